@@ -1,0 +1,82 @@
+"""Rows in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from boxloop.tree import Tree
+
+T = TypeVar("T", bound=Tree)
+
+TILE_VALUES = 1 << 16
+"""Values per tile: 2^16 float64 are half a megabyte, so a tile and what is made from it stay in cache."""
+
+
+def tile_rows(n_columns: int) -> int:
+    """Rows per tile for a table of this width: between 512 and 2048."""
+    return int(max(512, min(2048, TILE_VALUES // max(n_columns, 1))))
+
+
+def total(function: Callable[[Tensor, Tensor], T], tiles: Iterator[tuple[Tensor, Tensor]]) -> T:
+    """Sum ``function`` over tiles, from the first to the last."""
+    first = next(tiles, None)
+    if first is None:
+        raise ValueError("the source has no rows")
+    result = function(*first)
+    for rows, weight in tiles:
+        result = result + function(rows, weight)
+    return result
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """A table held as one tensor.
+
+    Args:
+        rows: (n, d); NaN marks a missing value.
+        weight: (n,), one non-negative weight a row; all ones when omitted.
+        columns: column names; ``x0, x1, ...`` when omitted.
+
+    Example:
+        >>> import torch
+        >>> source = ArraySource(torch.zeros(5, 2))
+        >>> source.n_rows, source.names
+        (5, ('x0', 'x1'))
+    """
+
+    rows: Tensor
+    weight: Tensor | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.rows.shape[0]
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.rows.shape[1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.columns or tuple(f"x{j}" for j in range(self.n_columns))
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield ``(rows, weight)`` tiles in row order."""
+        step = size or tile_rows(self.n_columns)
+        weight = self.weight
+        if weight is None:
+            weight = torch.ones((), dtype=torch.float64, device=self.rows.device).expand(self.n_rows)
+        for start in range(0, self.n_rows, step):
+            yield self.rows[start : start + step], weight[start : start + step]
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all tiles."""
+        return total(function, self.chunks())

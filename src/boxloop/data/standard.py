@@ -1,0 +1,149 @@
+"""Standard coordinates: every fit sees columns of mean 0 and standard deviation 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from boxloop.tree import Tree
+from boxloop.types import Source
+
+T = TypeVar("T", bound=Tree)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An origin and a scale per column, with what the first pass learnt about the rows.
+
+    ``constant`` marks columns without spread (their scale is 1); ``observed`` is the weight of the values present
+    in each column, so that log-likelihoods can be carried between coordinates when values are missing.
+    """
+
+    origin: Tensor
+    scale: Tensor
+    observed: Tensor
+    weight: float
+    constant: Tensor
+    missing: bool
+
+    @property
+    def log_volume(self) -> float:
+        """Weighted sum over observed values of log scale: what standardising adds to a log-likelihood."""
+        return float((self.observed * self.scale.log()).sum())
+
+
+@dataclass(frozen=True)
+class _Moments(Tree):
+    """Weight, sum and sum of squares per column about a fixed shift, NaN left out."""
+
+    weight: Tensor
+    observed: Tensor
+    first: Tensor
+    second: Tensor
+    missing: Tensor
+
+
+def survey(source: Source) -> Frame:
+    """One pass over the rows: origin, scale and what is missing or constant.
+
+    The pass runs about the first complete value of each column, so columns near 1e7 with spread 0.1 keep all
+    their digits.
+    """
+    shift = _shift(source)
+
+    def moments(rows: Tensor, weight: Tensor) -> _Moments:
+        centred = rows.to(torch.float64) - shift
+        plain = centred.mT @ weight
+        if not bool(torch.isnan(plain).any()):
+            total = weight.sum()
+            second = (centred * centred).mT @ weight
+            return _Moments(total, total.expand_as(plain), plain, second, total.new_zeros(()))
+        seen = ~torch.isnan(centred)
+        centred = torch.where(seen, centred, 0.0)
+        observed = seen.to(torch.float64).mT @ weight
+        first, second = centred.mT @ weight, (centred * centred).mT @ weight
+        return _Moments(weight.sum(), observed, first, second, (~seen).any().to(torch.float64))
+
+    m = source.reduce(moments)
+    mean = torch.where(m.observed > 0, m.first / m.observed.clamp(min=1e-300), 0.0)
+    variance = (m.second / m.observed.clamp(min=1e-300) - mean * mean).clamp(min=0.0)
+    origin, deviation = shift + mean, variance.sqrt()
+    constant = deviation <= 1e-13 * torch.maximum(origin.abs(), deviation)
+    scale = torch.where(constant, 1.0, deviation)
+    return Frame(origin, scale, m.observed, float(m.weight), constant, bool(m.missing))
+
+
+def _shift(source: Source) -> Tensor:
+    shift = torch.full((source.n_columns,), torch.nan, dtype=torch.float64)
+    for rows, _ in source.chunks():
+        shift = shift.to(rows.device)
+        seen = ~torch.isnan(rows)
+        first = rows.gather(0, seen.to(torch.int8).argmax(0, keepdim=True))[0].to(torch.float64)
+        shift = torch.where(torch.isnan(shift), first, shift)
+        if not bool(torch.isnan(shift).any()):
+            return shift
+    return torch.nan_to_num(shift, nan=0.0)
+
+
+def identity_frame(source: Source) -> Frame:
+    """The frame that changes nothing, for counts; still one pass, for weights and missing values."""
+
+    @dataclass(frozen=True)
+    class Seen(Tree):
+        weight: Tensor
+        missing: Tensor
+
+    def count(rows: Tensor, weight: Tensor) -> Seen:
+        values = rows.values() if rows.layout != torch.strided else rows
+        return Seen(weight.sum(), torch.isnan(values).any().to(torch.float64))
+
+    seen = source.reduce(count)
+    d = source.n_columns
+    one = torch.ones(d, dtype=torch.float64, device=seen.weight.device)
+    return Frame(one * 0, one, one * seen.weight, float(seen.weight), one < 0, bool(seen.missing))
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """A source seen in a frame's coordinates, optionally in a lower precision.
+
+    Tiles are stored columns-major, (d, n), and handed out as their transpose: the layout that a model's matrix
+    products want.
+    """
+
+    source: Source
+    frame: Frame
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.source.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.source.n_columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.source.names
+
+    def _map(self, rows: Tensor) -> Tensor:
+        columns = torch.empty(rows.shape[::-1], dtype=torch.float64, device=rows.device)
+        torch.sub(rows.mT, self.frame.origin[:, None], out=columns)
+        return columns.div_(self.frame.scale[:, None]).to(self.dtype).mT
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield standardised tiles in row order."""
+        for rows, weight in self.source.chunks(size):
+            yield self._map(rows), weight
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function`` over standardised tiles, where the rows live."""
+        return self.source.reduce(lambda rows, weight: function(self._map(rows), weight))

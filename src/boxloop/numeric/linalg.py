@@ -1,0 +1,102 @@
+"""Dense linear algebra with floors, and the low-rank identities. No explicit inverse of a d x d matrix."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+BLOCK = 256
+"""Columns per block of a symmetric product: small enough to skip half the work, large enough for full speed."""
+
+
+class ConditionError(ValueError):
+    """A matrix that must be positive definite is not, and no floor was allowed."""
+
+
+def safe_cholesky(matrix: Tensor, what: str = "covariance") -> Tensor:
+    """Lower Cholesky factors of (..., d, d), or an error that names the member that failed."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if bool(info.any()):
+        bad = torch.nonzero(info.reshape(-1))[0].item()
+        raise ConditionError(f"{what} {bad} is not positive definite")
+    return factor
+
+
+def floor_covariance(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    r"""The nearest admissible covariance in likelihood: eigenvalues clipped at ``floor``.
+
+    .. math:: \arg\max_{\Sigma \succeq \epsilon I} \; -\log|\Sigma| - \mathrm{tr}(\Sigma^{-1} S)
+              = U \max(\Lambda, \epsilon) U^\top, \qquad S = U \Lambda U^\top
+
+    This is the exact M step under the constraint, so EM stays monotone; adding :math:`\epsilon I` is not.
+
+    Args:
+        matrix: (..., d, d) symmetric.
+        floor: smallest admissible eigenvalue.
+
+    Returns:
+        The clipped matrices and, (...,) boolean, which were changed.
+    """
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    _, info = torch.linalg.cholesky_ex(matrix - floor * eye)
+    low = info != 0
+    if not bool(low.any()):
+        return matrix, low
+    values, vectors = torch.linalg.eigh(matrix[low])
+    clipped = (vectors * values.clamp(min=floor)[..., None, :]) @ vectors.mT
+    fixed = matrix.clone()
+    fixed[low] = 0.5 * (clipped + clipped.mT)
+    return fixed, low
+
+
+@lru_cache(maxsize=64)
+def pack_index(d: int) -> tuple[Tensor, Tensor]:
+    """Row and column of each entry of a packed upper triangle: (0,0), (0,1), ..., (1,1), ..."""
+    index = torch.triu_indices(d, d)
+    return index[0], index[1]
+
+
+def pack(matrix: Tensor) -> Tensor:
+    """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
+    i, j = pack_index(matrix.shape[-1])
+    return matrix[..., i, j]
+
+
+def unpack(packed: Tensor, d: int) -> Tensor:
+    """Symmetric (..., d, d) from its packed upper triangle."""
+    i, j = pack_index(d)
+    matrix = packed.new_empty((*packed.shape[:-1], d, d))
+    matrix[..., i, j] = packed
+    matrix[..., j, i] = packed
+    return matrix
+
+
+def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
+    """``rows.T @ diag(weight) @ rows``, (d, d), computing only the upper blocks when d is large."""
+    left = rows if weight is None else rows * weight[:, None]
+    d = rows.shape[1]
+    if d <= 2 * BLOCK:
+        return left.mT @ rows
+    out = rows.new_empty(d, d)
+    for start in range(0, d, BLOCK):
+        stop = min(start + BLOCK, d)
+        block = left[:, start:stop].mT @ rows[:, start:]
+        out[start:stop, start:] = block
+        out[stop:, start:stop] = block[:, stop - start :].mT
+    return out
+
+
+def woodbury(loadings: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Cholesky factor of :math:`I + F^\top \Psi^{-1} F` and :math:`\log|F F^\top + \Psi|`.
+
+    Args:
+        loadings: F, (d, k).
+        noise: diagonal of Psi, (d,).
+    """
+    scaled = loadings / noise[:, None]
+    inner = scaled.mT @ loadings
+    inner.diagonal().add_(1.0)
+    factor = torch.linalg.cholesky(inner)
+    return factor, 2.0 * factor.diagonal().log().sum() + noise.log().sum()

@@ -1,0 +1,90 @@
+"""Frozen dataclasses of tensors that add, scale and flatten.
+
+Statistics, models and loop states are all trees: a field is a tensor, another tree, a tuple of trees, ``None``,
+or a plain value that is carried along unchanged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """Base of every frozen dataclass whose tensor fields behave as one vector.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Pair(Tree):
+        ...     a: torch.Tensor
+        ...     b: torch.Tensor
+        >>> pair = Pair(torch.ones(2), torch.zeros(1))
+        >>> (pair + pair * 2.0).a
+        tensor([3., 3.])
+    """
+
+    def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
+        """Apply ``function`` to each tensor, together with the tensors of ``others`` at the same place."""
+        fields = dataclasses.fields(self)
+        values = {
+            f.name: _map(function, getattr(self, f.name), *(getattr(o, f.name) for o in others)) for f in fields
+        }
+        return dataclasses.replace(self, **values)
+
+    def __add__(self, other: Self) -> Self:
+        return self.map(torch.add, other)
+
+    def __sub__(self, other: Self) -> Self:
+        return self.map(torch.sub, other)
+
+    def __mul__(self, factor: float | Tensor) -> Self:
+        return self.map(lambda leaf: leaf * factor)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move every tensor to a device and every floating tensor to a dtype."""
+
+        def move(leaf: Tensor) -> Tensor:
+            return leaf.to(device=device, dtype=dtype if leaf.is_floating_point() else None)
+
+        return self.map(move)
+
+    def leaves(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """Yield ``(dotted path, tensor)`` in field order."""
+        for field in dataclasses.fields(self):
+            yield from _leaves(f"{prefix}{field.name}", getattr(self, field.name))
+
+    def dot(self, other: Self) -> Tensor:
+        """Inner product over all tensors, in float64."""
+        pairs = zip(self.leaves(), other.leaves(), strict=True)
+        return torch.stack([(a.double() * b.double()).sum() for (_, a), (_, b) in pairs]).sum()
+
+    def is_finite(self) -> bool:
+        """Whether every tensor is finite."""
+        return all(bool(torch.isfinite(leaf).all()) for _, leaf in self.leaves())
+
+
+def _map(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:
+    if isinstance(value, Tensor):
+        return function(value, *others)
+    if isinstance(value, Tree):
+        return value.map(function, *others)
+    if isinstance(value, tuple):
+        return tuple(_map(function, *items) for items in zip(value, *others, strict=True))
+    return value
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, Tree):
+        yield from value.leaves(f"{path}.")
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from _leaves(f"{path}.{i}", item)

@@ -1,0 +1,152 @@
+"""The contract: what a law, a model and a source of rows are.
+
+Rows flow one way: rows -> small additive statistics -> parameters -> criticism. Axes: n rows, d columns,
+k components or factors, m members of a batch of laws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
+
+from torch import Generator, Tensor
+
+from boxloop.tree import Tree
+
+T = TypeVar("T", bound=Tree)
+S = TypeVar("S", bound=Tree)
+
+
+@dataclass(frozen=True)
+class Expected(Tree, Generic[S]):
+    """What an E step adds up over rows: statistics, log-likelihood, total weight."""
+
+    statistics: S
+    log_likelihood: Tensor
+    weight: Tensor
+
+
+class Covariance(Protocol):
+    """Covariance of m laws over d columns, in the form that was cheapest to hold."""
+
+    def dense(self) -> Tensor:
+        """As (m, d, d). The only place where a structured covariance becomes a matrix."""
+        ...
+
+    def diagonal(self) -> Tensor:
+        """The variances, (m, d)."""
+        ...
+
+
+class Law(Protocol):
+    """A batch of m distributions over d columns: p(z), p(x|z) or q(z|x)."""
+
+    @property
+    def mean(self) -> Tensor:
+        """(m, d)."""
+        ...
+
+    def covariance(self) -> Covariance:
+        """Never densified without asking."""
+        ...
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of every row under every member: (n, d) -> (m, n). NaN entries are marginalised."""
+        ...
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """n draws from each member: (m, n, d)."""
+        ...
+
+
+class View(Protocol[S]):
+    """A tile of rows as one family sees it: what its log-density and its statistics share."""
+
+    def log_prob(self, offset: Tensor) -> Tensor:
+        """``offset[:, None]`` + log-density of each member at each row, (k, n)."""
+        ...
+
+    def summarise(self, share: Tensor) -> S:
+        """Sufficient statistics of the rows, weighted by ``share`` (k, n) and summed over rows."""
+        ...
+
+
+class Family(Law, Protocol[S]):
+    """An exponential family, k members at once: a law that can be refitted from averaged statistics."""
+
+    def view(self, rows: Tensor) -> View[S]:
+        """Prepare a tile of rows (n, d) for the two products of an EM round."""
+        ...
+
+    def fitted(self, statistics: S) -> Self:
+        """Maximum-likelihood members given summed statistics, within the family's floors."""
+        ...
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``, as a new batch."""
+        ...
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The family of ``origin + scale * x``; a family of counts refuses."""
+        ...
+
+
+class LatentModel(Protocol):
+    """p(z) and p(x|z): enough for criticism, generation, an ELBO or a sampler."""
+
+    def prior(self) -> Law:
+        """The law of z."""
+        ...
+
+    def emission(self, z: Tensor) -> Law:
+        """The law of x given each row of z."""
+        ...
+
+
+class ExpectationModel(LatentModel, Protocol[S]):
+    """A model fitted by every EM-like engine."""
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
+        """E step on a tile: additive expected statistics and the weighted log-likelihood."""
+        ...
+
+    def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
+        """Statistics that ``solve`` can use, with a note for each thing that had to be changed."""
+        ...
+
+    def solve(self, statistics: S) -> Self:
+        """M step: the model that maximises the expected log-likelihood; scale of ``statistics`` is irrelevant."""
+        ...
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of each row, (n,)."""
+        ...
+
+
+class Source(Protocol):
+    """Where rows live. Knows how to reduce, not what is reduced."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        ...
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield ``(rows, weight)`` tiles in row order; at most ``size`` rows each."""
+        ...
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all tiles, in a fixed order."""
+        ...
+
