@@ -1,0 +1,50 @@
+# Every target works on a fresh clone: it makes .venv first, and repeated calls skip what is already there.
+PYTHON ?= python3
+WORKERS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.bench-ready
+# The main job of the library, as `make demo` shows it.
+DEMO := boxloop fit data/demo.csv --model gaussian-mixture -o demo/model
+
+.PHONY: setup demo test test-slow lint format bench clean
+.DEFAULT_GOAL := setup
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "boxloop needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[test,lint]'
+	touch $@
+
+$(BENCH_READY): $(READY)
+	$(PIP) -e '.[bench]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/$(DEMO)
+
+# One thread a worker: otherwise each worker's linear algebra takes every core and they wait for one another.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n $(WORKERS)
+
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(BENCH_READY)
+	set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo
