@@ -1,5 +1,25 @@
 """Latent-variable models as one loop: build, compute, criticise, repeat."""
 
-from boxloop.version import __version__
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["__version__"]
+from boxloop.version import __version__ as __version__
+
+_HOMES = {
+    "ProgressBar": "boxloop.progress",
+}
+"""Each public name and the module it is loaded from on first use, so that importing boxloop is quick."""
+
+if TYPE_CHECKING:
+    from boxloop.progress import ProgressBar as ProgressBar
+else:
+    __all__ = ["__version__", *_HOMES]
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'boxloop' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,62 @@
+"""Importing boxloop and asking for help is quick, because nothing heavy is loaded."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import boxloop
+
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "rich", "pandas", "polars", "pyarrow"}
+HELP = """
+from boxloop.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+"""
+
+
+def loaded_after(code: str) -> set[str]:
+    """Top-level modules loaded in a new process that runs ``code``."""
+    script = f"{code}\nimport sys\nprint('loaded', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    names = done.stdout.splitlines()[-1].split()[1:]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("code", ["import boxloop", "import boxloop; dir(boxloop)", HELP])
+def test_nothing_heavy_is_imported(code: str) -> None:
+    assert loaded_after(code) & HEAVY == set()
+
+
+def test_the_test_sees_heavy_imports() -> None:
+    assert "numpy" in loaded_after("import boxloop, numpy")
+
+
+def test_public_names_resolve() -> None:
+    for name in boxloop.__all__:
+        assert getattr(boxloop, name) is not None
+        assert name in dir(boxloop)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'GausianMixture'"):
+        boxloop.GausianMixture  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(boxloop.__file__).read_text())
+    shown = {
+        alias.asname: node.module
+        for branch in tree.body
+        if isinstance(branch, ast.If)
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert shown == boxloop._HOMES
