@@ -1,0 +1,89 @@
+"""``boxloop doctor``: what this installation runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+
+import click
+
+PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn")
+OPTIONAL = ("pyarrow", "pandas", "polars")
+LABELS = {"memory_gib": "memory (GiB)", "cuda": "CUDA"}
+
+Facts = dict[str, dict[str, object]]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def command(as_json: bool) -> None:
+    """Print versions, devices, threads and memory."""
+    facts: Facts = {"versions": versions(), "compute": compute(), "machine": machine()}
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        show(facts)
+
+
+def versions() -> dict[str, object]:
+    """Python and the packages that matter; ``None`` for one that is not installed."""
+    found: dict[str, object] = {"python": platform.python_version()}
+    for name in PACKAGES + OPTIONAL:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def compute() -> dict[str, object]:
+    """What torch computes on: devices, CUDA, threads."""
+    import torch
+
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "devices": ["cpu", *(f"cuda:{i} ({name})" for i, name in enumerate(gpus))],
+        "cuda": torch.version.cuda,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def machine() -> dict[str, object]:
+    """The processor and the memory of the machine."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "memory_gib": memory_gib(),
+    }
+
+
+def memory_gib() -> float | None:
+    """Memory of the machine in GiB, where the system tells."""
+    if sys.platform == "win32":
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+
+
+def show(facts: Facts) -> None:
+    """Print the facts as one table on standard output, a section for each group."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False)
+    for group in facts.values():
+        for name, value in group.items():
+            table.add_row(LABELS.get(name, name), Text(_words(name, value)))
+        table.add_section()
+    Console().print(table)
+
+
+def _words(name: str, value: object) -> str:
+    if value is None:
+        return "not installed" if name in PACKAGES + OPTIONAL else "none"
+    if isinstance(value, list):
+        return "\n".join(value)
+    return str(value)

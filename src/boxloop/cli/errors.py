@@ -1,0 +1,81 @@
+"""How a command ends: exit codes, one line for an error, Ctrl-C and SIGTERM.
+
+======  ==================================================================
+code    meaning
+======  ==================================================================
+0       done
+1       an error in the data, the model or a file
+2       wrong usage: an unknown option, a missing argument
+130     interrupted by Ctrl-C
+143     terminated by SIGTERM
+======  ==================================================================
+"""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+OK = 0
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+TERMINATED = 143
+
+FAULTS = (ValueError, OSError, ImportError)
+"""What bad data, a bad model file or a missing extra raises: the user's to mend, so no traceback."""
+
+
+@contextmanager
+def reported(debug: bool = False) -> Iterator[None]:
+    """Run a command: its errors and warnings become one line each on standard error, and an exit code.
+
+    SIGTERM raises ``SystemExit`` where the command is, so that checkpoints are written and files closed. An
+    exception that is none of :data:`FAULTS` is a bug of ours and keeps its traceback.
+
+    Args:
+        debug: leave errors and warnings as Python prints them.
+    """
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with warnings.catch_warnings():
+            if not debug:
+                warnings.showwarning = _show_warning
+            yield
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        raise SystemExit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise
+    except FAULTS as error:
+        if debug:
+            raise
+        click.echo(f"Error: {one_line(error)}", err=True)
+        raise SystemExit(FAILED) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def one_line(error: BaseException | str) -> str:
+    """A message on one line; that of a file names the file first.
+
+    Example:
+        >>> one_line(FileNotFoundError(2, "No such file or directory", "rows.csv"))
+        'rows.csv: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    click.echo(f"Warning: {one_line(message)}", err=True)
