@@ -2,13 +2,16 @@
 
 An engine gives ``step(state) -> Round``; the loop decides when to stop, checks that an objective which must not
 fall does not, tells observers (progress bars, checkpoint writers) and keeps the last complete round on Ctrl-C.
+
+A round is complete once its outcome is bound to ``last``: one assignment, so an interruption never leaves a state
+of one round beside the trace of another.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 S = TypeVar("S")
@@ -29,6 +32,7 @@ class Round(Generic[S]):
     objective: float
     events: tuple[str, ...] = ()
     final: bool = False
+    rejected: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Progress(Generic[S]):
     trace: list[float]
     events: list[str]
     stopped: bool = False
+    converged: bool = False
+    excused: bool = False
 
 
 Observer = Callable[[Progress[S]], None]
@@ -48,7 +54,11 @@ Observer = Callable[[Progress[S]], None]
 
 @dataclass(frozen=True)
 class Outcome(Generic[S]):
-    """How a loop ended."""
+    """How a loop ended, and all that is needed to continue it.
+
+    ``trace`` holds one objective per round. ``excused`` says that the last round reported events, so that the
+    next objective is not compared with its own.
+    """
 
     state: S
     trace: list[float] = field(default_factory=list)
@@ -56,6 +66,7 @@ class Outcome(Generic[S]):
     rounds: int = 0
     converged: bool = False
     interrupted: bool = False
+    excused: bool = False
 
 
 def run(
@@ -78,37 +89,86 @@ def run(
         monotone: raise :class:`MonotonicityError` if the objective falls by more than ``1e-9 |objective|``
             without an event that accounts for it.
         observers: called after every round, and once more with ``stopped=True`` at the end.
-        resume: an earlier outcome to continue; ``state`` is then ignored.
+        resume: an earlier outcome to continue; ``state`` is then ignored. One that converged is not continued.
+
+    Returns:
+        The last complete round, marked ``interrupted`` on Ctrl-C. Any other exception (``SystemExit`` from a
+        signal handler among them) is passed on, after the observers have been told of the end.
+
+    Example:
+        >>> run(lambda x: Round(x / 2.0, objective=-x), 1.0, max_rounds=3).trace
+        [-1.0, -0.5, -0.25]
     """
-    trace, events, rounds = ([], [], 0) if resume is None else (list(resume.trace), list(resume.events), resume.rounds)
-    state = state if resume is None else resume.state
-    converged = interrupted = excused = False
+    last = Outcome(state) if resume is None else replace(resume, trace=list(resume.trace), interrupted=False)
     try:
-        while rounds < max_rounds and not converged:
-            done = step(state)
-            if monotone and not excused and trace:
-                _check(trace[-1], done.objective, rounds + 1)
-            converged = done.final or (
-                bool(trace) and not excused and not done.events and abs(done.objective - trace[-1]) < tol
-            )
-            state, rounds, excused = done.state, rounds + 1, bool(done.events)
-            trace.append(done.objective)
-            events.extend(f"round {rounds}: {event}" for event in done.events)
+        while last.rounds < max_rounds and not last.converged:
+            last = _advance(last, step(last.state), tol, monotone)
             for observe in observers:
-                observe(Progress(state, rounds, max_rounds, trace, events))
+                observe(_progress(last, max_rounds))
     except KeyboardInterrupt:
-        interrupted = True
-        events.append(f"interrupted after round {rounds}")
-    finally:
-        for observe in observers:
-            observe(Progress(state, rounds, max_rounds, trace, events, stopped=True))
-    return Outcome(state, trace, events, rounds, converged, interrupted)
+        last = _interrupted(last)
+    except BaseException:
+        _end(last, max_rounds, observers)
+        raise
+    return last if _end(last, max_rounds, observers) else _interrupted(last)
 
 
-def _check(before: float, after: float, number: int) -> None:
+def _advance(last: Outcome[S], done: Round[S], tol: float, monotone: bool) -> Outcome[S]:
+    """The outcome after one more round; the trace is extended in place, as copying it costs rounds squared."""
+    number = last.rounds + 1
+    before = last.trace[-1] if last.trace and not last.excused else None
+    if monotone:
+        _check(before, done.objective, number)
+    settled = (
+        before is not None and not done.events and not done.rejected and abs(done.objective - before) < tol
+    )
+    noted = [f"round {number}: {event}" for event in done.events]
+    last.trace.append(done.objective)
+    return Outcome(
+        state=done.state,
+        trace=last.trace,
+        events=last.events + noted if noted else last.events,
+        rounds=number,
+        converged=done.final or settled,
+        excused=bool(noted),
+    )
+
+
+def _progress(last: Outcome[S], max_rounds: int, stopped: bool = False) -> Progress[S]:
+    return Progress(
+        last.state, last.rounds, max_rounds, last.trace, last.events, stopped, last.converged, last.excused
+    )
+
+
+def _interrupted(last: Outcome[S]) -> Outcome[S]:
+    if last.interrupted:
+        return last
+    return replace(last, events=[*last.events, f"interrupted after round {last.rounds}"], interrupted=True)
+
+
+def _end(last: Outcome[S], max_rounds: int, observers: Sequence[Observer[S]]) -> bool:
+    """Tell the observers of the end; false if Ctrl-C cut one of them short."""
+    del last.trace[last.rounds :]  # the objective of a round that was interrupted before it was complete
+    try:
+        _tell(observers, _progress(last, max_rounds, stopped=True))
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _tell(observers: Sequence[Observer[S]], progress: Progress[S]) -> None:
+    """Tell every observer, even when one before it raises."""
+    if observers:
+        try:
+            observers[0](progress)
+        finally:
+            _tell(observers[1:], progress)
+
+
+def _check(before: float | None, after: float, number: int) -> None:
     if math.isnan(after):
         raise MonotonicityError(f"the objective became NaN at iteration {number}")
-    if after < before - FALL * max(abs(before), 1.0):
+    if before is not None and after < before - FALL * max(abs(before), 1.0):
         raise MonotonicityError(
             f"the log-likelihood fell at iteration {number}, from {before!r} to {after!r} "
             f"(by {before - after:.3g}); exact EM cannot do this"
