@@ -1,0 +1,124 @@
+"""What every source refuses: no rows, infinite values, unusable weights, unknown columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def check_shape(n_rows: int, n_columns: int) -> None:
+    """Refuse a table without rows or without columns, in scikit-learn's words."""
+    for count, word in ((n_rows, "sample"), (n_columns, "feature")):
+        if count == 0:
+            shape = f"(shape=({n_rows}, {n_columns}))"
+            raise ValueError(f"Found array with 0 {word}(s) {shape} while a minimum of 1 is required.")
+
+
+def check_finite(rows: Tensor, names: Sequence[str], start: int = 0, label: str = "") -> None:
+    """Refuse an infinite value; NaN passes, since it marks a missing one.
+
+    Args:
+        rows: (n, d).
+        names: the d column names.
+        start: number of the first row, for the message.
+        label: the file, for the message.
+    """
+    # A finite sum proves that all values are finite, without a temporary of the size of the rows.
+    if bool(torch.isfinite(rows.sum())):
+        return
+    infinite = torch.isinf(rows)
+    if bool(infinite.any()):
+        row, column = (int(i) for i in infinite.nonzero()[0])
+        raise ValueError(
+            f"{_prefix(label)}column {names[column]!r} holds an infinite value ({float(rows[row, column])}) "
+            f"at row {start + row} (counted from 0)"
+        )
+
+
+def check_weight(weight: object, n_rows: int) -> Tensor:
+    """One finite, non-negative weight a row, not all zero, as float64.
+
+    Args:
+        weight: an array, tensor, list or column of a frame.
+        n_rows: how many there must be.
+
+    Returns:
+        The weights, (n,).
+    """
+    values = weight if isinstance(weight, Tensor) else torch.from_numpy(_numbers(weight))
+    if values.is_complex():
+        raise ValueError("the weights must be real numbers, not complex ones")
+    values = values.detach().to(torch.float64)
+    if values.ndim != 1 or values.shape[0] != n_rows:
+        raise ValueError(
+            f"the weights must have one entry a row: shape ({n_rows},) is needed, {tuple(values.shape)} was given"
+        )
+    check_weight_values(values)
+    if not bool(values.sum() > 0):
+        raise ValueError("the weights are all zero")
+    return values
+
+
+def check_weight_values(weight: Tensor, start: int = 0, label: str = "") -> None:
+    """Refuse a negative, infinite or missing weight, naming its row."""
+    bad = ~((weight >= 0) & torch.isfinite(weight))
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0, 0])
+        raise ValueError(
+            f"{_prefix(label)}the weight at row {start + row} (counted from 0) is {float(weight[row])}; "
+            "weights must be finite and not negative"
+        )
+
+
+def check_names(names: Sequence[str], label: str = "") -> tuple[str, ...]:
+    """Refuse a name that occurs twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{_prefix(label)}the column name {name!r} occurs more than once")
+        seen.add(name)
+    return tuple(names)
+
+
+def given_names(columns: Sequence[str] | None, n_columns: int) -> tuple[str, ...] | None:
+    """Names given to the columns of an array, checked against its width."""
+    if columns is None:
+        return None
+    if len(columns) != n_columns:
+        raise ValueError(f"{len(columns)} column names were given for {n_columns} columns")
+    return check_names([str(name) for name in columns])
+
+
+def choose_columns(
+    names: Sequence[str], columns: Sequence[str] | None, weight: object = None, label: str = ""
+) -> tuple[str, ...]:
+    """The columns to use: those asked for, else all but the one that holds the weights.
+
+    Args:
+        names: the columns there are.
+        columns: the ones wanted, in the order wanted.
+        weight: the name of the column of weights, or anything that is not a name.
+        label: the file, for messages.
+    """
+    extra = [weight] if isinstance(weight, str) else []
+    for name in [*(columns or ()), *extra]:
+        if name not in names:
+            raise ValueError(f"{_prefix(label)}there is no column {name!r}; there are {', '.join(names)}")
+    if columns is None and "" in names:
+        # A row index, as pandas writes it, would otherwise be fitted like a measurement.
+        raise ValueError(f"{_prefix(label)}a column has no name; say which columns to use")
+    return check_names(columns or [name for name in names if name not in extra], label)
+
+
+def _prefix(label: str) -> str:
+    return f"{label}: " if label else ""
+
+
+def _numbers(weight: object) -> np.ndarray:
+    try:
+        return np.array(weight, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the weights must be numbers: {error}") from error

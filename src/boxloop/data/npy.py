@@ -1,0 +1,117 @@
+"""A ``.npy`` file, or a memory map: read in slices, never whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxloop.data.checks import given_names
+from boxloop.data.dense import check_array
+from boxloop.data.stream import StreamSource, stream
+
+
+@dataclass(frozen=True)
+class MapReader:
+    """An array that is not to be converted whole: a memory map, or one of another type than float64.
+
+    Args:
+        array: (n, d), any order, byte order or real type.
+        columns: names; ``x0, x1, ...`` when omitted.
+    """
+
+    array: np.ndarray
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return "the array"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its columns."""
+        return self.columns or tuple(f"x{j}" for j in range(self.array.shape[1]))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.array.shape[0])
+
+    def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
+        """Yield slices converted to float64."""
+        for start in range(0, self.n_rows, rows):
+            yield _copied(self.array[start : start + rows], self.names, names)
+
+
+@dataclass(frozen=True)
+class NpyReader:
+    """A ``.npy`` file of two axes.
+
+    Args:
+        path: the file.
+        columns: names; ``x0, x1, ...`` when omitted.
+    """
+
+    path: Path
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return str(self.path)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its columns."""
+        return self.columns or tuple(f"x{j}" for j in range(self.shape[1]))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, from the header."""
+        return self.shape[0]
+
+    @cached_property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, from the header."""
+        array = open_map(self.path)
+        check_array(array.dtype, array.shape, self.label)
+        return int(array.shape[0]), int(array.shape[1])
+
+    def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
+        """Yield slices converted to float64."""
+        for start in range(0, self.n_rows, rows):
+            # A new map for each slice: the pages of the last one leave the process with it.
+            yield _copied(open_map(self.path)[start : start + rows], self.names, names)
+
+
+def npy_source(path: Path, weight: object = None, columns: Sequence[str] | None = None) -> StreamSource:
+    """Rows of a ``.npy`` file.
+
+    Args:
+        path: the file; (n, d) real numbers in any order and byte order.
+        weight: one non-negative weight a row, or the name of a column.
+        columns: names for all the columns.
+    """
+    return stream(NpyReader(path, given_names(columns, NpyReader(path).shape[1])), weight)
+
+
+def open_map(path: Path) -> np.ndarray:
+    """Map a ``.npy`` file read-only; nothing in it is run."""
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path}: cannot be read as a .npy file: {error}") from error
+    return array
+
+
+def _copied(array: np.ndarray, names: tuple[str, ...], wanted: tuple[str, ...]) -> Tensor:
+    if wanted != names:
+        array = array[:, [names.index(name) for name in wanted]]
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(np.array(array, dtype=np.float64, order="K", subok=False))

@@ -1,0 +1,156 @@
+"""Rows that stay in files: read in batches, handed out in the same tiles as an array would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from boxloop.data.array import ArraySource, tile_rows, total
+from boxloop.data.checks import check_finite, check_shape, check_weight, check_weight_values, choose_columns
+from boxloop.tree import Tree
+
+T = TypeVar("T", bound=Tree)
+
+BATCH_ROWS = 1 << 16
+BATCH_VALUES = 1 << 22
+"""Most rows, and most values (32 MB of float64), that are read at once."""
+
+
+class Reader(Protocol):
+    """Something that can be read from the first row to the last, as often as needed."""
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its columns."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
+        """Yield the columns ``names`` in row order, as float64, NaN where missing, at most ``rows`` at once."""
+        ...
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A table that is read anew in every pass and never held whole.
+
+    Tiles have the sizes of :class:`ArraySource`'s whatever the batches of the file, so that a sum over a file is
+    the sum over the array to rounding. Values are checked as they are read.
+
+    Args:
+        reader: the file.
+        names: the columns used, in this order.
+        weight: a column of the file, or one weight a row; all ones when omitted.
+    """
+
+    reader: Reader
+    names: tuple[str, ...]
+    weight: Tensor | str | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.reader.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return len(self.names)
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield ``(rows, weight)`` tiles in row order."""
+        d, start, mass = self.n_columns, 0, 0.0
+        one = torch.ones((), dtype=torch.float64)
+        for tile in retile(self._batches(size or tile_rows(d)), size or tile_rows(d)):
+            stop = start + tile.shape[0]
+            if self.weight is None:
+                weight = one.expand(tile.shape[0])
+            else:
+                weight = tile[:, d] if isinstance(self.weight, str) else self.weight[start:stop]
+            mass += float(weight.sum())
+            yield tile[:, :d], weight
+            start = stop
+        check_shape(start, d)
+        if mass == 0.0:
+            raise ValueError(f"{self.reader.label}: the weights are all zero")
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all tiles."""
+        return total(function, self.chunks())
+
+    def _batches(self, step: int) -> Iterator[Tensor]:
+        """Batches with the weights as last column if they are one, checked."""
+        label, d, start = self.reader.label, self.n_columns, 0
+        wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
+        rows = max(1, min(BATCH_ROWS, BATCH_VALUES // max(d, 1)))
+        for batch in self.reader.batches(wanted, max(rows // step * step, min(rows, step))):
+            check_finite(batch, wanted, start, label)
+            check_weight_values(batch[:, d:].flatten(), start, label)
+            yield batch
+            start += batch.shape[0]
+
+
+def stream(reader: Reader, weight: object = None, columns: Sequence[str] | None = None) -> StreamSource:
+    """A source over a reader, its columns and weights checked.
+
+    Args:
+        reader: the file.
+        weight: name of a column, or one weight a row.
+        columns: the columns used; all but the weights when omitted.
+    """
+    names = choose_columns(reader.names, columns, weight, reader.label)
+    if weight is None or isinstance(weight, str):
+        return StreamSource(reader, names, weight)
+    return StreamSource(reader, names, check_weight(weight, reader.n_rows))
+
+
+def hold(source: StreamSource, limit: int) -> StreamSource | ArraySource:
+    """The same rows in memory if they take at most ``limit`` bytes, else the source itself.
+
+    An iterative fit reads its rows a hundred times; a small file should be parsed once.
+    """
+    tiles: list[tuple[Tensor, Tensor]] = []
+    left = limit // 8
+    if left <= 0:
+        return source
+    for rows, weight in source.chunks(BATCH_ROWS):
+        left -= rows.numel()
+        if left < 0:
+            return source
+        tiles.append((rows, weight))
+    rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+    return ArraySource(rows, None if source.weight is None else weight, source.names)
+
+
+def retile(batches: Iterator[Tensor], step: int) -> Iterator[Tensor]:
+    """Cut batches of any sizes into tiles of ``step`` rows; only the last may be shorter."""
+    held: list[Tensor] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.shape[0]
+        if count >= step:
+            block = _join(held)
+            full = count - count % step
+            yield from torch.split(block[:full], step)
+            held, count = [block[full:]] if count > full else [], count - full
+    if count:
+        yield _join(held)
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    """One table, columns-major: as formats by columns give them, and as matrix products want them."""
+    return parts[0] if len(parts) == 1 else torch.cat([part.mT for part in parts], 1).mT
