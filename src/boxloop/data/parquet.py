@@ -1,0 +1,75 @@
+"""Parquet files: record batches of the columns needed, one row group after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from boxloop.data.arrow import batch_tensor, naming
+from boxloop.data.checks import check_names
+
+BUFFER_BYTES = 1 << 16
+"""Bytes read ahead in each column, so that a row group larger than memory can be read."""
+
+
+@dataclass(frozen=True)
+class ParquetReader:
+    """One Parquet file. Columns that pandas wrote as a row index are not among its names.
+
+    Args:
+        path: the file.
+    """
+
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return str(self.path)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its columns."""
+        return self._header[0]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, from the file's metadata."""
+        return self._header[1]
+
+    @cached_property
+    def _header(self) -> tuple[tuple[str, ...], int]:
+        with open_parquet(self.path) as file:
+            index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+            names = [name for name in file.schema_arrow.names if name not in index]
+            return check_names(names, self.label), int(file.metadata.num_rows)
+
+    def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
+        """Yield record batches as float64."""
+        with open_parquet(self.path) as file:
+            for group in range(file.num_row_groups):
+                place = f"{self.path}: row group {group} cannot be read"
+                left = file.metadata.row_group(group).num_rows
+                with naming(place):
+                    for batch in file.iter_batches(rows, [group], list(names), use_threads=False):
+                        left -= batch.num_rows
+                        yield batch_tensor(batch, names, self.label)
+                if left != 0:
+                    raise ValueError(f"{place}: {left} of its rows are not there")
+
+
+def open_parquet(path: Path) -> Any:
+    """Open a file so that memory does not grow with its row groups; checksums are verified where present."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ImportError("reading Parquet needs pyarrow: pip install boxloop[parquet]") from error
+    with naming(f"{path}: cannot be read as Parquet"):
+        return pq.ParquetFile(
+            path, pre_buffer=False, buffer_size=BUFFER_BYTES, page_checksum_verification=True
+        )
