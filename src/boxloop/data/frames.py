@@ -1,0 +1,60 @@
+"""Data frames: pandas, polars, Arrow tables and whatever else narwhals knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from boxloop.data.array import ArraySource
+from boxloop.data.checks import choose_columns
+from boxloop.data.dense import dense_source
+
+
+def as_frame(data: object) -> Any:
+    """The data as a narwhals frame, or None if it is no data frame."""
+    import narwhals.stable.v2 as nw
+
+    try:
+        frame = nw.from_native(data, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        raise ValueError(f"a column name occurs more than once: {error}") from error
+    if isinstance(frame, nw.LazyFrame):
+        return frame.collect()
+    return frame if isinstance(frame, nw.DataFrame) else None
+
+
+def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | None = None) -> ArraySource:
+    """Numeric and boolean columns of a frame as one table; nulls become NaN.
+
+    Args:
+        frame: what :func:`as_frame` gave.
+        weight: one non-negative weight a row, or the name of a column.
+        columns: the columns used, in this order; all but the weights when omitted.
+
+    Example:
+        >>> import pandas
+        >>> frame = pandas.DataFrame({"a": [1.5, None], "b": [True, False]})
+        >>> frame_source(as_frame(frame)).rows
+        tensor([[1.5000, 1.0000],
+                [   nan, 0.0000]], dtype=torch.float64)
+    """
+    found = {str(series.name): series for series in frame.iter_columns()}
+    names = choose_columns(tuple(found), columns, weight)
+    rows = np.empty((frame.shape[0], len(names)), order="F")
+    for j, name in enumerate(names):
+        rows[:, j] = _numbers(name, found[name])
+    if isinstance(weight, str):
+        weight = _numbers(weight, found[weight])
+    return dense_source(rows, weight, names)
+
+
+def _numbers(name: str, series: Any) -> np.ndarray:
+    import narwhals.stable.v2 as nw
+
+    if series.dtype == nw.Boolean:
+        series = series.cast(nw.Float64)
+    elif not series.dtype.is_numeric():
+        raise ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
+    return np.asarray(series.to_numpy(), dtype=np.float64)

@@ -1,0 +1,120 @@
+"""Counts as sparse rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from boxloop.data.array import tile_rows, total
+from boxloop.data.checks import check_shape, check_weight, given_names
+from boxloop.tree import Tree
+
+T = TypeVar("T", bound=Tree)
+
+
+@dataclass(frozen=True)
+class SparseSource:
+    """A table held as one sparse CSR tensor; its tiles are sparse CSR tensors too.
+
+    Args:
+        rows: (n, d), sparse CSR, float64.
+        weight: (n,), one non-negative weight a row; all ones when omitted.
+        columns: column names; ``x0, x1, ...`` when omitted.
+
+    Example:
+        >>> from scipy.sparse import eye_array
+        >>> source = sparse_source(eye_array(5))
+        >>> [tuple(rows.shape) for rows, weight in source.chunks(3)]
+        [(3, 5), (2, 5)]
+    """
+
+    rows: Tensor
+    weight: Tensor | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.rows.shape[0]
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.rows.shape[1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.columns or tuple(f"x{j}" for j in range(self.n_columns))
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield ``(rows, weight)`` tiles in row order."""
+        step = size or tile_rows(self.n_columns)
+        ends, column, value = self.rows.crow_indices(), self.rows.col_indices(), self.rows.values()
+        weight = self.weight
+        if weight is None:
+            weight = torch.ones((), dtype=torch.float64, device=value.device).expand(self.n_rows)
+        for start in range(0, self.n_rows, step):
+            tile = ends[start : start + step + 1]
+            a, b = int(tile[0]), int(tile[-1])
+            shape = (tile.shape[0] - 1, self.n_columns)
+            yield csr_tensor(tile - a, column[a:b], value[a:b], shape), weight[start : start + step]
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all tiles."""
+        return total(function, self.chunks())
+
+
+def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | None = None) -> SparseSource:
+    """Counts from a SciPy sparse matrix or array of any format, checked.
+
+    Args:
+        matrix: (n, d); stored values must be finite and not negative.
+        weight: one non-negative weight a row.
+        columns: names for the d columns.
+    """
+    if matrix.ndim != 2:
+        raise ValueError(f"Expected 2D array, got {matrix.ndim}D array instead (shape={matrix.shape})")
+    if matrix.dtype.kind not in "biuf":
+        raise ValueError(
+            "Complex data not supported" if matrix.dtype.kind == "c" else "counts must be numbers"
+        )
+    check_shape(*matrix.shape)
+    table = sparse.csr_array(matrix, dtype="float64")
+    if not table.has_canonical_format:
+        table = table.copy()
+        table.sum_duplicates()
+    ends, column, value = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
+    source = SparseSource(csr_tensor(ends, column, value, table.shape), None, given_names(columns, table.shape[1]))
+    check_counts(source)
+    if weight is None:
+        return source
+    return SparseSource(source.rows, check_weight(weight, source.n_rows), source.columns)
+
+
+def check_counts(source: SparseSource) -> None:
+    """Refuse a stored value that is infinite, missing or negative, naming its column and row."""
+    value = source.rows.values()
+    bad = ~((value >= 0) & torch.isfinite(value))
+    if not bool(bad.any()):
+        return
+    place = int(bad.nonzero()[0, 0])
+    row = int(torch.searchsorted(source.rows.crow_indices(), place, right=True)) - 1
+    name = source.names[int(source.rows.col_indices()[place])]
+    raise ValueError(
+        f"column {name!r} holds {float(value[place])} at row {row} (counted from 0); "
+        "counts must be finite and not negative"
+    )
+
+
+def csr_tensor(ends: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A sparse CSR tensor from its three parts."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(ends, column, value, size=shape, check_invariants=False)
