@@ -1,0 +1,131 @@
+"""One door for every kind of table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from boxloop.data.array import ArraySource
+from boxloop.data.checks import check_shape, given_names
+from boxloop.data.csv import CsvReader
+from boxloop.data.dense import check_array, dense_source
+from boxloop.data.folder import join_readers
+from boxloop.data.frames import as_frame, frame_source
+from boxloop.data.npy import MapReader, NpyReader, npy_source
+from boxloop.data.parquet import ParquetReader
+from boxloop.data.sparse import sparse_source
+from boxloop.data.stream import Reader, StreamSource, hold, stream
+from boxloop.types import Source
+
+MEMORY = 1 << 27
+"""Files that take at most this many bytes as float64 are read once and held."""
+
+
+@runtime_checkable
+class AnySource(Source, Protocol):
+    """A source of any make, told by its methods."""
+
+
+def open_source(
+    data: object, weight: object = None, columns: Sequence[str] | None = None, memory: int = MEMORY
+) -> Source:
+    """Open any kind of table as a source of checked float64 rows; NaN marks what is missing.
+
+    Args:
+        data: a NumPy array, tensor, list of rows, data frame (pandas, polars, Arrow), SciPy sparse matrix of
+            counts, or the path of a ``.npy``, ``.csv``, ``.csv.gz`` or ``.parquet`` file or of a folder of files
+            of one of these kinds, read in sorted order. A source is returned as it is.
+        weight: one non-negative weight a row; for files and frames also the name of a column.
+        columns: for files and frames the columns to use, in this order; for arrays, tensors, sparse matrices and
+            ``.npy`` files names for all columns.
+        memory: most bytes that the values of a file may take to be read once and held; 0 reads it in every pass.
+
+    Returns:
+        A source. Larger files stay on disk and are read batch by batch in every pass.
+
+    Raises:
+        ValueError: no rows or columns, an infinite value, a column that is not numeric, a malformed or corrupt
+            file, unusable weights; the message names the column, row or file at fault.
+        TypeError: not a table.
+
+    Example:
+        >>> import numpy as np
+        >>> source = open_source(np.ones((4, 2)), weight=[1, 2, 0, 1], columns=["height", "width"])
+        >>> source.n_rows, source.names
+        (4, ('height', 'width'))
+    """
+    if isinstance(data, str | PathLike):
+        return hold(_open_path(Path(data), weight, columns), memory)
+    if isinstance(data, list | tuple):
+        data = np.asarray(data)
+    if isinstance(data, np.ndarray):
+        return _open_array(data, weight, columns, memory)
+    if isinstance(data, Tensor):
+        if data.layout != torch.strided:
+            raise ValueError(
+                f"a tensor of layout {data.layout} cannot be read; give a SciPy sparse array instead"
+            )
+        return dense_source(data, weight, columns)
+    if sparse.issparse(data):
+        return sparse_source(data, weight, columns)
+    frame = as_frame(data)
+    if frame is not None:
+        return frame_source(frame, weight, columns)
+    if not isinstance(data, AnySource):
+        raise TypeError(f"a table is needed: an array, data frame, sparse matrix or path, not {type(data)}")
+    if weight is not None or columns is not None:
+        raise ValueError("a source has its own weights and columns; give them where it is made")
+    return data
+
+
+def _open_array(
+    array: np.ndarray, weight: object, columns: Sequence[str] | None, memory: int
+) -> ArraySource | StreamSource:
+    """Share or convert an array, unless it is a map or its copy would take too much memory."""
+    copied = array.dtype.kind != "O" and array.dtype != np.float64 and array.size * 8 > memory
+    if not copied and not isinstance(array, np.memmap):
+        return dense_source(array, weight, columns)
+    check_array(array.dtype, array.shape)
+    check_shape(*array.shape)
+    return hold(stream(MapReader(array, given_names(columns, array.shape[1])), weight), memory)
+
+
+def _open_path(path: Path, weight: object, columns: Sequence[str] | None) -> StreamSource:
+    if path.is_dir():
+        return stream(_open_folder(path), weight, columns)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    if path.suffix.lower() == ".npy":
+        return npy_source(path, weight, columns)
+    reader = _reader(path)
+    if reader is None:
+        raise ValueError(f"{path}: a .npy, .csv, .csv.gz or .parquet file or a folder of them is needed")
+    return stream(reader, weight, columns)
+
+
+def _open_folder(path: Path) -> Reader:
+    """All tables of a folder; files without a byte and those that begin with a dot or underscore are left out."""
+    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
+    readers = [reader for reader in map(_reader, files) if reader is not None]
+    if not readers:
+        raise ValueError(f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content")
+    kinds = {type(reader).__name__ for reader in readers}
+    if len(kinds) > 1:
+        raise ValueError(f"{path}: the folder holds tables of more than one kind")
+    return join_readers(path, readers)
+
+
+def _reader(path: Path) -> Reader | None:
+    name = path.name.lower()
+    if name.endswith((".parquet", ".pq")):
+        return ParquetReader(path)
+    if name.endswith((".csv", ".csv.gz")):
+        return CsvReader(path)
+    return NpyReader(path) if name.endswith(".npy") else None
