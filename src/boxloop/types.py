@@ -63,8 +63,8 @@ class Law(Protocol):
 class View(Protocol[S]):
     """A tile of rows as one family sees it: what its log-density and its statistics share."""
 
-    def log_prob(self, offset: Tensor) -> Tensor:
-        """``offset[:, None]`` + log-density of each member at each row, (k, n)."""
+    def joint(self, offset: Tensor) -> Tensor:
+        """``offset[:, None]`` + log-density of each member at each row, (k, n), less the base measure."""
         ...
 
     def summarise(self, share: Tensor) -> S:
@@ -79,8 +79,20 @@ class Family(Law, Protocol[S]):
         """Prepare a tile of rows (n, d) for the two products of an EM round."""
         ...
 
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """Log base measure of each row, (n,), where there is one: no parameter enters it, so EM leaves it out."""
+        ...
+
     def fitted(self, statistics: S) -> Self:
         """Maximum-likelihood members given summed statistics, within the family's floors."""
+        ...
+
+    def complete(self, statistics: S) -> Tensor:
+        """Expected log-density of summed statistics, less the base measure; differentiable."""
+        ...
+
+    def split(self, member: int) -> Tensor:
+        """Averaged features (2, p) of two halves of a member, for re-seeding an empty one."""
         ...
 
     def select(self, index: Tensor) -> Self:
@@ -108,7 +120,7 @@ class ExpectationModel(LatentModel, Protocol[S]):
     """A model fitted by every EM-like engine."""
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
-        """E step on a tile: additive expected statistics and the weighted log-likelihood."""
+        """E step on a tile: additive expected statistics and log-likelihood, less the base measure."""
         ...
 
     def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
@@ -117,6 +129,14 @@ class ExpectationModel(LatentModel, Protocol[S]):
 
     def solve(self, statistics: S) -> Self:
         """M step: the model that maximises the expected log-likelihood; scale of ``statistics`` is irrelevant."""
+        ...
+
+    def complete(self, statistics: S) -> Tensor:
+        """Expected complete-data log-likelihood Q of this model given statistics; differentiable."""
+        ...
+
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """The part of ``log_prob`` that no parameter enters, (n,), or None where it is zero."""
         ...
 
     def log_prob(self, rows: Tensor) -> Tensor:

@@ -13,13 +13,13 @@ from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
 
-TILE_VALUES = 1 << 16
-"""Values per tile: 2^16 float64 are half a megabyte, so a tile and what is made from it stay in cache."""
+TILE_VALUES = 1 << 18
+"""Values per tile: 2^18 float64 are two megabytes, so a tile and what is made from it stay in cache."""
 
 
 def tile_rows(n_columns: int) -> int:
-    """Rows per tile for a table of this width: between 512 and 2048."""
-    return int(max(512, min(2048, TILE_VALUES // max(n_columns, 1))))
+    """Rows per tile for a table of this width: between 512 and 8192."""
+    return int(max(512, min(8192, TILE_VALUES // max(n_columns, 1))))
 
 
 def total(function: Callable[[Tensor, Tensor], T], tiles: Iterator[tuple[Tensor, Tensor]]) -> T:

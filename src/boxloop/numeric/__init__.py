@@ -1,5 +1,6 @@
 """Linear algebra and random streams that the laws and models share."""
 
+from boxloop.numeric.blas import product
 from boxloop.numeric.linalg import (
     ConditionError,
     floor_covariance,
@@ -20,6 +21,7 @@ __all__ = [
     "normal",
     "pack",
     "pack_index",
+    "product",
     "safe_cholesky",
     "seed",
     "spawn",

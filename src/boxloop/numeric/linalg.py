@@ -7,6 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from boxloop.numeric.blas import product
+
 BLOCK = 256
 """Columns per block of a symmetric product: small enough to skip half the work, large enough for full speed."""
 
@@ -78,11 +80,11 @@ def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     left = rows if weight is None else rows * weight[:, None]
     d = rows.shape[1]
     if d <= 2 * BLOCK:
-        return left.mT @ rows
+        return product(left.mT, rows)
     out = rows.new_empty(d, d)
     for start in range(0, d, BLOCK):
         stop = min(start + BLOCK, d)
-        block = left[:, start:stop].mT @ rows[:, start:]
+        block = product(left[:, start:stop].mT, rows[:, start:])
         out[start:stop, start:] = block
         out[stop:, start:stop] = block[:, stop - start :].mT
     return out

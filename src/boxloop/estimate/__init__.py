@@ -1,0 +1,1 @@
+"""Engines that fit any model of the contract."""

@@ -1,0 +1,110 @@
+r"""Expectation-maximisation: expect, average, solve.
+
+One round of batch EM is ``solve(reduce(expect))``. The accelerated round is SQUAREM (Varadhan and Roland 2008)
+applied to the averaged statistics rather than to the parameters: trees add and scale, so it serves every model. An
+extrapolation is kept only if the likelihood rises; otherwise the plain step stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from boxloop.numeric import ConditionError
+from boxloop.run import Round
+from boxloop.tree import Tree
+from boxloop.types import ExpectationModel, Expected, Source
+
+S = TypeVar("S", bound=Tree)
+Step = Callable[["EMState[S]"], Round["EMState[S]"]]
+
+
+@dataclass(frozen=True)
+class EMState(Tree, Generic[S]):
+    """A model and, for acceleration, the averaged statistics that led to it.
+
+    ``path`` holds the last averages. When the model came from an extrapolation, ``safe`` is the plain step to
+    return to unless the objective reaches ``bar``.
+    """
+
+    model: ExpectationModel[S]
+    path: tuple[S, ...] = ()
+    safe: ExpectationModel[S] | None = None
+    bar: float = -torch.inf
+
+    @property
+    def best(self) -> ExpectationModel[S]:
+        """The model to keep if the loop ends here: never an extrapolation that no pass has confirmed."""
+        return self.model if self.safe is None else self.safe
+
+
+def em(source: Source) -> Step[S]:
+    """Batch EM: one pass over the rows a round.
+
+    Args:
+        source: rows in standard coordinates.
+
+    Returns:
+        A step for :func:`boxloop.run.run`; its objective is the mean log-likelihood per unit weight of the model
+        it was given (less the base measure).
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.models import Mixture
+        >>> from boxloop.run import run
+        >>> rows = torch.tensor([[-2.0], [-1.9], [1.9], [2.0]], dtype=torch.float64)
+        >>> start = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]).double(), torch.ones(2, 1).double(), 1e-6)
+        >>> model = Mixture(torch.tensor([0.5, 0.5]).double().log(), start)
+        >>> outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=50, tol=1e-9, monotone=True)
+        >>> outcome.state.model.family.mean[:, 0]
+        tensor([-1.9500,  1.9500], dtype=torch.float64)
+    """
+
+    def step(state: EMState[S]) -> Round[EMState[S]]:
+        expected: Expected[S] = source.reduce(state.model.expect)
+        objective = float(expected.log_likelihood / expected.weight)
+        statistics, events = state.model.repair(expected.statistics)
+        return Round(EMState(state.model.solve(statistics)), objective, events)
+
+    return step
+
+
+def accelerated_em(source: Source) -> Step[S]:
+    """EM with guarded SQUAREM extrapolation of the statistics: every third round is a bold one."""
+
+    def step(state: EMState[S]) -> Round[EMState[S]]:
+        expected: Expected[S] = source.reduce(state.model.expect)
+        objective = float(expected.log_likelihood / expected.weight)
+        if state.safe is not None and not objective >= state.bar:
+            return Round(EMState(state.safe, state.path), state.bar, rejected=True)
+        statistics, events = state.model.repair(expected.statistics)
+        mean = statistics * (1.0 / float(expected.weight))
+        model = state.model.solve(mean)
+        path = (mean,) if events or state.safe is not None else (*state.path, mean)
+        if len(path) < 3:
+            return Round(EMState(model, path), objective, events)
+        bold = _extrapolated(model, path)
+        if bold is None:
+            return Round(EMState(model, (mean,)), objective)
+        return Round(EMState(bold, (mean,), safe=model, bar=objective), objective)
+
+    return step
+
+
+def _extrapolated(model: ExpectationModel[S], path: tuple[S, ...]) -> ExpectationModel[S] | None:
+    first, second, third = path
+    move = second - first
+    bend = (third - second) - move
+    length = float((move.dot(move) / bend.dot(bend).clamp(min=1e-300)).sqrt())
+    if not 1.0 < length < 1e8:
+        return None
+    try:
+        bold = model.solve(first + move * (2.0 * length) + bend * (length * length))
+    except (ConditionError, torch.linalg.LinAlgError):
+        return None
+    return bold if bold.is_finite() else None

@@ -1,0 +1,178 @@
+"""Families for counts and for zeros and ones, columns independent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.laws.product import ProductFamily
+from boxloop.laws.sums import Sums
+from boxloop.numeric import covariance as forms
+
+
+def _apart(mean: Tensor, spread: Tensor) -> Tensor:
+    sign = torch.ones_like(mean)
+    sign[1::2] = -1.0
+    return mean + 0.5 * spread * torch.stack([sign, -sign])
+
+
+@dataclass(frozen=True)
+class Poisson(ProductFamily):
+    r"""Independent Poisson columns, :math:`p(x) = \prod_j e^{-\lambda_j} \lambda_j^{x_j} / x_j!`.
+
+    Deviation: document 002 A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
+
+    Args:
+        mean: rates, (k, d), positive.
+        floor: smallest rate that ``fitted`` may return.
+
+    Example:
+        >>> import torch
+        >>> law = Poisson(torch.ones(1, 1))
+        >>> law.log_prob(torch.zeros(1, 1))
+        tensor([[-1.]])
+    """
+
+    mean: Tensor
+    floor: float = 1e-10
+
+    def statistics_of(self, columns: Tensor) -> Tensor:
+        """x, (d, n)."""
+        return columns
+
+    def natural(self) -> Tensor:
+        """log rate."""
+        return self.mean.log()
+
+    def log_partition(self) -> Tensor:
+        """The rate."""
+        return self.mean
+
+    def expected(self) -> Tensor:
+        """The rate."""
+        return self.mean
+
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """- sum of log x!."""
+        return -torch.lgamma(torch.nan_to_num(rows, nan=0.0) + 1.0).sum(1)
+
+    def nudged(self, member: int) -> Tensor:
+        """Two copies half a standard deviation away, along alternating signs."""
+        rate = self.mean[member]
+        return _apart(rate, rate.sqrt()).clamp(min=0.1 * rate)
+
+    def fitted(self, statistics: Sums) -> Self:
+        """Weighted mean counts, at least ``floor``."""
+        rate = statistics.features[:, 1:] / statistics.count[:, None]
+        return type(self)(rate.clamp(min=self.floor), self.floor)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """Counts have no other coordinates."""
+        raise ValueError("a Poisson law has no affine image among Poisson laws")
+
+    def covariance(self) -> forms.Diagonal:
+        """The rate again."""
+        return forms.Diagonal(self.mean)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(k, n, d)."""
+        k, d = self.mean.shape
+        return torch.poisson(self.mean[:, None].expand(k, n, d), generator=generator)
+
+    def free(self) -> dict[str, Tensor]:
+        """The means."""
+        return {"mean": self.mean}
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The family at other means."""
+        return type(self)(free["mean"], self.floor)
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        return {"means": self.mean}
+
+    def floored(self) -> Tensor:
+        """Which members have a rate held up by the floor, (k,): an ordinary thing for counts, never a warning."""
+        return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
+
+
+@dataclass(frozen=True)
+class Bernoulli(ProductFamily):
+    r"""Independent zeros and ones, :math:`p(x) = \prod_j p_j^{x_j} (1 - p_j)^{1 - x_j}`.
+
+    Args:
+        mean: probabilities, (k, d), inside (0, 1).
+        floor: distance that ``fitted`` keeps from 0 and from 1.
+
+    Example:
+        >>> import torch
+        >>> law = Bernoulli(torch.full((1, 1), 0.5))
+        >>> law.log_prob(torch.ones(1, 1))
+        tensor([[-0.6931]])
+    """
+
+    mean: Tensor
+    floor: float = 1e-10
+
+    def statistics_of(self, columns: Tensor) -> Tensor:
+        """x, (d, n)."""
+        return columns
+
+    def natural(self) -> Tensor:
+        """log odds."""
+        return torch.logit(self.mean)
+
+    def log_partition(self) -> Tensor:
+        """- log(1 - p)."""
+        return -torch.log1p(-self.mean)
+
+    def expected(self) -> Tensor:
+        """The probability."""
+        return self.mean
+
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """None: zero."""
+        return None
+
+    def nudged(self, member: int) -> Tensor:
+        """Two copies half a standard deviation away, along alternating signs."""
+        p = self.mean[member]
+        return _apart(p, (p * (1 - p)).sqrt()).clamp(0.01, 0.99)
+
+    def fitted(self, statistics: Sums) -> Self:
+        """Weighted frequencies, kept ``floor`` away from 0 and 1."""
+        p = statistics.features[:, 1:] / statistics.count[:, None]
+        return type(self)(p.clamp(self.floor, 1.0 - self.floor), self.floor)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """Zeros and ones have no other coordinates."""
+        raise ValueError("a Bernoulli law has no affine image among Bernoulli laws")
+
+    def covariance(self) -> forms.Diagonal:
+        """p (1 - p)."""
+        return forms.Diagonal(self.mean * (1 - self.mean))
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(k, n, d)."""
+        k, d = self.mean.shape
+        return torch.bernoulli(self.mean[:, None].expand(k, n, d), generator=generator)
+
+    def free(self) -> dict[str, Tensor]:
+        """The means."""
+        return {"mean": self.mean}
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The family at other means."""
+        return type(self)(free["mean"], self.floor)
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        return {"means": self.mean}
+
+    def floored(self) -> Tensor:
+        """Never a warning: a column that is constant within a component is ordinary."""
+        return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)

@@ -1,0 +1,177 @@
+r"""Documents as word counts: multinomial rows, dense or sparse.
+
+The density is that of the counts given their total, :math:`N! \prod_j p_j^{x_j} / x_j!`. Missing counts are those of a
+truncated multinomial: given the total :math:`N_o` of the words seen, an unseen word has expected count
+:math:`N_o p_j / \sum_{o} p` (Dempster, Laird and Rubin 1977, section 4.2), and the density is that of the words seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.laws.sums import Sums
+from boxloop.numeric import covariance as forms
+from boxloop.tree import Tree
+
+
+@dataclass(frozen=True)
+class Multinomial(Tree):
+    r"""k multinomial laws over d words.
+
+    Args:
+        probability: (k, d), rows sum to one.
+        total: words in a drawn document; ``mean`` and ``covariance`` refer to it.
+        smoothing: pseudo-count of each word in ``fitted``, relative to a member's average count.
+
+    Example:
+        >>> import torch
+        >>> law = Multinomial(torch.tensor([[0.5, 0.5]]), total=2)
+        >>> law.log_prob(torch.tensor([[1.0, 1.0]])).exp()
+        tensor([[0.5000]])
+    """
+
+    probability: Tensor
+    total: int = 1
+    smoothing: float = 1e-10
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected counts of a document of ``total`` words, (k, d)."""
+        return self.total * self.probability
+
+    def view(self, rows: Tensor) -> CountView | GappyCountView:
+        """A tile of counts (n, d), dense or sparse CSR."""
+        values = rows.values() if rows.layout != torch.strided else rows
+        if bool(torch.isnan(values.sum())):
+            return GappyCountView(self, rows.to_dense() if rows.layout != torch.strided else rows)
+        return CountView(self, rows)
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-probability of every row's counts given their total, (k, n)."""
+        offset = self.probability.new_zeros(self.probability.shape[0])
+        return self.view(rows).joint(offset) + self.log_base(rows)
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """log N! - sum log x_j!, (n,), over the counts that are known."""
+        if rows.layout == torch.strided:
+            counts = torch.nan_to_num(rows, nan=0.0)
+            return torch.lgamma(counts.sum(1) + 1.0) - torch.lgamma(counts + 1.0).sum(1)
+        values = torch.nan_to_num(rows.values(), nan=0.0)
+        row = torch.repeat_interleave(torch.arange(rows.shape[0], device=values.device), rows.crow_indices().diff())
+        zero = values.new_zeros(rows.shape[0])
+        length = zero.index_add(0, row, values)
+        return torch.lgamma(length + 1.0) - zero.index_add(0, row, torch.lgamma(values + 1.0))
+
+    def fitted(self, statistics: Sums) -> Self:
+        """Weighted word frequencies, smoothed so that no probability is exactly zero."""
+        counts = statistics.features[:, 1:]
+        level = counts.mean(1, keepdim=True).clamp(min=1e-300)
+        counts = counts + self.smoothing * level
+        return type(self)(counts / counts.sum(1, keepdim=True), self.total, self.smoothing)
+
+    def split(self, member: int) -> Tensor:
+        """Averaged features of two halves that favour alternating words."""
+        p = self.probability[member]
+        sign = torch.ones_like(p)
+        sign[1::2] = -1.0
+        halves = p * (1.0 + 0.5 * torch.stack([sign, -sign]))
+        counts = self.total * halves / halves.sum(1, keepdim=True)
+        return torch.cat([counts.new_ones(2, 1), counts], dim=1)
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``, as a new batch."""
+        return type(self)(self.probability[index], self.total, self.smoothing)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """Counts have no other coordinates."""
+        raise ValueError("a multinomial law has no affine image among multinomial laws")
+
+    def covariance(self) -> forms.Dense:
+        """total (diag(p) - p p'), (k, d, d)."""
+        p = self.probability
+        return forms.Dense(self.total * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :]))
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """Documents of ``total`` words, (k, n, d)."""
+        k, d = self.probability.shape
+        words = torch.multinomial(self.probability, n * self.total, replacement=True, generator=generator)
+        row = torch.arange(n, device=words.device).repeat_interleave(self.total)
+        flat = (torch.arange(k, device=words.device)[:, None] * n + row) * d + words
+        counts = torch.bincount(flat.reshape(-1), minlength=k * n * d)
+        return counts.reshape(k, n, d).to(self.probability.dtype)
+
+    def complete(self, statistics: Sums) -> Tensor:
+        """Expected log-probability of the statistics, summed over members."""
+        return (statistics.features[:, 1:] * self.probability.log()).sum()
+
+    def free(self) -> dict[str, Tensor]:
+        """Log-probabilities relative to each member's most frequent word."""
+        top = self.probability.argmax(1, keepdim=True)
+        rest = torch.ones_like(self.probability, dtype=torch.bool).scatter(1, top, False)
+        logs = self.probability.log() - self.probability.gather(1, top).log()
+        return {"log_odds": logs[rest].reshape(len(top), -1)}
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The family at other log-probabilities."""
+        odds = free["log_odds"]
+        top = self.probability.argmax(1, keepdim=True)
+        order = torch.arange(self.probability.shape[1], device=top.device)
+        place = (order - (order > top).long()).clamp(max=odds.shape[1] - 1)
+        logs = torch.where(order == top, odds.new_zeros(()), odds.gather(1, place.expand_as(self.probability)))
+        return type(self)(logs.softmax(1), self.total, self.smoothing)
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        return {"probabilities": self.probability}
+
+    def floored(self) -> Tensor:
+        """Never a warning: a word absent from a component is ordinary."""
+        return torch.zeros(self.probability.shape[0], dtype=torch.bool, device=self.probability.device)
+
+
+class CountView:
+    """A tile of complete counts."""
+
+    def __init__(self, family: Multinomial, rows: Tensor) -> None:
+        self.family, self.rows = family, rows
+        self.sparse = rows.layout != torch.strided
+
+    def joint(self, offset: Tensor) -> Tensor:
+        """``offset`` + log-probability, (k, n)."""
+        weight = self.family.probability.log().to(self.rows.dtype)
+        joint = (self.rows @ weight.mT).mT.contiguous()
+        return joint.add_(offset.to(joint.dtype)[:, None])
+
+    def summarise(self, share: Tensor) -> Sums:
+        """Expected word counts of each member, behind its weight."""
+        words = (self.rows.mT @ share.mT).mT if self.sparse else share @ self.rows
+        return Sums(torch.cat([share.sum(1, keepdim=True), words], dim=1).double())
+
+
+class GappyCountView:
+    """A tile in which some counts are unknown."""
+
+    def __init__(self, family: Multinomial, rows: Tensor) -> None:
+        self.family = family
+        self.seen = (~torch.isnan(rows)).to(family.probability.dtype)
+        self.counts = torch.nan_to_num(rows, nan=0.0).to(family.probability.dtype)
+        self.length = self.counts.sum(1)
+        self.mass = family.probability @ self.seen.mT
+
+    def joint(self, offset: Tensor) -> Tensor:
+        """``offset`` + log-probability of the words seen, (k, n)."""
+        joint = self.family.probability.log() @ self.counts.mT - self.length * self.mass.log()
+        return joint + offset[:, None]
+
+    def summarise(self, share: Tensor) -> Sums:
+        """Words seen, plus the expected counts of the unseen ones."""
+        share = share.to(self.counts.dtype)
+        unseen = (share * self.length / self.mass) @ (1.0 - self.seen)
+        words = share @ self.counts + unseen * self.family.probability
+        return Sums(torch.cat([share.sum(1, keepdim=True), words], dim=1))
+

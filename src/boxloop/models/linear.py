@@ -1,0 +1,254 @@
+r"""What linear-Gaussian models share: statistics, E step and regression.
+
+With latent z of k standard normal factors and u = (z, 1), the model is :math:`x_j = b_j^\top u + \epsilon_j`. The E step
+needs only expected products of u with itself and with x; the M step is one regression a column. A missing value
+leaves its row out of that column's regression: complete data are then (x observed, z), so EM stays exact.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.laws import DiagonalGaussian, LowRankGaussian
+from boxloop.laws.lowrank import seen_precision
+from boxloop.laws.sums import columns_of, has_missing
+from boxloop.numeric import covariance as forms
+from boxloop.numeric import product, woodbury
+from boxloop.tree import Tree
+from boxloop.types import Expected
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class LinearStatistics(Tree):
+    r"""Expected sums over rows.
+
+    Args:
+        square: :math:`\sum w x_j^2` over values present, (d,).
+        cross: :math:`\sum w x_j E[u]^\top` over values present, (d, k + 1).
+        latent: :math:`\sum w E[u u^\top]` over all rows, (k + 1, k + 1).
+        absent: the same over the rows in which column j is missing, (d, k + 1, k + 1); (1, ...) when none is.
+    """
+
+    square: Tensor
+    cross: Tensor
+    latent: Tensor
+    absent: Tensor
+
+    @property
+    def present(self) -> Tensor:
+        """Weight of the values present in each column, (d,) or (1,)."""
+        return self.latent[-1, -1] - self.absent[:, -1, -1]
+
+    def regress(self) -> Tensor:
+        """Coefficients of u for every column, (d, k + 1)."""
+        inner = self.latent - self.absent
+        if inner.shape[0] == 1:
+            return torch.linalg.solve(inner[0], self.cross.mT).mT
+        return torch.linalg.solve(inner, self.cross[..., None])[..., 0]
+
+    def residual(self, coefficients: Tensor) -> Tensor:
+        """Expected residual sum of squares of each column, (d,)."""
+        inner = self.latent - self.absent
+        fitted = torch.einsum("dp,dpq->dq", coefficients, inner.expand(coefficients.shape[0], -1, -1))
+        return self.square - ((2.0 * self.cross - fitted) * coefficients).sum(1)
+
+
+def expect_linear(
+    mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
+) -> Expected[LinearStatistics]:
+    """E step of x = mean + loadings z + noise on a tile of rows (n, d)."""
+    columns = columns_of(rows)
+    if has_missing(columns):
+        return _expect_gappy(mean, loadings, noise, rows, weight)
+    low = columns.dtype
+    factor, log_det = woodbury(loadings, noise)
+    scaled = (loadings / noise[:, None]).mT
+    score = product(scaled.to(low), columns) - (scaled @ mean)[:, None].to(low)
+    half = torch.linalg.solve_triangular(factor.to(low), score, upper=False)
+    z = torch.linalg.solve_triangular(factor.mT.to(low), half, upper=True)
+    u = torch.cat([z, z.new_ones(1, z.shape[1])])
+    heavy = u * weight.to(low)
+    total = weight.sum()
+    cross = product(columns, heavy.mT).double()
+    latent = (heavy @ u.mT).double()
+    k = loadings.shape[1]
+    latent[:k, :k] += total * torch.cholesky_inverse(factor)
+    square = (columns.square() @ weight.to(low)).double()
+    spread = square - 2.0 * mean * cross[:, k] + total * mean.square()
+    quadratic = (spread / noise).sum() - (half.square().sum(0).double() @ weight)
+    log_likelihood = -0.5 * (quadratic + total * (log_det + len(noise) * LOG_2PI))
+    statistics = LinearStatistics(square, cross, latent, latent.new_zeros(1, k + 1, k + 1))
+    return Expected(statistics, log_likelihood, total)
+
+
+def latent_posterior(
+    mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
+    deviation = rows.to(noise.dtype) - mean
+    seen = ~torch.isnan(deviation)
+    deviation = torch.where(seen, deviation, 0.0)
+    score = deviation @ (loadings / noise[:, None])
+    if bool(seen.all()):
+        factor, _ = woodbury(loadings, noise)
+        z = torch.cholesky_solve(score.mT, factor).mT
+        return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
+    factor = torch.linalg.cholesky(seen_precision(loadings, noise, seen.to(noise.dtype)))
+    return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
+
+
+def _expect_gappy(
+    mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
+) -> Expected[LinearStatistics]:
+    rows = rows.to(noise.dtype)
+    seen = (~torch.isnan(rows)).to(noise.dtype)
+    filled = torch.nan_to_num(rows, nan=0.0)
+    deviation = torch.nan_to_num(rows - mean, nan=0.0)
+    factor = torch.linalg.cholesky(seen_precision(loadings, noise, seen))
+    score = (deviation @ (loadings / noise[:, None]))[..., None]
+    half = torch.linalg.solve_triangular(factor, score, upper=False)
+    z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
+    n, k = z.shape
+    u = torch.cat([z, z.new_ones(n, 1)], dim=1)
+    inner = u[:, :, None] * u[:, None, :]
+    inner[:, :k, :k] += torch.cholesky_inverse(factor)
+    inner = (inner * weight[:, None, None]).reshape(n, -1)
+    absent = ((1.0 - seen).mT @ inner).reshape(-1, k + 1, k + 1)
+    heavy = filled * weight[:, None]
+    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1) + seen @ noise.log()
+    quadratic = (deviation.square() / noise).sum(1) - half.square().sum((1, 2))
+    log_density = -0.5 * (quadratic + log_det + seen.sum(1) * LOG_2PI)
+    statistics = LinearStatistics(
+        (heavy * filled).sum(0), heavy.mT @ u, inner.sum(0).reshape(k + 1, k + 1), absent
+    )
+    return Expected(statistics, log_density @ weight, weight.sum())
+
+
+def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and loadings after the parameter-expanded M step (Liu, Rubin and Wu 1998).
+
+    The latent law is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed: :math:`F \leftarrow F K^{1/2}`,
+    :math:`c \leftarrow c + F \bar z`. The likelihood rises at least as much as by the plain step; the scale of F
+    then converges in a few rounds instead of hundreds.
+    """
+    loadings, mean = coefficients[:, :-1], coefficients[:, -1]
+    total = latent[-1, -1]
+    centre = latent[:-1, -1] / total
+    spread = latent[:-1, :-1] / total - centre[:, None] * centre
+    return mean + loadings @ centre, loadings @ torch.linalg.cholesky(spread)
+
+
+@dataclass(frozen=True)
+class LinearGaussian(Tree):
+    """A Gaussian whose covariance is low rank plus diagonal; a subclass says what the diagonal may be."""
+
+    mean: Tensor
+    loadings: Tensor
+    noise: Tensor
+    floor: float = 0.0
+    expand: bool = True
+
+    @abstractmethod
+    def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
+        """Noise variances from residual sums of squares (d,) and the weight of the values behind them."""
+
+    @property
+    def psi(self) -> Tensor:
+        """Noise variance of every column, (d,)."""
+        return self.noise.expand_as(self.mean)
+
+    def prior(self) -> DiagonalGaussian:
+        """Standard normal factors."""
+        zero = self.loadings.new_zeros(1, self.loadings.shape[1])
+        return DiagonalGaussian(zero, zero + 1.0)
+
+    def emission(self, z: Tensor) -> DiagonalGaussian:
+        """The laws of x given factors z, (m, k)."""
+        mean = self.mean + z @ self.loadings.mT
+        return DiagonalGaussian(mean, self.psi.expand_as(mean))
+
+    def law(self) -> LowRankGaussian:
+        """The marginal law of a row."""
+        return LowRankGaussian(self.mean, self.loadings, self.psi)
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        """E step: moments of the factors given each row (document 004, eq. 4.28)."""
+        return expect_linear(self.mean, self.loadings, self.psi, rows, weight)
+
+    def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
+        """Nothing can go wrong that a floor does not mend."""
+        return statistics, ()
+
+    def solve(self, statistics: LinearStatistics) -> Self:
+        """M step: regress every column on the factors (document 004, eq. 4.29 to 4.31)."""
+        coefficients = statistics.regress()
+        noise = self.fitted_noise(statistics.residual(coefficients), statistics.present).clamp(min=self.floor)
+        mean, loadings = coefficients[:, -1], coefficients[:, :-1]
+        if self.expand:
+            mean, loadings = expanded(coefficients, statistics.latent)
+        return type(self)(mean, loadings, noise, self.floor, self.expand)
+
+    def complete(self, statistics: LinearStatistics) -> Tensor:
+        """Expected complete-data log-likelihood, up to the prior of the factors."""
+        coefficients = torch.cat([self.loadings, self.mean[:, None]], dim=1)
+        spread = statistics.residual(coefficients) / self.psi
+        return -0.5 * (spread + statistics.present * (self.psi.log() + LOG_2PI)).sum()
+
+    def log_base(self, rows: Tensor) -> None:
+        """None."""
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of each row, (n,)."""
+        return self.law().log_prob(rows)[0]
+
+    def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n, k) and covariance (n, k, k) of the factors given each row."""
+        return latent_posterior(self.mean, self.loadings, self.psi, rows)
+
+    def moments(self) -> tuple[Tensor, forms.LowRank]:
+        """Exact mean (d,) and covariance of a row."""
+        return self.mean, forms.LowRank(self.loadings[None], self.psi[None])
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n rows (n, d) with their factors (n, k)."""
+        z = self.prior().draw(n, generator)[0]
+        return self.emission(z).draw(1, generator)[:, 0], z
+
+    def canonical(self) -> Self:
+        r"""The same law with :math:`F^\top \Psi^{-1} F` diagonal, largest first, signs fixed."""
+        left, size, _ = torch.linalg.svd(self.loadings / self.psi.sqrt()[:, None], full_matrices=False)
+        loadings = self.psi.sqrt()[:, None] * left * size
+        sign = torch.sign(loadings.gather(0, loadings.abs().argmax(0, keepdim=True)))
+        sign = torch.where(sign == 0, 1.0, sign)
+        return type(self)(self.mean, loadings * sign, self.noise, self.floor, self.expand)
+
+    def floored(self) -> Tensor:
+        """Which columns have a noise variance held up by the floor (Heywood cases), (d,)."""
+        return self.noise <= self.floor * (1 + 1e-6)
+
+    def free(self) -> dict[str, Tensor]:
+        """Free parameters near which the likelihood is smooth, for standard errors."""
+        return {"mean": self.mean, "loadings": self.loadings, "noise": self.noise}
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The model at other values of the free parameters."""
+        return type(self)(free["mean"], free["loadings"], free["noise"], self.floor, self.expand)
+
+    def constraints(self) -> Tensor:
+        r"""Off-diagonal entries of :math:`F^\top \Psi^{-1} F`: zero in the canonical rotation."""
+        inner = self.loadings.mT @ (self.loadings / self.psi[:, None])
+        i, j = torch.triu_indices(*inner.shape, offset=1, device=inner.device)
+        return inner[i, j]
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        return {"mean": self.mean, "components": self.loadings.mT, "noise_variance": self.noise}

@@ -1,0 +1,140 @@
+r"""Mixtures of any exponential family: log-joint and statistics are two matrix products.
+
+.. math:: p(x) = \sum_k \pi_k \, p_k(x)
+
+Document 002, sections 2.4 and 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.laws import Categorical
+from boxloop.laws.sums import PooledSums, Sums
+from boxloop.numeric import covariance as forms
+from boxloop.tree import Tree
+from boxloop.types import Expected, Family
+
+S = TypeVar("S", Sums, PooledSums)
+
+EMPTY = 1e-8
+"""A component with less than this share of the total weight is empty."""
+
+
+@dataclass(frozen=True)
+class Mixture(Tree, Generic[S]):
+    """Weights over the members of a family.
+
+    Args:
+        log_weight: log of the mixing weights, (k,).
+        family: k laws, see :mod:`boxloop.laws`.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.laws import DiagonalGaussian
+        >>> family = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
+        >>> model = Mixture(torch.tensor([0.5, 0.5]).log(), family)
+        >>> model.posterior(torch.zeros(1, 1))
+        tensor([[0.5000, 0.5000]])
+    """
+
+    log_weight: Tensor
+    family: Family[S]
+
+    @property
+    def n_components(self) -> int:
+        """k."""
+        return self.log_weight.shape[0]
+
+    def prior(self) -> Categorical:
+        """The law of the component index."""
+        return Categorical(self.log_weight[None])
+
+    def emission(self, z: Tensor) -> Family[S]:
+        """The laws of the components at indices z, (m,) or (m, 1)."""
+        return self.family.select(z.reshape(-1).long())
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
+        """E step: responsibilities are a softmax over components, and stay in this function."""
+        view = self.family.view(rows)
+        share = view.joint(self.log_weight)
+        peak = share.amax(0)
+        total = share.sub_(peak).exp_().sum(0)
+        statistics = view.summarise(share.mul_(weight.to(share.dtype) / total))
+        log_density = peak.add_(total.log_())
+        return Expected(statistics, log_density.double() @ weight, weight.sum())
+
+    def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
+        """Split the largest component in two for every empty one."""
+        count = statistics.count
+        empty = torch.nonzero(count <= EMPTY * count.sum())[:, 0].tolist()
+        events = []
+        for target in empty:
+            largest = int(statistics.count.argmax())
+            halves = self.family.split(largest) * (0.5 * statistics.count[largest])
+            members = torch.tensor([largest, target], device=count.device)
+            statistics = statistics.replaced(members, halves)
+            events.append(f"component {target} was empty; component {largest} was split in two")
+        return statistics, tuple(events)
+
+    def solve(self, statistics: S) -> Self:
+        """M step: weights are shares of the total, members match their averaged features."""
+        weight = statistics.count / statistics.count.sum()
+        return type(self)(weight.log(), self.family.fitted(statistics))
+
+    def complete(self, statistics: S) -> Tensor:
+        """Expected complete-data log-likelihood Q of this model under statistics from any other."""
+        return statistics.count @ self.log_weight + self.family.complete(statistics)
+
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """The family's base measure."""
+        return self.family.log_base(rows)
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of each row, (n,)."""
+        density = self.family.view(rows).joint(self.log_weight).logsumexp(0)
+        base = self.log_base(rows)
+        return density if base is None else density + base
+
+    def posterior(self, rows: Tensor) -> Tensor:
+        """Probability of each component given each row, (n, k)."""
+        return self.family.view(rows).joint(self.log_weight).softmax(0).mT
+
+    def moments(self) -> tuple[Tensor, forms.Dense]:
+        """Exact mean (d,) and covariance (1, d, d) of a row, by the law of total variance."""
+        weight, centres = self.log_weight.exp(), self.family.mean
+        mean = weight @ centres
+        apart = centres - mean
+        between = (weight[:, None] * apart).mT @ apart
+        within = torch.einsum("k,kij->ij", weight, self.family.covariance().dense())
+        return mean, forms.Dense((within + between)[None])
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n rows (n, d) with their components (n,), grouped by component."""
+        z = self.prior().draw(n, generator)[0, :, 0]
+        sizes = torch.bincount(z, minlength=self.n_components).tolist()
+        member = [torch.tensor([k], device=z.device) for k in range(self.n_components)]
+        rows = [self.family.select(member[k]).draw(size, generator)[0] for k, size in enumerate(sizes) if size]
+        return torch.cat(rows), torch.sort(z).values
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The mixture of ``origin + scale * x``."""
+        return type(self)(self.log_weight, self.family.affine(origin, scale))
+
+    def free(self) -> dict[str, Tensor]:
+        """Free parameters near which the likelihood is smooth, for standard errors."""
+        return {"logits": self.log_weight[1:] - self.log_weight[0], **self.family.free()}
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The mixture at other values of the free parameters."""
+        logits = torch.cat([free["logits"].new_zeros(1), free["logits"]])
+        return type(self)(logits.log_softmax(0), self.family.with_free(free))
+
+    def named(self) -> dict[str, Any]:
+        """Parameters under their public names."""
+        return {"weights": self.log_weight.exp(), **self.family.named()}
