@@ -1,0 +1,111 @@
+"""Which kind of table becomes which source, and what is no table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from boxloop.data import ArraySource, Standardised, open_source, survey, write_table
+
+TABLE = {"a": np.arange(5.0), "b": np.ones(5)}
+
+
+class Own:
+    """A source made elsewhere."""
+
+    n_rows = 3
+    n_columns = 2
+    names = ("a", "b")
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        yield torch.zeros(3, 2), torch.ones(3)
+
+    def reduce(self, function):
+        return function(*next(self.chunks()))
+
+
+def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", TABLE)
+    array = ArraySource(torch.zeros(3, 2, dtype=torch.float64))
+    for source in (
+        array,
+        Standardised(array, survey(array)),
+        Own(),
+        open_source(tmp_path / "t.csv", memory=0),
+    ):
+        assert open_source(source) is source
+    with pytest.raises(ValueError, match="its own weights"):
+        open_source(array, weight=np.ones(3))
+
+
+def test_float64_is_shared_not_copied() -> None:
+    rows = np.ones((4, 2))
+    assert np.shares_memory(open_source(rows).rows.numpy(), rows)
+    tensor = torch.ones(4, 2, dtype=torch.float64)
+    assert open_source(tensor).rows.data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("data", [3.0, None, object(), {"a": [1]}, iter([1])])
+def test_what_is_no_table_is_a_type_error(data: object) -> None:
+    with pytest.raises(TypeError, match="a table is needed"):
+        open_source(data)
+
+
+def test_paths_as_text_and_suffixes_in_capitals(tmp_path: Path) -> None:
+    write_table(tmp_path / "T.CSV", TABLE)
+    assert open_source(str(tmp_path / "T.CSV")).names == ("a", "b")
+
+
+def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no\.csv: no such file"):
+        open_source(tmp_path / "no.csv")
+    (tmp_path / "t.xlsx").write_text("")
+    with pytest.raises(ValueError, match=r"t\.xlsx: a \.npy, \.csv"):
+        open_source(tmp_path / "t.xlsx")
+    with pytest.raises(ValueError, match="the folder holds no"):
+        open_source(tmp_path)
+
+
+def test_a_folder_is_read_in_sorted_order_and_markers_are_left_out(tmp_path: Path) -> None:
+    for i in (2, 0, 1):
+        np.save(tmp_path / f"part{i}.npy", np.full((2, 1), float(i)))
+    for marker in ("_SUCCESS", ".part0.npy.crc", "_old.npy", "notes.txt"):
+        (tmp_path / marker).write_text("x")
+    assert open_source(tmp_path).rows[:, 0].tolist() == [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
+
+
+def test_a_folder_of_two_kinds_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", TABLE)
+    write_table(tmp_path / "t.parquet", TABLE)
+    with pytest.raises(ValueError, match="more than one kind"):
+        open_source(tmp_path)
+
+
+def test_sparse_tensors_get_advice() -> None:
+    with pytest.raises(ValueError, match="give a SciPy sparse array"):
+        open_source(torch.eye(3).to_sparse_coo())
+
+
+def test_csv_is_read_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(tmp_path / "t.csv", TABLE)
+    monkeypatch.setattr("boxloop.data.csv.find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    np.testing.assert_array_equal(open_source(tmp_path / "t.csv").rows[:, 0].numpy(), TABLE["a"])
+
+
+def test_a_tensor_keeps_no_graph() -> None:
+    rows = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    assert not open_source(rows).rows.requires_grad
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_weights_follow_the_rows_to_their_device() -> None:
+    source = open_source(torch.ones(3, 2, device="cuda"), weight=[1, 2, 3])
+    assert source.rows.device == source.weight.device
