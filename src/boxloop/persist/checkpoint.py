@@ -1,0 +1,156 @@
+"""Checkpoints of the loop: written while it runs, read to continue it as if it had never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from boxloop.persist.container import ModelFileError
+from boxloop.persist.files import load_tree, save_tree
+from boxloop.run import Outcome, Progress
+from boxloop.tree import Tree
+
+
+@dataclass(frozen=True)
+class Checkpoint(Tree):
+    """A loop after a complete round, as it is stored."""
+
+    state: Any
+    trace: Tensor
+    events: tuple[str, ...]
+    rounds: int
+    converged: bool
+    excused: bool
+
+    def __post_init__(self) -> None:
+        if tuple(self.trace.shape) != (self.rounds,):
+            raise ValueError(f"{self.rounds} rounds need as many objectives, got {tuple(self.trace.shape)}")
+
+
+class CheckpointWriter:
+    """An observer of :func:`boxloop.run.run` that saves the loop now and then, and when it ends.
+
+    The end is a normal one, Ctrl-C, an error, or ``SystemExit`` raised by a signal handler. A killed process
+    leaves the checkpoint before.
+
+    Args:
+        path: where to; replaced at each save.
+        fingerprint: what fit this is, as JSON: parameters, seed, a digest of the data. A checkpoint is only
+            continued by a fit with the same fingerprint.
+        every: save after this many rounds; ``None`` does not count rounds.
+        seconds: save when this long has passed since the last save; ``None`` does not look at the clock.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from boxloop.average import Running
+        >>> from boxloop.run import Round, run
+        >>> count = lambda state: Round(Running(None, state.count + 1), objective=float(state.count))
+        >>> with TemporaryDirectory() as folder:
+        ...     path = f"{folder}/fit.boxloop"
+        ...     writer = CheckpointWriter(path, {"seed": 0}, every=1)
+        ...     _ = run(count, Running(), max_rounds=2, observers=[writer])
+        ...     found = read_checkpoint(path, {"Running": Running}, {"seed": 0})
+        >>> run(count, Running(), max_rounds=3, resume=found).trace
+        [0.0, 1.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fingerprint: Mapping[str, Any],
+        *,
+        every: int | None = None,
+        seconds: float | None = 30.0,
+    ) -> None:
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        if seconds is not None and not seconds >= 0.0:
+            raise ValueError(f"seconds must be at least 0, got {seconds}")
+        self.path = path
+        self.fingerprint = dict(fingerprint)
+        self.every = every
+        self.seconds = seconds
+        self._round = 0
+        self._time = time.monotonic()
+
+    def __call__(self, progress: Progress[Any]) -> None:
+        """Save if it is time to; never before a round is complete, nor the same round twice."""
+        fresh = progress.round not in (0, self._round)
+        if fresh and (progress.stopped or self._is_due(progress.round)):
+            self._save(progress)
+        if progress.stopped:
+            self._round = 0  # the next run counts its rounds anew
+
+    def _is_due(self, rounds: int) -> bool:
+        by_round = self.every is not None and rounds % self.every == 0
+        return by_round or (self.seconds is not None and time.monotonic() - self._time >= self.seconds)
+
+    def _save(self, progress: Progress[Any]) -> None:
+        checkpoint = Checkpoint(
+            state=progress.state,
+            trace=torch.tensor(progress.trace, dtype=torch.float64),
+            events=tuple(progress.events),
+            rounds=progress.round,
+            converged=progress.converged,
+            excused=progress.excused,
+        )
+        save_tree(self.path, checkpoint, extra={"fingerprint": self.fingerprint})
+        self._round, self._time = progress.round, time.monotonic()
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str], classes: Mapping[str, type], fingerprint: Mapping[str, Any]
+) -> Outcome[Any]:
+    """Read a checkpoint for ``run(..., resume=...)``.
+
+    Args:
+        path: a file that :class:`CheckpointWriter` wrote.
+        classes: the classes of the loop's state, by name.
+        fingerprint: of the fit that wants to continue.
+
+    Returns:
+        The outcome as it stood after the last round saved: same bits, so the same trajectory from there.
+
+    Raises:
+        ModelFileError: the file is damaged, is not a checkpoint, or belongs to another fit; the message names
+            the first entry of the fingerprint that differs.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     CheckpointWriter(f"{folder}/fit", {"seed": 0})(Progress(7, 1, 1, [0.5], [], stopped=True))
+        ...     read_checkpoint(f"{folder}/fit", {}, {"seed": 0}).trace
+        [0.5]
+    """
+    saved = load_tree(path, {**classes, "Checkpoint": Checkpoint})
+    checkpoint, belongs = saved.tree, saved.extra.get("fingerprint")
+    if not isinstance(checkpoint, Checkpoint) or not isinstance(belongs, dict):
+        raise ModelFileError(f"{os.fspath(path)}: a model, not a checkpoint")
+    _compare(path, belongs, fingerprint)
+    return Outcome(
+        state=checkpoint.state,
+        trace=checkpoint.trace.tolist(),
+        events=list(checkpoint.events),
+        rounds=checkpoint.rounds,
+        converged=checkpoint.converged,
+        excused=checkpoint.excused,
+    )
+
+
+def _compare(path: str | os.PathLike[str], there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Compare as text: NaN equals itself, and a tuple the list it comes back as."""
+    for key in sorted({*there, *here}):
+        old, new = (
+            json.dumps(side[key], sort_keys=True) if key in side else "absent" for side in (there, here)
+        )
+        if old != new:
+            raise ModelFileError(
+                f"{os.fspath(path)}: a checkpoint of another fit: {key!r} is {old[:80]} there and {new[:80]} here"
+            )
