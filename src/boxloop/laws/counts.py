@@ -84,12 +84,12 @@ class Poisson(ProductFamily):
         return torch.poisson(self.mean[:, None].expand(k, n, d), generator=generator)
 
     def free(self) -> dict[str, Tensor]:
-        """The means."""
-        return {"mean": self.mean}
+        """Log-rates: any values of them are a law."""
+        return {"log_rate": self.mean.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The family at other means."""
-        return type(self)(free["mean"], self.floor)
+        """The family at other rates."""
+        return type(self)(free["log_rate"].exp(), self.floor)
 
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
@@ -162,12 +162,12 @@ class Bernoulli(ProductFamily):
         return torch.bernoulli(self.mean[:, None].expand(k, n, d), generator=generator)
 
     def free(self) -> dict[str, Tensor]:
-        """The means."""
-        return {"mean": self.mean}
+        """Log-odds: any values of them are a law."""
+        return {"log_odds": torch.logit(self.mean)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The family at other means."""
-        return type(self)(free["mean"], self.floor)
+        """The family at other log-odds."""
+        return type(self)(free["log_odds"].sigmoid(), self.floor)
 
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import Sums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
-from boxloop.numeric import floor_covariance, pack, product, safe_cholesky, unpack
+from boxloop.numeric import floor_covariance, from_log_factor, log_factor, pack, product, safe_cholesky, unpack
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
@@ -135,13 +135,12 @@ class FullGaussian(Tree):
         return (self.natural * statistics.features).sum()
 
     def free(self) -> dict[str, Tensor]:
-        """Means and upper triangles of the covariances."""
-        return {"mean": self.mean, "covariance": pack(self.factor @ self.factor.mT)}
+        """Means and Cholesky factors with log-diagonals: any values of them are a law."""
+        return {"mean": self.mean, "factor": log_factor(self.factor)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The family at other means and covariances."""
-        covariance = unpack(free["covariance"], self.mean.shape[1])
-        return type(self)(free["mean"], safe_cholesky(covariance, "the covariance of component"), self.floor)
+        """The family at other free parameters."""
+        return type(self)(free["mean"], from_log_factor(free["factor"], self.mean.shape[1]), self.floor)
 
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""

@@ -72,12 +72,12 @@ class _AxisGaussian(ProductFamily):
         return self.mean[:, None] + self._variances().sqrt()[:, None] * noise
 
     def free(self) -> dict[str, Tensor]:
-        """Means and variances."""
-        return {"mean": self.mean, "variance": self.variance}
+        """Means and log-variances: any values of them are a law."""
+        return {"mean": self.mean, "log_variance": self.variance.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The family at other means and variances."""
-        return type(self)(free["mean"], free["variance"], self.floor)
+        """The family at other free parameters."""
+        return type(self)(free["mean"], free["log_variance"].exp(), self.floor)
 
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""

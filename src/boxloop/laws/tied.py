@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import PooledSums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
-from boxloop.numeric import floor_covariance, gram, pack, product, safe_cholesky, unpack
+from boxloop.numeric import floor_covariance, from_log_factor, gram, log_factor, product, safe_cholesky, unpack
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
@@ -112,13 +112,12 @@ class TiedGaussian(Tree):
         return linear.sum() + cross.sum() - 0.5 * square.sum()
 
     def free(self) -> dict[str, Tensor]:
-        """Means and the upper triangle of the covariance."""
-        return {"mean": self.mean, "covariance": pack(self.factor @ self.factor.mT)}
+        """Means and the Cholesky factor with log-diagonal: any values of them are a law."""
+        return {"mean": self.mean, "factor": log_factor(self.factor)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The family at other means and another covariance."""
-        covariance = unpack(free["covariance"], self.mean.shape[1])
-        return type(self)(free["mean"], safe_cholesky(covariance, "the tied covariance"), self.floor)
+        """The family at other free parameters."""
+        return type(self)(free["mean"], from_log_factor(free["factor"], self.mean.shape[1]), self.floor)
 
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""

@@ -236,12 +236,12 @@ class LinearGaussian(Tree):
         return self.noise <= self.floor * (1 + 1e-6)
 
     def free(self) -> dict[str, Tensor]:
-        """Free parameters near which the likelihood is smooth, for standard errors."""
-        return {"mean": self.mean, "loadings": self.loadings, "noise": self.noise}
+        """Free parameters, any values of which are a model: mean, loadings, log-noise."""
+        return {"mean": self.mean, "loadings": self.loadings, "log_noise": self.noise.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
         """The model at other values of the free parameters."""
-        return type(self)(free["mean"], free["loadings"], free["noise"], self.floor, self.expand)
+        return type(self)(free["mean"], free["loadings"], free["log_noise"].exp(), self.floor, self.expand)
 
     def constraints(self) -> Tensor:
         r"""Off-diagonal entries of :math:`F^\top \Psi^{-1} F`: zero in the canonical rotation."""

@@ -15,10 +15,11 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.laws import Categorical
+from boxloop.laws.family import Family
 from boxloop.laws.sums import PooledSums, Sums
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
-from boxloop.types import Expected, Family
+from boxloop.types import Expected
 
 S = TypeVar("S", Sums, PooledSums)
 
@@ -127,13 +128,17 @@ class Mixture(Tree, Generic[S]):
         return type(self)(self.log_weight, self.family.affine(origin, scale))
 
     def free(self) -> dict[str, Tensor]:
-        """Free parameters near which the likelihood is smooth, for standard errors."""
+        """Free parameters, any values of which are a model."""
         return {"logits": self.log_weight[1:] - self.log_weight[0], **self.family.free()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
         """The mixture at other values of the free parameters."""
         logits = torch.cat([free["logits"].new_zeros(1), free["logits"]])
         return type(self)(logits.log_softmax(0), self.family.with_free(free))
+
+    def constraints(self) -> Tensor:
+        """None: the free parameters are identified, up to the order of the components."""
+        return self.log_weight.new_zeros(0)
 
     def named(self) -> dict[str, Any]:
         """Parameters under their public names."""

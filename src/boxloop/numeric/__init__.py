@@ -4,7 +4,9 @@ from boxloop.numeric.blas import product
 from boxloop.numeric.linalg import (
     ConditionError,
     floor_covariance,
+    from_log_factor,
     gram,
+    log_factor,
     pack,
     pack_index,
     safe_cholesky,
@@ -16,8 +18,10 @@ from boxloop.numeric.random import generator, normal, seed, spawn
 __all__ = [
     "ConditionError",
     "floor_covariance",
+    "from_log_factor",
     "generator",
     "gram",
+    "log_factor",
     "normal",
     "pack",
     "pack_index",

@@ -75,6 +75,20 @@ def unpack(packed: Tensor, d: int) -> Tensor:
     return matrix
 
 
+def log_factor(factor: Tensor) -> Tensor:
+    """A lower Cholesky factor (..., d, d) as free numbers (..., d(d+1)/2): the diagonal enters by its log."""
+    logs = factor.diagonal(dim1=-2, dim2=-1).log()
+    return pack((torch.tril(factor, -1) + torch.diag_embed(logs)).mT)
+
+
+def from_log_factor(packed: Tensor, d: int) -> Tensor:
+    """The lower Cholesky factor of :func:`log_factor`."""
+    i, j = pack_index(d)
+    matrix = packed.new_zeros((*packed.shape[:-1], d, d))
+    matrix[..., j, i] = packed
+    return torch.tril(matrix, -1) + torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1).exp())
+
+
 def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """``rows.T @ diag(weight) @ rows``, (d, d), computing only the upper blocks when d is large."""
     left = rows if weight is None else rows * weight[:, None]

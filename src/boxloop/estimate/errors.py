@@ -1,0 +1,119 @@
+r"""Standard errors of fitted parameters from the observed information.
+
+The score is a by-product of EM: :math:`\nabla \ell(\theta) = \nabla_{\theta'} Q(\theta' \mid \theta)` at
+:math:`\theta' = \theta`. Its central differences give the observed information :math:`-\nabla^2 \ell` (Oakes 1999)
+through ``expect`` alone, so missing values, weights and streams of rows need nothing special.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from boxloop.estimate.gradient import flatten, unflatten
+from boxloop.types import Source
+
+STEP = 1e-5
+FLAT = 1e-10
+
+
+@dataclass(frozen=True)
+class ParameterErrors:
+    """Covariance of the free parameters and standard errors of the named ones.
+
+    Args:
+        covariance: (p, p), of the flattened free parameters.
+        errors: one tensor of standard errors for each public parameter, NaN where the likelihood is flat.
+    """
+
+    covariance: Tensor
+    errors: Mapping[str, Tensor]
+
+
+def standard_errors(
+    model: Any, source: Source, named: Callable[[Any], Mapping[str, Tensor]] | None = None
+) -> ParameterErrors:
+    r"""Standard errors at a maximum of the likelihood.
+
+    .. math:: \widehat{\mathrm{Cov}}(\hat\theta) = N (N^\top I_{obs} N)^{-1} N^\top
+
+    where N spans the directions that the model's constraints leave free (all of them for a mixture; those that keep
+    :math:`F^\top \Psi^{-1} F` diagonal for a factor model, whose loadings are otherwise free to rotate). Public
+    parameters follow by the delta method.
+
+    Args:
+        model: a fitted model (canonical, if it has constraints).
+        source: the rows it was fitted to, in the model's coordinates.
+        named: parameters whose errors are wanted, as a differentiable function of the model; by default its own.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.laws import Poisson
+        >>> from boxloop.models import Mixture
+        >>> rows = torch.full((100, 1), 4.0, dtype=torch.float64)
+        >>> model = Mixture(torch.zeros(1).double(), Poisson(torch.tensor([[4.0]]).double()))
+        >>> standard_errors(model, ArraySource(rows)).errors["means"]  # sqrt(4 / 100)
+        tensor([[0.2000]], dtype=torch.float64)
+    """
+    free = model.free()
+    point = flatten(free)
+    information = _information(model, source, free, point)
+    basis = _tangent(model, free, point)
+    inner = basis.mT @ information @ basis
+    values, vectors = torch.linalg.eigh(inner)
+    good = values > FLAT * values.abs().max()
+    half = basis @ (vectors[:, good] / values[good].sqrt())
+    flat = basis @ vectors[:, ~good]
+    errors = {}
+    public = named or (lambda m: m.named())
+    for name in public(model):
+        slope = _jacobian(lambda v, name=name: public(model.with_free(unflatten(v, free)))[name], point)
+        error = (slope @ half).square().sum(-1).sqrt()
+        blind = (slope @ flat).abs().amax(-1) > 1e-6 if flat.shape[1] else torch.zeros_like(error, dtype=torch.bool)
+        errors[name] = torch.where(blind, torch.nan, error)
+    return ParameterErrors(half @ half.mT, errors)
+
+
+def _score(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
+    here = model.with_free(unflatten(point, free))
+    statistics = source.reduce(here.expect).statistics
+    moving = point.clone().requires_grad_()
+    with torch.enable_grad():
+        level = model.with_free(unflatten(moving, free)).complete(statistics)
+        (gradient,) = torch.autograd.grad(level, moving)
+    return gradient
+
+
+def _information(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
+    columns = []
+    for i in range(len(point)):
+        step = torch.zeros_like(point)
+        step[i] = STEP * max(1.0, float(point[i].abs()))
+        up = _score(model, source, free, point + step)
+        down = _score(model, source, free, point - step)
+        columns.append((down - up) / (2.0 * step[i]))
+    information = torch.stack(columns)
+    return 0.5 * (information + information.mT)
+
+
+def _tangent(model: Any, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
+    constraints = model.with_free(free).constraints()
+    if constraints.numel() == 0:
+        return torch.eye(len(point), dtype=point.dtype, device=point.device)
+    slope = _jacobian(lambda v: model.with_free(unflatten(v, free)).constraints(), point)
+    _, size, right = torch.linalg.svd(slope)
+    return right[int((size > 1e-10 * size[0]).sum()) :].mT
+
+
+def _jacobian(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
+    """Derivative of each output with respect to the point, (*outputs, p)."""
+    moving = point.clone().requires_grad_()
+    with torch.enable_grad():
+        output = function(moving)
+        rows = [torch.autograd.grad(value, moving, retain_graph=True)[0] for value in output.reshape(-1)]
+    return torch.stack(rows).reshape(*output.shape, len(point))

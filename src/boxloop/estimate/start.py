@@ -1,0 +1,159 @@
+r"""Where EM starts.
+
+A start is a partition of a sample of rows into k groups, turned into a model by one M step. k-means cuts space into
+round cells, so on long or overlapping clusters it starts EM in the wrong basin and the likelihood never tells. The
+remedy is several kinds of partition (plain, whitened, on random whitened projections), a short race between them,
+and the likelihood as judge.
+
+Every start is a function of the *distribution* of the sample: duplicate rows are merged into weights first, so that
+integer weights and repeated rows give the same start.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+from torch import Generator, Tensor
+
+from boxloop.models import Mixture
+from boxloop.numeric import normal, seed
+from boxloop.tree import Tree
+from boxloop.types import Family
+
+S = TypeVar("S", bound=Tree)
+Points = NDArray[np.float64]
+
+BLEND = 0.05
+"""Share of the whole sample mixed into every start's components, so that none starts singular."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Distinct rows in a canonical order with their weights; ``filled`` has missing values at the column mean."""
+
+    rows: Tensor
+    weight: Tensor
+    filled: Points
+
+    @classmethod
+    def of(cls, rows: Tensor, weight: Tensor) -> Sample:
+        """Merge duplicate rows, drop weightless ones."""
+        rows, weight = rows[weight > 0], weight[weight > 0]
+        distinct, inverse = torch.unique(torch.nan_to_num(rows, nan=torch.inf), dim=0, return_inverse=True)
+        total = torch.zeros(len(distinct), dtype=torch.float64, device=rows.device).index_add(0, inverse, weight)
+        distinct = torch.where(torch.isinf(distinct), torch.nan, distinct)
+        seen = ~torch.isnan(distinct)
+        plain = torch.nan_to_num(distinct, nan=0.0)
+        mean = (total @ plain) / (total @ seen.to(total.dtype)).clamp(min=1e-300)
+        filled = torch.where(seen, plain, mean).cpu().numpy()
+        return cls(distinct, total, np.ascontiguousarray(filled, dtype=np.float64))
+
+    def whitened(self) -> Points:
+        """Rows in the axes of their own covariance, unit variance each, constant directions dropped."""
+        weight = self.weight.cpu().numpy()
+        centred = self.filled - np.average(self.filled, axis=0, weights=weight)
+        values, vectors = np.linalg.eigh((centred.T * weight) @ centred / weight.sum())
+        keep = values > 1e-10 * max(values[-1], 1e-300)
+        return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
+
+
+Partition = Callable[[Sample, int, Generator], Tensor]
+
+
+def kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """scikit-learn's k-means, one-hot, (k, n)."""
+    return _cells(sample, sample.filled, k, generator)
+
+
+def whitened_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means after whitening: right when clusters are long in the same direction."""
+    return _cells(sample, sample.whitened(), k, generator)
+
+
+def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means on a random projection of the whitened rows to one to three dimensions."""
+    points = sample.whitened()
+    d = points.shape[1]
+    width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
+    axes = normal((d, width), generator).cpu().numpy()
+    return _cells(sample, points @ np.linalg.qr(axes)[0], k, generator)
+
+
+def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
+    centres, _ = kmeans_plusplus(
+        sample.filled, k, sample_weight=sample.weight.cpu().numpy(), random_state=_state(generator)
+    )
+    return _one_hot(_nearest(sample.filled, centres), k, sample)
+
+
+def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """Rows drawn by weight as centres, and their nearest cells."""
+    share = (sample.weight / sample.weight.sum()).cpu().numpy()
+    chosen = np.random.RandomState(_state(generator)).choice(len(share), size=k, replace=False, p=share)
+    return _one_hot(_nearest(sample.filled, sample.filled[chosen]), k, sample)
+
+
+def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """Uniform random responsibilities."""
+    share = torch.rand(k, len(sample.rows), dtype=torch.float64, generator=generator, device=generator.device)
+    return (share / share.sum(0)).to(sample.rows.device)
+
+
+PARTITIONS: dict[str, Partition] = {
+    "kmeans": kmeans,
+    "whitened": whitened_kmeans,
+    "projection": projected_kmeans,
+    "k-means++": seeded,
+    "random_from_data": random_rows,
+    "random": random_shares,
+}
+
+AUTO = ("kmeans", "whitened", "k-means++", "projection", "projection", "projection", "random_from_data", "projection")
+"""The line-up of ``init_params="auto"``, most useful first."""
+
+
+def start_mixture(template: Family[S], k: int, sample: Sample, share: Tensor) -> Mixture[S]:
+    """One M step from responsibilities (k, n) of the sample's rows.
+
+    Args:
+        template: k members of the wanted family; their values only fix the shapes and floors.
+        k: number of components.
+        sample: rows and weights.
+        share: responsibilities, (k, n).
+    """
+    blended = (1.0 - BLEND) * share + BLEND / k
+    statistics = template.view(sample.rows).summarise(blended * sample.weight)
+    level = torch.full((k,), 1.0 / k, dtype=torch.float64, device=sample.rows.device)
+    return Mixture(level.log(), template).solve(statistics)
+
+
+def _cells(sample: Sample, points: Points, k: int, generator: Generator) -> Tensor:
+    if k == 1:
+        return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than k: empty cells are fine
+        model = KMeans(min(k, len(points)), n_init=1, max_iter=50, tol=1e-3, random_state=_state(generator))
+        labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
+    return _one_hot(labels, k, sample)
+
+
+def _nearest(points: Points, centres: Points) -> NDArray[np.intp]:
+    return np.argmin((centres**2).sum(1) - 2.0 * points @ centres.T, axis=1)
+
+
+def _one_hot(labels: NDArray[np.generic], k: int, sample: Sample) -> Tensor:
+    index = torch.from_numpy(np.asarray(labels, dtype=np.int64))
+    return torch.nn.functional.one_hot(index, k).mT.to(torch.float64).to(sample.rows.device)
+
+
+def _state(generator: Generator) -> int:
+    return seed(generator) % (2**31 - 1)
