@@ -37,6 +37,7 @@ class Power:
             raise ValueError("offset must be at least 0 and scale positive")
 
     def __call__(self, t: int) -> float:
+        """Step size of update t."""
         return float(min(1.0, (self.scale / (t + self.offset)) ** self.exponent))
 
 

@@ -34,7 +34,8 @@ class Tree:
         """Apply ``function`` to each tensor, together with the tensors of ``others`` at the same place."""
         fields = dataclasses.fields(self)
         values = {
-            f.name: _map(function, getattr(self, f.name), *(getattr(o, f.name) for o in others)) for f in fields
+            f.name: _map(function, getattr(self, f.name), *(getattr(o, f.name) for o in others))
+            for f in fields
         }
         return dataclasses.replace(self, **values)
 

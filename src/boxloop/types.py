@@ -1,12 +1,12 @@
 """The contract: what a law, a model and a source of rows are.
 
 Rows flow one way: rows -> small additive statistics -> parameters -> criticism. Axes: n rows, d columns,
-k components or factors, m members of a batch of laws.
+k components or factors, m members of a batch of laws. :mod:`boxloop.laws.family` adds what a mixture's law must do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -32,11 +32,9 @@ class Covariance(Protocol):
 
     def dense(self) -> Tensor:
         """As (m, d, d). The only place where a structured covariance becomes a matrix."""
-        ...
 
     def diagonal(self) -> Tensor:
         """The variances, (m, d)."""
-        ...
 
 
 class Law(Protocol):
@@ -45,63 +43,15 @@ class Law(Protocol):
     @property
     def mean(self) -> Tensor:
         """(m, d)."""
-        ...
 
     def covariance(self) -> Covariance:
         """Never densified without asking."""
-        ...
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member: (n, d) -> (m, n). NaN entries are marginalised."""
-        ...
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """n draws from each member: (m, n, d)."""
-        ...
-
-
-class View(Protocol[S]):
-    """A tile of rows as one family sees it: what its log-density and its statistics share."""
-
-    def joint(self, offset: Tensor) -> Tensor:
-        """``offset[:, None]`` + log-density of each member at each row, (k, n), less the base measure."""
-        ...
-
-    def summarise(self, share: Tensor) -> S:
-        """Sufficient statistics of the rows, weighted by ``share`` (k, n) and summed over rows."""
-        ...
-
-
-class Family(Law, Protocol[S]):
-    """An exponential family, k members at once: a law that can be refitted from averaged statistics."""
-
-    def view(self, rows: Tensor) -> View[S]:
-        """Prepare a tile of rows (n, d) for the two products of an EM round."""
-        ...
-
-    def log_base(self, rows: Tensor) -> Tensor | None:
-        """Log base measure of each row, (n,), where there is one: no parameter enters it, so EM leaves it out."""
-        ...
-
-    def fitted(self, statistics: S) -> Self:
-        """Maximum-likelihood members given summed statistics, within the family's floors."""
-        ...
-
-    def complete(self, statistics: S) -> Tensor:
-        """Expected log-density of summed statistics, less the base measure; differentiable."""
-        ...
-
-    def split(self, member: int) -> Tensor:
-        """Averaged features (2, p) of two halves of a member, for re-seeding an empty one."""
-        ...
-
-    def select(self, index: Tensor) -> Self:
-        """The members at ``index``, as a new batch."""
-        ...
-
-    def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The family of ``origin + scale * x``; a family of counts refuses."""
-        ...
 
 
 class LatentModel(Protocol):
@@ -109,11 +59,9 @@ class LatentModel(Protocol):
 
     def prior(self) -> Law:
         """The law of z."""
-        ...
 
     def emission(self, z: Tensor) -> Law:
         """The law of x given each row of z."""
-        ...
 
 
 class ExpectationModel(LatentModel, Protocol[S]):
@@ -121,27 +69,42 @@ class ExpectationModel(LatentModel, Protocol[S]):
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
         """E step on a tile: additive expected statistics and log-likelihood, less the base measure."""
-        ...
 
     def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Statistics that ``solve`` can use, with a note for each thing that had to be changed."""
-        ...
 
     def solve(self, statistics: S) -> Self:
         """M step: the model that maximises the expected log-likelihood; scale of ``statistics`` is irrelevant."""
-        ...
 
     def complete(self, statistics: S) -> Tensor:
         """Expected complete-data log-likelihood Q of this model given statistics; differentiable."""
-        ...
 
     def log_base(self, rows: Tensor) -> Tensor | None:
         """The part of ``log_prob`` that no parameter enters, (n,), or None where it is zero."""
-        ...
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row, (n,)."""
-        ...
+
+    def moments(self) -> tuple[Tensor, Covariance]:
+        """Exact mean (d,) and covariance (one member) of a row."""
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n rows (n, d) with the latent values behind them."""
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``; one of counts refuses."""
+
+    def free(self) -> dict[str, Tensor]:
+        """Parameters that may take any value, for gradients and standard errors."""
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The model at other values of them; differentiable."""
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+
+    def is_finite(self) -> bool:
+        """Whether every parameter is finite."""
 
 
 class Source(Protocol):
@@ -150,23 +113,17 @@ class Source(Protocol):
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        ...
 
     @property
     def n_columns(self) -> int:
         """Number of columns."""
-        ...
 
     @property
     def names(self) -> tuple[str, ...]:
         """Column names."""
-        ...
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order; at most ``size`` rows each."""
-        ...
 
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
         """Sum ``function(rows, weight)`` over all tiles, in a fixed order."""
-        ...
-

@@ -23,10 +23,10 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
+from boxloop.laws.family import Family
 from boxloop.models import Mixture
 from boxloop.numeric import normal, seed
 from boxloop.tree import Tree
-from boxloop.types import Family
 
 S = TypeVar("S", bound=Tree)
 Points = NDArray[np.float64]
