@@ -73,11 +73,10 @@ class StreamSource:
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
         d, start, mass = self.n_columns, 0, 0.0
-        one = torch.ones((), dtype=torch.float64)
         for tile in retile(self._batches(size or tile_rows(d)), size or tile_rows(d)):
             stop = start + tile.shape[0]
             if self.weight is None:
-                weight = one.expand(tile.shape[0])
+                weight = torch.ones(tile.shape[0], dtype=torch.float64)
             else:
                 weight = tile[:, d] if isinstance(self.weight, str) else self.weight[start:stop]
             mass += float(weight.sum())
