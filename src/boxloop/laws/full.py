@@ -19,7 +19,15 @@ from torch import Generator, Tensor
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import Sums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
-from boxloop.numeric import floor_covariance, from_log_factor, log_factor, pack, product, safe_cholesky, unpack
+from boxloop.numeric import (
+    floor_covariance,
+    from_log_factor,
+    log_factor,
+    pack,
+    product,
+    safe_cholesky,
+    unpack,
+)
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
@@ -66,7 +74,9 @@ class FullGaussian(Tree):
         precision = self.whitener.mT @ self.whitener
         linear = (precision @ self.mean[..., None])[..., 0]
         constant = self.log_constant - 0.5 * (linear * self.mean).sum(1)
-        double = precision * (1.0 - 0.5 * torch.eye(self.mean.shape[1], dtype=precision.dtype, device=precision.device))
+        double = precision * (
+            1.0 - 0.5 * torch.eye(self.mean.shape[1], dtype=precision.dtype, device=precision.device)
+        )
         return torch.cat([constant[:, None], linear, -pack(double)], dim=1)
 
     @cached_property

@@ -18,7 +18,8 @@ from boxloop.tree import Tree
 class LowRankGaussian(Tree):
     r""":math:`N(c, F F^\top + \mathrm{diag}(\psi))`, one member. Document 004, eq. 2.3.
 
-    .. math:: \log p(x) = -\tfrac12 \left( d^\top \Psi^{-1} d - |R^{-1} F^\top \Psi^{-1} d|^2 + \log|\Sigma| + D \log 2\pi \right)
+    .. math:: \log p(x) = -\tfrac12 \left( d^\top \Psi^{-1} d - |R^{-1} F^\top \Psi^{-1} d|^2
+              + \log|\Sigma| + D \log 2\pi \right)
 
     with d = x - c and :math:`R R^\top = I + F^\top \Psi^{-1} F` (Woodbury).
 

@@ -62,7 +62,9 @@ class Multinomial(Tree):
             counts = torch.nan_to_num(rows, nan=0.0)
             return torch.lgamma(counts.sum(1) + 1.0) - torch.lgamma(counts + 1.0).sum(1)
         values = torch.nan_to_num(rows.values(), nan=0.0)
-        row = torch.repeat_interleave(torch.arange(rows.shape[0], device=values.device), rows.crow_indices().diff())
+        row = torch.repeat_interleave(
+            torch.arange(rows.shape[0], device=values.device), rows.crow_indices().diff()
+        )
         zero = values.new_zeros(rows.shape[0])
         length = zero.index_add(0, row, values)
         return torch.lgamma(length + 1.0) - zero.index_add(0, row, torch.lgamma(values + 1.0))
@@ -122,7 +124,9 @@ class Multinomial(Tree):
         top = self.probability.argmax(1, keepdim=True)
         order = torch.arange(self.probability.shape[1], device=top.device)
         place = (order - (order > top).long()).clamp(max=odds.shape[1] - 1)
-        logs = torch.where(order == top, odds.new_zeros(()), odds.gather(1, place.expand_as(self.probability)))
+        logs = torch.where(
+            order == top, odds.new_zeros(()), odds.gather(1, place.expand_as(self.probability))
+        )
         return type(self)(logs.softmax(1), self.total, self.smoothing)
 
     def named(self) -> dict[str, Tensor]:
@@ -174,4 +178,3 @@ class GappyCountView:
         unseen = (share * self.length / self.mass) @ (1.0 - self.seen)
         words = share @ self.counts + unseen * self.family.probability
         return Sums(torch.cat([share.sum(1, keepdim=True), words], dim=1))
-

@@ -1,8 +1,8 @@
 r"""Gaussian rows with holes, grouped by which values are missing.
 
-For a pattern with observed columns o and missing ones m, :math:`L L^\top = \Sigma_{oo}`, :math:`y = L^{-1}(x_o - \mu_o)`
-and :math:`U = L^{-1}\Sigma_{om}`: the missing values have conditional mean :math:`\mu_m + U^\top y` and covariance
-:math:`\Sigma_{mm} - U^\top U`. Both enter the expected statistics exactly (Little and Rubin, chapter 11).
+For a pattern with observed columns o and missing ones m, :math:`L L^\top = \Sigma_{oo}`,
+:math:`y = L^{-1}(x_o - \mu_o)` and :math:`U = L^{-1}\Sigma_{om}`: the missing values have conditional mean
+:math:`\mu_m + U^\top y` and covariance :math:`\Sigma_{mm} - U^\top U`. Both enter the expected statistics exactly (Little and Rubin, chapter 11).
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ class PatternView:
             for pattern, rows in zip(patterns.mT, order.split(sizes), strict=True)
         ]
 
-    def _group(self, mean: Tensor, covariance: Tensor, columns: Tensor, pattern: Tensor, rows: Tensor) -> _Group:
+    def _group(
+        self, mean: Tensor, covariance: Tensor, columns: Tensor, pattern: Tensor, rows: Tensor
+    ) -> _Group:
         o, m = torch.nonzero(~pattern)[:, 0], torch.nonzero(pattern)[:, 0]
         factor = safe_cholesky(covariance[:, o][:, :, o], "the covariance of component")
         centred = columns[:, rows][o] - mean[:, o, None]
         y = torch.linalg.solve_triangular(factor, centred, upper=False)
         u = torch.linalg.solve_triangular(factor, covariance[:, o][:, :, m], upper=False)
         log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
-        self.log_density[:, rows] = -0.5 * (y.square().sum(1) + len(o) * math.log(2 * math.pi)) - log_det[:, None]
+        self.log_density[:, rows] = (
+            -0.5 * (y.square().sum(1) + len(o) * math.log(2 * math.pi)) - log_det[:, None]
+        )
         filled = columns[:, rows].expand(mean.shape[0], -1, -1).clone()
         filled[:, m] = mean[:, m, None] + u.mT @ y
         return _Group(rows, o, m, filled, covariance[:, m][:, :, m] - u.mT @ u)

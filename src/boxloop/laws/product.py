@@ -67,7 +67,9 @@ class ProductFamily(Tree):
 
     def complete(self, statistics: Sums) -> Tensor:
         """Expected log-density of the statistics, summed over members."""
-        return (self.natural() * statistics.features[:, 1:]).sum() - statistics.count @ self.log_partition().sum(1)
+        return (
+            self.natural() * statistics.features[:, 1:]
+        ).sum() - statistics.count @ self.log_partition().sum(1)
 
     def split(self, member: int) -> Tensor:
         """Averaged features, (2, p), of two halves of a member that has taken all the weight."""
@@ -111,7 +113,9 @@ class GappyView:
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
-        weight = torch.cat([-self.family.log_partition(), self.family.natural()], dim=1).to(self.features.dtype)
+        weight = torch.cat([-self.family.log_partition(), self.family.natural()], dim=1).to(
+            self.features.dtype
+        )
         return product(weight, self.features) + offset.to(weight.dtype)[:, None]
 
     def summarise(self, share: Tensor) -> Sums:
@@ -123,4 +127,3 @@ class GappyView:
         expected = self.family.expected()
         filled = sums[:, d:] + absent.repeat(1, expected.shape[1] // d) * expected
         return Sums(torch.cat([count, filled], dim=1))
-

@@ -14,7 +14,15 @@ from torch import Generator, Tensor
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import PooledSums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
-from boxloop.numeric import floor_covariance, from_log_factor, gram, log_factor, product, safe_cholesky, unpack
+from boxloop.numeric import (
+    floor_covariance,
+    from_log_factor,
+    gram,
+    log_factor,
+    product,
+    safe_cholesky,
+    unpack,
+)
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 

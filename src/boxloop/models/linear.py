@@ -1,8 +1,8 @@
 r"""What linear-Gaussian models share: statistics, E step and regression.
 
-With latent z of k standard normal factors and u = (z, 1), the model is :math:`x_j = b_j^\top u + \epsilon_j`. The E step
-needs only expected products of u with itself and with x; the M step is one regression a column. A missing value
-leaves its row out of that column's regression: complete data are then (x observed, z), so EM stays exact.
+With latent z of k standard normal factors and u = (z, 1), the model is :math:`x_j = b_j^\top u + \epsilon_j`. The
+E step needs only expected products of u with itself and with x; the M step is one regression a column. A missing
+value leaves its row out of that column's regression: complete data are then (x observed, z), so EM stays exact.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def expect_linear(
     return Expected(statistics, log_likelihood, total)
 
 
-def latent_posterior(
-    mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor
-) -> tuple[Tensor, Tensor]:
+def latent_posterior(mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
     deviation = rows.to(noise.dtype) - mean
     seen = ~torch.isnan(deviation)
@@ -246,7 +244,7 @@ class LinearGaussian(Tree):
     def constraints(self) -> Tensor:
         r"""Off-diagonal entries of :math:`F^\top \Psi^{-1} F`: zero in the canonical rotation."""
         inner = self.loadings.mT @ (self.loadings / self.psi[:, None])
-        i, j = torch.triu_indices(*inner.shape, offset=1, device=inner.device)
+        i, j = torch.triu_indices(len(inner), len(inner), offset=1, device=inner.device)
         return inner[i, j]
 
     def named(self) -> dict[str, Tensor]:

@@ -120,7 +120,9 @@ class Mixture(Tree, Generic[S]):
         z = self.prior().draw(n, generator)[0, :, 0]
         sizes = torch.bincount(z, minlength=self.n_components).tolist()
         member = [torch.tensor([k], device=z.device) for k in range(self.n_components)]
-        rows = [self.family.select(member[k]).draw(size, generator)[0] for k, size in enumerate(sizes) if size]
+        rows = [
+            self.family.select(member[k]).draw(size, generator)[0] for k, size in enumerate(sizes) if size
+        ]
         return torch.cat(rows), torch.sort(z).values
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
