@@ -70,6 +70,11 @@ def test_a_round_with_events_neither_converges_nor_is_compared():
     assert outcome.events == ["round 2: moved"]
 
 
+def test_a_rejected_round_is_no_sign_of_convergence():
+    outcome = run(lambda n: Round(n + 1, 1.0, rejected=n == 1), 0, max_rounds=9, tol=0.1)
+    assert (outcome.rounds, outcome.converged) == (3, True)
+
+
 def test_a_final_round_ends_the_loop():
     outcome = run(following([0.0, 5.0, 9.0], final_at=1), 0, max_rounds=3)
     assert (outcome.rounds, outcome.converged) == (2, True)
