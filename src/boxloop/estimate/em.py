@@ -21,6 +21,9 @@ from boxloop.types import ExpectationModel, Expected, Source
 S = TypeVar("S", bound=Tree)
 Step = Callable[["EMState[S]"], Round["EMState[S]"]]
 
+SINGULAR = (ConditionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+"""What a model raises when a matrix of its own cannot be factored."""
+
 
 @dataclass(frozen=True)
 class EMState(Tree, Generic[S]):
@@ -78,9 +81,14 @@ def accelerated_em(source: Source) -> Step[S]:
     """EM with guarded SQUAREM extrapolation of the statistics: every third round is a bold one."""
 
     def step(state: EMState[S]) -> Round[EMState[S]]:
-        expected: Expected[S] = source.reduce(state.model.expect)
+        try:
+            expected: Expected[S] = source.reduce(state.model.expect)
+        except SINGULAR:
+            if state.safe is None:
+                raise
+            return Round(EMState(state.safe, state.path), state.bar, rejected=True)
         objective = float(expected.log_likelihood / expected.weight)
-        if state.safe is not None and not objective >= state.bar:
+        if state.safe is not None and not state.bar <= objective < torch.inf:
             return Round(EMState(state.safe, state.path), state.bar, rejected=True)
         statistics, events = state.model.repair(expected.statistics)
         mean = statistics * (1.0 / float(expected.weight))
@@ -105,6 +113,6 @@ def _extrapolated(model: ExpectationModel[S], path: tuple[S, ...]) -> Expectatio
         return None
     try:
         bold = model.solve(first + move * (2.0 * length) + bend * (length * length))
-    except (ConditionError, torch.linalg.LinAlgError):
+    except SINGULAR:
         return None
     return bold if bold.is_finite() else None

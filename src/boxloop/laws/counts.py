@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.product import ProductFamily
-from boxloop.laws.sums import Sums
+from boxloop.laws.product import ProductFamily, alternating
+from boxloop.laws.sums import Sums, log_factorials
 from boxloop.numeric import covariance as forms
-
-
-def _apart(mean: Tensor, spread: Tensor) -> Tensor:
-    sign = torch.ones_like(mean)
-    sign[1::2] = -1.0
-    return mean + 0.5 * spread * torch.stack([sign, -sign])
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,7 @@ class Poisson(ProductFamily):
 
     mean: Tensor
     floor: float = 1e-10
+    linear: ClassVar[bool] = True
 
     def statistics_of(self, columns: Tensor) -> Tensor:
         """x, (d, n)."""
@@ -58,12 +53,12 @@ class Poisson(ProductFamily):
 
     def log_base(self, rows: Tensor) -> Tensor | None:
         """- sum of log x!."""
-        return -torch.lgamma(torch.nan_to_num(rows, nan=0.0) + 1.0).sum(1)
+        return -log_factorials(rows)[1]
 
-    def nudged(self, member: int) -> Tensor:
-        """Two copies half a standard deviation away, along alternating signs."""
+    def nudged(self, member: int, pieces: int) -> Tensor:
+        """Copies within half a standard deviation, along alternating signs."""
         rate = self.mean[member]
-        return _apart(rate, rate.sqrt()).clamp(min=0.1 * rate)
+        return (rate + 0.5 * rate.sqrt() * alternating(rate, pieces)).clamp(min=0.1 * rate)
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted mean counts, at least ``floor``."""
@@ -117,6 +112,7 @@ class Bernoulli(ProductFamily):
 
     mean: Tensor
     floor: float = 1e-10
+    linear: ClassVar[bool] = True
 
     def statistics_of(self, columns: Tensor) -> Tensor:
         """x, (d, n)."""
@@ -138,10 +134,10 @@ class Bernoulli(ProductFamily):
         """None: zero."""
         return None
 
-    def nudged(self, member: int) -> Tensor:
-        """Two copies half a standard deviation away, along alternating signs."""
+    def nudged(self, member: int, pieces: int) -> Tensor:
+        """Copies within one unit of log-odds, along alternating signs: distinct however rare a one is."""
         p = self.mean[member]
-        return _apart(p, (p * (1 - p)).sqrt()).clamp(0.01, 0.99)
+        return torch.sigmoid(torch.logit(p) + alternating(p, pieces))
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted frequencies, kept ``floor`` away from 0 and 1."""

@@ -39,8 +39,8 @@ class Family(Law, Protocol[S]):
     def complete(self, statistics: S) -> Tensor:
         """Expected log-density of summed statistics, less the base measure; differentiable."""
 
-    def split(self, member: int) -> Tensor:
-        """Averaged features (2, p) of two halves of a member, for re-seeding an empty one."""
+    def split(self, member: int, pieces: int) -> Tensor:
+        """Averaged features (pieces, p) of distinct parts of a member, for re-seeding empty ones."""
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""

@@ -115,13 +115,14 @@ class FullGaussian(Tree):
             covariance, _ = floor_covariance(covariance, floor)
         return cls(mean, safe_cholesky(covariance, "the covariance of component"), floor)
 
-    def split(self, member: int) -> Tensor:
-        """Averaged features of two halves, one standard deviation apart along the main axis."""
+    def split(self, member: int, pieces: int) -> Tensor:
+        """Averaged features of parts spread over one standard deviation along the main axis."""
         spread, axes = torch.linalg.eigh(self.factor[member] @ self.factor[member].mT)
         shift = 0.5 * spread[-1].sqrt() * axes[:, -1]
-        means = self.mean[member] + torch.stack([shift, -shift])
+        steps = torch.linspace(1.0, -1.0, pieces, dtype=shift.dtype, device=shift.device)
+        means = self.mean[member] + steps[:, None] * shift
         second = (axes * spread) @ axes.mT + means[:, :, None] * means[:, None, :]
-        return torch.cat([means.new_ones(2, 1), means, pack(second)], dim=1)
+        return torch.cat([means.new_ones(pieces, 1), means, pack(second)], dim=1)
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""
@@ -207,7 +208,7 @@ class WhitenedView:
         mean = self.family.mean
         k, d = mean.shape
         first, second = share.new_empty(k, d), share.new_empty(k, d, d)
-        keep = share > NEGLIGIBLE
+        keep = share > NEGLIGIBLE * share.amax()
         for member in range(k):
             index = torch.nonzero(keep[member])[:, 0]
             z = self.columns.index_select(1, index).sub_(mean[member].to(share.dtype)[:, None])

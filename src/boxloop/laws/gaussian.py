@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.product import ProductFamily
+from boxloop.laws.product import ProductFamily, alternating
 from boxloop.laws.sums import Sums
 from boxloop.numeric import covariance as forms
 from boxloop.numeric.random import normal
@@ -53,12 +53,10 @@ class _AxisGaussian(ProductFamily):
         """None: the constant is in the log-partition."""
         return None
 
-    def nudged(self, member: int) -> Tensor:
-        """Two copies half a standard deviation apart along alternating signs."""
+    def nudged(self, member: int, pieces: int) -> Tensor:
+        """Copies within half a standard deviation, along alternating signs."""
         variance = self._variances()[member]
-        sign = torch.ones_like(variance)
-        sign[1::2] = -1.0
-        means = self.mean[member] + 0.5 * variance.sqrt() * torch.stack([sign, -sign])
+        means = self.mean[member] + 0.5 * variance.sqrt() * alternating(variance, pieces)
         return torch.cat([means, means.square() + variance], dim=1)
 
     def covariance(self) -> forms.Diagonal:

@@ -14,7 +14,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.sums import Sums
+from boxloop.laws.product import LinearView, alternating
+from boxloop.laws.sums import Sums, has_missing, log_factorials
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
@@ -44,12 +45,13 @@ class Multinomial(Tree):
         """Expected counts of a document of ``total`` words, (k, d)."""
         return self.total * self.probability
 
-    def view(self, rows: Tensor) -> CountView | GappyCountView:
+    def view(self, rows: Tensor) -> LinearView | GappyCountView:
         """A tile of counts (n, d), dense or sparse CSR."""
-        values = rows.values() if rows.layout != torch.strided else rows
-        if bool(torch.isnan(values.sum())):
-            return GappyCountView(self, rows.to_dense() if rows.layout != torch.strided else rows)
-        return CountView(self, rows)
+        sparse = rows.layout != torch.strided
+        if has_missing(rows.values() if sparse else rows):
+            return GappyCountView(self, rows.to_dense() if sparse else rows)
+        log_probability = self.probability.log()
+        return LinearView(log_probability, log_probability.new_zeros(len(log_probability)), rows)
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row's counts given their total, (k, n)."""
@@ -58,16 +60,8 @@ class Multinomial(Tree):
 
     def log_base(self, rows: Tensor) -> Tensor:
         """log N! - sum log x_j!, (n,), over the counts that are known."""
-        if rows.layout == torch.strided:
-            counts = torch.nan_to_num(rows, nan=0.0)
-            return torch.lgamma(counts.sum(1) + 1.0) - torch.lgamma(counts + 1.0).sum(1)
-        values = torch.nan_to_num(rows.values(), nan=0.0)
-        row = torch.repeat_interleave(
-            torch.arange(rows.shape[0], device=values.device), rows.crow_indices().diff()
-        )
-        zero = values.new_zeros(rows.shape[0])
-        length = zero.index_add(0, row, values)
-        return torch.lgamma(length + 1.0) - zero.index_add(0, row, torch.lgamma(values + 1.0))
+        length, factorials = log_factorials(rows)
+        return torch.lgamma(length + 1.0) - factorials
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted word frequencies, smoothed so that no probability is exactly zero."""
@@ -76,14 +70,12 @@ class Multinomial(Tree):
         counts = counts + self.smoothing * level
         return type(self)(counts / counts.sum(1, keepdim=True), self.total, self.smoothing)
 
-    def split(self, member: int) -> Tensor:
-        """Averaged features of two halves that favour alternating words."""
+    def split(self, member: int, pieces: int) -> Tensor:
+        """Averaged features of parts that favour alternating words."""
         p = self.probability[member]
-        sign = torch.ones_like(p)
-        sign[1::2] = -1.0
-        halves = p * (1.0 + 0.5 * torch.stack([sign, -sign]))
-        counts = self.total * halves / halves.sum(1, keepdim=True)
-        return torch.cat([counts.new_ones(2, 1), counts], dim=1)
+        parts = p * (1.0 + 0.5 * alternating(p, pieces))
+        counts = self.total * parts / parts.sum(1, keepdim=True)
+        return torch.cat([counts.new_ones(pieces, 1), counts], dim=1)
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""
@@ -138,25 +130,6 @@ class Multinomial(Tree):
         return torch.zeros(self.probability.shape[0], dtype=torch.bool, device=self.probability.device)
 
 
-class CountView:
-    """A tile of complete counts."""
-
-    def __init__(self, family: Multinomial, rows: Tensor) -> None:
-        self.family, self.rows = family, rows
-        self.sparse = rows.layout != torch.strided
-
-    def joint(self, offset: Tensor) -> Tensor:
-        """``offset`` + log-probability, (k, n)."""
-        weight = self.family.probability.log().to(self.rows.dtype)
-        joint = (self.rows @ weight.mT).mT.contiguous()
-        return joint.add_(offset.to(joint.dtype)[:, None])
-
-    def summarise(self, share: Tensor) -> Sums:
-        """Expected word counts of each member, behind its weight."""
-        words = (self.rows.mT @ share.mT).mT if self.sparse else share @ self.rows
-        return Sums(torch.cat([share.sum(1, keepdim=True), words], dim=1).double())
-
-
 class GappyCountView:
     """A tile in which some counts are unknown."""
 
@@ -165,7 +138,10 @@ class GappyCountView:
         self.seen = (~torch.isnan(rows)).to(family.probability.dtype)
         self.counts = torch.nan_to_num(rows, nan=0.0).to(family.probability.dtype)
         self.length = self.counts.sum(1)
-        self.mass = family.probability @ self.seen.mT
+        mass = family.probability @ self.seen.mT
+        self.mass = mass.clamp(
+            min=torch.finfo(mass.dtype).tiny
+        )  # a row with nothing seen has none: 0 log 0 is 0
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-probability of the words seen, (k, n)."""

@@ -2,7 +2,8 @@ r"""Gaussian rows with holes, grouped by which values are missing.
 
 For a pattern with observed columns o and missing ones m, :math:`L L^\top = \Sigma_{oo}`,
 :math:`y = L^{-1}(x_o - \mu_o)` and :math:`U = L^{-1}\Sigma_{om}`: the missing values have conditional mean
-:math:`\mu_m + U^\top y` and covariance :math:`\Sigma_{mm} - U^\top U`. Both enter the expected statistics exactly (Little and Rubin, chapter 11).
+:math:`\mu_m + U^\top y` and covariance :math:`\Sigma_{mm} - U^\top U`. Both enter the expected statistics exactly
+(Little and Rubin, chapter 11).
 """
 
 from __future__ import annotations

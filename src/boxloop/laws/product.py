@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,9 +22,19 @@ from boxloop.numeric import product
 from boxloop.tree import Tree
 
 
+def alternating(like: Tensor, pieces: int) -> Tensor:
+    """Multipliers (pieces, d) from 1 down to -1, their signs alternating over the d columns of ``like``."""
+    sign = torch.ones_like(like)
+    sign[1::2] = -1.0
+    return torch.linspace(1.0, -1.0, pieces, dtype=like.dtype, device=like.device)[:, None] * sign
+
+
 @dataclass(frozen=True)
 class ProductFamily(Tree):
     """k members with independent columns. A subclass gives the elementwise facts; nothing is overridden."""
+
+    linear: ClassVar[bool] = False
+    """Whether the statistics are the values themselves, so that zeros cost nothing."""
 
     @abstractmethod
     def statistics_of(self, columns: Tensor) -> Tensor:
@@ -47,15 +57,19 @@ class ProductFamily(Tree):
         """Log base measure of each row, (n,), where it is not zero; NaN counts as nothing."""
 
     @abstractmethod
-    def nudged(self, member: int) -> Tensor:
-        """Mean statistics of two slightly different copies of a member, (2, q d)."""
+    def nudged(self, member: int, pieces: int) -> Tensor:
+        """Mean statistics of slightly different copies of a member, (pieces, q d)."""
 
     @abstractmethod
     def fitted(self, statistics: Sums) -> Self:
         """Members that match the averaged statistics."""
 
-    def view(self, rows: Tensor) -> CompleteView | GappyView:
-        """Features of a tile, with or without missing values."""
+    def view(self, rows: Tensor) -> CompleteView | GappyView | LinearView:
+        """Features of a tile, with or without missing values, dense or sparse CSR."""
+        if rows.layout != torch.strided:
+            if self.linear and not has_missing(rows.values()):
+                return LinearView(self.natural(), -self.log_partition().sum(1), rows)
+            rows = rows.to_dense()
         columns = columns_of(rows)
         return GappyView(self, columns) if has_missing(columns) else CompleteView(self, columns)
 
@@ -71,10 +85,10 @@ class ProductFamily(Tree):
             self.natural() * statistics.features[:, 1:]
         ).sum() - statistics.count @ self.log_partition().sum(1)
 
-    def split(self, member: int) -> Tensor:
-        """Averaged features, (2, p), of two halves of a member that has taken all the weight."""
-        moved = self.nudged(member)
-        return torch.cat([moved.new_ones(2, 1), moved], dim=1)
+    def split(self, member: int, pieces: int) -> Tensor:
+        """Averaged features, (pieces, p), of distinct parts of a member that has taken all the weight."""
+        moved = self.nudged(member, pieces)
+        return torch.cat([moved.new_ones(pieces, 1), moved], dim=1)
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""
@@ -98,6 +112,24 @@ class CompleteView:
     def summarise(self, share: Tensor) -> Sums:
         """Features weighted by ``share`` and summed over rows."""
         return Sums(product(share, self.features.mT).double())
+
+
+class LinearView:
+    """A tile whose statistics are its values, dense or sparse CSR."""
+
+    def __init__(self, natural: Tensor, constant: Tensor, rows: Tensor) -> None:
+        self.natural, self.constant, self.rows = natural, constant, rows
+
+    def joint(self, offset: Tensor) -> Tensor:
+        """``offset`` + log-density, (k, n)."""
+        joint = (self.rows @ self.natural.to(self.rows.dtype).mT).mT.contiguous()
+        return joint.add_((offset + self.constant).to(joint.dtype)[:, None])
+
+    def summarise(self, share: Tensor) -> Sums:
+        """Values weighted by ``share``, behind its sum."""
+        dense = self.rows.layout == torch.strided
+        values = share @ self.rows if dense else (self.rows.mT @ share.mT).mT
+        return Sums(torch.cat([share.sum(1, keepdim=True), values], dim=1).double())
 
 
 class GappyView:

@@ -41,10 +41,27 @@ class PooledSums(Tree):
         return self.features[:, 0]
 
     def replaced(self, members: Tensor, rows: Tensor) -> PooledSums:
-        """The same sums with those of ``members`` set to ``rows``; the pooled moment is unchanged."""
+        """The same sums with those of ``members`` set to ``rows``; the scatter within members is unchanged."""
         features = self.features.clone()
         features[members] = rows
-        return PooledSums(features, self.second)
+        second = self.second + _between(features) - _between(self.features)
+        return PooledSums(features, second)
+
+
+def _between(features: Tensor) -> Tensor:
+    mean = features[:, 1:] / features[:, :1].clamp(min=1e-300)
+    return features[:, 1:].mT @ mean
+
+
+def log_factorials(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of x and of log x! over each row of counts, dense or sparse CSR; NaN counts as nothing. Both (n,)."""
+    if counts.layout == torch.strided:
+        known = torch.nan_to_num(counts, nan=0.0)
+        return known.sum(1), torch.lgamma(known + 1.0).sum(1)
+    values = torch.nan_to_num(counts.values(), nan=0.0)
+    row = torch.arange(counts.shape[0], device=values.device).repeat_interleave(counts.crow_indices().diff())
+    zero = values.new_zeros(counts.shape[0])
+    return zero.index_add(0, row, values), zero.index_add(0, row, torch.lgamma(values + 1.0))
 
 
 def columns_of(rows: Tensor) -> Tensor:

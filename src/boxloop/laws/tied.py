@@ -88,12 +88,13 @@ class TiedGaussian(Tree):
             covariance = floor_covariance(covariance[None], floor)[0][0]
         return cls(mean, safe_cholesky(covariance, "the tied covariance"), floor)
 
-    def split(self, member: int) -> Tensor:
-        """Averaged (1, x) of two halves, one standard deviation apart along the main axis."""
+    def split(self, member: int, pieces: int) -> Tensor:
+        """Averaged (1, x) of parts spread over one standard deviation along the main axis."""
         spread, axes = torch.linalg.eigh(self.factor @ self.factor.mT)
         shift = 0.5 * spread[-1].sqrt() * axes[:, -1]
-        means = self.mean[member] + torch.stack([shift, -shift])
-        return torch.cat([means.new_ones(2, 1), means], dim=1)
+        steps = torch.linspace(1.0, -1.0, pieces, dtype=shift.dtype, device=shift.device)
+        means = self.mean[member] + steps[:, None] * shift
+        return torch.cat([means.new_ones(pieces, 1), means], dim=1)
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""

@@ -71,16 +71,18 @@ class Mixture(Tree, Generic[S]):
         return Expected(statistics, log_density.double() @ weight, weight.sum())
 
     def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
-        """Split the largest component in two for every empty one."""
+        """Give every empty component a part of the largest one, which is split in as many as it takes."""
         count = statistics.count
-        empty = torch.nonzero(count <= EMPTY * count.sum())[:, 0].tolist()
+        parts = {k: [k] for k in range(self.n_components)}
+        for target in torch.nonzero(count <= EMPTY * count.sum())[:, 0].tolist():
+            largest = max(parts, key=lambda k: float(count[k]) / len(parts[k]))
+            parts[largest].append(target)
         events = []
-        for target in empty:
-            largest = int(statistics.count.argmax())
-            halves = self.family.split(largest) * (0.5 * statistics.count[largest])
-            members = torch.tensor([largest, target], device=count.device)
-            statistics = statistics.replaced(members, halves)
-            events.append(f"component {target} was empty; component {largest} was split in two")
+        for largest, members in parts.items():
+            if len(members) > 1:
+                features = self.family.split(largest, len(members)) * (count[largest] / len(members))
+                statistics = statistics.replaced(torch.tensor(members, device=count.device), features)
+                events += [f"component {m} was empty; component {largest} was split" for m in members[1:]]
         return statistics, tuple(events)
 
     def solve(self, statistics: S) -> Self:
