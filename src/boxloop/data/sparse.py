@@ -91,7 +91,9 @@ def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | N
         table = table.copy()
         table.sum_duplicates()
     ends, column, value = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
-    source = SparseSource(csr_tensor(ends, column, value, table.shape), None, given_names(columns, table.shape[1]))
+    source = SparseSource(
+        csr_tensor(ends, column, value, table.shape), None, given_names(columns, table.shape[1])
+    )
     check_counts(source)
     if weight is None:
         return source
