@@ -6,11 +6,27 @@ from typing import TYPE_CHECKING
 from boxloop.version import __version__ as __version__
 
 _HOMES = {
+    "BernoulliMixture": "boxloop.estimators",
+    "FactorAnalysis": "boxloop.estimators",
+    "FitWarning": "boxloop.estimators",
+    "GaussianMixture": "boxloop.estimators",
+    "MultinomialMixture": "boxloop.estimators",
+    "PoissonMixture": "boxloop.estimators",
+    "ProbabilisticPCA": "boxloop.estimators",
+    "load": "boxloop.estimators",
     "ProgressBar": "boxloop.progress",
 }
 """Each public name and the module it is loaded from on first use, so that importing boxloop is quick."""
 
 if TYPE_CHECKING:
+    from boxloop.estimators import BernoulliMixture as BernoulliMixture
+    from boxloop.estimators import FactorAnalysis as FactorAnalysis
+    from boxloop.estimators import FitWarning as FitWarning
+    from boxloop.estimators import GaussianMixture as GaussianMixture
+    from boxloop.estimators import MultinomialMixture as MultinomialMixture
+    from boxloop.estimators import PoissonMixture as PoissonMixture
+    from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
+    from boxloop.estimators import load as load
     from boxloop.progress import ProgressBar as ProgressBar
 else:
     __all__ = ["__version__", *_HOMES]

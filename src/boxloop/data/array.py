@@ -73,7 +73,7 @@ class ArraySource:
         step = size or tile_rows(self.n_columns)
         weight = self.weight
         if weight is None:
-            weight = torch.ones((), dtype=torch.float64, device=self.rows.device).expand(self.n_rows)
+            weight = torch.ones(self.n_rows, dtype=torch.float64, device=self.rows.device)
         for start in range(0, self.n_rows, step):
             yield self.rows[start : start + step], weight[start : start + step]
 

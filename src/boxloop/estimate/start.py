@@ -61,7 +61,9 @@ class Sample:
         weight = self.weight.cpu().numpy()
         centred = self.filled - np.average(self.filled, axis=0, weights=weight)
         values, vectors = np.linalg.eigh((centred.T * weight) @ centred / weight.sum())
-        keep = values > 1e-10 * max(values[-1], 1e-300)
+        keep = values > 1e-10 * values[-1]
+        keep[-1] = True
+        values = np.maximum(values, 1e-300)
         return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
 
 
@@ -89,8 +91,9 @@ def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
+    n = min(k, len(sample.filled))
     centres, _ = kmeans_plusplus(
-        sample.filled, k, sample_weight=sample.weight.cpu().numpy(), random_state=_state(generator)
+        sample.filled, n, sample_weight=sample.weight.cpu().numpy(), random_state=_state(generator)
     )
     return _one_hot(_nearest(sample.filled, centres), k, sample)
 
@@ -98,7 +101,8 @@ def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
 def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Rows drawn by weight as centres, and their nearest cells."""
     share = (sample.weight / sample.weight.sum()).cpu().numpy()
-    chosen = np.random.RandomState(_state(generator)).choice(len(share), size=k, replace=False, p=share)
+    n = min(k, len(share))
+    chosen = np.random.RandomState(_state(generator)).choice(len(share), size=n, replace=False, p=share)
     return _one_hot(_nearest(sample.filled, sample.filled[chosen]), k, sample)
 
 

@@ -82,7 +82,7 @@ class FullGaussian(Tree):
     @cached_property
     def _quadratic(self) -> bool:
         d = self.mean.shape[1]
-        return d <= QUADRATIC_COLUMNS and float(self.whitener.abs().max()) ** 2 < QUADRATIC_CONDITION
+        return d <= QUADRATIC_COLUMNS and float(self.whitener.detach().abs().max()) ** 2 < QUADRATIC_CONDITION
 
     def view(self, rows: Tensor) -> QuadraticView | WhitenedView | PatternView:
         """Features of a tile, by the method that suits the columns, the precision and the gaps."""

@@ -1,0 +1,95 @@
+"""A source seen through a function of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from boxloop.data.array import ArraySource, total
+from boxloop.tree import Tree
+from boxloop.types import Source
+
+T = TypeVar("T", bound=Tree)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Rows changed one tile at a time: moved to a device, cut into zeros and ones, checked.
+
+    Args:
+        source: where rows come from.
+        function: (n, d) -> (n, d), row by row.
+        device: where weights go, with the rows.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> next(Mapped(ArraySource(torch.ones(1, 2)), lambda rows: rows * 3).chunks())[0]
+        tensor([[3., 3.]])
+    """
+
+    source: Source
+    function: Callable[[Tensor], Tensor]
+    device: torch.device | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.source.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.source.n_columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.source.names
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield changed tiles in row order."""
+        for rows, weight in self.source.chunks(size):
+            yield self.function(rows), weight.to(self.device or weight.device)
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function`` over changed tiles."""
+        return total(function, self.chunks())
+
+
+def on_device(source: Source, device: torch.device) -> Source:
+    """The source with its rows on a device: an array moves once, a stream tile by tile."""
+    if device.type == "cpu":
+        return source
+    if isinstance(source, ArraySource):
+        weight = None if source.weight is None else source.weight.to(device)
+        return ArraySource(source.rows.to(device), weight, source.columns)
+    return Mapped(source, lambda rows: rows.to(device), device)
+
+
+def within(source: Source, low: float, high: float, what: str) -> Source:
+    """The source, refusing any value outside [low, high] by column name, as it is read."""
+
+    def check(rows: Tensor) -> Tensor:
+        values = rows.values() if rows.layout != torch.strided else rows
+        if bool(((values < low) | (values > high)).any()):
+            dense = rows.to_dense() if rows.layout != torch.strided else rows
+            bad = torch.nonzero((dense < low) | (dense > high))[0]
+            name, value = source.names[int(bad[1])], float(dense[bad[0], bad[1]])
+            raise ValueError(f"Negative values in data passed to {what}: column {name!r} holds {value:g}")
+        return rows
+
+    return Mapped(source, check)
+
+
+def shuffled(source: Source, generator: torch.Generator) -> Source:
+    """Rows in random order, where they are in memory; a stream is taken to be in random order already."""
+    if not isinstance(source, ArraySource):
+        return source
+    order = torch.randperm(source.n_rows, generator=generator, device=generator.device).to(source.rows.device)
+    weight = None if source.weight is None else source.weight[order]
+    return ArraySource(source.rows[order], weight, source.columns)

@@ -1,0 +1,212 @@
+"""What every estimator shares: rows in, fitted attributes out. Engines and models are elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from boxloop.data import ArraySource, Mapped, SparseSource, Standardised, StreamSource, on_device, open_source
+from boxloop.estimate.errors import standard_errors
+from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
+from boxloop.estimate.plan import Plan
+from boxloop.estimators.checkpoints import checkpointed
+from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.numeric import generator
+from boxloop.progress import ProgressBar
+from boxloop.types import Source
+
+Array = NDArray[np.float64]
+SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised)
+
+
+class FitWarning(UserWarning):
+    """The fit is usable, but something about the data or the result deserves a look."""
+
+
+class LatentEstimator(BaseEstimator):
+    """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result."""
+
+    _sparse: ClassVar[bool] = False
+
+    @property
+    def _kind(self) -> Coordinates:
+        """Coordinates in which the model may be fitted: those that map it onto one of its own kind."""
+        return "columns"
+
+    @abstractmethod
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        """Fit rows in the data's coordinates, from ``start`` where it is not None."""
+
+    @abstractmethod
+    def _publish(self, model: Any) -> None:
+        """Set the fitted attributes that describe a model."""
+
+    def _prepare(self, source: Source) -> Source:
+        """Check or change rows before any use."""
+        return source
+
+    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
+        """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
+        if isinstance(X, (str, PathLike, *SOURCES)):
+            source = open_source(X, sample_weight)
+            self._match(source.names, reset)
+        else:
+            X = validate_data(
+                self,
+                X,
+                reset=reset,
+                dtype=[np.float64, np.float32],
+                accept_sparse="csr" if self._sparse else False,
+                ensure_all_finite="allow-nan",
+            )
+            named = getattr(self, "feature_names_in_", None)
+            source = open_source(X, sample_weight, None if named is None else list(named))
+        return self._prepare(on_device(source, pick_device(self.device)))
+
+    def _match(self, names: tuple[str, ...], reset: bool) -> None:
+        if reset:
+            self.n_features_in_ = len(names)
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+            return
+        known = tuple(getattr(self, "feature_names_in_", names))
+        if len(names) != self.n_features_in_ or known != names:
+            raise ValueError(
+                f"X has columns {', '.join(names)}, but {type(self).__name__} was fitted to {', '.join(known)}"
+            )
+
+    def _plan(self, source: Source) -> Plan:
+        observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
+        plan = Plan(
+            engine=self.method,
+            max_rounds=self.max_iter,
+            tol=self.tol,
+            accelerate=self.accelerate,
+            batch_size=self.batch_size,
+            observers=observers,
+            dtype=pick_dtype(self.dtype),
+        )
+        return plan if self.checkpoint is None else checkpointed(self, plan, source)
+
+    def _run(self, X: Any, sample_weight: Any) -> Self:
+        source = self._open(X, sample_weight, reset=True)
+        start = self.model_ if self.warm_start and "model_" in vars(self) else None
+        fit = self._fit(source, self._plan(source), start)
+        self._store(fit)
+        return self
+
+    def _store(self, fit: Fit[Any]) -> None:
+        self.model_ = fit.model
+        self.lower_bounds_ = fit.trace
+        self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
+        self.n_iter_ = fit.outcome.rounds
+        whole = self.method != "em" and not fit.outcome.interrupted
+        self.converged_ = fit.outcome.converged or whole
+        self.interrupted_ = fit.outcome.interrupted
+        self.events_ = list(fit.worries)
+        self._publish(fit.model)
+        for worry in fit.worries:
+            warnings.warn(worry, FitWarning, stacklevel=4)
+        if not self.converged_ and not self.interrupted_:
+            warnings.warn(
+                f"EM reached max_iter={self.max_iter} before the likelihood settled (tol={self.tol:g}); "
+                "raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def _each(self, X: Any, function: Any) -> Tensor:
+        """``function(rows)`` of every tile, joined along rows."""
+        check_is_fitted(self)
+        source = self._open(X, reset=False)
+        return torch.cat([function(rows) for rows, _ in source.chunks()])
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-density of each row, (n,)."""
+        return to_numpy(self._each(X, lambda rows: self.model_.log_prob(rows.double())))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-density of the rows."""
+        return float(np.mean(self.score_samples(X)))
+
+    def _n_parameters(self) -> int:
+        return int(sum(value.numel() for value in self.model_.free().values()))
+
+    def aic(self, X: Any) -> float:
+        """Akaike's information criterion on X; lower is better."""
+        density = self.score_samples(X)
+        return float(-2.0 * density.sum() + 2.0 * self._n_parameters())
+
+    def bic(self, X: Any) -> float:
+        """Bayesian information criterion on X; lower is better."""
+        density = self.score_samples(X)
+        return float(-2.0 * density.sum() + self._n_parameters() * np.log(len(density)))
+
+    def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
+        """Draw rows from the fitted model, with the latent variable of each."""
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample.")
+        device = next(self.model_.leaves())[1].device
+        rows, latent = self.model_.sample(n_samples, generator(self.random_state, device))
+        return to_numpy(rows), latent.cpu().numpy()
+
+    def standard_errors(self, X: Any, sample_weight: Any = None) -> Mapping[str, Array]:
+        """Standard errors of the fitted parameters, from the observed information on the training rows.
+
+        Costs two passes over X for every free parameter. NaN marks parameters at a bound or not identified.
+
+        Args:
+            X: the rows the model was fitted to.
+            sample_weight: their weights, if any.
+
+        Returns:
+            One array of errors for each fitted parameter, in its shape.
+        """
+        check_is_fitted(self)
+        source = self._open(X, sample_weight, reset=False)
+        frame = coordinates(source, self._kind)
+        model = to_standard(self.model_, frame, self._kind)
+        if self._kind == "none":
+            found = standard_errors(model, source)
+        else:
+            rows = Standardised(source, frame)
+            found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
+        return {name: to_numpy(value) for name, value in found.errors.items()}
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one safe file; :func:`boxloop.load` reads it."""
+        from boxloop.estimators.files import save
+
+        save(self, path)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = self._sparse
+        return tags
+
+
+def to_numpy(value: Tensor) -> Array:
+    """A tensor as float64 NumPy, on the host."""
+    return np.asarray(value.detach().cpu().numpy(), dtype=np.float64)
+
+
+def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None = None) -> Any:
+    """A pandas frame, for summaries."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("summary() needs pandas: pip install boxloop[frames]") from error
+    return pd.DataFrame(dict(columns), index=index)
+

@@ -1,0 +1,113 @@
+"""Mixtures of zeros and ones."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, ClassVar
+
+import torch
+from sklearn.utils._param_validation import Interval
+from torch import Tensor
+
+from boxloop.data import Mapped, within
+from boxloop.estimators.counts import CountMixture
+from boxloop.estimators.mixture import MixtureEstimator
+from boxloop.laws import Bernoulli
+from boxloop.laws.family import Family
+from boxloop.types import Source
+
+
+class BernoulliMixture(CountMixture):
+    r"""Mixture of independent zeros and ones (latent class analysis).
+
+    .. math:: p(x) = \sum_k \pi_k \prod_j p_{kj}^{x_j} (1 - p_{kj})^{1 - x_j}
+
+    Args:
+        n_components: number of components k.
+        binarize: values above it count as one; ``None`` takes values as they are, and they must lie in [0, 1].
+        tol: stop when the mean log-likelihood of a row rises by less.
+        max_iter: most EM rounds; passes over the rows for the other methods.
+        n_init: how many times the line-up of starts is repeated.
+        init_params: as in :class:`GaussianMixture`.
+        random_state: seed or generator; global state is never used.
+        warm_start: start from the previous fit.
+        verbose: show a progress bar.
+        method: ``em``, ``online`` or ``gradient``.
+        accelerate: extrapolate EM (guarded SQUAREM).
+        batch_size: rows of a mini-batch.
+        checkpoint: file to save progress in and to resume from.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        dtype: precision of passes over the rows.
+
+    Attributes:
+        weights_: (k,).
+        means_: probabilities of a one, (k, d).
+        model_: the fitted :class:`boxloop.models.Mixture`.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop import BernoulliMixture
+        >>> X = np.repeat([[1, 1, 0], [0, 0, 1]], 50, axis=0)
+        >>> BernoulliMixture(2, random_state=0).fit_predict(X)[[0, 99]].tolist() in ([0, 1], [1, 0])
+        True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MixtureEstimator._parameter_constraints,
+        "binarize": [None, Interval(Real, None, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        binarize: float | None = 0.0,
+        tol: float = 1e-3,
+        max_iter: int = 100,
+        n_init: int = 1,
+        init_params: str = "auto",
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        method: str = "em",
+        accelerate: bool = True,
+        batch_size: int = 256,
+        checkpoint: Any = None,
+        device: str = "cpu",
+        dtype: str = "float64",
+    ) -> None:
+        super().__init__(
+            n_components,
+            tol=tol,
+            max_iter=max_iter,
+            n_init=n_init,
+            init_params=init_params,
+            random_state=random_state,
+            warm_start=warm_start,
+            verbose=verbose,
+            method=method,
+            accelerate=accelerate,
+            batch_size=batch_size,
+            checkpoint=checkpoint,
+            device=device,
+            dtype=dtype,
+        )
+        self.binarize = binarize
+
+    def _prepare(self, source: Source) -> Source:
+        if self.binarize is None:
+            return within(source, 0.0, 1.0, type(self).__name__)
+        level = float(self.binarize)
+
+        def cut(rows: Tensor) -> Tensor:
+            return torch.where(torch.isnan(rows), rows, (rows > level).to(rows.dtype))
+
+        return Mapped(source, cut)
+
+    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+        return Bernoulli(torch.full((self.n_components, n_columns), 0.5, dtype=torch.float64, device=device))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = self.binarize is None
+        return tags

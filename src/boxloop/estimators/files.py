@@ -1,0 +1,84 @@
+"""Estimators on disk: parameters, columns and the fitted model in one safe file."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from boxloop.estimators.allowed import CLASSES
+from boxloop.estimators.bernoulli_mixture import BernoulliMixture
+from boxloop.estimators.base import LatentEstimator
+from boxloop.estimators.factor_analysis import FactorAnalysis
+from boxloop.estimators.gaussian_mixture import GaussianMixture
+from boxloop.estimators.multinomial_mixture import MultinomialMixture
+from boxloop.estimators.poisson_mixture import PoissonMixture
+from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
+from boxloop.persist import ModelFileError, load_tree, save_tree
+
+ESTIMATORS: dict[str, type[LatentEstimator]] = {
+    c.__name__: c
+    for c in (
+        BernoulliMixture,
+        FactorAnalysis,
+        GaussianMixture,
+        MultinomialMixture,
+        PoissonMixture,
+        ProbabilisticPCA,
+    )
+}
+FACTS = ("n_iter_", "converged_", "interrupted_", "lower_bound_", "lower_bounds_", "events_")
+
+
+def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:
+    """Write a fitted estimator; parameters that are not plain values (generators, starting arrays) are left out."""
+    facts = vars(estimator)
+    if "model_" not in facts:
+        raise ValueError(f"this {type(estimator).__name__} is not fitted yet: call fit before save")
+    params = {
+        k: v
+        for k, v in estimator.get_params(deep=False).items()
+        if v is None or isinstance(v, bool | int | float | str)
+    }
+    names = facts.get("feature_names_in_")
+    extra = {
+        "estimator": type(estimator).__name__,
+        "params": params,
+        "n_features_in": int(facts["n_features_in_"]),
+        "facts": {name: facts[name] for name in FACTS},
+    }
+    save_tree(path, estimator.model_, columns=[] if names is None else [str(n) for n in names], extra=extra)
+
+
+def load(path: str | PathLike[str]) -> Any:
+    """Read an estimator written by ``save``. Nothing in the file can run.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The fitted estimator.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> import numpy as np
+        >>> from boxloop import FactorAnalysis, load
+        >>> with TemporaryDirectory() as folder:
+        ...     FactorAnalysis(1).fit(np.random.default_rng(0).normal(size=(50, 3))).save(f"{folder}/fa.boxloop")
+        ...     load(f"{folder}/fa.boxloop").components_.shape
+        (1, 3)
+    """
+    saved = load_tree(path, CLASSES)
+    name = saved.extra.get("estimator")
+    if name not in ESTIMATORS:
+        raise ModelFileError(f"{path}: holds the estimator {name!r}, which this version of boxloop does not know")
+    estimator = ESTIMATORS[name](**saved.extra["params"])
+    estimator.n_features_in_ = int(saved.extra["n_features_in"])
+    if saved.columns:
+        estimator.feature_names_in_ = np.asarray(saved.columns, dtype=object)
+    for fact, value in saved.extra["facts"].items():
+        setattr(estimator, fact, value)
+    estimator.model_ = saved.tree
+    estimator._publish(saved.tree)
+    return estimator

@@ -1,0 +1,148 @@
+"""What factor analysis and probabilistic principal components share as estimators."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils.validation import check_is_fitted
+
+from boxloop.data import moment_source
+from boxloop.estimate.fit import Fit, fit_linear
+from boxloop.estimate.plan import Plan
+from boxloop.estimators.base import Array, LatentEstimator, to_numpy
+from boxloop.estimators.mixture import COMMON
+from boxloop.estimators.options import pick_device
+from boxloop.estimators.streaming import Streaming
+from boxloop.models.linear import LinearGaussian
+from boxloop.numeric import generator
+from boxloop.types import Source
+
+
+class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streaming, LatentEstimator):
+    """Base of the linear-Gaussian estimators; a subclass names its model."""
+
+    _model: ClassVar[type[LinearGaussian]]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **{name: rule for name, rule in COMMON.items() if name != "n_components"},
+        "n_components": [*COMMON["n_components"], None],
+        "noise_floor": COMMON["tol"],
+    }
+
+    @abstractmethod
+    def _turned(self, model: Any) -> Any:
+        """The fitted model in the rotation that is reported."""
+
+    def _n_latent(self, n_columns: int) -> int:
+        return n_columns if self.n_components is None else int(self.n_components)
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        k = self._n_latent(source.n_columns)
+        if k > source.n_columns:
+            raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
+        return fit_linear(
+            source,
+            k,
+            self._model,
+            kind=self._kind,
+            generator=generator(self.random_state),
+            plan=plan,
+            floor=self.noise_floor,
+            start=start,
+            exact=self._exact(),
+        )
+
+    def _exact(self) -> bool:
+        return True
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the model.
+
+        Args:
+            X: rows (n, d): an array, frame, source, or a path of a CSV, Parquet or npy file or folder. NaN marks a
+                missing value.
+            y: ignored.
+            sample_weight: one non-negative weight a row; whole numbers count as repetitions.
+
+        Returns:
+            The estimator itself.
+        """
+        return self._run(X, sample_weight)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_covariance(self, covariance: Any, n_samples: int, mean: Any = None) -> Self:
+        """Fit to a covariance matrix and a count instead of rows.
+
+        Args:
+            covariance: (d, d), with divisor n; a frame's column names are kept.
+            n_samples: how many rows it summarises.
+            mean: (d,); zero when omitted.
+
+        Returns:
+            The estimator itself: the same fit as to any rows with these moments.
+        """
+        matrix = np.asarray(covariance, dtype=np.float64)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(f"a covariance must be square, got shape {matrix.shape}")
+        if not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12):
+            raise ValueError("a covariance must be finite and symmetric")
+        if n_samples < 1:
+            raise ValueError(f"n_samples must be at least 1, got {n_samples}")
+        centre = np.zeros(len(matrix)) if mean is None else np.asarray(mean, dtype=np.float64)
+        device = pick_device(self.device)
+        source = moment_source(
+            torch.from_numpy(centre).to(device), torch.from_numpy(matrix).to(device), n_samples
+        )
+        return self._run(source, None)
+
+    def _publish(self, model: Any) -> None:
+        model = self._turned(model)
+        self.model_ = model
+        self.mean_ = to_numpy(model.mean)
+        self.components_ = to_numpy(model.loadings.mT)
+        self.noise_variance_ = to_numpy(model.noise)
+
+    def transform(self, X: Any) -> Array:
+        """Expected factors given each row, (n, k)."""
+        return to_numpy(self._each(X, lambda rows: self.model_.posterior(rows.double())[0]))
+
+    def posterior(self, X: Any) -> tuple[Array, Array]:
+        """Factor scores with their uncertainty: means (n, k) and covariances (n, k, k).
+
+        The covariance is the same for all complete rows; missing values widen it.
+        """
+        mean = self._each(X, lambda rows: self.model_.posterior(rows.double())[0])
+        spread = self._each(X, lambda rows: self.model_.posterior(rows.double())[1])
+        return to_numpy(mean), to_numpy(spread)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """Expected rows given factors, (n, d)."""
+        check_is_fitted(self)
+        return np.asarray(np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_)
+
+    def get_covariance(self) -> Array:
+        """Covariance of a row under the model, (d, d)."""
+        check_is_fitted(self)
+        return to_numpy(self.model_.moments()[1].dense()[0])
+
+    def get_precision(self) -> Array:
+        """Inverse of the covariance, (d, d), by Woodbury's identity."""
+        check_is_fitted(self)
+        scaled = self.model_.loadings / self.model_.psi[:, None]
+        inner = self.model_.loadings.mT @ scaled + torch.eye(scaled.shape[1], dtype=scaled.dtype, device=scaled.device)
+        return to_numpy(torch.diag(1.0 / self.model_.psi) - scaled @ torch.linalg.solve(inner, scaled.mT))
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])
+
+    def _n_parameters(self) -> int:
+        k = self.components_.shape[0]
+        return super()._n_parameters() - k * (k - 1) // 2
+
+    def _names(self) -> list[str]:
+        return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))

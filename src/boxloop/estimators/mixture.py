@@ -1,0 +1,130 @@
+"""What the mixture estimators share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from boxloop.estimate.fit import Fit, fit_mixture
+from boxloop.estimate.plan import Plan
+from boxloop.estimate.start import AUTO, PARTITIONS
+from boxloop.estimators.base import Array, LatentEstimator, make_frame, to_numpy
+from boxloop.estimators.streaming import Streaming
+from boxloop.laws.family import Family
+from boxloop.models import Mixture
+from boxloop.numeric import generator
+from boxloop.types import Source
+
+COMMON: dict[str, list[Any]] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0.0, None, closed="left")],
+    "max_iter": [Interval(Integral, 0, None, closed="left")],
+    "random_state": ["random_state"],
+    "warm_start": ["boolean"],
+    "verbose": ["verbose"],
+    "method": [StrOptions({"em", "online", "gradient"})],
+    "accelerate": ["boolean"],
+    "batch_size": [Interval(Integral, 1, None, closed="left")],
+    "checkpoint": [str, PathLike, None],
+    "device": [str, torch.device],
+    "dtype": [StrOptions({"float64", "float32"})],
+}
+
+
+class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streaming, LatentEstimator):
+    """Base of the mixture estimators; a subclass names its family."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON,
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "init_params": [StrOptions({"auto", *PARTITIONS})],
+    }
+
+    @abstractmethod
+    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+        """k members of the family, to fix shapes and floors."""
+
+    def _given_start(self, n_columns: int, device: torch.device) -> Mixture[Any] | None:
+        """A start given by the user, in the data's coordinates."""
+        return None
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        if source.n_rows < self.n_components:
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
+                f"n_samples = {source.n_rows}"
+            )
+        device = next(iter(source.chunks(1)))[1].device
+        lineup = AUTO * self.n_init if self.init_params == "auto" else (self.init_params,) * self.n_init
+        return fit_mixture(
+            source,
+            self._template(source.n_columns, device),
+            kind=self._kind,
+            generator=generator(self.random_state),
+            plan=plan,
+            starts=lineup,
+            start=start if start is not None else self._given_start(source.n_columns, device),
+        )
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the mixture.
+
+        Args:
+            X: rows (n, d): an array, frame, sparse matrix, source, or a path of a CSV, Parquet or npy file or
+                folder. NaN marks a missing value.
+            y: ignored.
+            sample_weight: one non-negative weight a row; whole numbers count as repetitions.
+
+        Returns:
+            The estimator itself.
+        """
+        return self._run(X, sample_weight)
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
+        """Fit, then the most probable component of each row."""
+        return self.fit(X, y, sample_weight).predict(X)
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """Most probable component of each row, (n,)."""
+        return np.asarray(self.predict_proba(X).argmax(1))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of each component given each row, (n, k)."""
+        return to_numpy(self._each(X, lambda rows: self.model_.posterior(rows.double())))
+
+    def transform(self, X: Any) -> Array:
+        """The same as ``predict_proba``: rows as coordinates on the simplex of components."""
+        return self.predict_proba(X)
+
+    def _n_latent(self, n_columns: int) -> int:
+        return int(self.n_components)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components)
+
+    def summary(self) -> Any:
+        """One row a component: weight, then mean and standard deviation of every column, as a pandas frame."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        mean = to_numpy(self.model_.family.mean)
+        deviation = np.sqrt(to_numpy(self.model_.family.covariance().diagonal()))
+        columns: dict[str, Any] = {"weight": to_numpy(self.model_.log_weight.exp())}
+        for j, name in enumerate(names):
+            columns[f"{name} mean"], columns[f"{name} sd"] = mean[:, j], deviation[:, j]
+        return make_frame(columns, [f"component {k}" for k in range(len(mean))])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.estimator_type = "density_estimator"
+        return tags

@@ -1,0 +1,119 @@
+"""Probabilistic principal components."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from boxloop.estimate.fit import Coordinates
+from boxloop.estimators.base import make_frame
+from boxloop.estimators.linear import LinearEstimator
+from boxloop.models import PrincipalModel
+
+
+class ProbabilisticPCA(LinearEstimator):
+    r"""Probabilistic principal component analysis.
+
+    .. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I), \quad \epsilon \sim N(0, \sigma^2 I)
+
+    Tipping and Bishop (1999). Closed form for complete rows, EM with missing values.
+
+    Args:
+        n_components: number of components k; all columns when ``None``.
+        solver: ``auto`` takes the closed form where there is one; ``em`` iterates.
+        tol: stop when the mean log-likelihood of a row rises by less.
+        max_iter: most EM rounds; passes over the rows for the other methods.
+        noise_floor: smallest noise variance, relative to the mean variance of a column.
+        random_state: seed or generator; global state is never used.
+        warm_start: start from the previous fit.
+        verbose: show a progress bar.
+        method: ``em``, ``online`` (mini-batches) or ``gradient``.
+        accelerate: extrapolate EM (guarded SQUAREM).
+        batch_size: rows of a mini-batch.
+        checkpoint: file to save progress in and to resume from.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        dtype: precision of passes over the rows.
+
+    Attributes:
+        components_: scaled principal axes (loadings), (k, d); rows are orthogonal, longest first.
+        noise_variance_: sigma^2.
+        mean_: (d,).
+        explained_variance_: variance along each axis, (k,).
+        model_: the fitted :class:`boxloop.models.PrincipalModel`.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop import ProbabilisticPCA
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(1000, 1)) @ np.ones((1, 4)) + 0.5 * rng.normal(size=(1000, 4))
+        >>> round(ProbabilisticPCA(1).fit(X).noise_variance_, 1)
+        0.2
+    """
+
+    _model = PrincipalModel
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **LinearEstimator._parameter_constraints,
+        "solver": [StrOptions({"auto", "em"})],
+    }
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        solver: str = "auto",
+        tol: float = 1e-7,
+        max_iter: int = 1000,
+        noise_floor: float = 1e-6,
+        random_state: Any = 0,
+        warm_start: bool = False,
+        verbose: int = 0,
+        method: str = "em",
+        accelerate: bool = True,
+        batch_size: int = 100,
+        checkpoint: Any = None,
+        device: str = "cpu",
+        dtype: str = "float64",
+    ) -> None:
+        self.n_components = n_components
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
+        self.noise_floor = noise_floor
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.method = method
+        self.accelerate = accelerate
+        self.batch_size = batch_size
+        self.checkpoint = checkpoint
+        self.device = device
+        self.dtype = dtype
+
+    @property
+    def _kind(self) -> Coordinates:
+        return "common"
+
+    def _exact(self) -> bool:
+        return bool(self.solver == "auto")
+
+    def _turned(self, model: Any) -> Any:
+        return model.canonical()
+
+    def _publish(self, model: Any) -> None:
+        super()._publish(model)
+        self.noise_variance_ = float(self.noise_variance_[0])
+        self.explained_variance_ = (self.components_**2).sum(1) + self.noise_variance_
+
+    def summary(self) -> Any:
+        """One row a component: variance along it, share of the total, and its loading on every column."""
+        check_is_fitted(self)
+        total = np.trace(self.get_covariance())
+        columns: dict[str, Any] = {
+            "variance": self.explained_variance_,
+            "share": self.explained_variance_ / total,
+        }
+        columns |= dict(zip(self._names(), self.components_.T, strict=True))
+        return make_frame(columns, [f"component {k}" for k in range(len(self.components_))])

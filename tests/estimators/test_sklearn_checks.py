@@ -1,0 +1,26 @@
+"""scikit-learn's own checks, all of them, for every estimator."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import boxloop
+
+ESTIMATORS = [
+    boxloop.GaussianMixture(random_state=0),
+    boxloop.GaussianMixture(2, covariance_type="tied", random_state=0),
+    boxloop.GaussianMixture(2, covariance_type="diag", random_state=0, dtype="float32"),
+    boxloop.GaussianMixture(2, covariance_type="spherical", random_state=0),
+    boxloop.FactorAnalysis(1, random_state=0),
+    boxloop.ProbabilisticPCA(1, random_state=0),
+    boxloop.MultinomialMixture(random_state=0),
+    boxloop.PoissonMixture(2, random_state=0),
+    boxloop.BernoulliMixture(2, random_state=0),
+]
+
+
+@pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn_check(estimator, check):
+    check(estimator)
