@@ -1,0 +1,212 @@
+"""Planted bugs: each must be caught by the check that is there for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from boxloop import laws, models
+from boxloop.laws.pattern import PatternView
+from boxloop.laws.product import GappyView
+from boxloop.laws.sums import Sums
+from boxloop.models.linear import LinearStatistics
+from boxloop.types import Expected
+from contract import law_checks, model_checks
+from contract.laws import law_case
+from contract.models import MODELS
+
+
+class NoJacobian(laws.DiagonalGaussian):
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        return type(self)(origin + scale * self.mean, self.variance, self.floor)
+
+
+class UnbiasedVariance(laws.DiagonalGaussian):
+    def fitted(self, statistics: Sums) -> Self:
+        best = super().fitted(statistics)
+        count = statistics.count[:, None]
+        return replace(best, variance=best.variance * count / (count - 1.0))
+
+
+class AddedRidge(laws.FullGaussian):
+    def fitted(self, statistics: Sums) -> Self:
+        best = super().fitted(statistics)
+        ridge = 1e-6 * torch.eye(best.mean.shape[1], dtype=torch.float64)
+        return type(self).of(best.mean, best.covariance().dense() + ridge)
+
+
+class VarianceAsDeviation(laws.DiagonalGaussian):
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        noise = torch.randn(*self.mean.shape, n, generator=generator, dtype=torch.float64).mT
+        return self.mean[:, None] + self.variance[:, None] * noise
+
+
+class NoBaseMeasure(laws.Poisson):
+    def log_base(self, rows: Tensor) -> None:
+        return None
+
+
+class MovableCounts(laws.Poisson):
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        return type(self)(origin + scale * self.mean)
+
+
+class EqualParts(laws.FullGaussian):
+    def split(self, member: int, pieces: int) -> Tensor:
+        return super().split(member, 2)[[0] * pieces]
+
+
+@pytest.mark.parametrize(
+    ("bug", "check"),
+    [
+        (NoJacobian, law_checks.check_affine),
+        (UnbiasedVariance, law_checks.check_fitted),
+        (AddedRidge, law_checks.check_fitted),
+        (VarianceAsDeviation, law_checks.check_draws),
+        (NoBaseMeasure, law_checks.check_density),
+        (MovableCounts, law_checks.check_affine),
+        (EqualParts, law_checks.check_split),
+    ],
+)
+def test_a_bug_in_a_law_is_caught(bug: type, check: Callable[[Any], None]) -> None:
+    case = law_case(bug.__base__)
+    check(case)
+    values = {f.name: getattr(case.law, f.name) for f in fields(case.law)}
+    with pytest.raises(AssertionError):
+        check(replace(case, law=bug(**values)))
+
+
+def _without_conditional_covariance(self: PatternView, share: Tensor) -> Sums:
+    return _summarise_patterns(
+        _Flat([replace(g, conditional=g.conditional * 0) for g in self.groups], self), share
+    )
+
+
+_summarise_patterns = PatternView.summarise
+
+
+class _Flat:
+    def __init__(self, groups: list[Any], view: PatternView) -> None:
+        self.groups, self.log_density = groups, view.log_density
+
+
+def _absent_as_zero(self: GappyView, share: Tensor) -> Sums:
+    d = self.seen.shape[0]
+    return Sums(torch.cat([share.sum(1, keepdim=True), (share @ self.features.mT)[:, d:]], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("view", "bug", "family"),
+    [
+        (PatternView, _without_conditional_covariance, laws.FullGaussian),
+        (PatternView, _without_conditional_covariance, laws.TiedGaussian),
+        (GappyView, _absent_as_zero, laws.DiagonalGaussian),
+        (GappyView, _absent_as_zero, laws.Poisson),
+    ],
+)
+def test_forgetting_what_missing_values_might_have_been_is_caught(
+    view: type, bug: Callable[..., Sums], family: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = law_case(family)
+    mixture = dict(MODELS[models.Mixture]())[family.__name__]
+    monkeypatch.setattr(view, "summarise", bug)
+    with pytest.raises(AssertionError):
+        law_checks.check_missing(case)
+    with pytest.raises(AssertionError):
+        model_checks.check_fisher(mixture)
+    with pytest.raises(AssertionError):
+        model_checks.check_monotone(mixture)
+
+
+@dataclass(frozen=True)
+class DroppedWeight(models.Mixture):
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[Any]:
+        return super().expect(rows, torch.ones_like(weight))
+
+
+@dataclass(frozen=True)
+class MeanNotSum(models.Mixture):
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[Any]:
+        return super().expect(rows, weight / weight.sum())
+
+
+@dataclass(frozen=True)
+class SharesOverRows(models.Mixture):
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[Any]:
+        right = super().expect(rows, weight)
+        view = self.family.view(rows)
+        share = view.joint(self.log_weight).softmax(1) * len(rows) / self.n_components
+        return replace(right, statistics=view.summarise(share * weight))
+
+
+@dataclass(frozen=True)
+class NoMixingWeights(models.Mixture):
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[Any]:
+        right = super().expect(rows, weight)
+        view = self.family.view(rows)
+        return replace(right, statistics=view.summarise(view.joint(self.log_weight * 0).softmax(0) * weight))
+
+
+@dataclass(frozen=True)
+class ShuffledLabels(models.Mixture):
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        rows, z = super().sample(n, generator)
+        return rows, z.flip(0)
+
+
+@dataclass(frozen=True)
+class WithinOnly(models.Mixture):
+    def moments(self) -> tuple[Tensor, Any]:
+        mean, covariance = super().moments()
+        between = torch.cov(self.family.mean.T, correction=0, aweights=self.log_weight.exp())
+        return mean, replace(covariance, matrix=covariance.matrix - between)
+
+
+@dataclass(frozen=True)
+class PointFactors(models.FactorModel):
+    """An E step that takes the factors' posterior mean for the factors."""
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        right = super().expect(rows, weight)
+        _, spread = self.posterior(rows)
+        latent = right.statistics.latent.clone()
+        latent[:-1, :-1] -= torch.einsum("n,nij->ij", weight, spread)
+        return replace(right, statistics=replace(right.statistics, latent=latent))
+
+
+@dataclass(frozen=True)
+class AbsentAsZero(models.FactorModel):
+    """An E step that counts a missing value as a zero that was seen."""
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        right = super().expect(rows, weight)
+        return replace(right, statistics=replace(right.statistics, absent=right.statistics.absent[:1] * 0))
+
+
+@pytest.mark.parametrize(
+    ("bug", "checks"),
+    [
+        (DroppedWeight, (model_checks.check_likelihood, model_checks.check_repetition)),
+        (MeanNotSum, (model_checks.check_likelihood, model_checks.check_chunks)),
+        (SharesOverRows, (model_checks.check_fisher, model_checks.check_monotone)),
+        (NoMixingWeights, (model_checks.check_fisher,)),
+        (ShuffledLabels, (model_checks.check_sample_pairs,)),
+        (WithinOnly, (model_checks.check_sample,)),
+        (PointFactors, (model_checks.check_fisher,)),
+        (AbsentAsZero, (model_checks.check_fisher, model_checks.check_monotone)),
+    ],
+)
+def test_a_bug_in_a_model_is_caught(bug: type, checks: tuple[Callable[[Any], None], ...]) -> None:
+    cases = dict(MODELS[bug.__base__]())
+    case = cases.get("DiagonalGaussian") or cases[""]
+    values = {f.name: getattr(case.model, f.name) for f in fields(case.model)}
+    planted = replace(case, model=bug(**values), expanded=None)
+    for check in checks:
+        check(case)
+        with pytest.raises(AssertionError):
+            check(planted)
