@@ -12,7 +12,7 @@ ESTIMATORS = [
     boxloop.GaussianMixture(2, covariance_type="spherical", random_state=0),
     boxloop.FactorAnalysis(1, random_state=0),
     boxloop.ProbabilisticPCA(1, random_state=0),
-    boxloop.MultinomialMixture(random_state=0),
+    boxloop.MultinomialMixture(2, random_state=0),
     boxloop.PoissonMixture(2, random_state=0),
     boxloop.BernoulliMixture(2, random_state=0),
 ]

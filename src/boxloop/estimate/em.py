@@ -19,6 +19,10 @@ from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
 S = TypeVar("S", bound=Tree)
+
+LONGEST = 100.0
+"""Longest extrapolation: beyond it a step gains little and multiplies rounding errors."""
+
 Step = Callable[["EMState[S]"], Round["EMState[S]"]]
 
 SINGULAR = (ConditionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
@@ -109,8 +113,9 @@ def _extrapolated(model: ExpectationModel[S], path: tuple[S, ...]) -> Expectatio
     move = second - first
     bend = (third - second) - move
     length = float((move.dot(move) / bend.dot(bend).clamp(min=1e-300)).sqrt())
-    if not 1.0 < length < 1e8:
+    if not length > 1.0:
         return None
+    length = min(length, LONGEST)
     try:
         bold = model.solve(first + move * (2.0 * length) + bend * (length * length))
     except SINGULAR:

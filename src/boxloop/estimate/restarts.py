@@ -10,6 +10,9 @@ from boxloop.run import Observer, Outcome, Round, run
 
 S = TypeVar("S")
 
+TIE = 8
+"""Decimals beyond which two objectives are equal: then the start that was named first wins, whatever the rounding."""
+
 
 def race(
     step: Callable[[S], Round[S]],
@@ -39,7 +42,7 @@ def race(
     budget = rounds
     while len(field) > 1:
         field = [_on(step, outcome, budget, tol, observers) for outcome in field]
-        field.sort(key=lambda outcome: -outcome.trace[-1])
+        field.sort(key=lambda outcome: -round(outcome.trace[-1], TIE))
         if any(outcome.interrupted for outcome in field):
             break
         keep = (len(field) + 1) // 2

@@ -62,6 +62,7 @@ class Sample:
         centred = self.filled - np.average(self.filled, axis=0, weights=weight)
         values, vectors = np.linalg.eigh((centred.T * weight) @ centred / weight.sum())
         keep = values > 1e-10 * values[-1]
+        keep[: max(len(values) - max(1, len(weight) // 4), 0)] = False  # with few rows, all would be equally far apart
         keep[-1] = True
         values = np.maximum(values, 1e-300)
         return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)

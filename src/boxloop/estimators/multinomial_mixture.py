@@ -6,6 +6,7 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
+from sklearn.utils import ClassifierTags
 from sklearn.utils._param_validation import Interval
 
 from boxloop.estimators.base import to_numpy
@@ -104,3 +105,9 @@ class MultinomialMixture(CountMixture):
     def _publish(self, model: Mixture[Any]) -> None:
         super()._publish(model)
         self.probabilities_ = to_numpy(model.family.named()["probabilities"])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # scikit-learn's checks of sparse input look here at whatever has predict_proba.
+        tags.classifier_tags = ClassifierTags(multi_class=False)
+        return tags

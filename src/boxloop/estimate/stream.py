@@ -1,0 +1,257 @@
+r"""Online EM for factor analysis of long vectors: one read and one write of D x K numbers an observation.
+
+The recursion is that of every online engine, running means and then solve (document 004, Algorithm 2):
+
+.. math:: A_t = (1 - \gamma_t) A_{t-1} + \gamma_t d_t m_t^\top, \qquad
+          H_t = (1 - \gamma_t) H_{t-1} + \gamma_t (\Sigma_t + m_t m_t^\top), \qquad
+          s_t = (1 - \gamma_t) s_{t-1} + \gamma_t d_t^2
+
+with :math:`F = A H^{-1}` and :math:`\psi = s - \mathrm{rowsum}(F \odot A)`. What makes it fast is that F is never
+formed. With :math:`H = L L^\top` the rows :math:`U = L^{-1} A^\top` (K x D) are kept; then
+:math:`\psi = s - \mathrm{colsum}(U^2)`, and the E step needs only :math:`G = U \Psi^{-1} U^\top` and
+:math:`v = U \Psi^{-1} d`: with :math:`P = L^{-\top}` (so :math:`F^\top = P U`),
+
+.. math:: \Sigma = (I + P G P^\top)^{-1}, \qquad m = \Sigma P v.
+
+The update of U by :math:`d_t m_t^\top` waits for observation t + 1, whose pass computes U, psi, G and v together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.average import Power, Schedule
+from boxloop.estimate.stream_state import StreamSettings, StreamState, Variant, advance, unchanged
+from boxloop.estimate.stream_tiles import Tile, checked, cut, deviate, multiply, orthonormal, tile_columns, visit
+from boxloop.models import FactorModel
+
+
+class FactorStream:
+    """Factor analysis of a stream of vectors (D,), each seen once.
+
+    Deviation: ``variant="exact"`` averages Sigma_t + m_t m_tᵀ instead of adding the newest Sigma to older averages;
+    scales the deviation from the old mean by sqrt(1 - gamma), which makes ``square`` the variance of all vectors seen
+    (the paper's deviation from the new mean shrinks it); and starts at the data's scale: the warm-up measures only
+    mean and variance, then the paper's start, in units of each column's deviation, enters the averages as if it had
+    been observed during the warm-up. ``variant="paper"`` is Algorithm 2 to the letter, its unit start included.
+
+    Example:
+        >>> import torch
+        >>> draws = torch.Generator().manual_seed(0)
+        >>> factor = torch.tensor([3.0, -2.0, 1.0, 0.0])
+        >>> stream = FactorStream.start(4, 1, draws, dtype=torch.float64, warmup=20)
+        >>> for _ in range(4000):
+        ...     z, noise = torch.randn(1, generator=draws), torch.randn(4, generator=draws)
+        ...     stream.observe(5.0 + factor * z + noise)
+        >>> model = stream.model()
+        >>> covariance = model.moments()[1].dense()[0]
+        >>> bool((covariance - factor.outer(factor) - torch.eye(4)).abs().max() < 0.5)
+        True
+    """
+
+    def __init__(self, state: StreamState, tile: int | None = None) -> None:
+        """Adopt ``state`` without a copy, in tiles of ``tile`` columns (chosen from the cache when None)."""
+        self._state = state
+        self._tile = tile
+        self._torn = False
+        self._cut()
+
+    @classmethod
+    def start(
+        cls,
+        n_columns: int,
+        rank: int,
+        generator: Generator,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        schedule: Schedule | None = None,
+        warmup: int = 100,
+        variant: Variant = "exact",
+        refresh: int = 1,
+        expand: bool | None = None,
+        floor: float = 1e-6,
+        tile: int | None = None,
+    ) -> Self:
+        """A stream that has seen nothing.
+
+        Args:
+            n_columns: D.
+            rank: K, number of factors.
+            generator: source of the initial loadings.
+            dtype: of everything D long; float32 or float64.
+            device: where everything D long lives.
+            schedule: step sizes gamma_t; 1/t when None.
+            warmup: observations before the loadings first change.
+            variant: "exact", or "paper" for document 004's Algorithm 2 to the letter.
+            refresh: psi and G are computed anew every so many observations; above 1, posteriors in between use
+                a psi that is a few observations old, at about half the cost. ``model()`` is never stale.
+            expand: the parameter-expanded step of :func:`boxloop.models.linear.expanded`, which finds the scale of
+                the loadings in a few steps and costs nothing here. True for "exact" when None; the paper has none.
+            floor: smallest psi, as a share of each column's variance; the paper has none.
+            tile: columns a tile, for measurements.
+        """
+        if not 1 <= rank <= n_columns:
+            raise ValueError(f"rank must lie between 1 and the {n_columns} columns, got {rank}")
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype must be float32 or float64, got {dtype}")
+        paper = variant == "paper"
+        if paper and expand:
+            raise ValueError("the paper's variant has no parameter-expanded step")
+        expand, floor = not paper if expand is None else expand, 0.0 if paper else floor
+        settings = StreamSettings(schedule or Power(exponent=1.0), warmup, variant, refresh, expand, floor)
+        zeros = torch.zeros(n_columns, dtype=dtype, device=device)
+        first = orthonormal(rank, n_columns, generator, zeros)
+        rows = zeros.new_zeros(rank + 1, n_columns)
+        if not paper:
+            rows[:rank] = first
+        eye = torch.eye(rank, dtype=torch.float64)
+        state = StreamState(
+            *(rows, zeros, zeros.clone(), zeros + 1.0, first if paper else None),
+            *(eye, torch.zeros_like(eye) if paper else eye, eye, eye),
+            *(unchanged(rank, 1), not paper, 0, settings),
+        )
+        return cls(state, tile)
+
+    @classmethod
+    def restore(cls, state: StreamState, tile: int | None = None) -> Self:
+        """A stream that continues from a copy of ``state``, bit for bit as the one that gave it."""
+        return cls(state.map(torch.clone), tile)
+
+    def state(self) -> StreamState:
+        """A copy of all that the stream knows, for a checkpoint."""
+        self._whole()
+        return self._state.map(torch.clone)
+
+    def observe(self, values: Tensor) -> None:
+        """Learn from one vector (D,), or from b vectors (b, D) in one update with their averaged statistics.
+
+        Deferring the update needs memory for ``rank + b`` rows of D.
+
+        Raises:
+            ValueError: wrong shape, or an entry that is not finite; the stream is unchanged.
+        """
+        self._whole()
+        state = self._state
+        found = checked(values, state.mean.shape[0], state.rows)
+        if state.rank + len(found) != len(state.rows):
+            self._make_room(len(found))
+        step = state.settings.schedule(state.count + 1)
+        exact = state.settings.variant == "exact"
+        shrink = math.sqrt(1.0 - step) if exact else 1.0 - step
+        self._torn = True
+        if exact and state.count < state.settings.warmup:
+            self._survey(found, step, shrink)
+        else:
+            self._learn(found, step, shrink)
+        self._torn = False
+
+    def model(self) -> FactorModel:
+        """The factor model solved from all observations so far; the stream is unchanged.
+
+        Raises:
+            ValueError: fewer than two observations.
+        """
+        self._whole()
+        state = self._state
+        if state.count < 2:
+            raise ValueError(f"a model needs two observations at least, the stream has {state.count}")
+        if state.start is not None:
+            return FactorModel(state.mean.clone(), state.start.mT.contiguous(), state.noise.clone())
+        loadings = state.rows.new_empty(len(state.mean), state.rank)
+        noise = torch.empty_like(state.mean)
+        unscaled = state.settings.variant == "exact" and state.count < state.settings.warmup
+        for tile, out, part in zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True):
+            rows = (state.update.to(tile.rows) @ tile.rows) * (tile.square.sqrt() if unscaled else 1.0)
+            out.copy_((state.turn.to(rows) @ rows).mT)
+            explained = (out.mT * (state.basis.to(rows) @ rows)).sum(0)
+            part.copy_(_residual(tile.square, explained, state.settings.floor))
+        return FactorModel(state.mean.clone(), loadings, noise)
+
+    def _survey(self, values: Tensor, step: float, shrink: float) -> None:
+        """Warm-up of the exact variant: mean and variance alone; at its end the loadings take the data's scale."""
+        state = self._state
+        last = state.count + 1 == state.settings.warmup
+        for tile, part in zip(self._tiles, values.split(self._width, dim=1), strict=True):
+            deviate(tile, part, step, shrink, out=tile.fresh[state.rank :])
+            if last:
+                tile.rows[: state.rank] *= tile.square.sqrt()
+        self._state = replace(state, count=state.count + 1)
+
+    def _learn(self, values: Tensor, step: float, shrink: float) -> None:
+        """One pass that carries out the last observation's update and measures this one, then the small matrices."""
+        state, rank = self._state, self._state.rank
+        update = state.update.to(state.rows)
+        if state.due:
+            found = visit(self._tiles, values, lambda t, x: self._solve(t, x, update, step, shrink))
+            inner = 0.5 * (found[:rank, :rank] + found[:rank, :rank].mT)
+            state, cross, quadratic = replace(state, inner=inner), found[:rank, rank:], found[rank:, rank:]
+        else:
+            found = visit(self._tiles, values, lambda t, x: self._hold(t, x, update, step, shrink))
+            cross, quadratic = found[:rank], found[rank:]
+        self._state = advance(state, cross, quadratic, step)
+
+    def _solve(self, tile: Tile, values: Tensor, update: Tensor, step: float, shrink: float) -> Tensor:
+        """U, psi, the new deviations D, and [U; D] Psi^-1 [U; D]ᵀ, its last rows only when psi will be held."""
+        rank, lazy = self._state.rank, self._state.settings.refresh > 1
+        fresh, scaled = tile.fresh, tile.scaled[:rank]
+        multiply(update, tile.rows, out=fresh[:rank])
+        torch.mul(fresh[:rank], fresh[:rank], out=scaled)
+        torch.sum(scaled, 0, out=tile.noise)
+        _residual(tile.square, tile.noise, self._state.settings.floor, out=tile.noise, spare=tile.spare[0])
+        deviate(tile, values, step, shrink, out=fresh[rank:])
+        left = torch.div(fresh if lazy else fresh[:rank], tile.noise, out=tile.scaled[: rank + lazy * len(values)])
+        found = left.new_empty(len(left), len(fresh))
+        multiply(left, fresh.mT, out=found)
+        tile.rows.copy_(fresh)
+        return found
+
+    def _hold(self, tile: Tile, values: Tensor, update: Tensor, step: float, shrink: float) -> Tensor:
+        """U and the new deviations D under the psi there is, and [U; D] Psi^-1 Dᵀ."""
+        rank = self._state.rank
+        upper, lower = tile.rows[:rank], tile.rows[rank:]
+        keep, gain = float(update[0, 0]), update[:, rank:]
+        if len(values) == 1:
+            upper.addr_(gain[:, 0], lower[0], beta=keep)
+        else:
+            upper.addmm_(gain, lower, beta=keep)
+        deviate(tile, values, step, shrink, out=lower)
+        weighted = torch.div(lower, tile.noise, out=tile.scaled[: len(values)])
+        found = weighted.new_empty(len(tile.rows), len(values))
+        multiply(tile.rows, weighted.mT, out=found)
+        return found
+
+    def _make_room(self, batch: int) -> None:
+        """Carry out the waiting update and give the sheet ``batch`` rows for deviations."""
+        state, rank = self._state, self._state.rank
+        rows = state.rows.new_zeros(rank + batch, state.rows.shape[1])
+        update = state.update.to(rows)
+        for tile, out in zip(self._tiles, rows.split(self._width, dim=1), strict=True):
+            out[:rank] = update @ tile.rows
+        self._state = replace(state, rows=rows, update=unchanged(rank, batch))
+        self._cut()
+
+    def _cut(self) -> None:
+        state = self._state
+        self._width = min(self._tile or tile_columns(state.rows, state.rank), len(state.mean))
+        self._tiles = cut(state.rows, state.mean, state.square, state.noise, state.rank, self._width)
+
+    def _whole(self) -> None:
+        if self._torn:
+            raise RuntimeError("an observation was cut short and left the stream torn: restore a checkpoint")
+
+
+def _residual(
+    square: Tensor, explained: Tensor, floor: float, out: Tensor | None = None, spare: Tensor | None = None
+) -> Tensor:
+    """psi = s - explained, at least ``floor`` times s; not zero even for a constant column."""
+    noise = torch.sub(square, explained, out=out)
+    if floor == 0.0:
+        return noise
+    tiny = square.new_tensor(torch.finfo(square.dtype).tiny * 1e8)
+    return torch.maximum(noise, torch.add(tiny, square, alpha=floor, out=spare), out=noise)
