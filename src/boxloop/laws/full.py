@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.laws.pattern import PatternView
-from boxloop.laws.sums import Sums, columns_of, has_missing
+from boxloop.laws.sums import QUADRATIC_CONDITION, Sums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
 from boxloop.numeric import (
     floor_covariance,
@@ -32,7 +32,6 @@ from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
 QUADRATIC_COLUMNS = 12
-QUADRATIC_CONDITION = 1e5
 NEGLIGIBLE = 1e-14
 LOG_2PI = math.log(2 * math.pi)
 
@@ -205,7 +204,7 @@ class WhitenedView:
 
     def summarise(self, share: Tensor) -> Sums:
         """Packed second moments about zero, accumulated about each member's mean over the rows that matter."""
-        mean = self.family.mean
+        mean = self.family.mean.to(share.dtype).double()  # as this tile's precision knows it
         k, d = mean.shape
         first, second = share.new_empty(k, d), share.new_empty(k, d, d)
         keep = share > NEGLIGIBLE * share.amax()

@@ -10,8 +10,9 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.laws.centred import CentredView
 from boxloop.laws.product import ProductFamily, alternating
-from boxloop.laws.sums import Sums
+from boxloop.laws.sums import QUADRATIC_CONDITION, Sums
 from boxloop.numeric import covariance as forms
 from boxloop.numeric.random import normal
 
@@ -26,6 +27,12 @@ class _AxisGaussian(ProductFamily):
 
     def _variances(self) -> Tensor:
         return self.variance.expand_as(self.mean)
+
+    def careful(self, columns: Tensor) -> CentredView | None:
+        """About the means in float32, and where a member is narrow."""
+        if columns.dtype == torch.float64 and float(self.variance.detach().min()) * QUADRATIC_CONDITION > 1.0:
+            return None
+        return CentredView(self.mean, self._variances(), columns)
 
     def statistics_of(self, columns: Tensor) -> Tensor:
         """(x, x^2), (2d, n)."""

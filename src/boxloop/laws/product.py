@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from boxloop.laws.centred import CentredView
 from boxloop.laws.sums import Sums, columns_of, has_missing
 from boxloop.numeric import product
 from boxloop.tree import Tree
@@ -64,14 +65,21 @@ class ProductFamily(Tree):
     def fitted(self, statistics: Sums) -> Self:
         """Members that match the averaged statistics."""
 
-    def view(self, rows: Tensor) -> CompleteView | GappyView | LinearView:
+    def view(self, rows: Tensor) -> CentredView | CompleteView | GappyView | LinearView:
         """Features of a tile, with or without missing values, dense or sparse CSR."""
         if rows.layout != torch.strided:
             if self.linear and not has_missing(rows.values()):
                 return LinearView(self.natural(), -self.log_partition().sum(1), rows)
             rows = rows.to_dense()
         columns = columns_of(rows)
+        careful = self.careful(columns)
+        if careful is not None:
+            return careful
         return GappyView(self, columns) if has_missing(columns) else CompleteView(self, columns)
+
+    def careful(self, columns: Tensor) -> CentredView | None:
+        """A view that keeps more digits, where a family needs one for these columns."""
+        return None
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n)."""

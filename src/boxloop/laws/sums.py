@@ -9,6 +9,9 @@ from torch import Tensor
 
 from boxloop.tree import Tree
 
+QUADRATIC_CONDITION = 1e5
+"""Largest precision, in standard coordinates, at which squares about the origin keep enough digits in float64."""
+
 
 @dataclass(frozen=True)
 class Sums(Tree):

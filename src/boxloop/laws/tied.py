@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.laws.pattern import PatternView
-from boxloop.laws.sums import PooledSums, columns_of, has_missing
+from boxloop.laws.sums import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
 from boxloop.numeric import (
     floor_covariance,
@@ -54,12 +54,20 @@ class TiedGaussian(Tree):
         return torch.linalg.solve_triangular(self.factor, eye, upper=False)
 
     @cached_property
+    def narrow(self) -> bool:
+        """Whether squares about the origin would lose digits."""
+        return float(self.whitener.detach().abs().max()) ** 2 >= QUADRATIC_CONDITION
+
+    @cached_property
+    def log_constant(self) -> Tensor:
+        """-d log(2 pi) / 2 - log|L|."""
+        return -0.5 * self.mean.shape[1] * math.log(2 * math.pi) - self.factor.diagonal().log().sum()
+
+    @cached_property
     def natural(self) -> Tensor:
         """Weights of the features (1, y, |y|^2) with y = L^-1 x, (k, 2 + d)."""
-        d = self.mean.shape[1]
         centre = self.mean @ self.whitener.mT
-        level = -0.5 * d * math.log(2 * math.pi) - self.factor.diagonal().log().sum()
-        constant = level - 0.5 * centre.square().sum(1, keepdim=True)
+        constant = self.log_constant - 0.5 * centre.square().sum(1, keepdim=True)
         return torch.cat([constant, centre, torch.full_like(constant, -0.5)], dim=1)
 
     def view(self, rows: Tensor) -> TiedView | TiedPatternView:
@@ -148,6 +156,10 @@ class TiedView:
         """``offset`` + log-density, (k, n)."""
         n = self.columns.shape[1]
         y = product(self.family.whitener.to(self.columns.dtype), self.columns)
+        if y.dtype != torch.float64 or self.family.narrow:
+            centre = (self.family.mean @ self.family.whitener.mT).to(y.dtype)
+            length = torch.stack([(y - c[:, None]).square().sum(0) for c in centre])
+            return (offset + self.family.log_constant).to(y.dtype)[:, None] - 0.5 * length
         features = torch.cat([y.new_ones(1, n), y, y.square().sum(0, keepdim=True)])
         weight = self.family.natural.clone()
         weight[:, 0] += offset
@@ -155,10 +167,13 @@ class TiedView:
 
     def summarise(self, share: Tensor) -> PooledSums:
         """(1, x) weighted by ``share``; the second moment weighted by its sum over members."""
-        first = product(share, self.columns.mT)
-        count = share.sum(1, keepdim=True)
-        second = gram(self.columns.mT, share.sum(0))
-        return PooledSums(torch.cat([count, first], dim=1).double(), second.double())
+        share, columns = (
+            share.double(),
+            self.columns.double(),
+        )  # the pooled covariance is a difference of these
+        first = product(share, columns.mT)
+        second = gram(columns.mT, share.sum(0))
+        return PooledSums(torch.cat([share.sum(1, keepdim=True), first], dim=1), second)
 
 
 class TiedPatternView:
