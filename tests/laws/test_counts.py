@@ -1,0 +1,128 @@
+"""Counts: sparse = dense, words nobody counted, splits of rare things."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor
+from torch.testing import assert_close
+
+from boxloop.laws import Bernoulli, Multinomial, Poisson
+from boxloop.models import Mixture
+from contract.law_checks import near
+from contract.laws import uniform
+
+K, D, N = 3, 6, 40
+
+
+def families() -> dict[str, Any]:
+    stream = Generator().manual_seed(0)
+    p = uniform(stream, K, D, low=0.05, high=0.9)
+    return {
+        "Poisson": Poisson(2.0 * p),
+        "Bernoulli": Bernoulli(p),
+        "Multinomial": Multinomial(p / p.sum(1, keepdim=True), total=7),
+    }
+
+
+def table(family: Any) -> Tensor:
+    rows = family.draw(N, Generator().manual_seed(1)).reshape(-1, D)[:N]
+    rows[3] = 0.0
+    return rows
+
+
+def sparse(rows: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return rows.to_sparse_csr()
+
+
+@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("gaps", [False, True])
+def test_sparse_rows_give_what_dense_rows_give(name: str, gaps: bool) -> None:
+    model = Mixture(torch.tensor([0.2, 0.5, 0.3]).double().log(), families()[name])
+    dense = table(model.family)
+    if gaps:
+        dense[5, 2], dense[6, :] = math.nan, math.nan
+    weight = uniform(Generator().manual_seed(2), N)
+    thin = sparse(dense)
+    near(model.expect(thin, weight), model.expect(dense, weight), rtol=1e-13)
+    assert_close(model.log_prob(thin), model.log_prob(dense), rtol=1e-13, atol=1e-13)
+    assert_close(model.posterior(thin), model.posterior(dense), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", families())
+def test_float32_counts(name: str) -> None:
+    model = Mixture(torch.tensor([0.2, 0.5, 0.3]).double().log(), families()[name])
+    rows, weight = table(model.family), torch.ones(N).double()
+    low, high = model.expect(rows.float(), weight), model.expect(rows, weight)
+    near(low, high, rtol=1e-6)
+    near(model.expect(sparse(rows.float()), weight), high, rtol=1e-6)
+
+
+def test_unknown_counts_leave_the_law_of_the_known_words() -> None:
+    """Given their number, the words seen are multinomial in their own proportions; all outcomes sum to one."""
+    family = families()["Multinomial"]
+    seen, total = [0, 2, 5], 4
+    outcomes = [c for c in itertools.product(range(total + 1), repeat=3) if sum(c) == total]
+    rows = torch.full((len(outcomes), D), math.nan, dtype=torch.float64)
+    rows[:, seen] = torch.tensor(outcomes, dtype=torch.float64)
+    mass = family.log_prob(rows).exp().sum(1)
+    assert_close(mass, torch.ones(K).double(), rtol=1e-12, atol=0)
+    own = family.probability[:, seen]
+    known = Multinomial(own / own.sum(1, keepdim=True))
+    assert_close(family.log_prob(rows), known.log_prob(rows[:, seen]), rtol=1e-12, atol=1e-12)
+
+
+def test_with_no_word_known_nothing_is_learnt() -> None:
+    family = families()["Multinomial"]
+    rows = torch.full((2, D), math.nan, dtype=torch.float64)
+    assert family.log_prob(rows).eq(0).all()
+    share = torch.ones(K, 2).double()
+    assert family.view(rows).summarise(share).features[:, 1:].eq(0).all()
+
+
+def test_em_with_unknown_counts_climbs_to_a_flat_place() -> None:
+    family = families()["Multinomial"]
+    rows = table(family)
+    rows[uniform(Generator().manual_seed(3), N, D) < 0.3] = math.nan
+    model, weight = Mixture(torch.full((K,), 1 / K).double().log(), family), torch.ones(N).double()
+    levels = []
+    for _ in range(300):
+        expected = model.expect(rows, weight)
+        levels.append(float(expected.log_likelihood))
+        model = model.solve(expected.statistics)
+    rises = torch.tensor(levels).diff()
+    assert float(rises.min()) > -1e-9 * abs(levels[-1])
+    assert float(rises[-1]) < 1e-3 * float(rises[0])
+
+
+def test_a_zero_count_is_smoothed_only_a_little() -> None:
+    family = Multinomial(torch.full((1, 3), 1 / 3).double())
+    rows = torch.tensor([[3.0, 1.0, 0.0]]).double()
+    fitted = family.fitted(family.view(rows).summarise(torch.ones(1, 1).double()))
+    assert_close(fitted.probability[0, :2], torch.tensor([0.75, 0.25]).double(), rtol=1e-9, atol=0)
+    assert 0.0 < float(fitted.probability[0, 2]) < 1e-9
+
+
+@pytest.mark.parametrize("level", [1e-6, 0.5, 1 - 1e-6])
+def test_parts_of_a_rare_thing_differ(level: float) -> None:
+    parts = Bernoulli(torch.full((1, D), level).double()).split(0, 4)[:, 1:]
+    assert bool(((parts > 0) & (parts < 1)).all())
+    assert len({tuple(part.tolist()) for part in parts}) == 4
+    rates = Poisson(torch.full((1, D), level).double()).split(0, 4)[:, 1:]
+    assert bool((rates > 0).all())
+    assert len({tuple(rate.tolist()) for rate in rates}) == 4
+
+
+@pytest.mark.parametrize("name", ["Poisson", "Bernoulli"])
+def test_a_floor_keeps_the_density_finite(name: str) -> None:
+    family, rows = families()[name], torch.zeros(4, D).double()
+    fitted = family.fitted(family.view(rows).summarise(torch.ones(K, 4).double()))
+    assert bool(torch.isfinite(fitted.log_prob(torch.ones(1, D).double())).all())
+    assert_close(fitted.log_prob(rows), torch.zeros(K, 4).double(), rtol=0, atol=1e-8)
