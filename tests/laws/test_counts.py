@@ -45,7 +45,7 @@ def sparse(rows: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", families())
 @pytest.mark.parametrize("gaps", [False, True])
 def test_sparse_rows_give_what_dense_rows_give(name: str, gaps: bool) -> None:
-    model = Mixture(torch.tensor([0.2, 0.5, 0.3]).double().log(), families()[name])
+    model = Mixture(torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log(), families()[name])
     dense = table(model.family)
     if gaps:
         dense[5, 2], dense[6, :] = math.nan, math.nan
@@ -58,7 +58,7 @@ def test_sparse_rows_give_what_dense_rows_give(name: str, gaps: bool) -> None:
 
 @pytest.mark.parametrize("name", families())
 def test_float32_counts(name: str) -> None:
-    model = Mixture(torch.tensor([0.2, 0.5, 0.3]).double().log(), families()[name])
+    model = Mixture(torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log(), families()[name])
     rows, weight = table(model.family), torch.ones(N).double()
     low, high = model.expect(rows.float(), weight), model.expect(rows, weight)
     near(low, high, rtol=1e-6)
@@ -91,7 +91,10 @@ def test_em_with_unknown_counts_climbs_to_a_flat_place() -> None:
     family = families()["Multinomial"]
     rows = table(family)
     rows[uniform(Generator().manual_seed(3), N, D) < 0.3] = math.nan
-    model, weight = Mixture(torch.full((K,), 1 / K).double().log(), family), torch.ones(N).double()
+    model, weight = (
+        Mixture(torch.full((K,), 1 / K, dtype=torch.float64).log(), family),
+        torch.ones(N).double(),
+    )
     levels = []
     for _ in range(300):
         expected = model.expect(rows, weight)
@@ -103,19 +106,21 @@ def test_em_with_unknown_counts_climbs_to_a_flat_place() -> None:
 
 
 def test_a_zero_count_is_smoothed_only_a_little() -> None:
-    family = Multinomial(torch.full((1, 3), 1 / 3).double())
-    rows = torch.tensor([[3.0, 1.0, 0.0]]).double()
+    family = Multinomial(torch.full((1, 3), 1 / 3, dtype=torch.float64))
+    rows = torch.tensor([[3.0, 1.0, 0.0]], dtype=torch.float64)
     fitted = family.fitted(family.view(rows).summarise(torch.ones(1, 1).double()))
-    assert_close(fitted.probability[0, :2], torch.tensor([0.75, 0.25]).double(), rtol=1e-9, atol=0)
+    assert_close(
+        fitted.probability[0, :2], torch.tensor([0.75, 0.25], dtype=torch.float64), rtol=1e-9, atol=0
+    )
     assert 0.0 < float(fitted.probability[0, 2]) < 1e-9
 
 
 @pytest.mark.parametrize("level", [1e-6, 0.5, 1 - 1e-6])
 def test_parts_of_a_rare_thing_differ(level: float) -> None:
-    parts = Bernoulli(torch.full((1, D), level).double()).split(0, 4)[:, 1:]
+    parts = Bernoulli(torch.full((1, D), level, dtype=torch.float64)).split(0, 4)[:, 1:]
     assert bool(((parts > 0) & (parts < 1)).all())
     assert len({tuple(part.tolist()) for part in parts}) == 4
-    rates = Poisson(torch.full((1, D), level).double()).split(0, 4)[:, 1:]
+    rates = Poisson(torch.full((1, D), level, dtype=torch.float64)).split(0, 4)[:, 1:]
     assert bool((rates > 0).all())
     assert len({tuple(rate.tolist()) for rate in rates}) == 4
 

@@ -196,7 +196,9 @@ def test_a_floor_binds_only_where_it_must(build: Builder) -> None:
     point = rows[:1].expand(N, D)
     stuck = law.fitted(law.view(point).summarise(share))
     assert bool(stuck.floored().all())
-    assert_close(stuck.covariance().diagonal(), torch.full((K, D), floor).double(), rtol=1e-6, atol=0)
+    assert_close(
+        stuck.covariance().diagonal(), torch.full((K, D), floor, dtype=torch.float64), rtol=1e-6, atol=0
+    )
     assert bool(torch.isfinite(stuck.log_prob(point)).all())
 
 

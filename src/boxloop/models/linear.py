@@ -135,8 +135,8 @@ def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mean and loadings after the parameter-expanded M step (Liu, Rubin and Wu 1998).
 
     The latent law is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed: :math:`F \leftarrow F K^{1/2}`,
-    :math:`c \leftarrow c + F \bar z`. The likelihood rises at least as much as by the plain step; the scale of F
-    then converges in a few rounds instead of hundreds.
+    :math:`c \leftarrow c + F \bar z`. The likelihood never falls, and the rate of convergence is at least the plain
+    step's (one step alone may rise less); the scale of F converges in a few rounds instead of hundreds.
     """
     loadings, mean = coefficients[:, :-1], coefficients[:, -1]
     total = latent[-1, -1]

@@ -1,0 +1,162 @@
+"""Mixtures against scikit-learn from the same start, and what happens to a component that empties."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from torch import Generator, Tensor
+from torch.testing import assert_close
+
+from boxloop import laws
+from boxloop.data import ArraySource
+from boxloop.estimate.em import EMState, em
+from boxloop.models import Mixture
+from boxloop.run import run
+from contract.law_checks import near
+from contract.laws import FAMILIES, law_case, uniform
+
+K, D, N = 3, 4, 400
+KINDS = ("full", "tied", "diag", "spherical")
+
+
+def table() -> Tensor:
+    stream = Generator().manual_seed(0)
+    centre = uniform(stream, K, D, low=-2, high=2)
+    root = uniform(stream, K, D, D, low=-1, high=1)
+    noise = torch.randn(K, N // K + 1, D, generator=stream, dtype=torch.float64)
+    return (centre[:, None] + noise @ root.mT).reshape(-1, D)[:N]
+
+
+def start(kind: str, rows: Tensor) -> tuple[Mixture[Any], np.ndarray]:
+    """The same start in our words and, as precisions, in scikit-learn's."""
+    mean, eye = rows[[0, 150, 300]].clone(), torch.eye(D).double()
+    variance = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+    family, precision = {
+        "full": (
+            laws.FullGaussian(mean, variance.sqrt()[:, None, None] * eye),
+            eye / variance[:, None, None],
+        ),
+        "tied": (laws.TiedGaussian(mean, 1.5 * eye), eye / 2.25),
+        "diag": (
+            laws.DiagonalGaussian(mean, variance[:, None].expand(K, D)),
+            (1 / variance)[:, None].expand(K, D),
+        ),
+        "spherical": (laws.SphericalGaussian(mean, variance[:, None]), 1 / variance),
+    }[kind]
+    return Mixture(torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log(), family), precision.numpy()
+
+
+def peer(kind: str, rows: Tensor, rounds: int) -> GaussianMixture:
+    model, precision = start(kind, rows)
+    reference = GaussianMixture(
+        K,
+        covariance_type=kind,
+        tol=0.0,
+        reg_covar=0.0,
+        max_iter=rounds,
+        init_params="random",
+        random_state=0,
+        weights_init=model.log_weight.exp().numpy(),
+        means_init=model.family.mean.numpy(),
+        precisions_init=precision,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return reference.fit(rows.numpy())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rounds", [1, 2, 60])
+def test_em_is_scikit_learns(kind: str, rounds: int) -> None:
+    rows = table()
+    model, _ = start(kind, rows)
+    outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=rounds, monotone=True)
+    ours, theirs = outcome.state.model, peer(kind, rows, rounds)
+    named = ours.named()
+    for mine, other in (("weights", "weights_"), ("means", "means_"), ("covariances", "covariances_")):
+        assert_close(named[mine], torch.from_numpy(getattr(theirs, other)), rtol=1e-10, atol=1e-10)
+    assert_close(
+        ours.log_prob(rows), torch.from_numpy(theirs.score_samples(rows.numpy())), rtol=1e-9, atol=1e-9
+    )
+    assert_close(
+        ours.posterior(rows), torch.from_numpy(theirs.predict_proba(rows.numpy())), rtol=1e-8, atol=1e-9
+    )
+    assert outcome.trace[-1] == pytest.approx(theirs.lower_bounds_[-1], rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_tiles_take_the_same_step(kind: str) -> None:
+    rows = table().float()
+    model, _ = start(kind, rows.double())
+    low, high = (model.expect(tile, torch.ones(N).double()) for tile in (rows, rows.double()))
+    assert_close(low.log_likelihood, high.log_likelihood, rtol=1e-6, atol=0)
+    near(model.solve(low.statistics), model.solve(high.statistics), rtol=2e-6)
+
+
+def emptied(family: type, k: int) -> tuple[Mixture[Any], Tensor]:
+    """A mixture of which only one component has any weight."""
+    case = law_case(family)
+    law = case.law.select(torch.arange(k) % case.k)
+    log_weight = torch.full((k,), -800.0, dtype=torch.float64)
+    log_weight[1] = 0.0
+    return Mixture(log_weight, law), case.rows
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize("k", [2, 3, 6])
+def test_empty_components_get_distinct_parts_of_the_living(family: type, k: int) -> None:
+    model, rows = emptied(family, k)
+    expected = model.expect(rows, torch.ones(len(rows)).double())
+    statistics, notes = model.repair(expected.statistics)
+    assert len(notes) == k - 1
+    assert all("was empty; component 1 was split" in note for note in notes)
+    assert_close(statistics.count.sum(), expected.weight, rtol=1e-12, atol=0)
+    mended = model.solve(statistics)
+    assert mended.is_finite()
+    assert_close(mended.log_weight.exp(), torch.full((k,), 1 / k, dtype=torch.float64), rtol=1e-12, atol=0)
+    assert float(torch.pdist(mended.family.mean).min()) > 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_em_goes_on_after_a_repair_and_says_so(family: type) -> None:
+    model, rows = emptied(family, 3)
+    floors = {"floor": 1e-2} if "floor" in {f.name for f in fields(model.family)} else {}
+    model = replace(model, family=replace(model.family, **floors))
+    outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=30, monotone=True)
+    assert outcome.events[0].startswith("round 1: component 0 was empty")
+    assert outcome.trace[-1] > outcome.trace[1]
+    assert outcome.state.model.is_finite()
+
+
+def test_the_largest_share_is_split_first() -> None:
+    """Two empty components and two living ones: each living one gives a part."""
+    law = law_case(laws.DiagonalGaussian).law.select(torch.tensor([0, 1, 2, 2]))
+    model = Mixture(torch.full((4,), 0.25, dtype=torch.float64).log(), law)
+    rows = law_case(laws.DiagonalGaussian).rows
+    share = torch.zeros(4, len(rows)).double()
+    share[0, ::2], share[1, 1::2] = 1.0, 1.0
+    _, notes = model.repair(law.view(rows).summarise(share))
+    assert notes == (
+        "component 2 was empty; component 0 was split",
+        "component 3 was empty; component 1 was split",
+    )
+
+
+def test_a_tied_covariance_survives_a_repair_far_from_the_data() -> None:
+    family = laws.TiedGaussian(
+        torch.tensor([[50.0, 50.0], [80.0, 0.0]], dtype=torch.float64), 9 * torch.eye(2).double()
+    )
+    rows = law_case(laws.TiedGaussian).rows
+    statistics = family.view(rows).summarise(
+        torch.stack([torch.ones(len(rows)), torch.zeros(len(rows))]).double()
+    )
+    model = Mixture(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), family)
+    mended = model.solve(model.repair(statistics)[0])
+    assert_close(mended.family.covariance().dense()[0], torch.cov(rows.T, correction=0), rtol=1e-9, atol=1e-9)
