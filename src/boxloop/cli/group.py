@@ -12,6 +12,7 @@ from boxloop.version import __version__
 
 COMMANDS = {
     "doctor": "Print versions, devices, threads and memory.",
+    "replicate": "Run an experiment of the documents: their numbers beside ours.",
 }
 """Each command and its line in the help. The command ``name`` is ``command`` in ``boxloop.cli.name``."""
 

@@ -135,9 +135,9 @@ class Standardised:
         return self.source.names
 
     def _map(self, rows: Tensor) -> Tensor:
-        columns = torch.empty(rows.shape[::-1], dtype=torch.float64, device=rows.device)
-        torch.sub(rows.mT, self.frame.origin[:, None], out=columns)
-        return columns.div_(self.frame.scale[:, None]).to(self.dtype).mT
+        columns = torch.empty(rows.shape[::-1], dtype=self.dtype, device=rows.device)
+        torch.sub(rows.mT, self.frame.origin[:, None], out=columns)  # in float64, then rounded once
+        return columns.div_(self.frame.scale[:, None]).mT
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield standardised tiles in row order."""

@@ -26,6 +26,7 @@ from boxloop.numeric import (
     pack,
     product,
     safe_cholesky,
+    square_norms,
     unpack,
 )
 from boxloop.numeric.random import normal
@@ -195,25 +196,25 @@ class WhitenedView:
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
         family, columns = self.family, self.columns
-        whitener = family.whitener.to(columns.dtype)
-        shift = -(family.whitener @ family.mean[..., None]).to(columns.dtype)
-        length = torch.stack(
-            [product(w, columns).add(b).square().sum(0) for b, w in zip(shift, whitener, strict=True)]
-        )
+        shift = -(family.whitener @ family.mean[..., None])
+        whitener = torch.cat([shift, family.whitener], dim=2).to(columns.dtype)
+        augmented = torch.cat([columns.new_ones(1, columns.shape[1]), columns])
+        length = torch.stack([square_norms(product(w, augmented)) for w in whitener])
         return torch.sub((offset + family.log_constant).to(length.dtype)[:, None], length, alpha=0.5)
 
     def summarise(self, share: Tensor) -> Sums:
         """Packed second moments about zero, accumulated about each member's mean over the rows that matter."""
         mean = self.family.mean.to(share.dtype).double()  # as this tile's precision knows it
         k, d = mean.shape
+        rows = self.columns.mT.contiguous()
         first, second = share.new_empty(k, d), share.new_empty(k, d, d)
         keep = share > NEGLIGIBLE * share.amax()
         for member in range(k):
             index = torch.nonzero(keep[member])[:, 0]
-            z = self.columns.index_select(1, index).sub_(mean[member].to(share.dtype)[:, None])
-            weighted = z * share[member].index_select(0, index)
-            torch.sum(weighted, dim=1, out=first[member])
-            second[member] = product(weighted, z.mT)
+            z = rows.index_select(0, index).sub_(mean[member].to(share.dtype))
+            weighted = z * share[member].index_select(0, index)[:, None]
+            torch.sum(weighted, dim=0, out=first[member])
+            second[member] = product(weighted.mT, z)
         count = share.sum(1, keepdim=True, dtype=torch.float64)
         cross = first.double()[:, :, None] * mean[:, None, :]
         centre = (count * mean)[:, :, None] * mean[:, None, :]

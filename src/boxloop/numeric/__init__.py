@@ -1,6 +1,6 @@
 """Linear algebra and random streams that the laws and models share."""
 
-from boxloop.numeric.blas import product
+from boxloop.numeric.blas import product, square_norms
 from boxloop.numeric.linalg import (
     ConditionError,
     floor_covariance,
@@ -29,6 +29,7 @@ __all__ = [
     "safe_cholesky",
     "seed",
     "spawn",
+    "square_norms",
     "unpack",
     "woodbury",
 ]

@@ -18,3 +18,11 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if tracked or left.device.type != "cpu":
         return left @ right
     return torch.from_numpy(np.matmul(left.numpy(), right.numpy()))
+
+
+def square_norms(matrix: Tensor) -> Tensor:
+    """Sum of squares of each column, (d, n) -> (n,), in one pass where possible."""
+    if (torch.is_grad_enabled() and matrix.requires_grad) or matrix.device.type != "cpu":
+        return matrix.square().sum(0)
+    array = matrix.numpy()
+    return torch.from_numpy(np.einsum("ij,ij->j", array, array))

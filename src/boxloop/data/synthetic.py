@@ -1,0 +1,86 @@
+"""Problems with a known answer, as the documents make them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.numeric import normal
+
+
+@dataclass(frozen=True)
+class FactorProblem:
+    """A factor model and its covariance: the truth behind simulated rows."""
+
+    mean: Tensor
+    loadings: Tensor
+    noise: Tensor
+
+    @property
+    def covariance(self) -> Tensor:
+        """(d, d)."""
+        return self.loadings @ self.loadings.mT + torch.diag(self.noise)
+
+    def rows(self, n: int, generator: Generator) -> Tensor:
+        """Draw n rows, (n, d)."""
+        d, k = self.loadings.shape
+        factors, noise = normal((n, k), generator), normal((n, d), generator)
+        return self.mean + factors @ self.loadings.mT + self.noise.sqrt() * noise
+
+
+def factor_problem(
+    n_columns: int, n_factors: int, spectrum: tuple[float, float], generator: Generator
+) -> FactorProblem:
+    """A random factor model. Document 004, Algorithm 3.
+
+    The scale s multiplies *rows* of the eigenvectors (columns of the data), so the three spectra of the document
+    are nearly one problem at three scales.
+
+    Args:
+        n_columns: D.
+        n_factors: K.
+        spectrum: range of the squared scales.
+        generator: random stream.
+
+    Example:
+        >>> from boxloop.numeric import generator
+        >>> factor_problem(6, 2, (1.0, 10.0), generator(0)).covariance.shape
+        torch.Size([6, 6])
+    """
+    low, high = spectrum
+    mean = normal((n_columns,), generator)
+    square = normal((n_columns, n_columns), generator)
+    _, vectors = torch.linalg.eigh(square @ square.mT)
+    scale = low + (high - low) * torch.rand(n_columns, generator=generator, dtype=torch.float64)
+    noise = scale.max() * torch.rand(n_columns, generator=generator, dtype=torch.float64)
+    return FactorProblem(mean, vectors[:, -n_factors:] * scale.sqrt()[:, None], noise)
+
+
+def overlapping_clusters(
+    n: int, k: int, n_columns: int, generator: Generator, stretch: float = 8.0, gap: float = 2.2
+) -> tuple[Tensor, Tensor]:
+    """Parallel long clusters that k-means cuts across: rows (n, d) and labels (n,).
+
+    Args:
+        n: rows.
+        k: clusters.
+        n_columns: at least 2.
+        generator: random stream.
+        stretch: standard deviation along the common long axis; one half across it.
+        gap: distance between neighbours across the long axis.
+
+    Example:
+        >>> from boxloop.numeric import generator
+        >>> overlapping_clusters(10, 2, 3, generator(0))[0].shape
+        torch.Size([10, 3])
+    """
+    label = torch.randint(k, (n,), generator=generator)
+    centre = torch.zeros(k, n_columns, dtype=torch.float64)
+    centre[:, 0] = normal((k,), generator)
+    centre[:, 1] = gap * torch.arange(k, dtype=torch.float64)
+    spread = torch.full((n_columns,), 0.5, dtype=torch.float64)
+    spread[0] = stretch
+    turn, _ = torch.linalg.qr(normal((n_columns, n_columns), generator))
+    return (centre[label] + spread * normal((n, n_columns), generator)) @ turn, label
