@@ -111,7 +111,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
 
     @property
     def _n_features_out(self) -> int:
-        return int(self.n_components)
+        return len(self.weights_)
 
     def summary(self) -> Any:
         """One row a component: weight, then mean and standard deviation of every column, as a pandas frame."""
