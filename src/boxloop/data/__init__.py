@@ -1,29 +1,36 @@
 """Sources of rows: where they live and how to reduce them."""
 
 from boxloop.data.array import ArraySource, tile_rows
+from boxloop.data.bundled import Bundled, bundled
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source
 from boxloop.data.sparse import SparseSource
 from boxloop.data.standard import Frame, Standardised, identity_frame, survey
 from boxloop.data.stream import StreamSource
-from boxloop.data.write import write_table
+from boxloop.data.table import open_table
+from boxloop.data.write import table_writer, write_table, write_text
 
 __all__ = [
     "ArraySource",
+    "Bundled",
     "Frame",
     "Mapped",
     "SparseSource",
     "Standardised",
     "StreamSource",
+    "bundled",
     "identity_frame",
     "moment_source",
     "on_device",
     "open_source",
+    "open_table",
     "shuffled",
     "summarise_moments",
     "survey",
+    "table_writer",
     "tile_rows",
     "within",
     "write_table",
+    "write_text",
 ]

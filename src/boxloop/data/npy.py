@@ -23,15 +23,12 @@ class MapReader:
     Args:
         array: (n, d), any order, byte order or real type.
         columns: names; ``x0, x1, ...`` when omitted.
+        label: how messages name it.
     """
 
     array: np.ndarray
     columns: tuple[str, ...] | None = None
-
-    @property
-    def label(self) -> str:
-        """How messages name it."""
-        return "the array"
+    label: str = "the array"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -98,16 +98,21 @@ def _open_array(
 
 
 def _open_path(path: Path, weight: object, columns: Sequence[str] | None) -> StreamSource:
+    if path.suffix.lower() == ".npy" and path.is_file():
+        return npy_source(path, weight, columns)
+    return stream(open_reader(path), weight, columns)
+
+
+def open_reader(path: Path) -> Reader:
+    """The reader of a file or folder, whose columns can be looked at before any row is read."""
     if path.is_dir():
-        return stream(_open_folder(path), weight, columns)
+        return _open_folder(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    if path.suffix.lower() == ".npy":
-        return npy_source(path, weight, columns)
     reader = _reader(path)
     if reader is None:
         raise ValueError(f"{path}: a .npy, .csv, .csv.gz or .parquet file or a folder of them is needed")
-    return stream(reader, weight, columns)
+    return reader
 
 
 def _open_folder(path: Path) -> Reader:

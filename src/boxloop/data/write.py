@@ -1,16 +1,20 @@
-"""Tables written out."""
+"""Tables written out, at once or part by part."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
+Columns = Mapping[str, np.ndarray]
 
-def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
+
+def write_table(path: str | Path, columns: Columns) -> None:
     """Write columns of equal length to CSV (plain or gzipped) or Parquet, by the suffix of the path.
 
     Numbers are written so that they read back the same; NaN is an empty cell in CSV.
@@ -28,30 +32,69 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         1.5,x
         ,y
     """
+    with table_writer(path) as write:
+        write(columns)
+
+
+@contextmanager
+def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
+    """Write a table part by part; it takes its name when it is complete.
+
+    Args:
+        path: where to, as in :func:`write_table`.
+
+    Yields:
+        A function that appends columns, always the same ones.
+
+    Raises:
+        ValueError: another suffix, or columns of unequal length.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with table_writer(f"{folder}/t.csv") as write:
+        ...         write({"a": np.array([1, 2])})
+        ...         write({"a": np.array([3])})
+        ...     print(Path(f"{folder}/t.csv").read_text().split())
+        ['a', '1', '2', '3']
+    """
     path = Path(path)
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
-    if (
-        not arrays
-        or len({array.shape for array in arrays.values()}) != 1
-        or next(iter(arrays.values())).ndim != 1
-    ):
-        shapes = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"columns of equal length are needed, not {shapes or 'none'}")
     name = path.name.lower()
-    if name.endswith((".csv", ".csv.gz")):
-        _write_csv(path, arrays)
-    elif name.endswith((".parquet", ".pq")):
-        _write_parquet(path, arrays)
-    else:
+    if not name.endswith((".csv", ".csv.gz", ".parquet", ".pq")):
         raise ValueError(f"{path}: the name must end in .csv, .csv.gz or .parquet")
+    unfinished = path.with_name(f".{path.name}.part")
+    begun = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
+    try:
+        with begun(unfinished, name.endswith(".gz")) as write:
+            yield lambda columns: write(_checked(columns))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
-def _write_csv(path: Path, columns: dict[str, np.ndarray]) -> None:
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "wt", newline="", encoding="utf-8") as file:
-        out = csv.writer(file, lineterminator="\n")
+def write_text(file: IO[str], columns: Columns, header: bool = True) -> None:
+    """Write columns as CSV to an open file.
+
+    Example:
+        >>> import sys
+        >>> write_text(sys.stdout, {"a": np.array([1, 2]), "b": np.array([0.5, np.nan])})
+        a,b
+        1,0.5
+        2,
+    """
+    out = csv.writer(file, lineterminator="\n")
+    if header:
         out.writerow(columns)
-        out.writerows(zip(*(_cells(values) for values in columns.values()), strict=True))
+    out.writerows(zip(*(_cells(values) for values in columns.values()), strict=True))
+
+
+def _checked(columns: Columns) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+        given = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"columns of equal length are needed, not {given or 'none'}")
+    return arrays
 
 
 def _cells(values: np.ndarray) -> list[object]:
@@ -59,10 +102,37 @@ def _cells(values: np.ndarray) -> list[object]:
     return ["" if cell != cell else cell for cell in cells] if values.dtype.kind == "f" else cells
 
 
-def _write_parquet(path: Path, columns: dict[str, np.ndarray]) -> None:
+@contextmanager
+def _begin_csv(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]]:
+    header = True
+    opened: Any = gzip.open if squeezed else open
+    with opened(path, "wt", newline="", encoding="utf-8") as file:
+
+        def write(columns: Columns) -> None:
+            nonlocal header
+            write_text(file, columns, header)
+            header = False
+
+        yield write
+
+
+@contextmanager
+def _begin_parquet(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
         raise ImportError("writing Parquet needs pyarrow: pip install boxloop[parquet]") from error
-    parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), path)
+    out = None
+
+    def write(columns: Columns) -> None:
+        nonlocal out
+        part = pa.table({name: pa.array(values) for name, values in columns.items()})
+        out = out or parquet.ParquetWriter(path, part.schema)
+        out.write_table(part)
+
+    try:
+        yield write
+    finally:
+        if out is not None:
+            out.close()

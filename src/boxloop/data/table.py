@@ -1,0 +1,59 @@
+"""Tables as commands name them: a path or a bundled data set, with some of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from boxloop.data.bundled import LOADERS, bundled
+from boxloop.data.checks import choose_columns
+from boxloop.data.npy import MapReader
+from boxloop.data.open import MEMORY, open_reader
+from boxloop.data.stream import Reader, hold, stream
+from boxloop.types import Source
+
+
+def open_table(
+    data: str | PathLike[str],
+    weight: str | None = None,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+) -> Source:
+    """Open a file, a folder or a bundled data set, and choose among its columns by name.
+
+    Columns that are not used are not read, so they may hold text. The columns of a ``.npy`` file are
+    ``x0, x1, ...``.
+
+    Args:
+        data: a path, or the name of a bundled data set; a path that exists comes first.
+        weight: the column that holds one non-negative weight a row.
+        columns: the columns to use, in this order; all others when omitted.
+        drop: columns to leave out.
+
+    Raises:
+        ValueError: a column that is not there, none that is left, or a table that cannot be read.
+
+    Example:
+        >>> open_table("iris", drop=["sepal length (cm)", "sepal width (cm)"]).names
+        ('petal length (cm)', 'petal width (cm)')
+    """
+    reader = _reader(data)
+    choose_columns(reader.names, drop, weight, reader.label)
+    left = tuple(name for name in reader.names if name not in drop)
+    names = choose_columns(left, columns, weight, reader.label)
+    if not names:
+        raise ValueError(f"{reader.label}: no column is left to use")
+    return hold(stream(reader, weight, names), MEMORY)
+
+
+def _reader(data: str | PathLike[str]) -> Reader:
+    path = Path(data)
+    if not path.exists() and str(data) in LOADERS:
+        found = bundled(str(data))
+        return MapReader(found.rows, found.names, str(data))
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path}: no such file or folder, nor a bundled data set ({', '.join(LOADERS)})"
+        )
+    return open_reader(path)
