@@ -115,13 +115,17 @@ def fit_mixture(
     """
     frame = coordinates(source, kind)
     standard = Standardised(source, frame, plan.dtype) if kind != "none" else source
+    cut = False
     if plan.resume is not None:
         model = plan.resume.state.model
     elif start is not None:
         model = to_standard(start, frame, kind)
     else:
-        model = _raced(standard, template, starts, generator, plan)
-    outcome = plan.run(standard, model, generator)
+        model, cut = _raced(standard, template, starts, generator, plan)
+    if cut:
+        outcome: Outcome[Any] = Outcome(EMState(model), events=["interrupted before the first round"], interrupted=True)
+    else:
+        outcome = plan.run(standard, model, generator)
     best = outcome.state.best
     return Fit(
         from_standard(best, frame, kind),
@@ -135,16 +139,17 @@ def fit_mixture(
 
 def _raced(
     source: Source, template: Family[Any], starts: Sequence[str], generator: Generator, plan: Plan
-) -> Mixture[Any]:
+) -> tuple[Mixture[Any], bool]:
+    """The winner of the starts, and whether Ctrl-C ended the race."""
     k, d = template.mean.shape
     size = min(20_000, max(2_000, 200 * k, 10 * k * d))
     sample = draw_sample(source, size, generator)
     names = starts if k > 1 else starts[:1]
     models = [start_mixture(template, k, sample, PARTITIONS[name](sample, k, generator)) for name in names]
     if len(models) == 1:
-        return models[0]
+        return models[0], False
     heat = race(em(ArraySource(sample.rows, sample.weight)), [EMState(m) for m in models], tol=plan.tol)
-    return heat[0].state.model
+    return heat[0].state.model, any(outcome.interrupted for outcome in heat)
 
 
 def fit_linear(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -42,7 +43,7 @@ def race(
     budget = rounds
     while len(field) > 1:
         field = [_on(step, outcome, budget, tol, observers) for outcome in field]
-        field.sort(key=lambda outcome: -round(outcome.trace[-1], TIE))
+        field.sort(key=lambda outcome: -round(outcome.trace[-1], TIE) if outcome.trace else math.inf)
         if any(outcome.interrupted for outcome in field):
             break
         keep = (len(field) + 1) // 2
