@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -18,37 +18,36 @@ from boxloop.run import Round
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
-S = TypeVar("S", bound=Tree)
-
 LONGEST = 100.0
 """Longest extrapolation: beyond it a step gains little and multiplies rounding errors."""
 
-Step = Callable[["EMState[S]"], Round["EMState[S]"]]
+M = TypeVar("M", bound=ExpectationModel[Any])
+Step = Callable[["EMState[M]"], Round["EMState[M]"]]
 
 SINGULAR = (ConditionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 """What a model raises when a matrix of its own cannot be factored."""
 
 
 @dataclass(frozen=True)
-class EMState(Tree, Generic[S]):
+class EMState(Tree, Generic[M]):
     """A model and, for acceleration, the averaged statistics that led to it.
 
     ``path`` holds the last averages. When the model came from an extrapolation, ``safe`` is the plain step to
     return to unless the objective reaches ``bar``.
     """
 
-    model: ExpectationModel[S]
-    path: tuple[S, ...] = ()
-    safe: ExpectationModel[S] | None = None
+    model: M
+    path: tuple[Any, ...] = ()
+    safe: M | None = None
     bar: float = -torch.inf
 
     @property
-    def best(self) -> ExpectationModel[S]:
+    def best(self) -> M:
         """The model to keep if the loop ends here: never an extrapolation that no pass has confirmed."""
         return self.model if self.safe is None else self.safe
 
 
-def em(source: Source) -> Step[S]:
+def em(source: Source) -> Step[M]:
     """Batch EM: one pass over the rows a round.
 
     Args:
@@ -72,8 +71,8 @@ def em(source: Source) -> Step[S]:
         tensor([-1.9500,  1.9500], dtype=torch.float64)
     """
 
-    def step(state: EMState[S]) -> Round[EMState[S]]:
-        expected: Expected[S] = source.reduce(state.model.expect)
+    def step(state: EMState[M]) -> Round[EMState[M]]:
+        expected: Expected[Any] = source.reduce(state.model.expect)
         objective = float(expected.log_likelihood / expected.weight)
         statistics, events = state.model.repair(expected.statistics)
         return Round(EMState(state.model.solve(statistics)), objective, events)
@@ -81,12 +80,12 @@ def em(source: Source) -> Step[S]:
     return step
 
 
-def accelerated_em(source: Source) -> Step[S]:
+def accelerated_em(source: Source) -> Step[M]:
     """EM with guarded SQUAREM extrapolation of the statistics: every third round is a bold one."""
 
-    def step(state: EMState[S]) -> Round[EMState[S]]:
+    def step(state: EMState[M]) -> Round[EMState[M]]:
         try:
-            expected: Expected[S] = source.reduce(state.model.expect)
+            expected: Expected[Any] = source.reduce(state.model.expect)
         except SINGULAR:
             if state.safe is None:
                 raise
@@ -108,7 +107,7 @@ def accelerated_em(source: Source) -> Step[S]:
     return step
 
 
-def _extrapolated(model: ExpectationModel[S], path: tuple[S, ...]) -> ExpectationModel[S] | None:
+def _extrapolated(model: M, path: tuple[Any, ...]) -> M | None:
     first, second, third = path
     move = second - first
     bend = (third - second) - move

@@ -72,9 +72,17 @@ def standard_errors(
     errors = {}
     public = named or (lambda m: m.named())
     for name in public(model):
-        slope = _jacobian(lambda v, name=name: public(model.with_free(unflatten(v, free)))[name], point)
+
+        def value(vector: Tensor, name: str = name) -> Tensor:
+            return public(model.with_free(unflatten(vector, free)))[name]
+
+        slope = _jacobian(value, point)
         error = (slope @ half).square().sum(-1).sqrt()
-        blind = (slope @ flat).abs().amax(-1) > 1e-6 if flat.shape[1] else torch.zeros_like(error, dtype=torch.bool)
+        blind = (
+            (slope @ flat).abs().amax(-1) > 1e-6
+            if flat.shape[1]
+            else torch.zeros_like(error, dtype=torch.bool)
+        )
         errors[name] = torch.where(blind, torch.nan, error)
     return ParameterErrors(half @ half.mT, errors)
 

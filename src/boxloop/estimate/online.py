@@ -66,7 +66,8 @@ class OnlineState(Tree, Generic[S]):
         expected = self.model.expect(rows, weight)
         fresh = expected.statistics * (1.0 / float(expected.weight))
         average = self.average.update(fresh, plan.schedule)
-        model, smooth, events = self.model, self.smooth, ()
+        model, smooth = self.model, self.smooth
+        events: tuple[str, ...] = ()
         assert average.value is not None
         if average.count > plan.warmup:
             usable, events = model.repair(average.value)
@@ -104,7 +105,9 @@ class Batches:
         return batch
 
 
-def online_em(batches: Callable[[int], Batch], plan: OnlinePlan) -> Callable[[OnlineState[S]], Round[OnlineState[S]]]:
+def online_em(
+    batches: Callable[[int], Batch], plan: OnlinePlan
+) -> Callable[[OnlineState[S]], Round[OnlineState[S]]]:
     """Online EM as a step for :func:`boxloop.run.run`: one mini-batch a round.
 
     Example:

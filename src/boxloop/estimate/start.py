@@ -24,11 +24,11 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
 from boxloop.laws.family import Family
+from boxloop.laws.sums import PooledSums, Sums
 from boxloop.models import Mixture
 from boxloop.numeric import normal, seed
-from boxloop.tree import Tree
 
-S = TypeVar("S", bound=Tree)
+S = TypeVar("S", Sums, PooledSums)
 Points = NDArray[np.float64]
 
 BLEND = 0.05
@@ -48,7 +48,9 @@ class Sample:
         """Merge duplicate rows, drop weightless ones."""
         rows, weight = rows[weight > 0], weight[weight > 0]
         distinct, inverse = torch.unique(torch.nan_to_num(rows, nan=torch.inf), dim=0, return_inverse=True)
-        total = torch.zeros(len(distinct), dtype=torch.float64, device=rows.device).index_add(0, inverse, weight)
+        total = torch.zeros(len(distinct), dtype=torch.float64, device=rows.device).index_add(
+            0, inverse, weight
+        )
         distinct = torch.where(torch.isinf(distinct), torch.nan, distinct)
         seen = ~torch.isnan(distinct)
         plain = torch.nan_to_num(distinct, nan=0.0)
@@ -62,7 +64,8 @@ class Sample:
         centred = self.filled - np.average(self.filled, axis=0, weights=weight)
         values, vectors = np.linalg.eigh((centred.T * weight) @ centred / weight.sum())
         keep = values > 1e-10 * values[-1]
-        keep[: max(len(values) - max(1, len(weight) // 4), 0)] = False  # with few rows, all would be equally far apart
+        # With few rows, all would be equally far apart.
+        keep[: max(len(values) - max(1, len(weight) // 4), 0)] = False
         keep[-1] = True
         values = np.maximum(values, 1e-300)
         return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
@@ -122,7 +125,16 @@ PARTITIONS: dict[str, Partition] = {
     "random": random_shares,
 }
 
-AUTO = ("kmeans", "whitened", "k-means++", "projection", "projection", "projection", "random_from_data", "projection")
+AUTO = (
+    "kmeans",
+    "whitened",
+    "k-means++",
+    "projection",
+    "projection",
+    "projection",
+    "random_from_data",
+    "projection",
+)
 """The line-up of ``init_params="auto"``, most useful first."""
 
 
@@ -145,7 +157,8 @@ def _cells(sample: Sample, points: Points, k: int, generator: Generator) -> Tens
     if k == 1:
         return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than k: empty cells are fine
+        # Fewer distinct points than k: empty cells are fine.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         model = KMeans(min(k, len(points)), n_init=1, max_iter=50, tol=1e-3, random_state=_state(generator))
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
     return _one_hot(labels, k, sample)
