@@ -26,8 +26,9 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
+from boxloop.estimate.stream_pass import FactorTile, residual
 from boxloop.estimate.stream_state import StreamSettings, StreamState, Variant, advance, unchanged
-from boxloop.estimate.stream_tiles import Tile, checked, cut, deviate, multiply, orthonormal, tile_columns, visit
+from boxloop.estimate.stream_tiles import checked, cut, orthonormal, tile_columns
 from boxloop.models import FactorModel
 
 
@@ -44,12 +45,11 @@ class FactorStream:
         >>> import torch
         >>> draws = torch.Generator().manual_seed(0)
         >>> factor = torch.tensor([3.0, -2.0, 1.0, 0.0])
-        >>> stream = FactorStream.start(4, 1, draws, dtype=torch.float64, warmup=20)
-        >>> for _ in range(4000):
+        >>> stream = FactorStream.start(4, 1, draws, schedule=Power(exponent=0.8), warmup=20)
+        >>> for _ in range(2000):
         ...     z, noise = torch.randn(1, generator=draws), torch.randn(4, generator=draws)
         ...     stream.observe(5.0 + factor * z + noise)
-        >>> model = stream.model()
-        >>> covariance = model.moments()[1].dense()[0]
+        >>> covariance = stream.model().moments()[1].dense()[0]
         >>> bool((covariance - factor.outer(factor) - torch.eye(4)).abs().max() < 0.5)
         True
     """
@@ -75,7 +75,7 @@ class FactorStream:
         variant: Variant = "exact",
         refresh: int = 1,
         expand: bool | None = None,
-        floor: float = 1e-6,
+        floor: float | None = None,
         tile: int | None = None,
     ) -> Self:
         """A stream that has seen nothing.
@@ -86,14 +86,16 @@ class FactorStream:
             generator: source of the initial loadings.
             dtype: of everything D long; float32 or float64.
             device: where everything D long lives.
-            schedule: step sizes gamma_t; 1/t when None.
+            schedule: step sizes gamma_t; 1/t when None, the plain mean of Algorithm 2. ``Power(0.8)`` forgets the
+                start much sooner, at a little more noise.
             warmup: observations before the loadings first change.
             variant: "exact", or "paper" for document 004's Algorithm 2 to the letter.
             refresh: psi and G are computed anew every so many observations; above 1, posteriors in between use
                 a psi that is a few observations old, at about half the cost. ``model()`` is never stale.
             expand: the parameter-expanded step of :func:`boxloop.models.linear.expanded`, which finds the scale of
                 the loadings in a few steps and costs nothing here. True for "exact" when None; the paper has none.
-            floor: smallest psi, as a share of each column's variance; the paper has none.
+            floor: smallest psi, as a share of each column's variance; when None the square root of the rounding
+                error, below which psi is lost in it. The paper has none.
             tile: columns a tile, for measurements.
         """
         if not 1 <= rank <= n_columns:
@@ -103,7 +105,8 @@ class FactorStream:
         paper = variant == "paper"
         if paper and expand:
             raise ValueError("the paper's variant has no parameter-expanded step")
-        expand, floor = not paper if expand is None else expand, 0.0 if paper else floor
+        expand = not paper if expand is None else expand
+        floor = 0.0 if paper else math.sqrt(torch.finfo(dtype).eps) if floor is None else floor
         settings = StreamSettings(schedule or Power(exponent=1.0), warmup, variant, refresh, expand, floor)
         zeros = torch.zeros(n_columns, dtype=dtype, device=device)
         first = orthonormal(rank, n_columns, generator, zeros)
@@ -127,6 +130,11 @@ class FactorStream:
         """A copy of all that the stream knows, for a checkpoint."""
         self._whole()
         return self._state.map(torch.clone)
+
+    @property
+    def count(self) -> int:
+        """Observations so far; a mini-batch is one."""
+        return self._state.count
 
     def observe(self, values: Tensor) -> None:
         """Learn from one vector (D,), or from b vectors (b, D) in one update with their averaged statistics.
@@ -165,93 +173,82 @@ class FactorStream:
             return FactorModel(state.mean.clone(), state.start.mT.contiguous(), state.noise.clone())
         loadings = state.rows.new_empty(len(state.mean), state.rank)
         noise = torch.empty_like(state.mean)
+        self._update.copy_(state.update)
+        turn, basis = state.turn.to(loadings), state.basis.to(loadings)
         unscaled = state.settings.variant == "exact" and state.count < state.settings.warmup
-        for tile, out, part in zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True):
-            rows = (state.update.to(tile.rows) @ tile.rows) * (tile.square.sqrt() if unscaled else 1.0)
-            out.copy_((state.turn.to(rows) @ rows).mT)
-            explained = (out.mT * (state.basis.to(rows) @ rows)).sum(0)
-            part.copy_(_residual(tile.square, explained, state.settings.floor))
+        parts = zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True)
+        for work, out, psi in parts:
+            rows = work.grown() * (work.square.sqrt() if unscaled else 1.0)
+            out.copy_((turn @ rows).mT)
+            psi.copy_(residual(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor))
         return FactorModel(state.mean.clone(), loadings, noise)
 
     def _survey(self, values: Tensor, step: float, shrink: float) -> None:
         """Warm-up of the exact variant: mean and variance alone; at its end the loadings take the data's scale."""
         state = self._state
-        last = state.count + 1 == state.settings.warmup
-        for tile, part in zip(self._tiles, values.split(self._width, dim=1), strict=True):
-            deviate(tile, part, step, shrink, out=tile.fresh[state.rank :])
-            if last:
-                tile.rows[: state.rank] *= tile.square.sqrt()
+        for work, part in zip(self._tiles, values.split(self._width, dim=1), strict=True):
+            work.survey(part, step, shrink)
+            if state.count + 1 == state.settings.warmup:
+                work.tile.upper.mul_(work.square.sqrt())
         self._state = replace(state, count=state.count + 1)
 
     def _learn(self, values: Tensor, step: float, shrink: float) -> None:
         """One pass that carries out the last observation's update and measures this one, then the small matrices."""
         state, rank = self._state, self._state.rank
-        update = state.update.to(state.rows)
+        self._update.copy_(state.update)
+        found = self._sweep(values, step, shrink)
         if state.due:
-            found = visit(self._tiles, values, lambda t, x: self._solve(t, x, update, step, shrink))
-            inner = 0.5 * (found[:rank, :rank] + found[:rank, :rank].mT)
-            state, cross, quadratic = replace(state, inner=inner), found[:rank, rank:], found[rank:, rank:]
+            inner, cross, quadratic = found[:rank, :rank], found[:rank, rank:], found[rank:, rank:]
+            inner = 0.5 * (inner + inner.mT)
         else:
-            found = visit(self._tiles, values, lambda t, x: self._hold(t, x, update, step, shrink))
-            cross, quadratic = found[:rank], found[rank:]
-        self._state = advance(state, cross, quadratic, step)
+            inner, cross, quadratic = state.inner, found[:rank], found[rank:]
+        self._state = advance(state, inner, cross, quadratic, step)
+        if state.start is not self._state.start:
+            self._cut()
 
-    def _solve(self, tile: Tile, values: Tensor, update: Tensor, step: float, shrink: float) -> Tensor:
-        """U, psi, the new deviations D, and [U; D] Psi^-1 [U; D]ᵀ, its last rows only when psi will be held."""
-        rank, lazy = self._state.rank, self._state.settings.refresh > 1
-        fresh, scaled = tile.fresh, tile.scaled[:rank]
-        multiply(update, tile.rows, out=fresh[:rank])
-        torch.mul(fresh[:rank], fresh[:rank], out=scaled)
-        torch.sum(scaled, 0, out=tile.noise)
-        _residual(tile.square, tile.noise, self._state.settings.floor, out=tile.noise, spare=tile.spare[0])
-        deviate(tile, values, step, shrink, out=fresh[rank:])
-        left = torch.div(fresh if lazy else fresh[:rank], tile.noise, out=tile.scaled[: rank + lazy * len(values)])
-        found = left.new_empty(len(left), len(fresh))
-        multiply(left, fresh.mT, out=found)
-        tile.rows.copy_(fresh)
-        return found
-
-    def _hold(self, tile: Tile, values: Tensor, update: Tensor, step: float, shrink: float) -> Tensor:
-        """U and the new deviations D under the psi there is, and [U; D] Psi^-1 Dᵀ."""
-        rank = self._state.rank
-        upper, lower = tile.rows[:rank], tile.rows[rank:]
-        keep, gain = float(update[0, 0]), update[:, rank:]
-        if len(values) == 1:
-            upper.addr_(gain[:, 0], lower[0], beta=keep)
-        else:
-            upper.addmm_(gain, lower, beta=keep)
-        deviate(tile, values, step, shrink, out=lower)
-        weighted = torch.div(lower, tile.noise, out=tile.scaled[: len(values)])
-        found = weighted.new_empty(len(tile.rows), len(values))
-        multiply(tile.rows, weighted.mT, out=found)
-        return found
+    def _sweep(self, values: Tensor, step: float, shrink: float) -> Tensor:
+        parts = zip(self._tiles, values.split(self._width, dim=1), strict=True)
+        if self._state.due:
+            self._measured.zero_()
+            for work, part in parts:
+                work.solve(part, step, shrink)
+            return self._measured.cpu()
+        keep = float(self._state.update[0, 0])
+        self._held.zero_()
+        for work, part in parts:
+            work.hold(part, keep, step, shrink)
+        return self._held.cpu()
 
     def _make_room(self, batch: int) -> None:
         """Carry out the waiting update and give the sheet ``batch`` rows for deviations."""
         state, rank = self._state, self._state.rank
-        rows = state.rows.new_zeros(rank + batch, state.rows.shape[1])
-        update = state.update.to(rows)
-        for tile, out in zip(self._tiles, rows.split(self._width, dim=1), strict=True):
-            out[:rank] = update @ tile.rows
+        rows = state.rows.new_zeros(rank + batch, len(state.mean))
+        self._update.copy_(state.update)
+        for work, out in zip(self._tiles, rows.split(self._width, dim=1), strict=True):
+            out[:rank] = work.grown()
         self._state = replace(state, rows=rows, update=unchanged(rank, batch))
         self._cut()
 
     def _cut(self) -> None:
+        """Bind the tiles and their products to the tensors of the state."""
         state = self._state
-        self._width = min(self._tile or tile_columns(state.rows, state.rank), len(state.mean))
-        self._tiles = cut(state.rows, state.mean, state.square, state.noise, state.rank, self._width)
+        rows, rank, height = state.rows, state.rank, len(state.rows)
+        self._width = min(self._tile or tile_columns(rows), len(state.mean))
+        self._update = rows.new_zeros(rank, height)
+        lazy, initial = state.settings.refresh > 1, state.start is not None
+        self._measured = rows.new_zeros(height if lazy else rank, height, dtype=torch.float64)
+        self._held = rows.new_zeros(rank if initial else height, height - rank, dtype=torch.float64)
+        tiles, squares = (
+            cut(rows, state.mean, state.noise, rank, self._width),
+            state.square.split(self._width),
+        )
+        starts = [None] * len(tiles) if state.start is None else state.start.split(self._width, dim=1)
+        update, measured, held, floor = self._update, self._measured, self._held, state.settings.floor
+        self._tiles = [
+            FactorTile(tile, square, start, update, measured, held, floor)
+            for tile, square, start in zip(tiles, squares, starts, strict=True)
+        ]
 
     def _whole(self) -> None:
         if self._torn:
             raise RuntimeError("an observation was cut short and left the stream torn: restore a checkpoint")
-
-
-def _residual(
-    square: Tensor, explained: Tensor, floor: float, out: Tensor | None = None, spare: Tensor | None = None
-) -> Tensor:
-    """psi = s - explained, at least ``floor`` times s; not zero even for a constant column."""
-    noise = torch.sub(square, explained, out=out)
-    if floor == 0.0:
-        return noise
-    tiny = square.new_tensor(torch.finfo(square.dtype).tiny * 1e8)
-    return torch.maximum(noise, torch.add(tiny, square, alpha=floor, out=spare), out=noise)

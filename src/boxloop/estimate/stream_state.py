@@ -2,6 +2,7 @@ r"""The small side of a stream: K x K matrices in float64, and how one observati
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -45,10 +46,10 @@ class StreamState(Tree):
         square: running mean of squared deviations s, (D,).
         noise: psi as the last E step used it, (D,).
         start: initial loadings while they are held beside the running A, (K, D), else None.
-        basis: B with :math:`A^\top = B U`, (K, K).
+        basis: B with :math:`A^\top = B U`, lower triangular, (K, K).
         latent: running mean of :math:`\Sigma + m m^\top` (paper: of :math:`m m^\top`), (K, K).
         turn: P with :math:`F^\top = P U`, (K, K).
-        inner: G, (K, K).
+        inner: G while psi is held, (K, K).
         update: what times ``rows`` makes the next U, (K, K + b).
         due: whether the next pass computes psi and G anew.
         count: observations so far; a mini-batch is one.
@@ -85,7 +86,7 @@ def unchanged(rank: int, batch: int) -> Tensor:
     return torch.eye(rank, rank + batch, dtype=torch.float64)
 
 
-def advance(state: StreamState, cross: Tensor, quadratic: Tensor | None, step: float) -> StreamState:
+def advance(state: StreamState, inner: Tensor, cross: Tensor, quadratic: Tensor, step: float) -> StreamState:
     r"""E step, running means and solve, as far as K x K matrices go.
 
     .. math:: \Sigma = (I + P G P^\top)^{-1}, \quad M = \Sigma P V, \quad
@@ -97,43 +98,53 @@ def advance(state: StreamState, cross: Tensor, quadratic: Tensor | None, step: f
     step calls :math:`L^{-1} z` the factors, so that H becomes I and B becomes :math:`L^{-1} B`.
 
     Args:
-        state: with G of the current U and psi in ``inner``.
+        state: as the last observation left it.
+        inner: G of the current U and psi, (K, K).
         cross: :math:`V = U \Psi^{-1} D^\top` for the new deviations D, (K, b).
-        quadratic: :math:`D \Psi^{-1} D^\top`, (b, b); needed when psi is held.
+        quadratic: :math:`D \Psi^{-1} D^\top`, (b, b); read only when psi is held.
         step: gamma.
     """
     rules, batch, turn = state.settings, cross.shape[1], state.turn
-    if not bool(torch.isfinite(cross).all() and torch.isfinite(state.inner).all()):
-        raise ConditionError("the noise variances left the positive numbers: the stream has diverged")
     eye = torch.eye(state.rank, dtype=torch.float64)
-    sigma = torch.cholesky_inverse(safe_cholesky(eye + turn @ state.inner @ turn.mT, "posterior precision"))
-    scores = sigma @ turn @ cross
-    fresh = scores @ scores.mT / batch
-    if rules.variant == "exact":
-        fresh = fresh + sigma
-    latent = (1.0 - step) * state.latent + step * fresh
-    gain = torch.linalg.solve(state.basis, scores) * (step / batch)
-    update = torch.cat([(1.0 - step) * eye, gain], dim=1)
+    sigma = posterior(turn @ inner @ turn.mT)
+    scores = sigma @ (turn @ cross)
+    if not math.isfinite(float(scores.sum())):
+        raise ConditionError("the posterior of the factors is not finite: the stream has diverged")
+    fresh = torch.addmm(sigma, scores, scores.mT, beta=float(rules.variant == "exact"), alpha=1.0 / batch)
+    latent = torch.lerp(state.latent, fresh, step)
+    gain = torch.linalg.solve_triangular(state.basis, scores, upper=False) * (step / batch)
+    update = torch.cat([eye * (1.0 - step), gain], dim=1)
     count = state.count + 1
     if count <= rules.warmup:
         return replace(state, latent=latent, update=update, count=count)
-    moment = latent if rules.variant == "exact" else sigma + latent
-    factor = safe_cholesky(moment, "second moment of the factors")
+    factor = safe_cholesky(latent if rules.variant == "exact" else latent + sigma, "moment of the factors")
     turned = torch.linalg.solve_triangular(factor, state.basis, upper=False)
     due = (count - rules.warmup - 1) % rules.refresh == 0
     if due:
-        update, basis, inner = turned @ update, eye if rules.expand else factor, state.inner
+        update, basis = turned @ update, eye if rules.expand else factor
     else:
-        basis, inner = turned if rules.expand else state.basis, _moved(state.inner, cross, quadratic, gain, step)
-    turn = basis if rules.expand else torch.cholesky_solve(basis, factor)
-    latent = eye if rules.expand else latent
-    return replace(
-        state, start=None, basis=basis, latent=latent, turn=turn, inner=inner, update=update, due=due, count=count
-    )
+        basis, inner = turned if rules.expand else state.basis, _moved(inner, cross, quadratic, gain, step)
+    if rules.expand:
+        latent, turn = eye, basis
+    else:
+        turn = torch.cholesky_solve(basis, factor)
+    state = replace(state, start=None, basis=basis, latent=latent, turn=turn)
+    return replace(state, inner=inner, update=update, due=due, count=count)
 
 
-def _moved(inner: Tensor, cross: Tensor, quadratic: Tensor | None, gain: Tensor, step: float) -> Tensor:
+def posterior(inner: Tensor) -> Tensor:
+    r""":math:`(I + F^\top \Psi^{-1} F)^{-1}`; rounding that makes the inner matrix indefinite is taken away."""
+    eye = torch.eye(len(inner), dtype=inner.dtype)
+    factor, failed = torch.linalg.cholesky_ex(eye + inner)
+    if failed:
+        values, vectors = torch.linalg.eigh(inner)
+        half = (vectors / (1.0 + values.clamp(min=0.0)).sqrt()).mT
+    else:
+        half = torch.linalg.solve_triangular(factor, eye, upper=False)
+    return torch.mm(half.mT, half)
+
+
+def _moved(inner: Tensor, cross: Tensor, quadratic: Tensor, gain: Tensor, step: float) -> Tensor:
     r"""G after U moves to :math:`(1 - \gamma) U + E D` while psi stays: no pass over D is needed."""
-    assert quadratic is not None
     keep, lean = 1.0 - step, gain @ cross.mT
     return keep * keep * inner + keep * (lean + lean.mT) + gain @ quadratic @ gain.mT

@@ -9,86 +9,130 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from boxloop.numeric import normal, safe_cholesky
 
-CACHE = 1 << 20
-"""Bytes that the rows of one tile may take on a CPU: the sheet's tile and two copies stay within L2 and L3."""
-SMALL_PRODUCT = 1_000_000
-"""Multiplications up to which OpenBLAS takes its kernels for small matrices, twice as fast on skinny ones."""
+CACHE = 3 << 19
+"""Bytes of one tile of the sheet on a CPU: it and two copies stay in the outer caches, and calls stay few."""
+SMALL_PRODUCT = 500_000
+"""Multiplications in one block of a skinny product: OpenBLAS is twice as fast while it takes it for a small one."""
 DEVICE_COLUMNS = 1 << 24
 """Columns of a tile on an accelerator: long enough to hide launches, short enough to bound temporaries."""
 
+Call = Callable[[], object]
 
-class Tile(NamedTuple):
-    """Views of one run of c columns, and scratch that all tiles share.
+
+@dataclass(frozen=True)
+class Tile:
+    """Views of one run of c columns, and scratch that all tiles share; made once, as updates are in place.
 
     Args:
-        rows: the sheet, (rank + b, c).
+        rows: the sheet, (rank + b, c); ``upper`` and ``lower`` are its two parts.
         mean: running mean, (c,).
-        square: running mean of squared deviations, (c,).
         noise: noise variance in use, (c,).
-        fresh: scratch shaped as ``rows``.
-        scaled: scratch, (max(rank, b), c).
-        spare: scratch, (2, c).
+        fresh: scratch shaped as ``rows``, with its two parts.
+        scaled: scratch shaped as ``rows``.
+        gap: scratch, (c,).
+        shift: scratch, (c,).
     """
 
     rows: Tensor
+    upper: Tensor
+    lower: Tensor
     mean: Tensor
-    square: Tensor
     noise: Tensor
     fresh: Tensor
+    fresh_upper: Tensor
+    fresh_lower: Tensor
     scaled: Tensor
-    spare: Tensor
+    gap: Tensor
+    shift: Tensor
 
 
-def tile_columns(rows: Tensor, rank: int) -> int:
-    """Columns a tile, from the size of the caches and of the products in it."""
+def tile_columns(rows: Tensor) -> int:
+    """Columns a tile, all tiles alike: as many as the cache allows."""
     height, columns = rows.shape
-    if rows.device.type != "cpu":
-        return min(columns, DEVICE_COLUMNS)
-    fitting = min(CACHE // (height * rows.element_size()), SMALL_PRODUCT // (height * rank), 8192)
-    return max(64, fitting // 64 * 64)
+    most = CACHE // (height * rows.element_size()) if rows.device.type == "cpu" else DEVICE_COLUMNS
+    even = math.ceil(columns / math.ceil(columns / max(most, 64)))
+    return min(columns, math.ceil(even / 64) * 64)
 
 
-def cut(rows: Tensor, mean: Tensor, square: Tensor, noise: Tensor, rank: int, width: int) -> list[Tile]:
-    """All tiles of a sheet, in order; made once, since every update is in place."""
-    height, columns = rows.shape
-    width = min(width, columns)
-    fresh = rows.new_zeros(height, width)
-    scaled = rows.new_zeros(max(rank, height - rank), width)
+def cut(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) -> list[Tile]:
+    """All tiles of a sheet, in order."""
+    fresh, scaled = (rows.new_zeros(len(rows), width) for _ in range(2))
     spare = rows.new_zeros(2, width)
     tiles = []
-    for start in range(0, columns, width):
-        at = slice(start, min(start + width, columns))
-        c = at.stop - at.start
-        views = rows[:, at], mean[at], square[at], noise[at]
-        tiles.append(Tile(*views, fresh[:, :c], scaled[:, :c], spare[:, :c]))
+    for first in range(0, len(mean), width):
+        at = slice(first, min(first + width, len(mean)))
+        part, c = rows[:, at], at.stop - at.start
+        new = fresh[:, :c]
+        long = part, part[:rank], part[rank:], mean[at], noise[at]
+        tiles.append(Tile(*long, new, new[:rank], new[rank:], scaled[:, :c], spare[0, :c], spare[1, :c]))
     return tiles
 
 
-def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """``out = left @ right``; on a CPU through NumPy's BLAS, which is faster on skinny products."""
-    if out.device.type == "cpu":
-        np.matmul(left.numpy(), right.numpy(), out=out.numpy())
-    else:
-        torch.mm(left, right, out=out)
+def spread(small: Tensor, rows: Tensor, out: Tensor) -> Call:
+    """A call that sets ``out = small @ rows``, (p, q) by (q, c), from what the three hold when it runs."""
+    if out.device.type != "cpu":
+        return lambda: torch.mm(small, rows, out=out)
+    block = _block(small.numel())
+    left = small.numpy()
+    pairs = list(zip(_blocks(rows, block), _blocks(out, block), strict=True))
+
+    def run() -> None:
+        for right, result in pairs:
+            np.matmul(left, right, out=result)
+
+    return run
+
+
+def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
+    """A call that adds ``left @ right.mT``, (p, c) by (c, q), to ``total`` in float64."""
+    if left.device.type != "cpu":
+        return lambda: total.add_(left @ right.mT)
+    block = _block(total.numel())
+    pairs = list(zip(_blocks(left, block), _blocks(right, block), strict=True))
+    parts = [np.empty((len(a), *total.shape), a.dtype) for a, _ in pairs]
+    result = total.numpy()
+
+    def run() -> None:
+        for (a, b), part in zip(pairs, parts, strict=True):
+            np.matmul(a, b.transpose(0, 2, 1), out=part)
+            np.add(result, part.sum(0, dtype=np.float64), out=result)
+
+    return run
+
+
+def _block(entries: int) -> int:
+    return max(64, min(4096, SMALL_PRODUCT // entries // 64 * 64))
+
+
+def _blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
+    """(p, c) as stacks (n, p, block) of views, and a last one for what is left over."""
+    array = rows.numpy()
+    whole = array.shape[1] // block * block
+    stacks = []
+    if whole:
+        stacks.append(array[:, :whole].reshape(len(array), -1, block).transpose(1, 0, 2))
+    if whole < array.shape[1]:
+        stacks.append(array[None, :, whole:])
+    return stacks
 
 
 def deviate(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor) -> None:
-    r"""Move the mean and the mean square by ``step`` and leave the deviations of ``values`` in ``out``.
+    r"""Move the mean by ``step`` and leave the deviations of ``values`` in ``out``.
 
-    .. math:: e = \bar x - c_{t-1}, \quad c_t = c_{t-1} + \gamma e, \quad d_i = x_i - \bar x + \kappa e, \quad
-              s_t = (1 - \gamma) s_{t-1} + \frac{\gamma}{b} \sum_i d_i^2
+    .. math:: e = \bar x - c_{t-1}, \qquad c_t = c_{t-1} + \gamma e, \qquad d_i = x_i - \bar x + \kappa e
 
-    With :math:`\kappa = \sqrt{1 - \gamma}`, s is the variance of all values seen, weighted by the steps, about
-    their own mean; :math:`\kappa = 1 - \gamma` is the deviation from the mean after its update (document 004,
-    Algorithms 1 and 2, lines 5 and 6).
+    With :math:`\kappa = \sqrt{1 - \gamma}` the running mean of :math:`d d^\top` is the covariance of all values
+    seen, weighted by the steps, about their own mean; :math:`\kappa = 1 - \gamma` is the deviation from the mean
+    after its update (document 004, Algorithms 1 and 2, lines 5 and 6).
 
     Args:
         tile: the columns at work.
@@ -97,22 +141,16 @@ def deviate(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor)
         shrink: kappa.
         out: receives the deviations, (b, c).
     """
-    if len(values) == 1:
+    if values.shape[0] == 1:
         torch.sub(values, tile.mean, out=out)
         tile.mean.add_(out[0], alpha=step)
         out.mul_(shrink)
-        tile.square.mul_(1.0 - step).addcmul_(out[0], out[0], value=step)
         return
-    gap, shift = tile.spare[0], tile.spare[1]
-    torch.mean(values, 0, out=gap)
-    gap.sub_(tile.mean)
-    torch.add(tile.mean, gap, alpha=1.0 - shrink, out=shift)
-    torch.sub(values, shift, out=out)
-    tile.mean.add_(gap, alpha=step)
-    squares = tile.scaled[: len(out)]
-    torch.mul(out, out, out=squares)
-    torch.sum(squares, 0, out=gap)
-    tile.square.mul_(1.0 - step).add_(gap, alpha=step / len(out))
+    torch.mean(values, 0, out=tile.gap)
+    tile.gap.sub_(tile.mean)
+    torch.add(tile.mean, tile.gap, alpha=1.0 - shrink, out=tile.shift)
+    torch.sub(values, tile.shift, out=out)
+    tile.mean.add_(tile.gap, alpha=step)
 
 
 def checked(values: Tensor, columns: int, like: Tensor) -> Tensor:
@@ -139,21 +177,13 @@ def orthonormal(rank: int, columns: int, stream: Generator, like: Tensor) -> Ten
     so well conditioned that this loses nothing, and it needs no second D x K matrix.
     """
     rows = normal((rank, columns), stream, like.dtype).to(like.device)
-    tiles = rows.split(tile_columns(rows, rank), dim=1)
-    gram = sum((t.double() @ t.double().mT for t in tiles), start=rows.new_zeros(rank, rank).double())
+    tiles = rows.split(tile_columns(rows), dim=1)
+    gram = torch.zeros(rank, rank, dtype=torch.float64, device=like.device)
+    for tile in tiles:
+        gram += tile.double() @ tile.double().mT
     factor = safe_cholesky(gram.cpu(), "Gram matrix")
-    inverse = torch.linalg.solve_triangular(factor, torch.eye(rank).double(), upper=False)
-    inverse = inverse.to(like)
+    eye = torch.eye(rank, dtype=torch.float64)
+    inverse = torch.linalg.solve_triangular(factor, eye, upper=False).to(like)
     for tile in tiles:
         tile.copy_(inverse @ tile)
     return rows
-
-
-def visit(tiles: list[Tile], values: Tensor, work: Callable[[Tile, Tensor], Tensor]) -> Tensor:
-    """Sum of ``work(tile, values of its columns)`` over all tiles, in float64 on the CPU, in order."""
-    parts = zip(tiles, values.split(tiles[0].mean.shape[0], dim=1), strict=True)
-    first, *rest = parts
-    total = work(*first).double()
-    for tile, part in rest:
-        total += work(tile, part)
-    return total.cpu()
