@@ -13,11 +13,12 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, identity_frame, summarise_moments, survey
+from boxloop.data import ArraySource, Frame, Standardised, identity_frame, shuffled, summarise_moments, survey
 from boxloop.estimate.em import EMState, em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.start import AUTO, PARTITIONS, Sample, start_mixture
+from boxloop.estimate.worries import worries
 from boxloop.laws.family import Family
 from boxloop.models import FactorModel, Mixture, PrincipalModel
 from boxloop.models.linear import LinearGaussian
@@ -55,12 +56,13 @@ class Fit(Generic[M]):
 
 def coordinates(source: Source, kind: Coordinates) -> Frame:
     """Survey the rows: a scale for each column, one for all, or none at all."""
-    if kind == "none":
-        return identity_frame(source)
-    frame = survey(source)
-    for name, seen in zip(source.names, frame.observed.tolist(), strict=True):
-        if seen == 0:
+    frame = identity_frame(source) if kind == "none" else survey(source)
+    scale = frame.scale.tolist()
+    for name, seen, spread in zip(source.names, frame.observed.tolist(), scale, strict=True):
+        if seen <= 0.0:
             raise ValueError(f"column {name!r} has no observed value")
+        if not spread < float("inf"):
+            raise ValueError(f"column {name!r} holds values so large that their squares overflow: rescale it")
     if kind == "common":
         free = frame.scale[~frame.constant]
         common = free.square().mean().sqrt() if len(free) else frame.scale.new_ones(())
@@ -108,11 +110,12 @@ def fit_mixture(
         source: rows in the data's coordinates.
         template: k members of the family; their values only fix shapes and floors.
         kind: which coordinates the family may be fitted in.
-        generator: for the starts.
+        generator: for the starts, and the order of the rows where they come in mini-batches.
         plan: how long to iterate.
         starts: names from :data:`boxloop.estimate.start.PARTITIONS`, raced against each other.
         start: a model to start from instead, in the data's coordinates.
     """
+    source = source if plan.engine == "em" else shuffled(source, generator)
     frame = coordinates(source, kind)
     standard = Standardised(source, frame, plan.dtype) if kind != "none" else source
     cut = False
@@ -133,7 +136,7 @@ def fit_mixture(
         frame,
         outcome,
         _level(best, source, frame),
-        _worries(best.family.floored(), "component", frame, source.names, outcome),
+        worries(best, frame, source.names, outcome),
     )
 
 
@@ -174,12 +177,13 @@ def fit_linear(
         k: number of factors.
         model: :class:`FactorModel` or :class:`PrincipalModel`.
         kind: which coordinates the model may be fitted in.
-        generator: for the sample that starts a fit with missing values.
+        generator: for the sample that starts a fit with missing values, and the order of mini-batches.
         plan: how long to iterate.
         floor: smallest noise variance, relative to the scale of the coordinates.
         start: a model to start from, in the data's coordinates.
         exact: use the closed form where there is one.
     """
+    source = source if plan.engine == "em" else shuffled(source, generator)
     frame = coordinates(source, kind)
     standard: Source = Standardised(source, frame, plan.dtype)
     summarised = plan.engine == "em" and not frame.missing and source.n_columns <= MOMENT_COLUMNS
@@ -198,8 +202,14 @@ def fit_linear(
     else:
         outcome = plan.run(standard, first, generator)
     best = outcome.state.best.canonical()
-    worries = _worries(best.floored(), "column", frame, source.names, outcome)
-    return Fit(from_standard(best, frame, kind), best, frame, outcome, _level(best, source, frame), worries)
+    return Fit(
+        from_standard(best, frame, kind),
+        best,
+        frame,
+        outcome,
+        _level(best, source, frame),
+        worries(best, frame, source.names, outcome),
+    )
 
 
 def _sample_moments(source: Source, size: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -243,23 +253,3 @@ def _level(model: Any, source: Source, frame: Frame) -> float:
     probe = next(iter(source.chunks(1)))
     extra = 0.0 if model.log_base(probe[0]) is None else float(source.reduce(base).total)
     return (extra - frame.log_volume) / frame.weight
-
-
-def _worries(
-    floored: Tensor, what: str, frame: Frame, names: tuple[str, ...], outcome: Outcome[Any]
-) -> tuple[str, ...]:
-    found = []
-    constant = [names[j] for j in torch.nonzero(frame.constant)[:, 0].tolist()]
-    if constant:
-        found.append(f"constant column(s) {', '.join(map(repr, constant))}: their variance is held at the floor")
-    low = torch.nonzero(floored)[:, 0].tolist()
-    if low:
-        label = ", ".join(repr(names[j]) if what == "column" else str(j) for j in low[:10])
-        found.append(
-            f"the variance of {what}(s) {label} is held at the floor; the data do not determine it "
-            "(too few rows, duplicate rows or collinear columns)"
-        )
-    found.extend(outcome.events)
-    return tuple(found)
-
-

@@ -68,7 +68,7 @@ class LatentEstimator(BaseEstimator):
                 reset=reset,
                 dtype=[np.float64, np.float32],
                 accept_sparse="csr" if self._sparse else False,
-                ensure_all_finite="allow-nan",
+                ensure_all_finite=False,  # the source refuses infinite values, and names their column
             )
             named = getattr(self, "feature_names_in_", None)
             source = open_source(X, sample_weight, None if named is None else list(named))
@@ -77,7 +77,9 @@ class LatentEstimator(BaseEstimator):
     def _match(self, names: tuple[str, ...], reset: bool) -> None:
         if reset:
             self.n_features_in_ = len(names)
-            self.feature_names_in_ = np.asarray(names, dtype=object)
+            vars(self).pop("feature_names_in_", None)
+            if names != tuple(f"x{j}" for j in range(len(names))):  # what a table without names calls its columns
+                self.feature_names_in_ = np.asarray(names, dtype=object)
             return
         known = tuple(getattr(self, "feature_names_in_", names))
         if len(names) != self.n_features_in_ or known != names:

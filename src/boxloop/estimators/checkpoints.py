@@ -23,8 +23,8 @@ from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.types import Source
 
 STATES = {c.__name__: c for c in (EMState, OnlineState, AscentState, Running, Sums, PooledSums, LinearStatistics)}
-IGNORED = ("verbose", "checkpoint", "max_iter", "warm_start")
-"""Parameters that do not change the trajectory, only how far it goes or who watches."""
+IGNORED = ("verbose", "checkpoint", "warm_start")
+"""Parameters that do not change the trajectory, only who watches."""
 
 
 def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
@@ -38,6 +38,8 @@ def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
 
 def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
     params = {k: _plain(v) for k, v in estimator.get_params(deep=False).items() if k not in IGNORED}
+    if estimator.method != "online":  # there the length of the fit decides where averaging begins
+        del params["max_iter"]
     first, weight = next(iter(source.chunks(256)))
     dense = first.to_dense() if first.layout != torch.strided else first
     digest = hashlib.sha256(np.ascontiguousarray(dense.cpu().numpy()).tobytes())

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
 from boxloop.data import moment_source
 from boxloop.estimate.fit import Fit, fit_linear
@@ -43,6 +43,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         k = self._n_latent(source.n_columns)
         if k > source.n_columns:
             raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
+        _check_rows(k, source.n_rows)
         return fit_linear(
             source,
             k,
@@ -85,18 +86,21 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         Returns:
             The estimator itself: the same fit as to any rows with these moments.
         """
-        matrix = np.asarray(covariance, dtype=np.float64)
+        names = _get_feature_names(covariance)
+        matrix = np.array(covariance, dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"a covariance must be square, got shape {matrix.shape}")
-        if not np.isfinite(matrix).all() or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12):
+        size = np.abs(matrix).max()
+        if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12 * size):
             raise ValueError("a covariance must be finite and symmetric")
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, got {n_samples}")
-        centre = np.zeros(len(matrix)) if mean is None else np.asarray(mean, dtype=np.float64)
-        device = pick_device(self.device)
-        source = moment_source(
-            torch.from_numpy(centre).to(device), torch.from_numpy(matrix).to(device), n_samples
-        )
+        _check_rows(self._n_latent(len(matrix)), n_samples)
+        centre = np.zeros(len(matrix)) if mean is None else np.array(mean, dtype=np.float64)
+        if centre.shape != matrix.shape[:1] or not np.isfinite(centre).all():
+            raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
+        moments = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
+        source = moment_source(*moments, n_samples, None if names is None else tuple(map(str, names)))
         return self._run(source, None)
 
     def _publish(self, model: Any) -> None:
@@ -146,3 +150,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
 
     def _names(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))
+
+
+def _check_rows(k: int, n_rows: float) -> None:
+    if n_rows < k:
+        raise ValueError(f"n_components={k} must not exceed the number of samples: there are {n_rows:g} rows")
