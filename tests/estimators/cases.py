@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -116,3 +117,11 @@ def assert_same(one: Any, other: Any, rtol: float = 1e-10, atol: float = 1e-12) 
     """Two fitted estimators have the same parameters."""
     for name, value in parameters(one).items():
         np.testing.assert_allclose(parameters(other)[name], value, rtol=rtol, atol=atol, err_msg=name)
+
+
+def told(estimator: Any, X: Any, **more: Any) -> tuple[Any, list[str]]:
+    """The estimator, fitted, and what it warned of."""
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        estimator.fit(X, **more)
+    return estimator, [str(w.message) for w in record]

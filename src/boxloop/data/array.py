@@ -77,6 +77,12 @@ class ArraySource:
         for start in range(0, self.n_rows, step):
             yield self.rows[start : start + step], weight[start : start + step]
 
+    def taken(self, order: Tensor) -> ArraySource:
+        """The rows at ``order``."""
+        return ArraySource(
+            self.rows[order], None if self.weight is None else self.weight[order], self.columns
+        )
+
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
         """Sum ``function(rows, weight)`` over all tiles."""
         return total(function, self.chunks())

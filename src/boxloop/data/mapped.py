@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from boxloop.data.array import ArraySource, total
+from boxloop.data.sparse import SparseSource
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -80,7 +81,8 @@ def within(source: Source, low: float, high: float, what: str) -> Source:
             dense = rows.to_dense() if rows.layout != torch.strided else rows
             bad = torch.nonzero((dense < low) | (dense > high))[0]
             name, value = source.names[int(bad[1])], float(dense[bad[0], bad[1]])
-            raise ValueError(f"Negative values in data passed to {what}: column {name!r} holds {value:g}")
+            fault = "Negative values" if value < 0.0 else f"Values outside [{low:g}, {high:g}]"
+            raise ValueError(f"{fault} in data passed to {what}: column {name!r} holds {value:g}")
         return rows
 
     return Mapped(source, check)
@@ -88,8 +90,9 @@ def within(source: Source, low: float, high: float, what: str) -> Source:
 
 def shuffled(source: Source, generator: torch.Generator) -> Source:
     """Rows in random order, where they are in memory; a stream is taken to be in random order already."""
-    if not isinstance(source, ArraySource):
+    if isinstance(source, Mapped):
+        return replace(source, source=shuffled(source.source, generator))
+    if not isinstance(source, ArraySource | SparseSource):
         return source
     order = torch.randperm(source.n_rows, generator=generator, device=generator.device).to(source.rows.device)
-    weight = None if source.weight is None else source.weight[order]
-    return ArraySource(source.rows[order], weight, source.columns)
+    return source.taken(order)

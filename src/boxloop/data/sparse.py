@@ -66,6 +66,16 @@ class SparseSource:
             shape = (tile.shape[0] - 1, self.n_columns)
             yield csr_tensor(tile - a, column[a:b], value[a:b], shape), weight[start : start + step]
 
+    def taken(self, order: Tensor) -> SparseSource:
+        """The rows at ``order``."""
+        ends, column, value = self.rows.crow_indices(), self.rows.col_indices(), self.rows.values()
+        size = ends.diff()[order]
+        moved = torch.cat([ends.new_zeros(1), size.cumsum(0).to(ends.dtype)])
+        place = torch.arange(int(moved[-1]), device=ends.device)
+        place += (ends[:-1][order] - moved[:-1]).repeat_interleave(size)
+        rows = csr_tensor(moved, column[place], value[place], (len(order), self.n_columns))
+        return SparseSource(rows, None if self.weight is None else self.weight[order], self.columns)
+
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
         """Sum ``function(rows, weight)`` over all tiles."""
         return total(function, self.chunks())

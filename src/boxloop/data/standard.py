@@ -95,16 +95,19 @@ def identity_frame(source: Source) -> Frame:
     @dataclass(frozen=True)
     class Seen(Tree):
         weight: Tensor
-        missing: Tensor
+        absent: Tensor
 
     def count(rows: Tensor, weight: Tensor) -> Seen:
         values = rows.values() if rows.layout != torch.strided else rows
-        return Seen(weight.sum(), torch.isnan(values).any().to(torch.float64))
+        if not bool(torch.isnan(values.sum())):
+            return Seen(weight.sum(), weight.new_zeros(rows.shape[1]))
+        dense = rows.to_dense() if rows.layout != torch.strided else rows
+        return Seen(weight.sum(), torch.isnan(dense).to(weight.dtype).mT @ weight)
 
     seen = source.reduce(count)
-    d = source.n_columns
-    one = torch.ones(d, dtype=torch.float64, device=seen.weight.device)
-    return Frame(one * 0, one, one * seen.weight, float(seen.weight), one < 0, bool(seen.missing))
+    one = torch.ones_like(seen.absent)
+    observed = seen.weight - seen.absent
+    return Frame(one * 0, one, observed, float(seen.weight), one < 0, bool((seen.absent > 0).any()))
 
 
 @dataclass(frozen=True)

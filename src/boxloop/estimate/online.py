@@ -94,8 +94,14 @@ class Batches:
         self._position, self._iterator = 0, self.source.chunks(self.size)
 
     def __call__(self, t: int) -> Batch:
-        """The batch of update t = 0, 1, ..."""
-        place = t % self.per_epoch
+        """The batch of update t = 0, 1, ...; one without weight gives way to the next."""
+        for place in range(t, t + self.per_epoch):
+            rows, weight = self._read(place % self.per_epoch)
+            if bool(weight.any()):
+                return rows, weight
+        raise ValueError("the weights are all zero")
+
+    def _read(self, place: int) -> Batch:
         if place < self._position:
             self._rewind()
         for _ in range(place - self._position):

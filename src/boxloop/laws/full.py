@@ -81,8 +81,11 @@ class FullGaussian(Tree):
 
     @cached_property
     def _quadratic(self) -> bool:
-        d = self.mean.shape[1]
-        return d <= QUADRATIC_COLUMNS and float(self.whitener.detach().abs().max()) ** 2 < QUADRATIC_CONDITION
+        if self.mean.shape[1] > QUADRATIC_COLUMNS:
+            return False
+        whitener, mean = self.whitener.detach(), self.mean.detach()
+        steep, far = whitener.abs().max(), (whitener @ mean[..., None]).abs().max()
+        return float(torch.maximum(steep, far)) ** 2 < QUADRATIC_CONDITION
 
     def view(self, rows: Tensor) -> QuadraticView | WhitenedView | PatternView:
         """Features of a tile, by the method that suits the columns, the precision and the gaps."""

@@ -29,9 +29,12 @@ class _AxisGaussian(ProductFamily):
         return self.variance.expand_as(self.mean)
 
     def careful(self, columns: Tensor) -> CentredView | None:
-        """About the means in float32, and where a member is narrow."""
-        if columns.dtype == torch.float64 and float(self.variance.detach().min()) * QUADRATIC_CONDITION > 1.0:
-            return None
+        """About the means in float32, and where a member is narrow or far from the origin."""
+        if columns.dtype == torch.float64:
+            variance, mean = self.variance.detach(), self.mean.detach()
+            worst = torch.maximum(1.0 / variance.min(), (mean.square() / variance).max())
+            if float(worst) < QUADRATIC_CONDITION:
+                return None
         return CentredView(self.mean, self._variances(), columns)
 
     def statistics_of(self, columns: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 from boxloop.tree import Tree
 
 QUADRATIC_CONDITION = 1e5
-"""Largest precision, in standard coordinates, at which squares about the origin keep enough digits in float64."""
+"""Where squares about the origin keep enough digits in float64: largest precision of a member, and largest square
+of its mean in units of its own deviation. The first speaks of standard coordinates, the second of any others."""
 
 
 @dataclass(frozen=True)

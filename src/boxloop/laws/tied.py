@@ -56,7 +56,9 @@ class TiedGaussian(Tree):
     @cached_property
     def narrow(self) -> bool:
         """Whether squares about the origin would lose digits."""
-        return float(self.whitener.detach().abs().max()) ** 2 >= QUADRATIC_CONDITION
+        whitener, mean = self.whitener.detach(), self.mean.detach()
+        steep, far = whitener.abs().max(), (mean @ whitener.mT).abs().max()
+        return float(torch.maximum(steep, far)) ** 2 >= QUADRATIC_CONDITION
 
     @cached_property
     def log_constant(self) -> Tensor:
