@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame, Standardised, identity_frame, shuffled, summarise_moments, survey
-from boxloop.estimate.em import EMState, em
+from boxloop.estimate.em import EMState, accelerated_em, em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.start import AUTO, PARTITIONS, Sample, start_mixture
@@ -151,8 +151,9 @@ def _raced(
     models = [start_mixture(template, k, sample, PARTITIONS[name](sample, k, generator)) for name in names]
     if len(models) == 1:
         return models[0], False
-    heat = race(em(ArraySource(sample.rows, sample.weight)), [EMState(m) for m in models], tol=plan.tol)
-    return heat[0].state.model, any(outcome.interrupted for outcome in heat)
+    rows = ArraySource(sample.rows, sample.weight)
+    heat = race(accelerated_em(rows), [EMState(m) for m in models], rounds=10, tol=min(plan.tol, 1e-4))
+    return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 
 
 def fit_linear(

@@ -2,8 +2,8 @@ r"""Where EM starts.
 
 A start is a partition of a sample of rows into k groups, turned into a model by one M step. k-means cuts space into
 round cells, so on long or overlapping clusters it starts EM in the wrong basin and the likelihood never tells. The
-remedy is several kinds of partition (plain, whitened, on random whitened projections), a short race between them,
-and the likelihood as judge.
+remedy is several kinds of partition (plain, whitened, along directions of least Gaussian shape, on random
+projections), a short race between them, and the likelihood as judge.
 
 Every start is a function of the *distribution* of the sample: duplicate rows are merged into weights first, so that
 integer weights and repeated rows give the same start.
@@ -149,16 +149,7 @@ PARTITIONS: dict[str, Partition] = {
     "random": random_shares,
 }
 
-AUTO = (
-    "kmeans",
-    "whitened",
-    "k-means++",
-    "projection",
-    "projection",
-    "projection",
-    "random_from_data",
-    "projection",
-)
+AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "pursuit", "pursuit", "projection", "random_from_data")
 """The line-up of ``init_params="auto"``, most useful first."""
 
 

@@ -62,7 +62,7 @@ class BernoulliMixture(CountMixture):
         n_components: int = 1,
         *,
         binarize: float | None = 0.0,
-        tol: float = 1e-3,
+        tol: float = 1e-4,
         max_iter: int = 100,
         n_init: int = 1,
         init_params: str = "auto",

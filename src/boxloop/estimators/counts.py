@@ -19,7 +19,7 @@ class CountMixture(MixtureEstimator):
         self,
         n_components: int = 1,
         *,
-        tol: float = 1e-3,
+        tol: float = 1e-4,
         max_iter: int = 100,
         n_init: int = 1,
         init_params: str = "auto",

@@ -37,7 +37,7 @@ class GaussianMixture(MixtureEstimator):
         reg_covar: smallest variance, relative to that of a column.
         max_iter: most EM rounds; passes over the rows for the other methods.
         n_init: how many times the line-up of starts is repeated.
-        init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``projection``,
+        init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``pursuit``, ``projection``,
             ``k-means++``, ``random_from_data``, ``random``.
         weights_init: starting weights, (k,).
         means_init: starting means, (k, d).
@@ -91,7 +91,7 @@ class GaussianMixture(MixtureEstimator):
         n_components: int = 1,
         *,
         covariance_type: str = "full",
-        tol: float = 1e-3,
+        tol: float = 1e-4,
         reg_covar: float = 1e-6,
         max_iter: int = 100,
         n_init: int = 1,

@@ -66,7 +66,7 @@ class MultinomialMixture(CountMixture):
         n_components: int = 1,
         *,
         total: int = 100,
-        tol: float = 1e-3,
+        tol: float = 1e-4,
         max_iter: int = 100,
         n_init: int = 1,
         init_params: str = "auto",
