@@ -81,6 +81,6 @@ def _show(report: Any) -> None:
         table.add_column(heading)
     for f in report.findings:
         ours = f.ours if f.error is None else f"{f.ours} ± {f.error:.2g}"
-        colour = "red" if f.verdict == "not reproduced" else "green"
+        colour = "red" if f.verdict in ("not reproduced", "target missed") else "green"
         table.add_row(f.claim, f.paper, ours, f"[{colour}]{f.verdict}[/{colour}]", f.reason)
     Console().print(table)

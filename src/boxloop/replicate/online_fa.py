@@ -15,7 +15,7 @@ from torch import Tensor
 
 from boxloop.data.synthetic import FactorProblem, factor_problem
 from boxloop.estimate.stream import FactorStream
-from boxloop.estimate.stream_ascent import GradientStream
+from boxloop.estimate.stream_gradient import GradientStream
 from boxloop.estimators import FactorAnalysis, FitWarning
 from boxloop.numeric import generator
 from boxloop.numeric.distance import relative_error, wasserstein
@@ -30,21 +30,21 @@ LIKELIHOOD, PEER, DIAGONAL = "maximum likelihood", "scikit-learn, randomised", "
 
 @dataclass(frozen=True)
 class Size:
-    """How much to run."""
+    """How much to run: shapes as (columns, top of the spectrum, seeds), lengths of the stream."""
 
-    shapes: tuple[tuple[int, float], ...]
+    shapes: tuple[tuple[int, float, int], ...]
     lengths: tuple[int, ...]
-    seeds: int
     peer_seeds: int
 
 
-QUICK = Size(((100, 1000.0),), (100, 1000, 5000), 3, 1)
+QUICK = Size(((100, 1000.0, 2),), (100, 1000, 3000), 1)
 FULL = Size(
-    tuple((d, top) for top in (10.0, 100.0, 1000.0) for d in (100, 1000)),
+    ((100, 10.0, 10), (1000, 10.0, 3), (100, 100.0, 10), (1000, 100.0, 3), (100, 1000.0, 20), (1000, 1000.0, 3)),
     (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000),
-    10,
     3,
 )
+MILESTONES = (100, 1000, 3000, 10_000, 100_000)
+"""Lengths at which the batch methods, which start anew each time, are run."""
 
 Point = tuple[str, int, Tensor]
 
@@ -53,7 +53,7 @@ def document_paths(rows: Tensor, lengths: tuple[int, ...], seed: int) -> Iterato
     """Both algorithms of the document, one vector at a time, with its start, warm-up and learning rate."""
     d = rows.shape[1]
     em = FactorStream.start(d, FACTORS, generator(seed), dtype=torch.float64, warmup=100, variant="paper")
-    sga = GradientStream.start(d, FACTORS, generator(seed), dtype=torch.float64, warmup=100, rate=0.001)
+    sga = GradientStream.start(d, FACTORS, generator(seed), dtype=torch.float64, warmup=100, variant="paper")
     for t, row in enumerate(rows, start=1):
         em.observe(row)
         sga.observe(row)
@@ -74,13 +74,13 @@ def our_paths(rows: Tensor, lengths: tuple[int, ...], seed: int) -> Iterator[Poi
                 yield OURS, stop, torch.from_numpy(anytime.get_covariance())
         known = FactorAnalysis(FACTORS, random_state=seed, method="online", max_iter=1, batch_size=BATCH)
         for t in lengths:
-            if t >= 1000:
+            if t >= 1000 and t in MILESTONES:
                 yield OURS_KNOWN, t, torch.from_numpy(known.fit(table[:t]).get_covariance())
 
 
 def reference_lines(rows: Tensor, lengths: tuple[int, ...], seed: int, with_peer: bool) -> Iterator[Point]:
     """Converged maximum likelihood, scikit-learn's default, and the variances alone."""
-    for t in lengths:
+    for t in (length for length in lengths if length in MILESTONES):
         table = rows[:t].numpy()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # few rows: floors are reached, and the peer stops early by design
@@ -109,7 +109,7 @@ def experiment(options: Options) -> Report:
     """Run the grid of shapes, lengths and seeds."""
     size = QUICK if options.quick else FULL
     curves: dict[str, dict[str, dict[int, list[tuple[float, float]]]]] = {}
-    jobs = [(d, top, s) for d, top in size.shapes for s in range(size.seeds)]
+    jobs = [(d, top, s) for d, top, seeds in size.shapes for s in range(seeds)]
     for done, (d, top, s) in enumerate(jobs):
         options.progress(done, len(jobs), f"D = {d}, spectrum [1, {top:g}], seed {s}")
         panel = curves.setdefault(f"D = {d}, spectrum [1, {top:g}]", {})
@@ -120,7 +120,8 @@ def experiment(options: Options) -> Report:
         "frobenius": panels(curves, 0, "relative error of the covariance"),
         "wasserstein": panels(curves, 1, "2-Wasserstein distance"),
     }
-    settings = {"factors": FACTORS, "seeds": size.seeds, "longest stream": max(size.lengths), "first seed": options.seed}
+    seeds = {f"D = {d}, [1, {top:g}]": count for d, top, count in size.shapes}
+    settings = {"factors": FACTORS, "seeds": seeds, "longest stream": max(size.lengths), "first seed": options.seed}
     return Report("online-fa", "Online factor analysis", settings, findings, _plain(curves), figures)
 
 
@@ -157,7 +158,7 @@ def judge(name: str, panel: dict[str, dict[int, list[tuple[float, float]]]], las
             "not in the document",
             f"median {median(at[OURS]):.4f}, worst {max(at[OURS]):.4f}; known length {median(at[OURS_KNOWN]):.4f}",
             _error(at[OURS]),
-            _verdict(min(ratio, best) < 1.2),
+            "target met" if max(ratio, best) < 1.2 and max(at[OURS]) < 2.03 * median(at[LIKELIHOOD]) else "target missed",
             f"{ratio:.2f} and {best:.2f} times maximum likelihood ({median(at[LIKELIHOOD]):.4f}); variances alone "
             f"give {median(at[DIAGONAL]):.3f}.",
         ),
