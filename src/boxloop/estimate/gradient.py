@@ -100,7 +100,7 @@ def gradient_ascent(
             move = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
         with torch.no_grad():
             model = state.model.with_free(unflatten(point.detach() + rate(t) * move, free))
-        return Round(AscentState(model, first, second, t), float(objective))
+        return Round(AscentState(model, first, second, t), float(objective.detach()))
 
     return step
 
