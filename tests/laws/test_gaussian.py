@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -200,6 +201,23 @@ def test_a_floor_binds_only_where_it_must(build: Builder) -> None:
         stuck.covariance().diagonal(), torch.full((K, D), floor, dtype=torch.float64), rtol=1e-6, atol=0
     )
     assert bool(torch.isfinite(stuck.log_prob(point)).all())
+
+
+@EVERY
+def test_there_is_no_floor_unless_one_is_given(build: Builder) -> None:
+    law = build(1e-3, 0.0)
+    rows, own = rows_of(law), torch.arange(K).repeat_interleave(N // K)
+    share = (own == torch.arange(K)[:, None]).double()
+    fitted = law.fitted(law.view(rows).summarise(share))
+    apart = rows - fitted.mean[own]
+    variance = torch.stack([apart[own == k].square().mean(0) for k in range(K)])
+    if build is tied:
+        variance = variance.mean(0, keepdim=True).expand(K, D)
+    if build is spherical:
+        variance = variance.mean(1, keepdim=True).expand(K, D)
+    assert_close(fitted.covariance().diagonal(), variance, rtol=1e-6, atol=0)
+    just_above = replace(fitted, floor=0.5 * float(torch.linalg.eigvalsh(fitted.covariance().dense()).min()))
+    assert not bool(just_above.floored().any())
 
 
 def test_a_spherical_law_refuses_columns_of_different_scale() -> None:
