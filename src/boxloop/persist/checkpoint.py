@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.persist.container import ModelFileError
+from boxloop.persist.container import ModelFileError, read_container
 from boxloop.persist.files import load_tree, save_tree
 from boxloop.run import Outcome, Progress
 from boxloop.tree import Tree
@@ -142,6 +142,15 @@ def read_checkpoint(
         converged=checkpoint.converged,
         excused=checkpoint.excused,
     )
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says that it is a checkpoint; false for one that cannot be read."""
+    try:
+        tree = read_container(path).document.get("tree")
+    except ModelFileError:
+        return False
+    return isinstance(tree, dict) and tree.get("class") == Checkpoint.__name__
 
 
 def _compare(path: str | os.PathLike[str], there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
