@@ -11,6 +11,10 @@ from boxloop.cli.errors import reported
 from boxloop.version import __version__
 
 COMMANDS = {
+    "fit": "Fit a model to a table and write it to a file.",
+    "score": "Log-density of each row, with its component or its factors.",
+    "sample": "Draw rows from a model.",
+    "show": "Print what a model file holds.",
     "doctor": "Print versions, devices, threads and memory.",
     "replicate": "Run an experiment of the documents: their numbers beside ours.",
 }

@@ -1,0 +1,55 @@
+"""``boxloop show``: what a model file holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from boxloop.estimators.base import LatentEstimator
+
+
+MOST_NAMES = 16
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def command(model: Path, as_json: bool) -> None:
+    """Print what a model file holds."""
+    from boxloop.cli.describe import column_names, facts, load_model, parameters, readable
+    from boxloop.cli.output import echo_facts, echo_json, echo_table
+
+    estimator = load_model(model)
+    kind, names = type(estimator).__name__, column_names(estimator)
+    if as_json:
+        options = estimator.get_params(deep=False)
+        held = {"model": model, "estimator": kind, "options": options, "columns": names}
+        echo_json({**held, **facts(estimator), **parameters(estimator)})
+        return
+    echo_facts(f"{model}: {kind}", lines(estimator, names))
+    echo_table(*readable(estimator))
+
+
+def lines(estimator: LatentEstimator, names: list[str]) -> list[tuple[str, str]]:
+    """The facts worth a line each; options only where they are not the usual ones."""
+    from boxloop.cli.output import number
+
+    usual: dict[str, Any] = type(estimator)().get_params(deep=False)
+    chosen = estimator.get_params(deep=False)
+    options = [f"{name}={value!r}" for name, value in chosen.items() if value != usual[name]]
+    ended = (
+        "interrupted" if estimator.interrupted_ else "converged" if estimator.converged_ else "not converged"
+    )
+    found = [
+        ("options", ", ".join(options) or "as usual"),
+        (
+            f"{len(names)} columns",
+            ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else ""),
+        ),
+        ("log-likelihood per row", number(estimator.lower_bound_, 6)),
+        ("rounds", f"{estimator.n_iter_}, {ended}"),
+    ]
+    return found + [("note", event) for event in estimator.events_]
