@@ -11,11 +11,14 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.array import tile_rows, total
+from boxloop.data.array import total
 from boxloop.data.checks import check_shape, check_weight, given_names
 from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
+
+TILE_ROWS = 8192
+"""Rows of a tile: a row's size is its count of stored values, not the width of the table."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class SparseSource:
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
-        step = size or tile_rows(self.n_columns)
+        step = size or TILE_ROWS
         ends, column, value = self.rows.crow_indices(), self.rows.col_indices(), self.rows.values()
         weight = self.weight
         if weight is None:
-            weight = torch.ones((), dtype=torch.float64, device=value.device).expand(self.n_rows)
+            weight = torch.ones(self.n_rows, dtype=torch.float64, device=value.device)
         for start in range(0, self.n_rows, step):
             tile = ends[start : start + step + 1]
             a, b = int(tile[0]), int(tile[-1])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from boxloop.laws.centred import CentredView
 from boxloop.laws.sums import Sums, columns_of, has_missing
-from boxloop.numeric import product
+from boxloop.numeric import product, sparse_product
 from boxloop.tree import Tree
 
 
@@ -127,16 +127,20 @@ class LinearView:
 
     def __init__(self, natural: Tensor, constant: Tensor, rows: Tensor) -> None:
         self.natural, self.constant, self.rows = natural, constant, rows
+        self.dense = rows.layout == torch.strided
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
-        joint = (self.rows @ self.natural.to(self.rows.dtype).mT).mT.contiguous()
-        return joint.add_((offset + self.constant).to(joint.dtype)[:, None])
+        weight = self.natural.to(self.rows.dtype).mT
+        joint = product(self.rows, weight) if self.dense else sparse_product(self.rows, weight)
+        return joint.mT.contiguous().add_((offset + self.constant).to(joint.dtype)[:, None])
 
     def summarise(self, share: Tensor) -> Sums:
         """Values weighted by ``share``, behind its sum."""
-        dense = self.rows.layout == torch.strided
-        values = share @ self.rows if dense else (self.rows.mT @ share.mT).mT
+        if self.dense:
+            values = product(share, self.rows)
+        else:
+            values = sparse_product(self.rows, share.mT.contiguous(), transpose=True).mT
         return Sums(torch.cat([share.sum(1, keepdim=True), values], dim=1).double())
 
 

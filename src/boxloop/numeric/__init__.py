@@ -1,6 +1,6 @@
 """Linear algebra and random streams that the laws and models share."""
 
-from boxloop.numeric.blas import product, square_norms
+from boxloop.numeric.blas import product, sparse_product, square_norms
 from boxloop.numeric.linalg import (
     ConditionError,
     floor_covariance,
@@ -28,6 +28,7 @@ __all__ = [
     "product",
     "safe_cholesky",
     "seed",
+    "sparse_product",
     "spawn",
     "square_norms",
     "unpack",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 
@@ -26,3 +27,15 @@ def square_norms(matrix: Tensor) -> Tensor:
         return matrix.square().sum(0)
     array = matrix.numpy()
     return torch.from_numpy(np.einsum("ij,ij->j", array, array))
+
+
+def sparse_product(rows: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:
+    """``rows @ right``, or ``rows.T @ right``, for rows in sparse CSR and a dense matrix.
+
+    On the CPU through SciPy, on the same memory: torch's product with a transposed CSR matrix is forty times slower.
+    """
+    if rows.device.type != "cpu" or (torch.is_grad_enabled() and right.requires_grad):
+        return (rows.mT if transpose else rows) @ right
+    parts = (rows.values().numpy(), rows.col_indices().numpy(), rows.crow_indices().numpy())
+    matrix = sparse.csr_array(parts, shape=tuple(rows.shape))
+    return torch.from_numpy((matrix.T if transpose else matrix) @ right.numpy())
