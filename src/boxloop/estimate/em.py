@@ -30,16 +30,21 @@ SINGULAR = (ConditionError, torch.linalg.LinAlgError)  # type: ignore[attr-defin
 
 @dataclass(frozen=True)
 class EMState(Tree, Generic[M]):
-    """A model and, for acceleration, the averaged statistics that led to it.
+    """A model and the averaged statistics that led to it.
 
-    ``path`` holds the last averages. When the model came from an extrapolation, ``safe`` is the plain step to
-    return to unless the objective reaches ``bar``.
+    ``path`` ends with those of ``best``; acceleration looks at earlier ones too. When the model came from an
+    extrapolation, ``safe`` is the plain step to return to unless the objective reaches ``bar``.
     """
 
     model: M
     path: tuple[Any, ...] = ()
     safe: M | None = None
     bar: float = -torch.inf
+
+    @property
+    def statistics(self) -> Any:
+        """The averages behind ``best``; None before the first round."""
+        return self.path[-1] if self.path else None
 
     @property
     def best(self) -> M:
@@ -75,7 +80,8 @@ def em(source: Source) -> Step[M]:
         expected: Expected[Any] = source.reduce(state.model.expect)
         objective = float(expected.log_likelihood / expected.weight)
         statistics, events = state.model.repair(expected.statistics)
-        return Round(EMState(state.model.solve(statistics)), objective, events)
+        mean = statistics * (1.0 / float(expected.weight))
+        return Round(EMState(state.model.solve(mean), (mean,)), objective, events)
 
     return step
 

@@ -38,7 +38,8 @@ MOMENT_COLUMNS = 4096
 class Fit(Generic[M]):
     """A fitted model in the data's coordinates and in its own, with how the fit went.
 
-    ``level`` is what coordinates and base measure add to every objective of the trace.
+    ``level`` is what coordinates and base measure add to every objective of the trace; ``statistics`` are the
+    averages whose M step is the standard model, for a stream of rows that goes on from here.
     """
 
     model: M
@@ -47,6 +48,7 @@ class Fit(Generic[M]):
     outcome: Outcome[Any]
     level: float
     worries: tuple[str, ...] = field(default=())
+    statistics: Any = None
 
     @property
     def trace(self) -> list[float]:
@@ -126,7 +128,9 @@ def fit_mixture(
     else:
         model, cut = _raced(standard, template, starts, generator, plan)
     if cut:
-        outcome: Outcome[Any] = Outcome(EMState(model), events=["interrupted before the first round"], interrupted=True)
+        outcome: Outcome[Any] = Outcome(
+            EMState(model), events=["interrupted before the first round"], interrupted=True
+        )
     else:
         outcome = plan.run(standard, model, generator)
     best = outcome.state.best
@@ -135,9 +139,19 @@ def fit_mixture(
         best,
         frame,
         outcome,
-        _level(best, source, frame),
+        level_of(best, source, frame),
         worries(best, frame, source.names, outcome),
+        _averages(outcome, standard),
     )
+
+
+def _averages(outcome: Outcome[Any], source: Source) -> Any:
+    """The averaged statistics behind the best model; one more pass where no engine kept them, none after Ctrl-C."""
+    state = outcome.state
+    if state.statistics is not None or outcome.interrupted:
+        return state.statistics
+    expected = source.reduce(state.best.expect)
+    return state.best.repair(expected.statistics)[0] * (1.0 / float(expected.weight))
 
 
 def _raced(
@@ -199,17 +213,18 @@ def fit_linear(
         first = _linear_start(model, mean, spread, k, floor)
     if issubclass(model, PrincipalModel) and exact and summarised and start is None:
         outcome = run(em(standard), EMState(first), max_rounds=1)
-        outcome = replace(outcome, state=EMState(first), converged=True)
+        outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
         outcome = plan.run(standard, first, generator)
-    best = outcome.state.best.canonical()
+    best = outcome.state.best
     return Fit(
-        from_standard(best, frame, kind),
+        from_standard(best.canonical(), frame, kind),
         best,
         frame,
         outcome,
-        _level(best, source, frame),
+        level_of(best, source, frame),
         worries(best, frame, source.names, outcome),
+        _averages(outcome, standard),
     )
 
 
@@ -240,7 +255,7 @@ def _linear_start(model: type[L], mean: Tensor, spread: Tensor, k: int, floor: f
     return model(mean, loadings, noise[None], floor)
 
 
-def _level(model: Any, source: Source, frame: Frame) -> float:
+def level_of(model: Any, source: Source, frame: Frame) -> float:
     """What the objective leaves out, per unit weight: the base measure and the change of coordinates."""
 
     @dataclass(frozen=True)

@@ -65,6 +65,10 @@ class AscentState(Tree):
         return cls(model, zero, zero)
 
     @property
+    def statistics(self) -> None:
+        """None: a gradient keeps no averages."""
+
+    @property
     def best(self) -> Any:
         """The current model."""
         return self.model

@@ -55,6 +55,11 @@ class OnlineState(Tree, Generic[S]):
     smooth: Running[S] = field(default_factory=Running)
 
     @property
+    def statistics(self) -> S | None:
+        """Averages over the path where it is smoothed, else the latest ones."""
+        return self.average.value if self.smooth.value is None else self.smooth.value
+
+    @property
     def best(self) -> ExpectationModel[S]:
         """The model of the smoothed path where there is one."""
         if self.smooth.value is None:

@@ -45,11 +45,11 @@ def worries(
 
 
 def _held(model: Mixture[Any] | LinearGaussian, names: tuple[str, ...]) -> str | None:
-    mixed = isinstance(model, Mixture)
-    low = torch.nonzero(model.family.floored() if mixed else model.floored())[:, 0].tolist()
+    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
+    low = torch.nonzero(floored)[:, 0].tolist()
     if not low:
         return None
-    if mixed:
+    if isinstance(model, Mixture):
         return f"the variance of component(s) {', '.join(map(str, low[:MOST_NAMED]))}"
     if isinstance(model, PrincipalModel):
         return "the noise variance"

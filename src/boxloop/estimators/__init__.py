@@ -1,6 +1,5 @@
 """scikit-learn classes, thin: they choose an initialiser and an engine, nothing else."""
 
-from boxloop.estimators.base import FitWarning
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.files import load
@@ -8,6 +7,7 @@ from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
+from boxloop.estimators.warned import FitWarning
 
 __all__ = [
     "BernoulliMixture",

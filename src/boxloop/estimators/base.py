@@ -21,7 +21,9 @@ from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
 from boxloop.estimate.plan import Plan
 from boxloop.estimators.checkpoints import checkpointed
+from boxloop.estimators.flow import continued
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
@@ -30,14 +32,11 @@ Array = NDArray[np.float64]
 SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised)
 
 
-class FitWarning(UserWarning):
-    """The fit is usable, but something about the data or the result deserves a look."""
-
-
 class LatentEstimator(BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result."""
 
     _sparse: ClassVar[bool] = False
+    _stream: Any
 
     @property
     def _kind(self) -> Coordinates:
@@ -52,6 +51,13 @@ class LatentEstimator(BaseEstimator):
     def _publish(self, model: Any) -> None:
         """Set the fitted attributes that describe a model."""
 
+    def _reported(self, model: Any) -> Any:
+        """The fitted model in the form that is reported."""
+        return model
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "model_" in vars(self)
+
     def _prepare(self, source: Source) -> Source:
         """Check or change rows before any use."""
         return source
@@ -60,6 +66,8 @@ class LatentEstimator(BaseEstimator):
         """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
         if isinstance(X, (str, PathLike, *SOURCES)):
             source = open_source(X, sample_weight)
+            if isinstance(source, SparseSource) and not self._sparse:
+                raise ValueError(f"{type(self).__name__} takes no sparse rows")
             self._match(source.names, reset)
         else:
             X = validate_data(
@@ -77,8 +85,10 @@ class LatentEstimator(BaseEstimator):
     def _match(self, names: tuple[str, ...], reset: bool) -> None:
         if reset:
             self.n_features_in_ = len(names)
-            vars(self).pop("feature_names_in_", None)
-            if names != tuple(f"x{j}" for j in range(len(names))):  # what a table without names calls its columns
+            self.__dict__.pop("feature_names_in_", None)
+            if names != tuple(
+                f"x{j}" for j in range(len(names))
+            ):  # what a table without names calls its columns
                 self.feature_names_in_ = np.asarray(names, dtype=object)
             return
         known = tuple(getattr(self, "feature_names_in_", names))
@@ -105,10 +115,11 @@ class LatentEstimator(BaseEstimator):
         start = self.model_ if self.warm_start and "model_" in vars(self) else None
         fit = self._fit(source, self._plan(source), start)
         self._store(fit)
+        self._stream = continued(fit)
         return self
 
     def _store(self, fit: Fit[Any]) -> None:
-        self.model_ = fit.model
+        self.model_ = self._reported(fit.model)
         self.lower_bounds_ = fit.trace
         self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
         self.n_iter_ = fit.outcome.rounds
@@ -116,15 +127,14 @@ class LatentEstimator(BaseEstimator):
         self.converged_ = fit.outcome.converged or whole
         self.interrupted_ = fit.outcome.interrupted
         self.events_ = list(fit.worries)
-        self._publish(fit.model)
-        for worry in fit.worries:
-            warnings.warn(worry, FitWarning, stacklevel=4)
+        self._publish(self.model_)
+        warn_of(fit.worries, depth=3)
         if not self.converged_ and not self.interrupted_:
             warnings.warn(
                 f"EM reached max_iter={self.max_iter} before the likelihood settled (tol={self.tol:g}); "
                 "raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _each(self, X: Any, function: Any) -> Tensor:
@@ -158,7 +168,9 @@ class LatentEstimator(BaseEstimator):
         """Draw rows from the fitted model, with the latent variable of each."""
         check_is_fitted(self)
         if n_samples < 1:
-            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample.")
+            raise ValueError(
+                f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample."
+            )
         device = next(self.model_.leaves())[1].device
         rows, latent = self.model_.sample(n_samples, generator(self.random_state, device))
         return to_numpy(rows), latent.cpu().numpy()
@@ -211,4 +223,3 @@ def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None
     except ImportError as error:
         raise ImportError("summary() needs pandas: pip install boxloop[frames]") from error
     return pd.DataFrame(dict(columns), index=index)
-

@@ -22,7 +22,9 @@ from boxloop.models.linear import LinearStatistics
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.types import Source
 
-STATES = {c.__name__: c for c in (EMState, OnlineState, AscentState, Running, Sums, PooledSums, LinearStatistics)}
+STATES = {
+    c.__name__: c for c in (EMState, OnlineState, AscentState, Running, Sums, PooledSums, LinearStatistics)
+}
 IGNORED = ("verbose", "checkpoint", "warm_start")
 """Parameters that do not change the trajectory, only who watches."""
 

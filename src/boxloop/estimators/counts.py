@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.utils import ClassifierTags
+
 from boxloop.data import within
 from boxloop.estimate.fit import Coordinates
 from boxloop.estimators.base import to_numpy
@@ -62,4 +64,7 @@ class CountMixture(MixtureEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        if self._sparse:
+            # scikit-learn's checks of sparse input look here at whatever has predict_proba.
+            tags.classifier_tags = ClassifierTags(multi_class=False)
         return tags

@@ -97,7 +97,7 @@ class FactorAnalysis(LinearEstimator):
 
     def _turned(self, model: Any) -> Any:
         if self.rotation is None:
-            return model.canonical()
+            return model
         turn = varimax(model.loadings, power=1.0 if self.rotation == "varimax" else 0.0)
         return replace(model, loadings=model.loadings @ turn)
 
@@ -122,4 +122,3 @@ class FactorAnalysis(LinearEstimator):
         if self.rotation is not None:
             raise ValueError("standard errors are those of the canonical rotation: set rotation=None")
         return dict(super().standard_errors(X, sample_weight))
-

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from boxloop.estimators.allowed import CLASSES
-from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.base import LatentEstimator
+from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
@@ -72,7 +72,9 @@ def load(path: str | PathLike[str]) -> Any:
     saved = load_tree(path, CLASSES)
     name = saved.extra.get("estimator")
     if name not in ESTIMATORS:
-        raise ModelFileError(f"{path}: holds the estimator {name!r}, which this version of boxloop does not know")
+        raise ModelFileError(
+            f"{path}: holds the estimator {name!r}, which this version of boxloop does not know"
+        )
     estimator = ESTIMATORS[name](**saved.extra["params"])
     estimator.n_features_in_ = int(saved.extra["n_features_in"])
     if saved.columns:

@@ -37,8 +37,8 @@ class GaussianMixture(MixtureEstimator):
         reg_covar: smallest variance, relative to that of a column.
         max_iter: most EM rounds; passes over the rows for the other methods.
         n_init: how many times the line-up of starts is repeated.
-        init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``pursuit``, ``projection``,
-            ``k-means++``, ``random_from_data``, ``random``.
+        init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``pursuit``,
+            ``projection``, ``k-means++``, ``random_from_data``, ``random``.
         weights_init: starting weights, (k,).
         means_init: starting means, (k, d).
         precisions_init: starting precisions, in the shape of ``precisions_``.

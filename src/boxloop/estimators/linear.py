@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,28 +12,25 @@ from sklearn.utils.validation import _get_feature_names, check_is_fitted
 from boxloop.data import moment_source
 from boxloop.estimate.fit import Fit, fit_linear
 from boxloop.estimate.plan import Plan
-from boxloop.estimators.base import Array, LatentEstimator, to_numpy
+from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.streaming import Streaming
+from boxloop.estimators.streaming import StreamingEstimator
 from boxloop.models.linear import LinearGaussian
 from boxloop.numeric import generator
 from boxloop.types import Source
 
 
-class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streaming, LatentEstimator):
+class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
     """Base of the linear-Gaussian estimators; a subclass names its model."""
 
     _model: ClassVar[type[LinearGaussian]]
+    noise_variance_: Any
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{name: rule for name, rule in COMMON.items() if name != "n_components"},
         "n_components": [*COMMON["n_components"], None],
         "noise_floor": COMMON["tol"],
     }
-
-    @abstractmethod
-    def _turned(self, model: Any) -> Any:
-        """The fitted model in the rotation that is reported."""
 
     def _n_latent(self, n_columns: int) -> int:
         return n_columns if self.n_components is None else int(self.n_components)
@@ -99,13 +95,18 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         centre = np.zeros(len(matrix)) if mean is None else np.array(mean, dtype=np.float64)
         if centre.shape != matrix.shape[:1] or not np.isfinite(centre).all():
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
-        moments = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
-        source = moment_source(*moments, n_samples, None if names is None else tuple(map(str, names)))
+        first, second = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
+        source = moment_source(first, second, n_samples, None if names is None else tuple(map(str, names)))
         return self._run(source, None)
 
+    def _reported(self, model: Any) -> Any:
+        return self._turned(model.canonical())
+
+    def _turned(self, model: Any) -> Any:
+        """A canonical model in the rotation that is reported."""
+        return model
+
     def _publish(self, model: Any) -> None:
-        model = self._turned(model)
-        self.model_ = model
         self.mean_ = to_numpy(model.mean)
         self.components_ = to_numpy(model.loadings.mT)
         self.noise_variance_ = to_numpy(model.noise)
@@ -137,7 +138,9 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         """Inverse of the covariance, (d, d), by Woodbury's identity."""
         check_is_fitted(self)
         scaled = self.model_.loadings / self.model_.psi[:, None]
-        inner = self.model_.loadings.mT @ scaled + torch.eye(scaled.shape[1], dtype=scaled.dtype, device=scaled.device)
+        inner = self.model_.loadings.mT @ scaled + torch.eye(
+            scaled.shape[1], dtype=scaled.dtype, device=scaled.device
+        )
         return to_numpy(torch.diag(1.0 / self.model_.psi) - scaled @ torch.linalg.solve(inner, scaled.mT))
 
     @property

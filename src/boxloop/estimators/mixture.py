@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from boxloop.estimate.fit import Fit, fit_mixture
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.start import AUTO, PARTITIONS
-from boxloop.estimators.base import Array, LatentEstimator, make_frame, to_numpy
-from boxloop.estimators.streaming import Streaming
+from boxloop.estimators.base import Array, make_frame, to_numpy
+from boxloop.estimators.streaming import StreamingEstimator
 from boxloop.laws.family import Family
 from boxloop.models import Mixture
 from boxloop.numeric import generator
@@ -40,7 +40,7 @@ COMMON: dict[str, list[Any]] = {
 }
 
 
-class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streaming, LatentEstimator):
+class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
     """Base of the mixture estimators; a subclass names its family."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

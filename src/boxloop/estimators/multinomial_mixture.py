@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils import ClassifierTags
 from sklearn.utils._param_validation import Interval
 
 from boxloop.estimators.base import to_numpy
@@ -99,15 +98,11 @@ class MultinomialMixture(CountMixture):
         self.total = total
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
-        level = torch.full((self.n_components, n_columns), 1.0 / n_columns, dtype=torch.float64, device=device)
+        level = torch.full(
+            (self.n_components, n_columns), 1.0 / n_columns, dtype=torch.float64, device=device
+        )
         return Multinomial(level, self.total)
 
     def _publish(self, model: Mixture[Any]) -> None:
         super()._publish(model)
         self.probabilities_ = to_numpy(model.family.named()["probabilities"])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        # scikit-learn's checks of sparse input look here at whatever has predict_proba.
-        tags.classifier_tags = ClassifierTags(multi_class=False)
-        return tags

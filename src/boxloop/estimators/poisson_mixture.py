@@ -16,6 +16,8 @@ class PoissonMixture(CountMixture):
 
     .. math:: p(x) = \sum_k \pi_k \prod_j e^{-\lambda_{kj}} \lambda_{kj}^{x_j} / x_j!
 
+    Rows are counts, dense or SciPy sparse; sparse rows are never made dense.
+
     Args:
         n_components: number of components k.
         tol: stop when the mean log-likelihood of a row rises by less.
@@ -44,6 +46,8 @@ class PoissonMixture(CountMixture):
         >>> PoissonMixture(2, random_state=0).fit(X).means_[:, 0].round().astype(int).tolist() in ([1, 8], [8, 1])
         True
     """
+
+    _sparse = True
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         return Poisson(torch.ones(self.n_components, n_columns, dtype=torch.float64, device=device))

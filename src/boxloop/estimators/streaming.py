@@ -2,53 +2,45 @@ r"""``partial_fit``: online EM, one call after another.
 
 Until enough rows have come to place and scale a model, they are kept and fitted whole; from then on each batch of b
 rows, of N seen in all, moves the averaged statistics by :math:`\gamma = (b / N)^{0.6}`, and the model is that of the
-averaged path.
+averaged path. A stream that follows a ``fit`` goes on from the statistics of that fit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Frame
-from boxloop.estimate.fit import Fit, coordinates, from_standard, to_standard
+from boxloop.average import Running
+from boxloop.data import ArraySource
+from boxloop.estimate.fit import Fit, from_standard, level_of
 from boxloop.estimate.online import OnlinePlan, OnlineState
 from boxloop.estimate.plan import Plan
+from boxloop.estimators.base import LatentEstimator
+from boxloop.estimators.flow import Buffered, Flowing
+from boxloop.estimators.warned import warn_of
 from boxloop.run import Outcome
-from boxloop.types import Source
 
 STEP_EXPONENT = 0.6
+GROWTH = 1.5
+"""How much longer a buffer must be than at the last race between starts before there is another."""
 
 
-@dataclass(frozen=True)
-class Buffered:
-    """Rows kept until there are enough for a first model."""
+class StreamingEstimator(LatentEstimator):
+    """An estimator with ``partial_fit``."""
 
-    rows: Tensor
-    weight: Tensor
-
-
-@dataclass(frozen=True)
-class Flowing:
-    """A model in motion: coordinates, online state, and the weight seen before and since it began."""
-
-    frame: Frame
-    state: OnlineState[Any]
-    before: float
-    since: float
-
-
-class Streaming:
-    """Mixin that gives an estimator ``partial_fit``."""
+    @abstractmethod
+    def _n_latent(self, n_columns: int) -> int:
+        """How many components or factors a table of this width asks for."""
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Update the model with one batch of rows, which is then forgotten.
 
         The first calls may bring fewer rows than the model needs: they are kept, and the model appears as soon as
-        it can. Bad input raises before anything changes.
+        it can. After ``fit`` the rows of that fit count as seen. Bad input raises before anything changes.
 
         Args:
             X: a batch of rows, of any length.
@@ -71,56 +63,50 @@ class Streaming:
         return self
 
     def _gather(self, kept: Buffered | None, rows: Tensor, weight: Tensor) -> Buffered | Flowing:
-        if kept is not None:
-            rows, weight = torch.cat([kept.rows, rows]), torch.cat([kept.weight, weight])
-        buffer = Buffered(rows, weight)
-        k = self._n_latent(rows.shape[1])
-        alive = int((weight > 0).sum())
-        if alive < max(2, k):
-            return buffer
+        if kept is None:
+            kept = Buffered(rows, weight, start=vars(self).get("model_"))
+        else:
+            kept = replace(kept, rows=torch.cat([kept.rows, rows]), weight=torch.cat([kept.weight, weight]))
+        k, alive = self._n_latent(rows.shape[1]), int((kept.weight > 0).sum())
+        enough = alive >= max(200, 20 * k)
+        if alive < max(2, k) or (kept.start is not None and not enough):
+            return kept
         columns = tuple(getattr(self, "feature_names_in_", ())) or None
-        source = ArraySource(rows, weight, columns)
-        plan = Plan(max_rounds=100, tol=1e-4)
-        start = vars(self).get("model_") if kept is None else None
-        fit = self._fit(source, plan, start)
+        source = ArraySource(kept.rows, kept.weight, columns)
+        if enough or alive >= GROWTH * kept.raced:
+            fit = self._fit(source, Plan(max_rounds=100, tol=1e-4), kept.start)
+            kept = replace(kept, raced=alive)
+        else:
+            fit = self._fit(source, Plan(max_rounds=10, tol=1e-4), self.model_)
         self._announce(fit)
-        if alive < max(200, 20 * k):
-            return buffer
-        return self._begin(source, fit)
-
-    def _begin(self, source: Source, fit: Fit[Any]) -> Flowing:
-        frame = coordinates(source, self._kind)
-        model = to_standard(fit.model, frame, self._kind)
-        state: OnlineState[Any] = OnlineState(model)
-        for rows, weight in source.chunks(source.n_rows):
-            state = state.update(_standard(rows, frame), weight, OnlinePlan(lambda t: 1.0, smooth_after=None)).state
-        return Flowing(frame, state, frame.weight, 0.0)
+        if not enough:
+            return kept
+        warn_of(fit.worries, depth=2)
+        state: OnlineState[Any] = OnlineState(fit.standard, Running(fit.statistics, 1))
+        return Flowing(fit.frame, state, fit.frame.weight)
 
     def _flow(self, stream: Flowing, rows: Tensor, weight: Tensor) -> Flowing:
-        fresh = float(weight.sum())
-        if fresh == 0.0:
-            return stream
-        seen, since = stream.before + stream.since + fresh, stream.since + fresh
+        fresh, frame = float(weight.sum()), stream.frame
+        seen, since = stream.seen + fresh, stream.since + fresh
         gamma, smoothing = (fresh / seen) ** STEP_EXPONENT, min(1.0, 2.0 * fresh / (since + fresh))
         plan = OnlinePlan(lambda t: gamma, smoothing=lambda t: smoothing)
-        done = stream.state.update(_standard(rows, stream.frame), weight, plan)
-        model = from_standard(done.state.best, stream.frame, self._kind)
+        done = stream.state.update((rows.double() - frame.origin) / frame.scale, weight, plan)
+        model = from_standard(done.state.best, frame, self._kind)
         outcome = Outcome(done.state, [done.objective], list(done.events), done.state.average.count, True)
-        self._announce(Fit(model, done.state.best, stream.frame, outcome, -stream.frame.log_volume / stream.before))
-        return replace(stream, state=done.state, since=since)
+        here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
+        level = level_of(done.state.best, ArraySource(rows, weight), here)
+        self._announce(Fit(model, done.state.best, frame, outcome, level, done.events))
+        warn_of(done.events, depth=2)
+        return Flowing(frame, done.state, seen, since)
 
     def _announce(self, fit: Fit[Any]) -> None:
-        self.model_ = fit.model
+        self.model_ = self._reported(fit.model)
         self.n_iter_ = fit.outcome.rounds
         self.lower_bound_ = fit.trace[-1]
         self.lower_bounds_ = fit.trace
         self.converged_, self.interrupted_ = True, False
-        self.events_ = list(fit.worries) + list(fit.outcome.events)
-        self._publish(fit.model)
-
-
-def _standard(rows: Tensor, frame: Frame) -> Tensor:
-    return (rows.double() - frame.origin) / frame.scale
+        self.events_ = list(fit.worries)
+        self._publish(self.model_)
 
 
 def _dense(rows: Tensor) -> Tensor:
