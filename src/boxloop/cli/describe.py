@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from boxloop.cli.output import number
 from boxloop.estimators import FactorAnalysis, GaussianMixture, load
 from boxloop.estimators.base import Array, LatentEstimator, to_numpy
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.persist import ModelFileError, is_checkpoint
+from boxloop.report.numbers import number
 
 MOST_ROWS = 16
 MOST_COLUMNS = 7

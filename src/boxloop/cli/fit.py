@@ -164,7 +164,8 @@ def run_fit(estimator: LatentEstimator, source: Source, output: Path) -> float:
 def report(estimator: LatentEstimator, source: Source, output: Path, seconds: float, as_json: bool) -> None:
     """Print how the fit went and what it found."""
     from boxloop.cli.describe import facts, parameters, readable
-    from boxloop.cli.output import echo_facts, echo_json, echo_table, number, with_error
+    from boxloop.cli.output import echo_facts, echo_json, echo_table
+    from boxloop.report.numbers import number, with_error
 
     quality = judge(estimator, source)
     if as_json:

@@ -11,6 +11,7 @@ from boxloop.cli.errors import reported
 from boxloop.version import __version__
 
 COMMANDS = {
+    "demo": "Show what the library does, on bundled data.",
     "fit": "Fit a model to a table and write it to a file.",
     "score": "Log-density of each row, with its component or its factors.",
     "sample": "Draw rows from a model.",

@@ -82,7 +82,8 @@ def latent(estimator: LatentEstimator, rows: ArraySource) -> dict[str, np.ndarra
 
 def show(found: dict[str, Any]) -> None:
     """Print the summary as a table."""
-    from boxloop.cli.output import echo_facts, number, with_error
+    from boxloop.cli.output import echo_facts
+    from boxloop.report.numbers import number, with_error
 
     worst = "\n".join(f"row {low['row']}: {number(low['log_density'])}" for low in found["least_likely"])
     lines = [

@@ -35,7 +35,7 @@ def command(model: Path, as_json: bool) -> None:
 
 def lines(estimator: LatentEstimator, names: list[str]) -> list[tuple[str, str]]:
     """The facts worth a line each; options only where they are not the usual ones."""
-    from boxloop.cli.output import number
+    from boxloop.report.numbers import number
 
     usual: dict[str, Any] = type(estimator)().get_params(deep=False)
     chosen = estimator.get_params(deep=False)

@@ -1,0 +1,1 @@
+"""What a reader gets: numbers as text, figures, and pages. Import the file you need; figures load matplotlib."""
