@@ -1,6 +1,6 @@
 """Batch factor analysis at equal or higher likelihood, against scikit-learn's two solvers.
 
-    python benchmarks/bench_factor.py [--quick] [--lapack]
+python benchmarks/bench_factor.py [--quick] [--lapack]
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import argparse
 import warnings
 
 import torch
-from common import gemm_rate, interleave, report
 from sklearn.decomposition import FactorAnalysis as Peer
 
 from boxloop import FactorAnalysis, FitWarning
 from boxloop.data.synthetic import factor_problem
 from boxloop.numeric import generator
+from common import gemm_rate, interleave, report
 
 FACTORS = 10
 
@@ -36,7 +36,9 @@ def one_case(n: int, d: int, dtype: str, target: float, solver: str, repeats: in
         repeats,
     )
     # score() is timed on both sides; it is one pass, a small part of either fit.
-    assert scores["ours"] >= scores["peer"] - 1e-6, f"likelihood {scores['ours']} below the peer's {scores['peer']}"
+    assert scores["ours"] >= scores["peer"] - 1e-6, (
+        f"likelihood {scores['ours']} below the peer's {scores['peer']}"
+    )
     floor_ms = 1e3 * n * d * d / gemm_rate(dtype)  # a symmetric product is half of 2 n d^2
     return {
         "case": f"n={n} d={d} k={FACTORS} {dtype}, against {solver}",

@@ -1,6 +1,6 @@
 """Gaussian mixtures, full covariance: one EM round and a cold start, against scikit-learn (and pomegranate if there).
 
-    python benchmarks/bench_mixture.py [--quick]
+python benchmarks/bench_mixture.py [--quick]
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import warnings
 
 import numpy as np
 import torch
-from common import gemm_rate, interleave, report
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
 
@@ -21,6 +20,7 @@ from boxloop.laws import FullGaussian
 from boxloop.laws.full import QUADRATIC_COLUMNS
 from boxloop.models import Mixture
 from boxloop.run import run
+from common import gemm_rate, interleave, report
 
 CASES = [
     (100_000, 10, 10, "float64", 7.0),
@@ -60,7 +60,9 @@ def one_case(n: int, d: int, k: int, dtype: str, target: float, repeats: int) ->
     frame = survey(source)
     standard = Standardised(source, frame, getattr(torch, dtype))
     eye = torch.eye(d, dtype=torch.float64).expand(k, d, d).contiguous()
-    model = Mixture(torch.full((k,), 1.0 / k, dtype=torch.float64).log(), FullGaussian(torch.from_numpy(start), eye))
+    model = Mixture(
+        torch.full((k,), 1.0 / k, dtype=torch.float64).log(), FullGaussian(torch.from_numpy(start), eye)
+    )
     rounds = 3 if n > 500_000 else 6
 
     def ours(r: int):
@@ -132,7 +134,10 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         rows = [one_case(*case, repeats=3 if quick else 5) for case in cases]
-        rows += [cold_start(*size, repeats=3) for size in ([(1_000, 5, 3)] if quick else [(20_000, 10, 10), (100_000, 10, 10)])]
+        rows += [
+            cold_start(*size, repeats=3)
+            for size in ([(1_000, 5, 3)] if quick else [(20_000, 10, 10), (100_000, 10, 10)])
+        ]
     report("mixture", rows)
 
 

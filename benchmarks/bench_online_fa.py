@@ -12,11 +12,11 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from common import interleave, report
 from torch import Tensor
 
 from boxloop.estimate.stream import FactorStream
 from boxloop.estimate.stream_gradient import GradientStream
+from common import interleave, report
 
 RANK, WARMUP, REFRESH, RATE = 10, 20, 16, 1e-3
 TARGETS = {"exact": 10.0, "lazy": 30.0, "mini-batch": 40.0, "gradient": 8.0}
@@ -113,7 +113,9 @@ def _settle(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def repeated(observe: Callable[[Tensor], None], values: Tensor, times: int, device: str) -> Callable[[], None]:
+def repeated(
+    observe: Callable[[Tensor], None], values: Tensor, times: int, device: str
+) -> Callable[[], None]:
     """A candidate that observes ``times`` entries of ``values`` in turn."""
     turn = iter(range(10**9))
 
@@ -148,7 +150,14 @@ def one_size(d: int, device: str, repeats: int) -> list[dict]:
     em, sga = started(PaperEM(start)), started(PaperSGA(start.clone()))
     counts = {"paper": times, "paper gradient": times, "exact": times, "gradient": times}
     counts |= {"lazy": REFRESH, "mini-batch": 2}
-    streams = {"paper": em, "paper gradient": sga, "exact": exact, "gradient": ours, "lazy": lazy, "mini-batch": mini}
+    streams = {
+        "paper": em,
+        "paper gradient": sga,
+        "exact": exact,
+        "gradient": ours,
+        "lazy": lazy,
+        "mini-batch": mini,
+    }
     candidates = {
         name: repeated(streams[name].observe, batches if name == "mini-batch" else values, count, device)
         for name, count in counts.items()
@@ -187,7 +196,11 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     same_answer()
-    sizes = [1_000, 100_000, 1_000_000, 10_000_000] if options.device == "cpu" else [1_000_000, 50_000_000]
+    sizes = (
+        [1_000, 100_000, 1_000_000, 10_000_000]
+        if options.device == "cpu"
+        else [1_000_000, 50_000_000, 100_000_000]
+    )
     rows = []
     for d in sizes[:2] if options.quick else sizes:
         rows += one_size(d, options.device, options.repeats)

@@ -12,7 +12,6 @@ import time
 import warnings
 
 import numpy as np
-from common import report
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as Peer
@@ -20,6 +19,7 @@ from sklearn.mixture import GaussianMixture as Peer
 from boxloop import GaussianMixture
 from boxloop.data.synthetic import overlapping_clusters
 from boxloop.numeric import generator
+from common import report
 
 
 def timed(estimator, rows):

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 def rows(seed=0):
     rng = np.random.default_rng(seed)
-    return rng.poisson(3.0, size=(3000, 6)) + 4.0 * rng.integers(2, size=(3000, 1)) * np.array([1, 0, 1, 0, 1, 0])
+    return rng.poisson(3.0, size=(3000, 6)) + 4.0 * rng.integers(2, size=(3000, 1)) * np.array(
+        [1, 0, 1, 0, 1, 0]
+    )
 
 
 CASES = [

@@ -32,7 +32,9 @@ def clusters(n=400, seed=0):
 
 def start_gaussian(rows):
     eye = torch.eye(2, dtype=torch.float64).expand(2, 2, 2).contiguous()
-    return Mixture(torch.full((2,), 0.5, dtype=torch.float64).log(), FullGaussian(rows[:2].clone(), eye, 1e-6))
+    return Mixture(
+        torch.full((2,), 0.5, dtype=torch.float64).log(), FullGaussian(rows[:2].clone(), eye, 1e-6)
+    )
 
 
 def start_factor(rows):
@@ -44,7 +46,8 @@ def start_factor(rows):
 STARTS = {
     "gaussian": start_gaussian,
     "diagonal": lambda rows: Mixture(
-        torch.full((2,), 0.5).double().log(), DiagonalGaussian(rows[:2].clone(), torch.ones(2, 2).double(), 1e-6)
+        torch.full((2,), 0.5).double().log(),
+        DiagonalGaussian(rows[:2].clone(), torch.ones(2, 2).double(), 1e-6),
     ),
     "factor": start_factor,
 }
@@ -112,7 +115,9 @@ def test_gradient_ascent_follows_the_gradient_of_the_log_likelihood():
         up, down = flatten(free).clone(), flatten(free).clone()
         up[i] += epsilon
         down[i] -= epsilon
-        rise = model.with_free(unflatten(up, free)).log_prob(rows) - model.with_free(unflatten(down, free)).log_prob(rows)
+        rise = model.with_free(unflatten(up, free)).log_prob(rows) - model.with_free(
+            unflatten(down, free)
+        ).log_prob(rows)
         slope = float((rise @ weight) / weight.sum()) / (2 * epsilon)
         assert float(shift[i]) == pytest.approx(0.1 * slope, abs=1e-7)
 

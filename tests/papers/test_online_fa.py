@@ -21,7 +21,11 @@ def report():
 
 def test_the_orderings_of_figure_5_1(report):
     panel = report.curves["D = 100, spectrum [1, 1000]"]
-    at = {method: median(error for error, _ in lengths["3000"]) for method, lengths in panel.items() if "3000" in lengths}
+    at = {
+        method: median(error for error, _ in lengths["3000"])
+        for method, lengths in panel.items()
+        if "3000" in lengths
+    }
     assert at[PAPER_EM] < at[PAPER_SGA]
     assert at[OURS] < 0.6 * at[PAPER_EM]
     assert at[LIKELIHOOD] < at[OURS] < 1.2 * at[LIKELIHOOD]

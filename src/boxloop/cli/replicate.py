@@ -26,14 +26,22 @@ def experiments() -> dict[str, str]:
 @click.command(short_help="Run an experiment of the documents: their numbers beside ours.")
 @click.argument("names", nargs=-1)
 @click.option("--quick", is_flag=True, help="A small size, seconds instead of minutes.")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of real data.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of real data."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the first repetition.")
 @click.option(
-    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True,
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("out"),
+    show_default=True,
     help="Folder for tables (JSON, Markdown) and figures.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print findings as JSON.")
-def command(names: tuple[str, ...], quick: bool, data: Path | None, seed: int, output: Path, as_json: bool) -> None:
+def command(
+    names: tuple[str, ...], quick: bool, data: Path | None, seed: int, output: Path, as_json: bool
+) -> None:
     """Run experiments by name; without a name, list them."""
     known = experiments()
     if not names:

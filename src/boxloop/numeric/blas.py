@@ -37,5 +37,5 @@ def sparse_product(rows: Tensor, right: Tensor, *, transpose: bool = False) -> T
     if rows.device.type != "cpu" or (torch.is_grad_enabled() and right.requires_grad):
         return (rows.mT if transpose else rows) @ right
     parts = (rows.values().numpy(), rows.col_indices().numpy(), rows.crow_indices().numpy())
-    matrix = sparse.csr_array(parts, shape=tuple(rows.shape))
+    matrix = sparse.csr_array(parts, shape=(rows.shape[0], rows.shape[1]))
     return torch.from_numpy((matrix.T if transpose else matrix) @ right.numpy())

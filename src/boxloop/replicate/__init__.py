@@ -1,6 +1,6 @@
 """Each table and figure of the documents as a command: the document's number beside ours.
 
-An experiment is a file of this folder that defines ``experiment(options) -> Report``; ``boxloop replicate`` finds it there.
+An experiment is a file of this folder that defines ``experiment(options) -> Report``; ``boxloop replicate`` finds it.
 """
 
 from boxloop.replicate.experiment import Experiment, Finding, Options, Report

@@ -13,6 +13,7 @@ from sklearn.mixture import GaussianMixture as Peer
 from boxloop.data import ArraySource
 from boxloop.estimate import EMState, accelerated_em, em
 from boxloop.laws import TiedGaussian
+from boxloop.laws.sums import PooledSums
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 from boxloop.replicate.experiment import Finding, Options, Report
@@ -70,7 +71,7 @@ def _peer(rows: Rows, start: Rows, rounds: int) -> Peer:
         return peer.fit(rows)
 
 
-def _update_error(model: Mixture[object], rows: torch.Tensor) -> float:  # type: ignore[type-var]
+def _update_error(model: Mixture[PooledSums], rows: torch.Tensor) -> float:
     """Our M step against the three displayed updates of section 2.5, computed literally."""
     share = model.posterior(rows)
     count = share.sum(0)
@@ -130,7 +131,12 @@ def experiment(options: Options) -> Report:
             f"Lowest gain over data sets {gain.min():.1e}: it may find another maximum, and never falls on its way.",
         ),
     ]
-    settings = {"data sets": seeds, "rows": n, "columns": 4, "components": 3, "rounds": rounds, "seed": options.seed}
+    settings = {
+        "data sets": seeds,
+        "rows": n,
+        "columns": 4,
+        "components": 3,
+        "rounds": rounds,
+        "seed": options.seed,
+    }
     return Report("em-mixture", "EM for a Gaussian mixture with one covariance", settings, findings)
-
-

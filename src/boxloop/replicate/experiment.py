@@ -49,7 +49,12 @@ class Report:
 
     def markdown(self) -> str:
         """The table as Markdown."""
-        lines = [f"# {self.title}", "", f"`boxloop replicate {self.name}` with {_settings(self.settings)}.", ""]
+        lines = [
+            f"# {self.title}",
+            "",
+            f"`boxloop replicate {self.name}` with {_settings(self.settings)}.",
+            "",
+        ]
         lines += ["| claim | document | ours | verdict | why |", "| --- | --- | --- | --- | --- |"]
         for f in self.findings:
             ours = f.ours if f.error is None else f"{f.ours} ± {f.error:.2g}"

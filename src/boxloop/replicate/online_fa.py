@@ -39,7 +39,14 @@ class Size:
 
 QUICK = Size(((100, 1000.0, 2),), (100, 1000, 3000), 1)
 FULL = Size(
-    ((100, 10.0, 10), (1000, 10.0, 3), (100, 100.0, 10), (1000, 100.0, 3), (100, 1000.0, 20), (1000, 1000.0, 3)),
+    (
+        (100, 10.0, 10),
+        (1000, 10.0, 3),
+        (100, 100.0, 10),
+        (1000, 100.0, 3),
+        (100, 1000.0, 20),
+        (1000, 1000.0, 3),
+    ),
     (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000),
     3,
 )
@@ -83,7 +90,9 @@ def reference_lines(rows: Tensor, lengths: tuple[int, ...], seed: int, with_peer
     for t in (length for length in lengths if length in MILESTONES):
         table = rows[:t].numpy()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # few rows: floors are reached, and the peer stops early by design
+            warnings.simplefilter(
+                "ignore"
+            )  # few rows: floors are reached, and the peer stops early by design
             fit = FactorAnalysis(FACTORS, tol=1e-9, max_iter=5000).fit(table)
             yield LIKELIHOOD, t, torch.from_numpy(fit.get_covariance())
             if with_peer:
@@ -91,7 +100,9 @@ def reference_lines(rows: Tensor, lengths: tuple[int, ...], seed: int, with_peer
         yield DIAGONAL, t, torch.diag(rows[:t].var(0, correction=0))
 
 
-def one_seed(size: Size, d: int, top: float, seed: int, with_peer: bool) -> Iterator[tuple[str, int, float, float]]:
+def one_seed(
+    size: Size, d: int, top: float, seed: int, with_peer: bool
+) -> Iterator[tuple[str, int, float, float]]:
     """All methods on one random problem: method, length, relative error, Wasserstein distance."""
     stream = generator(seed)
     problem: FactorProblem = factor_problem(d, FACTORS, (1.0, top), stream)
@@ -115,23 +126,34 @@ def experiment(options: Options) -> Report:
         panel = curves.setdefault(f"D = {d}, spectrum [1, {top:g}]", {})
         for method, t, error, distance in one_seed(size, d, top, options.seed + s, s < size.peer_seeds):
             panel.setdefault(method, {}).setdefault(t, []).append((error, distance))
-    findings = [finding for name, panel in curves.items() for finding in judge(name, panel, max(size.lengths))]
+    findings = [
+        finding for name, panel in curves.items() for finding in judge(name, panel, max(size.lengths))
+    ]
     figures = {
         "frobenius": panels(curves, 0, "relative error of the covariance"),
         "wasserstein": panels(curves, 1, "2-Wasserstein distance"),
     }
     seeds = {f"D = {d}, [1, {top:g}]": count for d, top, count in size.shapes}
-    settings = {"factors": FACTORS, "seeds": seeds, "longest stream": max(size.lengths), "first seed": options.seed}
+    settings = {
+        "factors": FACTORS,
+        "seeds": seeds,
+        "longest stream": max(size.lengths),
+        "first seed": options.seed,
+    }
     return Report("online-fa", "Online factor analysis", settings, findings, _plain(curves), figures)
 
 
 def judge(name: str, panel: dict[str, dict[int, list[tuple[float, float]]]], last: int) -> list[Finding]:
     """The document's claims and ours for one panel, at the longest stream."""
-    at = {method: [error for error, _ in lengths[last]] for method, lengths in panel.items() if last in lengths}
+    at = {
+        method: [error for error, _ in lengths[last]] for method, lengths in panel.items() if last in lengths
+    }
     wins = mean(a < b for a, b in zip(at[PAPER_EM], at[PAPER_SGA], strict=True))
     hard = "1000]" in name
     near = median(at[PAPER_EM]) / median(at[PEER])
-    paper = "not on par with batch at the longest stream" if hard else "on par with batch at the longest stream"
+    paper = (
+        "not on par with batch at the longest stream" if hard else "on par with batch at the longest stream"
+    )
     holds = (near > 1.25) == hard
     ratio = median(at[OURS]) / median(at[LIKELIHOOD])
     best = median(at[OURS_KNOWN]) / median(at[LIKELIHOOD])
@@ -158,7 +180,9 @@ def judge(name: str, panel: dict[str, dict[int, list[tuple[float, float]]]], las
             "not in the document",
             f"median {median(at[OURS]):.4f}, worst {max(at[OURS]):.4f}; known length {median(at[OURS_KNOWN]):.4f}",
             _error(at[OURS]),
-            "target met" if max(ratio, best) < 1.2 and max(at[OURS]) < 2.03 * median(at[LIKELIHOOD]) else "target missed",
+            "target met"
+            if max(ratio, best) < 1.2 and max(at[OURS]) < 2.03 * median(at[LIKELIHOOD])
+            else "target missed",
             f"{ratio:.2f} and {best:.2f} times maximum likelihood ({median(at[LIKELIHOOD]):.4f}); variances alone "
             f"give {median(at[DIAGONAL]):.3f}.",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#9
 """Okabe and Ito's palette: told apart by readers with any kind of colour vision."""
 
 
-def panels(curves: dict[str, dict[str, dict[int, list[tuple[float, ...]]]]], which: int, label: str) -> Figure:
+def panels(
+    curves: Mapping[str, Mapping[str, Mapping[int, Sequence[Sequence[float]]]]], which: int, label: str
+) -> Figure:
     """One panel a problem; mean over seeds with its standard error.
 
     Args:
@@ -36,10 +39,14 @@ def panels(curves: dict[str, dict[str, dict[int, list[tuple[float, ...]]]]], whi
     return figure
 
 
-def _line(axis: Any, lengths: dict[int, list[tuple[float, ...]]], which: int, colour: str, method: str) -> None:
+def _line(
+    axis: Any, lengths: Mapping[int, Sequence[Sequence[float]]], which: int, colour: str, method: str
+) -> None:
     t = sorted(lengths)
     values = [np.asarray([measures[which] for measures in lengths[length]]) for length in t]
     middle = [v.mean() for v in values]
     error = [v.std() / max(len(v) - 1, 1) ** 0.5 for v in values]
     dashed = "--" if method in ("maximum likelihood", "scikit-learn, randomised", "diagonal only") else "-"
-    axis.errorbar(t, middle, yerr=error, color=colour, label=method, linestyle=dashed, marker="o", markersize=3, lw=1.5)
+    axis.errorbar(
+        t, middle, yerr=error, color=colour, label=method, linestyle=dashed, marker="o", markersize=3, lw=1.5
+    )
