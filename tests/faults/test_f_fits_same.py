@@ -89,7 +89,7 @@ def test_f25_chunks(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     write_table(tmp_path / "t.parquet", {f"x{j}": X[:, j] for j in range(X.shape[1])})
     expected = case.make(**options(case)).fit(ArraySource(torch.from_numpy(X)))
     for tile in (1500, 700, 64):
-        for module in ("array", "stream", "sparse"):
+        for module in ("array", "stream"):
             monkeypatch.setattr(f"boxloop.data.{module}.tile_rows", lambda d, tile=tile: tile)
         for name in ("t.npy", "t.parquet"):
             source = open_source(tmp_path / name, memory=0)
@@ -103,5 +103,5 @@ def test_f25_one_chunk_or_many_of_sparse_counts(case: Case, monkeypatch: pytest.
     X = case.rows(1500)
     expected = case.make(**options(case)).fit(X)
     for tile in (1500, 100):
-        monkeypatch.setattr("boxloop.data.sparse.tile_rows", lambda d, tile=tile: tile)
+        monkeypatch.setattr("boxloop.data.sparse.TILE_ROWS", tile)
         assert_same(case.make(**options(case)).fit(sparse.csr_array(X)), expected, rtol=1e-10)

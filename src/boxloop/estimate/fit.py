@@ -6,7 +6,7 @@ should worry the reader. They know nothing of files, frames or scikit-learn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -105,6 +105,7 @@ def fit_mixture(
     plan: Plan,
     starts: Sequence[str] = AUTO,
     start: Mixture[Any] | None = None,
+    adjust: Callable[[Mixture[Any]], Mixture[Any]] | None = None,
 ) -> Fit[Mixture[Any]]:
     """Fit a mixture by EM from the best of several starts.
 
@@ -116,6 +117,7 @@ def fit_mixture(
         plan: how long to iterate.
         starts: names from :data:`boxloop.estimate.start.PARTITIONS`, raced against each other.
         start: a model to start from instead, in the data's coordinates.
+        adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
     """
     source = source if plan.engine == "em" else shuffled(source, generator)
     frame = coordinates(source, kind)
@@ -127,6 +129,8 @@ def fit_mixture(
         model = to_standard(start, frame, kind)
     else:
         model, cut = _raced(standard, template, starts, generator, plan)
+        if adjust is not None:
+            model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
     if cut:
         outcome: Outcome[Any] = Outcome(
             EMState(model), events=["interrupted before the first round"], interrupted=True

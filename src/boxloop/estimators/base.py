@@ -123,12 +123,13 @@ class LatentEstimator(BaseEstimator):
         self.lower_bounds_ = fit.trace
         self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
         self.n_iter_ = fit.outcome.rounds
+        self.n_samples_seen_ = fit.frame.weight
         whole = self.method != "em" and not fit.outcome.interrupted
         self.converged_ = fit.outcome.converged or whole
         self.interrupted_ = fit.outcome.interrupted
         self.events_ = list(fit.worries)
         self._publish(self.model_)
-        warn_of(fit.worries, depth=3)
+        warn_of(fit.worries, depth=4)
         if not self.converged_ and not self.interrupted_:
             warnings.warn(
                 f"EM reached max_iter={self.max_iter} before the likelihood settled (tol={self.tol:g}); "

@@ -44,7 +44,7 @@ class FactorAnalysis(LinearEstimator):
         mean_: (d,).
         communalities_: share of each column's variance that the factors explain, (d,).
         model_: the fitted :class:`boxloop.models.FactorModel`.
-        loglike_: mean log-likelihood of a row after each round.
+        loglike_: log-likelihood of all rows after each round.
         n_iter_: EM rounds.
 
     Example:
@@ -105,7 +105,7 @@ class FactorAnalysis(LinearEstimator):
         super()._publish(model)
         explained = (self.components_**2).sum(0)
         self.communalities_ = explained / (explained + self.noise_variance_)
-        self.loglike_ = self.lower_bounds_
+        self.loglike_ = [self.n_samples_seen_ * value for value in self.lower_bounds_]
 
     def summary(self) -> Any:
         """One row a column: loading on every factor, communality and noise variance, as a pandas frame."""

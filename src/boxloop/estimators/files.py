@@ -28,7 +28,15 @@ ESTIMATORS: dict[str, type[LatentEstimator]] = {
         ProbabilisticPCA,
     )
 }
-FACTS = ("n_iter_", "converged_", "interrupted_", "lower_bound_", "lower_bounds_", "events_")
+FACTS = (
+    "n_iter_",
+    "n_samples_seen_",
+    "converged_",
+    "interrupted_",
+    "lower_bound_",
+    "lower_bounds_",
+    "events_",
+)
 
 
 def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from boxloop.estimate.fit import Coordinates
 from boxloop.estimators.base import to_numpy
-from boxloop.estimators.given import given_mixture, precision_factor
+from boxloop.estimators.given import completed, given_mixture, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.laws import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.laws.family import Family
@@ -39,7 +40,7 @@ class GaussianMixture(MixtureEstimator):
         n_init: how many times the line-up of starts is repeated.
         init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``pursuit``,
             ``projection``, ``k-means++``, ``random_from_data``, ``random``.
-        weights_init: starting weights, (k,).
+        weights_init: starting weights, (k,). What is not given of a start comes from ``init_params``.
         means_init: starting means, (k, d).
         precisions_init: starting precisions, in the shape of ``precisions_``.
         random_state: seed or generator; global state is never used.
@@ -147,13 +148,19 @@ class GaussianMixture(MixtureEstimator):
             case _:
                 return SphericalGaussian(mean, mean[:, :1] + 1.0, floor)
 
+    @property
+    def _given(self) -> tuple[Any, Any, Any]:
+        return self.weights_init, self.means_init, self.precisions_init
+
     def _given_start(self, n_columns: int, device: torch.device) -> Mixture[Any] | None:
-        given = (self.weights_init, self.means_init, self.precisions_init)
-        if all(value is None for value in given):
+        if any(value is None for value in self._given):
             return None
-        if any(value is None for value in given):
-            raise ValueError("give all of weights_init, means_init and precisions_init, or none of them")
-        return given_mixture(*given, self._template(n_columns, device), self.covariance_type)
+        return given_mixture(*self._given, self._template(n_columns, device), self.covariance_type)
+
+    def _adjustment(self) -> Callable[[Mixture[Any]], Mixture[Any]] | None:
+        if all(value is None for value in self._given):
+            return None
+        return lambda start: completed(start, *self._given, self.covariance_type)
 
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())

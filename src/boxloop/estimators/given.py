@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import linalg
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 
 from boxloop.estimators.base import Array
 from boxloop.laws.family import Family
@@ -45,6 +47,8 @@ def given_mixture(
     precision = _checked("precisions_init", precisions, shapes[covariance_type])
     if (weight < 0).any() or not np.isclose(weight.sum(), 1.0):
         raise ValueError("weights_init must be non-negative and sum to 1")
+    if covariance_type in ("full", "tied"):
+        _check_definite(precision)
     family: Any = type(template)
     centre = torch.from_numpy(mean).to(like.device)
     if covariance_type in ("diag", "spherical"):
@@ -59,8 +63,45 @@ def given_mixture(
     return Mixture(torch.from_numpy(weight).to(like.device).log(), law)
 
 
+def completed(
+    model: Mixture[Any], weights: Any, means: Any, precisions: Any, covariance_type: str
+) -> Mixture[Any]:
+    """A mixture with the parts that a user gave, and those of ``model`` for parts that are None.
+
+    Where means are given, the members of ``model`` are matched to them, so that each mean gets the covariance of the
+    cluster nearest to it. scikit-learn leaves that to chance.
+    """
+    if means is not None:
+        places = _checked("means_init", means, tuple(model.family.mean.shape))
+        spread = model.moments()[1].diagonal().sqrt().cpu().numpy()
+        _, order = linear_sum_assignment(cdist(places / spread, model.family.mean.cpu().numpy() / spread))
+        index = torch.from_numpy(order).to(model.log_weight.device)
+        model = Mixture(model.log_weight[index], model.family.select(index))
+    covariances = model.family.named()["covariances"].cpu().numpy()
+    half = precision_factor(covariances, covariance_type)
+    inverse = half @ np.swapaxes(half, -1, -2) if covariance_type in ("full", "tied") else half**2
+    return given_mixture(
+        model.log_weight.exp().cpu().numpy() if weights is None else weights,
+        model.family.mean.cpu().numpy() if means is None else means,
+        inverse if precisions is None else precisions,
+        model.family,
+        covariance_type,
+    )
+
+
 def _checked(name: str, value: Any, shape: tuple[int, ...]) -> Array:
     array = np.array(value, dtype=np.float64)
     if array.shape != shape:
         raise ValueError(f"{name} should have the shape {shape}, but got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds a value that is not finite")
     return array
+
+
+def _check_definite(precision: Array) -> None:
+    try:
+        np.linalg.cholesky(precision)
+    except np.linalg.LinAlgError as error:
+        raise ValueError("precisions_init must be positive definite") from error
+    if not np.allclose(precision, np.swapaxes(precision, -1, -2)):
+        raise ValueError("precisions_init must be symmetric")

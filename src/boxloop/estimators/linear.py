@@ -40,6 +40,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         if k > source.n_columns:
             raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
         _check_rows(k, source.n_rows)
+        if start is not None and tuple(start.loadings.shape) != (source.n_columns, k):
+            raise ValueError("warm_start needs a previous fit with the same columns and n_components")
         return fit_linear(
             source,
             k,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -28,7 +29,7 @@ COMMON: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0.0, None, closed="left")],
     "max_iter": [Interval(Integral, 0, None, closed="left")],
-    "random_state": ["random_state"],
+    "random_state": ["random_state", np.random.Generator, torch.Generator],
     "warm_start": ["boolean"],
     "verbose": ["verbose"],
     "method": [StrOptions({"em", "online", "gradient"})],
@@ -57,6 +58,10 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
         """A start given by the user, in the data's coordinates."""
         return None
 
+    def _adjustment(self) -> Callable[[Mixture[Any]], Mixture[Any]] | None:
+        """What puts the parts of a start that the user gave into the winner of the race, in data coordinates."""
+        return None
+
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
         if source.n_rows < self.n_components:
             raise ValueError(
@@ -64,15 +69,21 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
                 f"n_samples = {source.n_rows}"
             )
         device = next(iter(source.chunks(1)))[1].device
+        template = self._template(source.n_columns, device)
+        if start is not None and not _alike(start.family, template):
+            raise ValueError(
+                "warm_start needs a previous fit with the same columns and the same kind of components"
+            )
         lineup = AUTO * self.n_init if self.init_params == "auto" else (self.init_params,) * self.n_init
         return fit_mixture(
             source,
-            self._template(source.n_columns, device),
+            template,
             kind=self._kind,
             generator=generator(self.random_state),
             plan=plan,
             starts=lineup,
             start=start if start is not None else self._given_start(source.n_columns, device),
+            adjust=self._adjustment(),
         )
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -128,3 +139,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
         tags = super().__sklearn_tags__()
         tags.estimator_type = "density_estimator"
         return tags
+
+
+def _alike(one: Family[Any], other: Family[Any]) -> bool:
+    return type(one) is type(other) and one.mean.shape == other.mean.shape

@@ -78,7 +78,7 @@ class StreamingEstimator(LatentEstimator):
             kept = replace(kept, raced=alive)
         else:
             fit = self._fit(source, Plan(max_rounds=10, tol=1e-4), self.model_)
-        self._announce(fit)
+        self._announce(fit, fit.frame.weight)
         if not enough:
             return kept
         warn_of(fit.worries, depth=2)
@@ -95,13 +95,14 @@ class StreamingEstimator(LatentEstimator):
         outcome = Outcome(done.state, [done.objective], list(done.events), done.state.average.count, True)
         here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
         level = level_of(done.state.best, ArraySource(rows, weight), here)
-        self._announce(Fit(model, done.state.best, frame, outcome, level, done.events))
+        self._announce(Fit(model, done.state.best, frame, outcome, level, done.events), seen)
         warn_of(done.events, depth=2)
         return Flowing(frame, done.state, seen, since)
 
-    def _announce(self, fit: Fit[Any]) -> None:
+    def _announce(self, fit: Fit[Any], seen: float) -> None:
         self.model_ = self._reported(fit.model)
         self.n_iter_ = fit.outcome.rounds
+        self.n_samples_seen_ = seen
         self.lower_bound_ = fit.trace[-1]
         self.lower_bounds_ = fit.trace
         self.converged_, self.interrupted_ = True, False
