@@ -125,7 +125,7 @@ class LatentEstimator(BaseEstimator):
         self.n_iter_ = fit.outcome.rounds
         self.n_samples_seen_ = fit.frame.weight
         whole = self.method != "em" and not fit.outcome.interrupted
-        self.converged_ = fit.outcome.converged or whole
+        self.converged_ = bool(fit.outcome.converged or whole)
         self.interrupted_ = fit.outcome.interrupted
         self.events_ = list(fit.worries)
         self._publish(self.model_)

@@ -44,11 +44,9 @@ def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:
     facts = vars(estimator)
     if "model_" not in facts:
         raise ValueError(f"this {type(estimator).__name__} is not fitted yet: call fit before save")
-    params = {
-        k: v
-        for k, v in estimator.get_params(deep=False).items()
-        if v is None or isinstance(v, bool | int | float | str)
-    }
+    given = estimator.get_params(deep=False).items()
+    scalars = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
+    params = {k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)}
     names = facts.get("feature_names_in_")
     extra = {
         "estimator": type(estimator).__name__,
