@@ -42,15 +42,31 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
     params = {k: _plain(v) for k, v in estimator.get_params(deep=False).items() if k not in IGNORED}
     if estimator.method != "online":  # there the length of the fit decides where averaging begins
         del params["max_iter"]
-    first, weight = next(iter(source.chunks(256)))
-    dense = first.to_dense() if first.layout != torch.strided else first
-    digest = hashlib.sha256(np.ascontiguousarray(dense.cpu().numpy()).tobytes())
-    digest.update(np.ascontiguousarray(weight.cpu().numpy()).tobytes())
-    data = {"rows": source.n_rows, "columns": list(source.names), "digest": digest.hexdigest()}
+    if not isinstance(estimator.random_state, int | np.integer):
+        if estimator.method != "em":
+            raise ValueError(
+                "a checkpoint of mini-batches needs an integer random_state: rows must come in the same order again"
+            )
+        del params["random_state"]
+    data = {"rows": source.n_rows, "columns": list(source.names), "digest": _digest(source)}
     return {"estimator": type(estimator).__name__, **params, **data}
 
 
+def _digest(source: Source) -> str:
+    """Of all rows and weights, however they are cut into tiles."""
+    rows, weights = hashlib.sha256(), hashlib.sha256()
+    for tile, weight in source.chunks():
+        dense = tile.to_dense() if tile.layout != torch.strided else tile
+        rows.update(np.ascontiguousarray(dense.cpu().numpy()).data)
+        weights.update(np.ascontiguousarray(weight.cpu().numpy()).data)
+    return hashlib.sha256(rows.digest() + weights.digest()).hexdigest()
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, torch.device):
+        return str(value)
     return hashlib.sha256(repr(np.asarray(value).tolist()).encode()).hexdigest()
