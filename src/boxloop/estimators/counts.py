@@ -17,39 +17,6 @@ from boxloop.types import Source
 class CountMixture(MixtureEstimator):
     """Counts have no other coordinates and are never negative."""
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        tol: float = 1e-4,
-        max_iter: int = 100,
-        n_init: int = 1,
-        init_params: str = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        method: str = "em",
-        accelerate: bool = True,
-        batch_size: int = 256,
-        checkpoint: Any = None,
-        device: str = "cpu",
-        dtype: str = "float64",
-    ) -> None:
-        self.n_components = n_components
-        self.tol = tol
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.method = method
-        self.accelerate = accelerate
-        self.batch_size = batch_size
-        self.checkpoint = checkpoint
-        self.device = device
-        self.dtype = dtype
-
     @property
     def _kind(self) -> Coordinates:
         return "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
@@ -14,6 +14,7 @@ from boxloop.models import FactorModel
 from boxloop.numeric.rotation import varimax
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class FactorAnalysis(LinearEstimator):
     r"""Factor analysis by maximum likelihood.
 
@@ -26,7 +27,8 @@ class FactorAnalysis(LinearEstimator):
         n_components: number of factors k; all columns when ``None``.
         tol: stop when the mean log-likelihood of a row rises by less.
         max_iter: most EM rounds; passes over the rows for the other methods.
-        rotation: ``None`` (canonical: :math:`F^\top \Psi^{-1} F` diagonal), ``varimax`` or ``quartimax``.
+        rotation: ``None`` (canonical: :math:`F^\top \Psi^{-1} F` diagonal), ``varimax`` or ``quartimax``,
+            of the loadings in standard units.
         noise_floor: smallest noise variance, relative to that of a column.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
@@ -56,49 +58,19 @@ class FactorAnalysis(LinearEstimator):
         array([0.8, 0.8, 0.8, 0.8])
     """
 
+    rotation: str | None = None
+
     _model = FactorModel
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,
         "rotation": [StrOptions({"varimax", "quartimax"}), None],
     }
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        tol: float = 1e-7,
-        max_iter: int = 1000,
-        rotation: str | None = None,
-        noise_floor: float = 1e-6,
-        random_state: Any = 0,
-        warm_start: bool = False,
-        verbose: int = 0,
-        method: str = "em",
-        accelerate: bool = True,
-        batch_size: int = 100,
-        checkpoint: Any = None,
-        device: str = "cpu",
-        dtype: str = "float64",
-    ) -> None:
-        self.n_components = n_components
-        self.tol = tol
-        self.max_iter = max_iter
-        self.rotation = rotation
-        self.noise_floor = noise_floor
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.method = method
-        self.accelerate = accelerate
-        self.batch_size = batch_size
-        self.checkpoint = checkpoint
-        self.device = device
-        self.dtype = dtype
-
     def _turned(self, model: Any) -> Any:
         if self.rotation is None:
             return model
-        turn = varimax(model.loadings, power=1.0 if self.rotation == "varimax" else 0.0)
+        deviation = model.moments()[1].diagonal()[0].sqrt()  # so that no column counts more for its units
+        turn = varimax(model.loadings / deviation[:, None], power=1.0 if self.rotation == "varimax" else 0.0)
         return replace(model, loadings=model.loadings @ turn)
 
     def _publish(self, model: Any) -> None:

@@ -81,12 +81,17 @@ def load(path: str | PathLike[str]) -> Any:
         raise ModelFileError(
             f"{path}: holds the estimator {name!r}, which this version of boxloop does not know"
         )
-    estimator = ESTIMATORS[name](**saved.extra["params"])
-    estimator.n_features_in_ = int(saved.extra["n_features_in"])
+    try:
+        estimator = ESTIMATORS[name](
+            **{**saved.extra["params"], "device": "cpu"}
+        )  # where the tensors now are
+        estimator.n_features_in_ = int(saved.extra["n_features_in"])
+        for fact in FACTS:
+            setattr(estimator, fact, saved.extra["facts"][fact])
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
     if saved.columns:
         estimator.feature_names_in_ = np.asarray(saved.columns, dtype=object)
-    for fact, value in saved.extra["facts"].items():
-        setattr(estimator, fact, value)
     estimator.model_ = saved.tree
     estimator._publish(saved.tree)
     return estimator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from boxloop.laws.family import Family
 from boxloop.models import Mixture
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GaussianMixture(MixtureEstimator):
     r"""Gaussian mixture fitted by EM, online EM or gradient ascent.
 
@@ -78,6 +80,12 @@ class GaussianMixture(MixtureEstimator):
         array([-3.,  3.])
     """
 
+    covariance_type: str = "full"
+    reg_covar: float = 1e-6
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "covariance_type": [StrOptions({"full", "tied", "diag", "spherical"})],
@@ -86,49 +94,6 @@ class GaussianMixture(MixtureEstimator):
         "means_init": ["array-like", None],
         "precisions_init": ["array-like", None],
     }
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        tol: float = 1e-4,
-        reg_covar: float = 1e-6,
-        max_iter: int = 100,
-        n_init: int = 1,
-        init_params: str = "auto",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        method: str = "em",
-        accelerate: bool = True,
-        batch_size: int = 256,
-        checkpoint: Any = None,
-        device: str = "cpu",
-        dtype: str = "float64",
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.method = method
-        self.accelerate = accelerate
-        self.batch_size = batch_size
-        self.checkpoint = checkpoint
-        self.device = device
-        self.dtype = dtype
 
     @property
     def _kind(self) -> Coordinates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
-from boxloop.data import moment_source
-from boxloop.estimate.fit import Fit, fit_linear
+from boxloop.data import Frame, moment_source, summarise_moments
+from boxloop.estimate.fit import Fit, fit_linear, summarisable
 from boxloop.estimate.plan import Plan
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import COMMON
@@ -21,11 +22,18 @@ from boxloop.numeric import generator
 from boxloop.types import Source
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
     """Base of the linear-Gaussian estimators; a subclass names its model."""
 
+    n_components: int | None = field(default=None, kw_only=False)
+    tol: float = 1e-7
+    max_iter: int = 1000
+    noise_floor: float = 1e-6
+    random_state: Any = 0
+    batch_size: int = 100
+
     _model: ClassVar[type[LinearGaussian]]
-    noise_variance_: Any
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{name: rule for name, rule in COMMON.items() if name != "n_components"},
         "n_components": [*COMMON["n_components"], None],
@@ -53,6 +61,9 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
             start=start,
             exact=self._exact(),
         )
+
+    def _condensed(self, source: Source, frame: Frame) -> Source:
+        return summarise_moments(source) if summarisable(source, frame) else source
 
     def _exact(self) -> bool:
         return True
@@ -111,7 +122,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     def _publish(self, model: Any) -> None:
         self.mean_ = to_numpy(model.mean)
         self.components_ = to_numpy(model.loadings.mT)
-        self.noise_variance_ = to_numpy(model.noise)
+        self.noise_variance_: Any = to_numpy(model.noise)
 
     def transform(self, X: Any) -> Array:
         """Expected factors given each row, (n, k)."""

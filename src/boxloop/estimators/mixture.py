@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -41,8 +42,13 @@ COMMON: dict[str, list[Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
     """Base of the mixture estimators; a subclass names its family."""
+
+    n_components: int = field(default=1, kw_only=False)
+    n_init: int = 1
+    init_params: str = "auto"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON,

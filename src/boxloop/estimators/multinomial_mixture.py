@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from boxloop.laws.family import Family
 from boxloop.models import Mixture
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MultinomialMixture(CountMixture):
     r"""Mixture of multinomial documents: every document is about one topic.
 
@@ -54,48 +56,13 @@ class MultinomialMixture(CountMixture):
         True
     """
 
+    total: int = 100
+
     _sparse = True
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],
     }
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        total: int = 100,
-        tol: float = 1e-4,
-        max_iter: int = 100,
-        n_init: int = 1,
-        init_params: str = "auto",
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        method: str = "em",
-        accelerate: bool = True,
-        batch_size: int = 256,
-        checkpoint: Any = None,
-        device: str = "cpu",
-        dtype: str = "float64",
-    ) -> None:
-        super().__init__(
-            n_components,
-            tol=tol,
-            max_iter=max_iter,
-            n_init=n_init,
-            init_params=init_params,
-            random_state=random_state,
-            warm_start=warm_start,
-            verbose=verbose,
-            method=method,
-            accelerate=accelerate,
-            batch_size=batch_size,
-            checkpoint=checkpoint,
-            device=device,
-            dtype=dtype,
-        )
-        self.total = total
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         level = torch.full(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from boxloop.estimators.linear import LinearEstimator
 from boxloop.models import PrincipalModel
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProbabilisticPCA(LinearEstimator):
     r"""Probabilistic principal component analysis.
 
@@ -53,44 +55,13 @@ class ProbabilisticPCA(LinearEstimator):
         0.25
     """
 
+    solver: str = "auto"
+
     _model = PrincipalModel
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,
         "solver": [StrOptions({"auto", "em"})],
     }
-
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        solver: str = "auto",
-        tol: float = 1e-7,
-        max_iter: int = 1000,
-        noise_floor: float = 1e-6,
-        random_state: Any = 0,
-        warm_start: bool = False,
-        verbose: int = 0,
-        method: str = "em",
-        accelerate: bool = True,
-        batch_size: int = 100,
-        checkpoint: Any = None,
-        device: str = "cpu",
-        dtype: str = "float64",
-    ) -> None:
-        self.n_components = n_components
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-        self.noise_floor = noise_floor
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.method = method
-        self.accelerate = accelerate
-        self.batch_size = batch_size
-        self.checkpoint = checkpoint
-        self.device = device
-        self.dtype = dtype
 
     @property
     def _kind(self) -> Coordinates:
