@@ -16,6 +16,9 @@ T = TypeVar("T", bound=Tree)
 TILE_VALUES = 1 << 18
 """Values per tile: 2^18 float64 are two megabytes, so a tile and what is made from it stay in cache."""
 
+GPU_VALUES = 1 << 24
+"""Values per tile on a GPU, where a tile must be large enough to hide the cost of starting a kernel."""
+
 
 def tile_rows(n_columns: int) -> int:
     """Rows per tile for a table of this width: between 512 and 8192."""
@@ -70,7 +73,8 @@ class ArraySource:
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
-        step = size or tile_rows(self.n_columns)
+        on_gpu = self.rows.device.type == "cuda"
+        step = size or (GPU_VALUES // max(self.n_columns, 1) if on_gpu else tile_rows(self.n_columns))
         weight = self.weight
         if weight is None:
             weight = torch.ones(self.n_rows, dtype=torch.float64, device=self.rows.device)
