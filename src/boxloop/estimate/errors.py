@@ -18,7 +18,10 @@ from boxloop.estimate.gradient import flatten, unflatten
 from boxloop.types import Source
 
 STEP = 1e-5
-FLAT = 1e-10
+FLAT = 1e-7
+"""Smallest curvature of a direction, beside that of the parameters in it, that central differences can tell from 0."""
+DULL = 1e-9
+"""Smallest information a unit of weight: below it a parameter rests at a bound (a rate or a probability of zero)."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class ParameterErrors:
 
     Args:
         covariance: (p, p), of the flattened free parameters.
-        errors: one tensor of standard errors for each public parameter, NaN where the likelihood is flat.
+        errors: one tensor of standard errors for each public parameter, NaN where the likelihood is flat or the
+            parameter is at a bound.
     """
 
     covariance: Tensor
@@ -43,7 +47,8 @@ def standard_errors(
 
     where N spans the directions that the model's constraints leave free (all of them for a mixture; those that keep
     :math:`F^\top \Psi^{-1} F` diagonal for a factor model, whose loadings are otherwise free to rotate). Public
-    parameters follow by the delta method.
+    parameters follow by the delta method. Every free parameter is measured in units of its own error, so that what is
+    flat does not depend on scales.
 
     Args:
         model: a fitted model (canonical, if it has constraints).
@@ -63,12 +68,14 @@ def standard_errors(
     free = model.free()
     point = flatten(free)
     information = _information(model, source, free, point)
-    basis = _tangent(model, free, point)
-    inner = basis.mT @ information @ basis
-    values, vectors = torch.linalg.eigh(inner)
-    good = values > FLAT * values.abs().max()
-    half = basis @ (vectors[:, good] / values[good].sqrt())
-    flat = basis @ vectors[:, ~good]
+    dull = information.diagonal() <= DULL * source.reduce(model.expect).weight
+    unit = torch.where(dull, 1.0, information.diagonal()).rsqrt()
+    scaled = torch.where(dull | dull[:, None], 0.0, information * unit * unit[:, None])
+    basis = _tangent(model, free, point, unit)
+    values, vectors = torch.linalg.eigh(basis.mT @ scaled @ basis)
+    good = values > FLAT
+    half = unit[:, None] * (basis @ (vectors[:, good] / values[good].sqrt()))
+    flat = unit[:, None] * (basis @ vectors[:, ~good])
     errors = {}
     public = named or (lambda m: m.named())
     for name in public(model):
@@ -78,11 +85,7 @@ def standard_errors(
 
         slope = _jacobian(value, point)
         error = (slope @ half).square().sum(-1).sqrt()
-        blind = (
-            (slope @ flat).abs().amax(-1) > 1e-6
-            if flat.shape[1]
-            else torch.zeros_like(error, dtype=torch.bool)
-        )
+        blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
         errors[name] = torch.where(blind, torch.nan, error)
     return ParameterErrors(half @ half.mT, errors)
 
@@ -109,12 +112,13 @@ def _information(model: Any, source: Source, free: Mapping[str, Tensor], point: 
     return 0.5 * (information + information.mT)
 
 
-def _tangent(model: Any, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
+def _tangent(model: Any, free: Mapping[str, Tensor], point: Tensor, unit: Tensor) -> Tensor:
+    """Directions, in the given units, along which the model's constraints stay met; orthonormal columns."""
     constraints = model.with_free(free).constraints()
     if constraints.numel() == 0:
         return torch.eye(len(point), dtype=point.dtype, device=point.device)
     slope = _jacobian(lambda v: model.with_free(unflatten(v, free)).constraints(), point)
-    _, size, right = torch.linalg.svd(slope)
+    _, size, right = torch.linalg.svd(slope * unit)
     return right[int((size > 1e-10 * size[0]).sum()) :].mT
 
 

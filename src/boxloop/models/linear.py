@@ -222,10 +222,10 @@ class LinearGaussian(Tree):
         return self.emission(z).draw(1, generator)[:, 0], z
 
     def canonical(self) -> Self:
-        r"""The same law with :math:`F^\top \Psi^{-1} F` diagonal, largest first, signs fixed."""
+        r"""The same law with :math:`F^\top \Psi^{-1} F` diagonal, largest first; signs fixed in units of the noise."""
         left, size, _ = torch.linalg.svd(self.loadings / self.psi.sqrt()[:, None], full_matrices=False)
         loadings = self.psi.sqrt()[:, None] * left * size
-        sign = torch.sign(loadings.gather(0, loadings.abs().argmax(0, keepdim=True)))
+        sign = torch.sign(left.gather(0, left.abs().argmax(0, keepdim=True)))
         sign = torch.where(sign == 0, 1.0, sign)
         return type(self)(self.mean, loadings * sign, self.noise, self.floor, self.expand)
 

@@ -15,21 +15,22 @@ def varimax(loadings: Tensor, power: float = 1.0, max_rounds: int = 500, tol: fl
         loadings: (d, k).
         power: gamma: 1 is varimax, 0 quartimax.
         max_rounds: most rounds of the fixed-point iteration on the polar factor.
-        tol: stop when the criterion's bound rises by less, relatively.
+        tol: stop when no entry of T moves by more.
 
     Returns:
-        T, (k, k), orthogonal.
+        T, (k, k), orthogonal; columns of ``loadings @ T`` are in order of their length, their largest entries
+        positive.
     """
     d, k = loadings.shape
     turn = torch.eye(k, dtype=loadings.dtype, device=loadings.device)
-    last = 0.0
     for _ in range(max_rounds):
         turned = loadings @ turn
         slope = turned**3 - (power / d) * turned * turned.square().sum(0)
-        left, size, right = torch.linalg.svd(loadings.mT @ slope)
-        turn = left @ right
-        level = float(size.sum())
-        if level < last * (1 + tol):
+        left, _, right = torch.linalg.svd(loadings.mT @ slope)
+        turn, last = left @ right, turn
+        if float((turn - last).abs().max()) < tol:
             break
-        last = level
-    return turn
+    turned = loadings @ turn
+    sign = torch.sign(turned.gather(0, turned.abs().argmax(0, keepdim=True)))
+    order = torch.argsort(turned.square().sum(0), descending=True, stable=True)
+    return (turn * torch.where(sign == 0, 1.0, sign))[:, order]
