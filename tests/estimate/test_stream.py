@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,34 +11,9 @@ from torch import Tensor
 
 from boxloop.average import Power
 from boxloop.estimate.stream import FactorStream
-from boxloop.models import FactorModel
-
-D, K, T, WARMUP = 37, 3, 300, 40
-
-
-def draws(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def vectors(n: int = T, seed: int = 0) -> Tensor:
-    """Rows of a factor model whose columns differ in place and scale."""
-    stream = draws(seed)
-    scale = torch.logspace(-1, 1, D, dtype=torch.float64)
-    loadings = torch.randn(D, K, generator=stream, dtype=torch.float64)
-    z = torch.randn(n, K, generator=stream, dtype=torch.float64)
-    noise = torch.randn(n, D, generator=stream, dtype=torch.float64)
-    return scale * (2.0 + z @ loadings.mT + noise)
-
-
-def stream_of(seed: int = 1, **options: object) -> FactorStream:
-    return FactorStream.start(D, K, draws(seed), **{"dtype": torch.float64, "warmup": WARMUP, **options})
-
-
-def first_loadings(seed: int = 1) -> Tensor:
-    """The orthonormal start: Q of a QR decomposition, signs as the Cholesky factor gives them."""
-    normals = torch.randn(K, D, generator=draws(seed), dtype=torch.float64).mT
-    q, r = torch.linalg.qr(normals)
-    return q * r.diagonal().sign()
+from boxloop.estimate.stream_state import StreamSettings, StreamState
+from boxloop.persist import load_tree, save_tree
+from estimate.stream_cases import WARMUP, D, K, close, first_loadings, same, stream_of, vectors
 
 
 def algorithm_2(rows: Tensor, loadings: Tensor, warmup: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -86,18 +62,6 @@ def averages_then_solve(
             f = cross = cross @ torch.linalg.inv(torch.linalg.cholesky(latent)).mT
             latent = torch.eye(K).double()
         yield mean, f, psi
-
-
-def close(model: FactorModel, expected: tuple[Tensor, Tensor, Tensor], tol: float) -> None:
-    for found, right in zip((model.mean, model.loadings, model.noise), expected, strict=True):
-        torch.testing.assert_close(found, right, rtol=tol, atol=tol * float(right.abs().max()))
-
-
-def same(a: FactorStream, b: FactorStream) -> bool:
-    left, right = a.state(), b.state()
-    return left.count == right.count and all(
-        torch.equal(x, y) for (_, x), (_, y) in zip(left.leaves(), right.leaves(), strict=True)
-    )
 
 
 def test_the_start_is_the_qr_factor() -> None:
@@ -215,6 +179,20 @@ def test_a_restored_stream_continues_bit_for_bit(options: dict[str, object], at:
     assert saved.count == at, "a saved state does not follow the stream"
 
 
+@pytest.mark.parametrize("variant", ["exact", "paper"])
+def test_a_stream_read_from_a_file_continues_bit_for_bit(variant: str, tmp_path: Path) -> None:
+    stream = stream_of(variant=variant)
+    for x in vectors(n=30):
+        stream.observe(x)
+    save_tree(tmp_path / "stream.boxloop", stream.state())
+    classes = {c.__name__: c for c in (StreamState, StreamSettings, Power)}
+    other = FactorStream.restore(load_tree(tmp_path / "stream.boxloop", classes).tree)
+    for x in vectors(n=60)[30:]:
+        stream.observe(x)
+        other.observe(x)
+    assert same(stream, other)
+
+
 def test_looking_at_the_model_does_not_touch_the_stream() -> None:
     quiet, watched = stream_of(), stream_of()
     for theta in vectors(n=90):
@@ -245,99 +223,6 @@ def test_float32_follows_float64() -> None:
     found, right = (s.model().moments()[1].dense()[0].double() for s in (low, high))
     # The two starts differ by the rounding of the normals drawn, so only the covariances are compared, loosely.
     torch.testing.assert_close(found.diagonal(), right.diagonal(), rtol=1e-4, atol=0.0)
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (torch.zeros(D + 1), "shape"),
-        (torch.zeros(2, D - 1), "shape"),
-        (torch.zeros(1, 1, D), "shape"),
-        (torch.zeros(0, D), "shape"),
-        (torch.tensor(1.0), "shape"),
-        (torch.zeros(D, dtype=torch.int64), "real numbers"),
-        (torch.zeros(D).index_fill(0, torch.tensor(4), torch.nan), "entry 4 .* nan"),
-        (torch.zeros(3, D).index_fill(1, torch.tensor(7), -torch.inf), "entry 7 .* -inf"),
-    ],
-)
-def test_a_bad_observation_is_refused_and_nothing_changes(values: Tensor, says: str) -> None:
-    stream, other = stream_of(), stream_of()
-    for theta in vectors(n=60):
-        stream.observe(theta)
-        other.observe(theta)
-    with pytest.raises(ValueError, match=says):
-        stream.observe(values)
-    assert same(stream, other)
-
-
-def test_squares_that_overflow_are_refused() -> None:
-    stream = stream_of(dtype=torch.float32)
-    with pytest.raises(ValueError, match="overflow"):
-        stream.observe(torch.full((D,), 1e30))
-    assert stream.count == 0
-
-
-def test_an_interrupted_observation_is_not_built_upon(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = stream_of()
-    for theta in vectors(n=60):
-        stream.observe(theta)
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("boxloop.estimate.stream.advance", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            stream.observe(vectors()[0])
-    for use in (stream.model, stream.state, lambda: stream.observe(vectors()[0])):
-        with pytest.raises(RuntimeError, match="torn"):
-            use()
-
-
-def test_constant_columns_and_a_late_start_stay_finite() -> None:
-    rows = vectors()
-    rows[:, 3] = 5.0
-    rows[:150, 8] = -1.0
-    stream = stream_of(dtype=torch.float32)
-    for theta in rows:
-        stream.observe(theta)
-    model = stream.model()
-    assert model.is_finite()
-    assert bool((model.noise > 0.0).all())
-    assert float(model.loadings[3].abs().max()) == 0.0
-
-
-def test_weights_that_require_gradients_are_read_only() -> None:
-    theta = vectors()[0].requires_grad_()
-    stream = stream_of()
-    stream.observe(theta)
-    assert not stream.state().mean.requires_grad
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"variant": "other"},
-        {"warmup": 1},
-        {"refresh": 0},
-        {"floor": 1.0},
-        {"dtype": torch.float16},
-        {"variant": "paper", "expand": True},
-    ],
-)
-def test_bad_settings_are_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError):
-        stream_of(**options)
-    for rank in (0, D + 1):
-        with pytest.raises(ValueError, match="rank"):
-            FactorStream.start(D, rank, draws(0))
-
-
-def test_a_model_needs_two_observations() -> None:
-    stream = stream_of()
-    stream.observe(vectors()[0])
-    with pytest.raises(ValueError, match="two observations"):
-        stream.model()
 
 
 def test_the_covariance_is_found() -> None:

@@ -26,10 +26,12 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
+from boxloop.estimate import stream_fused
 from boxloop.estimate.stream_pass import FactorTile, residual
 from boxloop.estimate.stream_state import StreamSettings, StreamState, Variant, advance, unchanged
 from boxloop.estimate.stream_tiles import checked, cut, orthonormal, tile_columns
 from boxloop.models import FactorModel
+from boxloop.numeric import ConditionError
 
 
 class FactorStream:
@@ -45,7 +47,7 @@ class FactorStream:
         >>> import torch
         >>> draws = torch.Generator().manual_seed(0)
         >>> factor = torch.tensor([3.0, -2.0, 1.0, 0.0])
-        >>> stream = FactorStream.start(4, 1, draws, schedule=Power(exponent=0.8), warmup=20)
+        >>> stream = FactorStream.start(4, 1, draws, schedule=Power(1.0, scale=2.0), warmup=20)
         >>> for _ in range(2000):
         ...     z, noise = torch.randn(1, generator=draws), torch.randn(4, generator=draws)
         ...     stream.observe(5.0 + factor * z + noise)
@@ -86,8 +88,8 @@ class FactorStream:
             generator: source of the initial loadings.
             dtype: of everything D long; float32 or float64.
             device: where everything D long lives.
-            schedule: step sizes gamma_t; 1/t when None, the plain mean of Algorithm 2. ``Power(0.8)`` forgets the
-                start much sooner, at a little more noise.
+            schedule: step sizes gamma_t; 1/t when None, the plain mean of Algorithm 2. ``Power(1.0, scale=2.0)``
+                weighs observation t by t: it forgets the start much sooner, for 15% more noise.
             warmup: observations before the loadings first change.
             variant: "exact", or "paper" for document 004's Algorithm 2 to the letter.
             refresh: psi and G are computed anew every so many observations; above 1, posteriors in between use
@@ -122,9 +124,22 @@ class FactorStream:
         return cls(state, tile)
 
     @classmethod
-    def restore(cls, state: StreamState, tile: int | None = None) -> Self:
-        """A stream that continues from a copy of ``state``, bit for bit as the one that gave it."""
-        return cls(state.map(torch.clone), tile)
+    def restore(
+        cls, state: StreamState, *, device: torch.device | str | None = None, tile: int | None = None
+    ) -> Self:
+        """A stream that continues from a copy of ``state``: on the same device, bit for bit as the one that gave it.
+
+        Args:
+            state: from :meth:`state`, or read from a file.
+            device: where everything D long goes; where it is when None.
+            tile: columns a tile, for measurements.
+        """
+        state = state.map(torch.clone)
+        start = None if state.start is None else state.start.to(device)
+        rows, mean, square, noise = (
+            x.to(device) for x in (state.rows, state.mean, state.square, state.noise)
+        )
+        return cls(replace(state, rows=rows, mean=mean, square=square, noise=noise, start=start), tile)
 
     def state(self) -> StreamState:
         """A copy of all that the stream knows, for a checkpoint."""
@@ -188,7 +203,10 @@ class FactorStream:
         state = self._state
         for work, part in zip(self._tiles, values.split(self._width, dim=1), strict=True):
             work.survey(part, step, shrink)
-            if state.count + 1 == state.settings.warmup:
+        if state.count + 1 == state.settings.warmup:
+            if not bool(state.square.any()):
+                raise ConditionError("the vectors of the warm-up are all alike: no scale to start from")
+            for work in self._tiles:
                 work.tile.upper.mul_(work.square.sqrt())
         self._state = replace(state, count=state.count + 1)
 
@@ -207,13 +225,19 @@ class FactorStream:
             self._cut()
 
     def _sweep(self, values: Tensor, step: float, shrink: float) -> Tensor:
+        state = self._state
+        if state.due and len(values) == 1 and stream_fused.fits(state.rows):
+            long = state.mean, state.square, state.noise
+            return stream_fused.solve(
+                state.rows, long, values[0], state.update, step, shrink, state.settings.floor
+            )
         parts = zip(self._tiles, values.split(self._width, dim=1), strict=True)
-        if self._state.due:
+        if state.due:
             self._measured.zero_()
             for work, part in parts:
                 work.solve(part, step, shrink)
             return self._measured.cpu()
-        keep = float(self._state.update[0, 0])
+        keep = float(state.update[0, 0])
         self._held.zero_()
         for work, part in parts:
             work.hold(part, keep, step, shrink)

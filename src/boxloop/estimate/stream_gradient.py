@@ -142,9 +142,13 @@ class GradientStream:
         )
 
     @classmethod
-    def restore(cls, state: GradientState, tile: int | None = None) -> Self:
-        """A stream that continues from a copy of ``state``, bit for bit as the one that gave it."""
-        return cls(state.map(torch.clone), tile)
+    def restore(
+        cls, state: GradientState, *, device: torch.device | str | None = None, tile: int | None = None
+    ) -> Self:
+        """A stream that continues from a copy of ``state``: on the same device, bit for bit as the one that gave it."""
+        state = state.map(torch.clone)
+        rows, mean, noise = (x.to(device) for x in (state.rows, state.mean, state.noise))
+        return cls(replace(state, rows=rows, mean=mean, noise=noise), tile)
 
     def state(self) -> GradientState:
         """A copy of all that the stream knows, for a checkpoint."""
@@ -176,7 +180,7 @@ class GradientStream:
 
     def model(self) -> FactorModel:
         """The factor model after all observations so far; the stream is unchanged."""
-        ahead = type(self).restore(self.state(), self._tile)
+        ahead = type(self).restore(self.state(), tile=self._tile)
         ahead._finish()
         state = ahead._state
         return FactorModel(state.mean, state.rows[: state.rank].mT.contiguous(), state.noise)

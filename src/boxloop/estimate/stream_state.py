@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -128,8 +128,14 @@ def advance(state: StreamState, inner: Tensor, cross: Tensor, quadratic: Tensor,
         latent, turn = eye, basis
     else:
         turn = torch.cholesky_solve(basis, factor)
-    state = replace(state, start=None, basis=basis, latent=latent, turn=turn)
-    return replace(state, inner=inner, update=update, due=due, count=count)
+    changes: dict[str, Any] = {
+        "basis": basis,
+        "latent": latent,
+        "turn": turn,
+        "inner": inner,
+        "update": update,
+    }
+    return replace(state, start=None, due=due, count=count, **changes)
 
 
 def posterior(inner: Tensor) -> Tensor:

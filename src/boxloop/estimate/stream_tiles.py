@@ -160,7 +160,7 @@ def checked(values: Tensor, columns: int, like: Tensor) -> Tensor:
         raise ValueError(f"an observation has shape ({columns},) or (b, {columns}), got {shape}")
     if not values.is_floating_point():
         raise ValueError(f"an observation is real numbers, got {values.dtype}")
-    found = values.detach().to(device=like.device, dtype=like.dtype).reshape(-1, columns)
+    found = values.detach().to(device=like.device, dtype=like.dtype).reshape(-1, columns).contiguous()
     flat = found.reshape(-1)
     if not math.isfinite(float(torch.dot(flat, flat))):
         bad = torch.nonzero(~torch.isfinite(found))

@@ -1,0 +1,121 @@
+"""What a stream refuses, and what it survives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from boxloop.estimate.stream import FactorStream
+from estimate.stream_cases import D, draws, same, stream_of, vectors
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (torch.zeros(D + 1), "shape"),
+        (torch.zeros(2, D - 1), "shape"),
+        (torch.zeros(1, 1, D), "shape"),
+        (torch.zeros(0, D), "shape"),
+        (torch.tensor(1.0), "shape"),
+        (torch.zeros(D, dtype=torch.int64), "real numbers"),
+        (torch.zeros(D).index_fill(0, torch.tensor(4), torch.nan), "entry 4 .* nan"),
+        (torch.zeros(3, D).index_fill(1, torch.tensor(7), -torch.inf), "entry 7 .* -inf"),
+    ],
+)
+def test_a_bad_observation_is_refused_and_nothing_changes(values: Tensor, says: str) -> None:
+    stream, other = stream_of(), stream_of()
+    for theta in vectors(n=60):
+        stream.observe(theta)
+        other.observe(theta)
+    with pytest.raises(ValueError, match=says):
+        stream.observe(values)
+    assert same(stream, other)
+
+
+def test_squares_that_overflow_are_refused() -> None:
+    stream = stream_of(dtype=torch.float32)
+    with pytest.raises(ValueError, match="overflow"):
+        stream.observe(torch.full((D,), 1e30))
+    assert stream.count == 0
+
+
+def test_an_interrupted_observation_is_not_built_upon(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = stream_of()
+    for theta in vectors(n=60):
+        stream.observe(theta)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("boxloop.estimate.stream.advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.observe(vectors()[0])
+    for use in (stream.model, stream.state, lambda: stream.observe(vectors()[0])):
+        with pytest.raises(RuntimeError, match="torn"):
+            use()
+
+
+def test_constant_columns_and_a_late_start_stay_finite() -> None:
+    rows = vectors()
+    rows[:, 3] = 5.0
+    rows[:150, 8] = -1.0
+    stream = stream_of(dtype=torch.float32)
+    for theta in rows:
+        stream.observe(theta)
+    model = stream.model()
+    assert model.is_finite()
+    assert bool((model.noise > 0.0).all())
+    assert float(model.loadings[3].abs().max()) == 0.0
+
+
+def test_a_warm_up_of_equal_vectors_is_named() -> None:
+    stream = stream_of(warmup=3)
+    for _ in range(2):
+        stream.observe(torch.ones(D))
+    with pytest.raises(ValueError, match="all alike"):
+        stream.observe(torch.ones(D))
+
+
+def test_strided_half_and_double_precision_vectors_are_read_as_they_are() -> None:
+    plain, strided = stream_of(dtype=torch.float32), stream_of(dtype=torch.float32)
+    wide = torch.zeros(80, 2 * D, dtype=torch.float64)
+    wide[:, ::2] = vectors(n=80).bfloat16()
+    for theta in wide:
+        plain.observe(theta[::2].bfloat16())
+        strided.observe(theta[::2])
+    assert same(plain, strided)
+
+
+def test_weights_that_require_gradients_are_read_only() -> None:
+    theta = vectors()[0].requires_grad_()
+    stream = stream_of()
+    stream.observe(theta)
+    assert not stream.state().mean.requires_grad
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"variant": "other"},
+        {"warmup": 1},
+        {"refresh": 0},
+        {"floor": 1.0},
+        {"dtype": torch.float16},
+        {"variant": "paper", "expand": True},
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        stream_of(**options)
+    for rank in (0, D + 1):
+        with pytest.raises(ValueError, match="rank"):
+            FactorStream.start(D, rank, draws(0))
+
+
+def test_a_model_needs_two_observations() -> None:
+    stream = stream_of()
+    stream.observe(vectors()[0])
+    with pytest.raises(ValueError, match="two observations"):
+        stream.model()
