@@ -81,18 +81,17 @@ def test_a_bug_in_a_law_is_caught(bug: type, check: Callable[[Any], None]) -> No
         check(replace(case, law=bug(**values)))
 
 
-def _without_conditional_covariance(self: PatternView, share: Tensor) -> Sums:
-    return _summarise_patterns(
-        _Flat([replace(g, conditional=g.conditional * 0) for g in self.groups], self), share
-    )
+class _Certain(PatternView):
+    def _spread(self, batch: Any, factor: Tensor) -> Tensor:
+        return torch.zeros_like(factor)
 
 
 _summarise_patterns = PatternView.summarise
 
 
-class _Flat:
-    def __init__(self, groups: list[Any], view: PatternView) -> None:
-        self.groups, self.log_density = groups, view.log_density
+def _without_conditional_covariance(self: PatternView, share: Tensor) -> Sums:
+    certain = _Certain(self.mean, self.covariance, self.rows.mT)
+    return _summarise_patterns(certain, share)
 
 
 def _absent_as_zero(self: GappyView, share: Tensor) -> Sums:

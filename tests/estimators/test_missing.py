@@ -166,3 +166,30 @@ def test_rows_missing_at_random_are_no_bias(case: Case) -> None:
     whole = X[~np.isnan(X).any(1)]
     complete = case.make(tol=1e-9, max_iter=5000).fit(whole)
     assert abs(z_scores(case, complete, whole, truth)).max() > 2 * LIMIT
+
+
+@pytest.mark.parametrize("kind", ["full", "tied"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_one_round_with_many_patterns_by_the_textbook(kind: str) -> None:
+    """Rows filled in with their conditional means, plus conditional covariances (Little and Rubin, chapter 11)."""
+    rng = np.random.default_rng(8)
+    X = holed(rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6)), seed=9, share=0.4)
+    mean, root = rng.normal(size=6), rng.normal(size=(6, 12))
+    covariance = root @ root.T / 12
+    filled, second = X.copy(), np.zeros((6, 6))
+    for row in filled:
+        m, o = np.isnan(row), ~np.isnan(row)
+        slope = covariance[np.ix_(m, o)] @ np.linalg.inv(covariance[np.ix_(o, o)])
+        row[m] = mean[m] + slope @ (row[o] - mean[o])
+        second[np.ix_(m, m)] += covariance[np.ix_(m, m)] - slope @ covariance[np.ix_(o, m)]
+    precision = np.linalg.inv(covariance)
+    start = {
+        "weights_init": [1.0],
+        "means_init": [mean],
+        "precisions_init": precision if kind == "tied" else [precision],
+    }
+    estimator = GaussianMixture(1, covariance_type=kind, reg_covar=0.0, max_iter=1, tol=0.0, **start).fit(X)
+    np.testing.assert_allclose(estimator.means_[0], filled.mean(0), rtol=1e-9)
+    wanted = np.cov(filled.T, bias=True) + second / 400
+    np.testing.assert_allclose(estimator.covariances_.reshape(6, 6), wanted, rtol=1e-8, atol=1e-10)
+    assert len(np.unique(np.isnan(X), axis=0)) > 50, "many patterns, most of them with few rows"

@@ -183,7 +183,7 @@ class TiedPatternView:
 
     def __init__(self, family: TiedGaussian, columns: Tensor) -> None:
         self.d = family.mean.shape[1]
-        self.inner = PatternView(family.mean, family.covariance().dense(), columns)
+        self.inner = PatternView(family.mean, (family.factor @ family.factor.mT)[None], columns)
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
