@@ -72,18 +72,20 @@ class Sample:
 
 
 PURSUIT_ROUNDS = 15
+SEEDINGS = 5
+"""k-means runs from which the tightest is taken: with many clusters a single one often merges two of them."""
 
 Partition = Callable[[Sample, int, Generator], Tensor]
 
 
 def kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     """scikit-learn's k-means, one-hot, (k, n)."""
-    return _cells(sample, sample.filled, k, generator)
+    return _cells(sample, sample.filled, k, generator, SEEDINGS)
 
 
 def whitened_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means after whitening: right when clusters are long in the same direction."""
-    return _cells(sample, sample.whitened(), k, generator)
+    return _cells(sample, sample.whitened(), k, generator, SEEDINGS)
 
 
 def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
@@ -168,13 +170,13 @@ def start_mixture(template: Family[S], k: int, sample: Sample, share: Tensor) ->
     return Mixture(level.log(), template).solve(statistics)
 
 
-def _cells(sample: Sample, points: Points, k: int, generator: Generator) -> Tensor:
+def _cells(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
     if k == 1:
         return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
     with warnings.catch_warnings():
         # Fewer distinct points than k: empty cells are fine.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(min(k, len(points)), n_init=1, max_iter=50, tol=1e-3, random_state=_state(generator))
+        model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=_state(generator))
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
     return _one_hot(labels, k, sample)
 
