@@ -163,6 +163,7 @@ def table(d: int, device: str, ns: dict[str, float], floor: float, batch: int) -
         peer = ns["paper gradient" if "gradient" in name else "paper"]
         rows.append(
             {
+                "device": "cpu" if device == "cpu" else torch.cuda.get_device_name(),
                 "D": d,
                 "method": f"mini-batch of {batch}" if name == "mini-batch" else name,
                 "ns": value,

@@ -93,7 +93,8 @@ class FactorStream:
             warmup: observations before the loadings first change.
             variant: "exact", or "paper" for document 004's Algorithm 2 to the letter.
             refresh: psi and G are computed anew every so many observations; above 1, posteriors in between use
-                a psi that is a few observations old, at about half the cost. ``model()`` is never stale.
+                a psi that is a few observations old, at half the cost on a CPU and no gain with the fused kernel of
+                a GPU. ``model()`` is never stale.
             expand: the parameter-expanded step of :func:`boxloop.models.linear.expanded`, which finds the scale of
                 the loadings in a few steps and costs nothing here. True for "exact" when None; the paper has none.
             floor: smallest psi, as a share of each column's variance; when None the square root of the rounding
