@@ -17,7 +17,11 @@ from boxloop.types import Source
 
 
 def moment_source(
-    mean: Tensor, covariance: Tensor, n_rows: float, names: tuple[str, ...] | None = None
+    mean: Tensor,
+    covariance: Tensor,
+    n_rows: float,
+    names: tuple[str, ...] | None = None,
+    slack: float = 1e-8,
 ) -> ArraySource:
     """Rows with exactly this mean and this covariance (divisor n).
 
@@ -26,10 +30,11 @@ def moment_source(
         covariance: (d, d), symmetric positive semi-definite.
         n_rows: how many observations they summarise; the total weight of the result.
         names: column names.
+        slack: largest negative eigenvalue, beside the largest of all, that passes for rounding.
     """
     values, vectors = torch.linalg.eigh(covariance)
     limit = values.abs().max().clamp(min=1e-300)
-    if bool(values.min() < -1e-8 * limit):
+    if bool(values.min() < -slack * limit):
         raise ValueError(f"the covariance has a negative eigenvalue, {float(values.min()):.3g}")
     d = mean.shape[0]
     spread = (vectors * (values.clamp(min=0.0) * d).sqrt()).mT
@@ -54,4 +59,5 @@ def summarise_moments(source: Source) -> ArraySource:
 
     m = source.reduce(moments)
     mean = m.first / m.weight
-    return moment_source(mean, m.second / m.weight - mean[:, None] * mean, float(m.weight), source.names)
+    covariance = m.second / m.weight - mean[:, None] * mean
+    return moment_source(mean, covariance, float(m.weight), source.names, slack=torch.inf)

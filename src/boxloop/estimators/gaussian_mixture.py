@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from boxloop.estimate.fit import Coordinates
 from boxloop.estimators.base import to_numpy
-from boxloop.estimators.given import completed, given_mixture, precision_factor
+from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.laws import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.laws.family import Family
@@ -131,8 +130,4 @@ class GaussianMixture(MixtureEstimator):
         self.weights_ = to_numpy(model.log_weight.exp())
         self.means_ = to_numpy(model.family.mean)
         self.covariances_ = to_numpy(model.family.named()["covariances"])
-        self.precisions_cholesky_ = precision_factor(self.covariances_, self.covariance_type)
-        if self.covariance_type in ("full", "tied"):
-            self.precisions_ = self.precisions_cholesky_ @ np.swapaxes(self.precisions_cholesky_, -1, -2)
-        else:
-            self.precisions_ = self.precisions_cholesky_**2
+        self.precisions_cholesky_, self.precisions_ = precision_factor(model.family), precision(model.family)

@@ -6,25 +6,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import linalg
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from boxloop.estimators.base import Array
+from boxloop.laws import FullGaussian, TiedGaussian
 from boxloop.laws.family import Family
 from boxloop.models import Mixture
 
 
-def precision_factor(covariances: Array, covariance_type: str) -> Array:
+def precision_factor(family: Family[Any]) -> Array:
     """Upper Cholesky factors of the precisions, or inverse standard deviations, as scikit-learn keeps them."""
-    if covariance_type in ("diag", "spherical"):
-        return np.asarray(1.0 / np.sqrt(covariances))
-    eye = np.eye(covariances.shape[-1])
-    stack = covariances if covariance_type == "full" else covariances[None]
-    factors = np.stack(
-        [linalg.solve_triangular(linalg.cholesky(c, lower=True), eye, lower=True).T for c in stack]
-    )
-    return factors if covariance_type == "full" else factors[0]
+    if isinstance(family, FullGaussian | TiedGaussian):
+        return np.asarray(family.whitener.mT.detach().cpu().numpy())
+    return np.asarray(1.0 / np.sqrt(family.named()["covariances"].detach().cpu().numpy()))
+
+
+def precision(family: Family[Any]) -> Array:
+    """Inverse covariances, in the shape of the covariances."""
+    half = precision_factor(family)
+    return half @ np.swapaxes(half, -1, -2) if isinstance(family, FullGaussian | TiedGaussian) else half**2
 
 
 def given_mixture(
@@ -44,21 +45,21 @@ def given_mixture(
     shapes = {"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k,)}
     weight = _checked("weights_init", weights, (k,))
     mean = _checked("means_init", means, (k, d))
-    precision = _checked("precisions_init", precisions, shapes[covariance_type])
+    inverse = _checked("precisions_init", precisions, shapes[covariance_type])
     if (weight < 0).any() or not np.isclose(weight.sum(), 1.0):
         raise ValueError("weights_init must be non-negative and sum to 1")
     if covariance_type in ("full", "tied"):
-        _check_definite(precision)
+        _check_definite(inverse)
     family: Any = type(template)
     centre = torch.from_numpy(mean).to(like.device)
     if covariance_type in ("diag", "spherical"):
-        if (precision <= 0).any():
+        if (inverse <= 0).any():
             raise ValueError("precisions_init must be positive")
-        variance = torch.from_numpy(1.0 / precision).to(like.device)
+        variance = torch.from_numpy(1.0 / inverse).to(like.device)
         variance = variance if covariance_type == "diag" else variance[:, None]
         law = family(centre, variance, template.floor)  # type: ignore[attr-defined]
     else:
-        law = family.of(centre, torch.linalg.inv(torch.from_numpy(precision)).to(like.device))
+        law = family.of(centre, torch.linalg.inv(torch.from_numpy(inverse)).to(like.device))
         law = family(law.mean, law.factor, template.floor)  # type: ignore[attr-defined]
     return Mixture(torch.from_numpy(weight).to(like.device).log(), law)
 
@@ -77,13 +78,10 @@ def completed(
         _, order = linear_sum_assignment(cdist(places / spread, model.family.mean.cpu().numpy() / spread))
         index = torch.from_numpy(order).to(model.log_weight.device)
         model = Mixture(model.log_weight[index], model.family.select(index))
-    covariances = model.family.named()["covariances"].cpu().numpy()
-    half = precision_factor(covariances, covariance_type)
-    inverse = half @ np.swapaxes(half, -1, -2) if covariance_type in ("full", "tied") else half**2
     return given_mixture(
         model.log_weight.exp().cpu().numpy() if weights is None else weights,
         model.family.mean.cpu().numpy() if means is None else means,
-        inverse if precisions is None else precisions,
+        precision(model.family) if precisions is None else precisions,
         model.family,
         covariance_type,
     )

@@ -69,7 +69,8 @@ class StreamingEstimator(LatentEstimator):
             kept = replace(kept, rows=torch.cat([kept.rows, rows]), weight=torch.cat([kept.weight, weight]))
         k, alive = self._n_latent(rows.shape[1]), int((kept.weight > 0).sum())
         enough = alive >= max(200, 20 * k)
-        if alive < max(2, k) or (kept.start is not None and not enough):
+        unseen = bool(torch.isnan(kept.rows[kept.weight > 0]).all(0).any())
+        if alive < max(2, k) or ((unseen or kept.start is not None) and not enough):
             return kept
         columns = tuple(getattr(self, "feature_names_in_", ())) or None
         source = ArraySource(kept.rows, kept.weight, columns)

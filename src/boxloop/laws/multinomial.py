@@ -115,10 +115,8 @@ class Multinomial(Tree):
         odds = free["log_odds"]
         top = self.probability.argmax(1, keepdim=True)
         order = torch.arange(self.probability.shape[1], device=top.device)
-        place = (order - (order > top).long()).clamp(max=odds.shape[1] - 1)
-        logs = torch.where(
-            order == top, odds.new_zeros(()), odds.gather(1, place.expand_as(self.probability))
-        )
+        place = torch.where(order == top, odds.shape[1], order - (order > top).long())
+        logs = torch.cat([odds, odds.new_zeros(len(odds), 1)], dim=1).gather(1, place)
         return type(self)(logs.softmax(1), self.total, self.smoothing)
 
     def named(self) -> dict[str, Tensor]:
