@@ -170,7 +170,13 @@ def _raced(
     if len(models) == 1:
         return models[0], False
     rows = ArraySource(sample.rows, sample.weight)
-    heat = race(accelerated_em(rows), [EMState(m) for m in models], rounds=10, tol=min(plan.tol, 1e-4))
+    heat = race(
+        accelerated_em(rows),
+        [EMState(m) for m in models],
+        rounds=10,
+        tol=min(plan.tol, 1e-4),
+        doubtful=lambda state: bool(state.best.family.floored().any()),
+    )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 
 
