@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 
 import torch
-from common import report
 
 from boxloop.data import ArraySource, Standardised, summarise_moments, survey
 from boxloop.estimate import EMState, em
 from boxloop.laws import FullGaussian
 from boxloop.models import Mixture
 from boxloop.run import run
+from common import report
 
 
 def ceiling(dtype: torch.dtype) -> float:

@@ -142,6 +142,6 @@ def judge(results: Rows, size: str) -> list[Finding]:
             f"higher by {gain.mean():.2e} a row",
             float(gain.std() / len(gain) ** 0.5),
             "target met" if gain.mean() > 0 else "target missed",
-            f"Between {gain.min():.1e} and {gain.max():.1e}: it may end at another maximum, and never falls on its way.",
+            f"Between {gain.min():.1e} and {gain.max():.1e}: it may find another maximum, and never falls.",
         ),
     ]
