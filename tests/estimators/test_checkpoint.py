@@ -58,13 +58,13 @@ def test_killed_and_resumed(
     case: Case, engine: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, options = case.rows(200, seed=61), settings(case, engine)
-    straight, _ = told(case.make(**options), X)
+    straight, _ = told(case.quick(**options), X)
     with monkeypatch.context() as patch:
         kill_after(rounds, patch)
         with pytest.raises(Killed):
-            case.make(checkpoint=tmp_path / "c", **options).fit(X)
+            case.quick(checkpoint=tmp_path / "c", **options).fit(X)
     assert (tmp_path / "c").exists() == (rounds > 3)
-    resumed, _ = told(case.make(checkpoint=tmp_path / "c", **options), X)
+    resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert_same(resumed, straight, rtol=0, atol=0)
     assert resumed.lower_bounds_ == straight.lower_bounds_
     assert resumed.n_iter_ == straight.n_iter_
@@ -73,7 +73,7 @@ def test_killed_and_resumed(
 @every
 def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, options = case.rows(200, seed=62), settings(case, "em")
-    straight, _ = told(case.make(**options), X)
+    straight, _ = told(case.quick(**options), X)
 
     class Interrupted(CheckpointWriter):
         def __call__(self, progress: Progress[Any]) -> None:
@@ -83,13 +83,13 @@ def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: py
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "CheckpointWriter", Interrupted)
-        cut, warned = told(case.make(checkpoint=tmp_path / "c", **options), X)
+        cut, warned = told(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert cut.interrupted_
     assert not cut.converged_
     assert any("interrupted after round 5" in message for message in warned)
     assert cut.n_iter_ == 5
     assert np.isfinite(cut.score(X))
-    resumed, _ = told(case.make(checkpoint=tmp_path / "c", **options), X)
+    resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert_same(resumed, straight, rtol=0, atol=0)
     assert not resumed.interrupted_
 
@@ -102,12 +102,12 @@ def test_missing_values_weights_and_names(
     rows[::9, 1] = np.nan
     X = pandas.DataFrame(rows, columns=[f"column {j}" for j in range(rows.shape[1])])
     options = settings(case, "em")
-    straight, _ = told(case.make(**options), X, sample_weight=weight)
+    straight, _ = told(case.quick(**options), X, sample_weight=weight)
     with monkeypatch.context() as patch:
         kill_after(8, patch)
         with pytest.raises(Killed):
-            case.make(checkpoint=tmp_path / "c", **options).fit(X, sample_weight=weight)
-    resumed, _ = told(case.make(checkpoint=tmp_path / "c", **options), X, sample_weight=weight)
+            case.quick(checkpoint=tmp_path / "c", **options).fit(X, sample_weight=weight)
+    resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X, sample_weight=weight)
     assert_same(resumed, straight, rtol=0, atol=0)
 
 
@@ -117,9 +117,9 @@ def test_a_finished_fit_is_not_done_again(
 ) -> None:
     X = case.rows(200, seed=64)
     options = {"checkpoint": tmp_path / "c", **({"solver": "em"} if case.name == "ppca" else {})}
-    first = case.make(**options).fit(X)
+    first = case.quick(**options).fit(X)
     monkeypatch.setattr(type(first.model_), "solve", lambda self, statistics: pytest.fail("a round was run"))
-    again = case.make(**options).fit(X)
+    again = case.quick(**options).fit(X)
     assert again.n_iter_ == first.n_iter_
     assert_same(again, first, rtol=0, atol=0)
 
@@ -181,7 +181,7 @@ def test_any_random_state_where_it_does_not_matter(case: Case, tmp_path: Path) -
     X = case.rows(200)
     for state in (None, np.random.RandomState(0), np.random.default_rng(0)):
         path = tmp_path / str(type(state).__name__)
-        first = case.make(random_state=state, checkpoint=path).fit(X)
-        assert_same(case.make(random_state=state, checkpoint=path).fit(X), first, rtol=0, atol=0)
+        first = case.quick(random_state=state, checkpoint=path).fit(X)
+        assert_same(case.quick(random_state=state, checkpoint=path).fit(X), first, rtol=0, atol=0)
         with pytest.raises(ValueError, match="needs an integer random_state"):
-            case.make(random_state=state, method="online", checkpoint=path).fit(X)
+            case.quick(random_state=state, method="online", checkpoint=path).fit(X)

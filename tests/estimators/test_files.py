@@ -41,7 +41,7 @@ def facts(estimator: Any) -> dict[str, Any]:
 def test_round_trip(case: Case, tmp_path: Path, named: bool) -> None:
     rows = case.rows(120)
     X = pandas.DataFrame(rows, columns=[f"column {j}" for j in range(rows.shape[1])]) if named else rows
-    estimator = case.make().fit(X)
+    estimator = case.quick().fit(X)
     estimator.save(tmp_path / "m.boxloop")
     back = boxloop.load(tmp_path / "m.boxloop")
     assert type(back) is case.kind
@@ -65,7 +65,7 @@ def test_loading_in_a_fresh_process(tmp_path: Path) -> None:
     wanted = {}
     for case in CASES:
         X = case.rows(60)
-        estimator = case.make().fit(X)
+        estimator = case.quick().fit(X)
         estimator.save(tmp_path / f"{case.name}.boxloop")
         np.save(tmp_path / f"{case.name}.npy", X)
         wanted[case.name] = np.concatenate([estimator.score_samples(X), estimator.transform(X).ravel()])
@@ -77,7 +77,7 @@ def test_loading_in_a_fresh_process(tmp_path: Path) -> None:
 @every
 def test_a_loaded_estimator_goes_on(case: Case, tmp_path: Path) -> None:
     X = case.rows(600)
-    estimator = case.make(warm_start=True, tol=1e-9, max_iter=1000).fit(X[:300])
+    estimator = case.quick(warm_start=True, tol=1e-9, max_iter=1000).fit(X[:300])
     estimator.save(tmp_path / "m.boxloop")
     back = boxloop.load(tmp_path / "m.boxloop")
     before = back.score(X)

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from boxloop import GaussianMixture, MultinomialMixture
+from boxloop.estimate.start import PARTITIONS
 from estimators.cases import Case, assert_same, blobs, documents, every, measured, mixtures, told
 
 engines = pytest.mark.parametrize("method", ["online", "gradient"])
@@ -16,8 +17,8 @@ engines = pytest.mark.parametrize("method", ["online", "gradient"])
 
 def worsened(case: Case, X: np.ndarray, **more: Any) -> Any:
     """An estimator about to start from a model that is far from its best one."""
-    estimator = case.make(warm_start=True, **more)
-    model = case.make().fit(X).model_
+    estimator = case.quick(warm_start=True, **more)
+    model = case.quick().fit(X).model_
     estimator.model_ = model.with_free({name: 0.6 * value for name, value in model.free().items()})
     return estimator
 
@@ -29,11 +30,11 @@ def test_other_engines_come_close_to_em(case: Case, method: str) -> None:
     X = case.rows(1000, seed=41)
     em = worsened(case, X, tol=1e-7, max_iter=2000).fit(X)
     start, _ = told(worsened(case, X, max_iter=0), X)
-    found = worsened(case, X, method=method, max_iter=60).fit(X)
+    found = worsened(case, X, method=method, max_iter=40).fit(X)
     assert start.score(X) < em.score(X) - 0.1
     assert found.score(X) > em.score(X) - 0.01
     assert found.converged_
-    assert len(found.lower_bounds_) == found.n_iter_ == 60 * -(-1000 // found.batch_size)
+    assert len(found.lower_bounds_) == found.n_iter_ == 40 * -(-1000 // found.batch_size)
 
 
 @every
@@ -41,9 +42,9 @@ def test_other_engines_come_close_to_em(case: Case, method: str) -> None:
 def test_rows_in_order_are_shuffled(case: Case, method: str) -> None:
     """Rows sorted by group would lead a mini-batch engine from one group to the next."""
     X = case.rows(1000, seed=42)
-    em = case.make(tol=1e-7, max_iter=2000).fit(X)
+    em = case.quick(tol=1e-7, max_iter=2000).fit(X)
     order = np.argsort(em.transform(X)[:, 0])
-    found = case.make(method=method, max_iter=30).fit(X[order])
+    found = case.quick(method=method, max_iter=30).fit(X[order])
     assert found.score(X) > em.score(X) - 0.02
 
 
@@ -51,11 +52,11 @@ def test_rows_in_order_are_shuffled(case: Case, method: str) -> None:
 @engines
 def test_weights_and_missing_values_in_mini_batches(case: Case, method: str) -> None:
     """A third of the rows without weight, in one piece, and holes in the others."""
-    X = case.rows(900, seed=43)
-    weight = np.r_[np.ones(300), np.zeros(300), np.full(300, 2.0)]
+    X = case.rows(600, seed=43)
+    weight = np.r_[np.ones(200), np.zeros(200), np.full(200, 2.0)]
     X[np.random.default_rng(0).random(X.shape) < 0.05] = np.nan
-    em = case.make(tol=1e-6, max_iter=2000).fit(X, sample_weight=weight)
-    found = case.make(method=method, max_iter=30, batch_size=100).fit(X, sample_weight=weight)
+    em = case.quick(tol=1e-6, max_iter=2000).fit(X, sample_weight=weight)
+    found = case.quick(method=method, max_iter=20, batch_size=100).fit(X, sample_weight=weight)
     gap = np.average(em.score_samples(X) - found.score_samples(X), weights=weight)
     assert gap < 0.02
     assert found.model_.is_finite()
@@ -74,7 +75,7 @@ def test_sparse_mini_batches(method: str) -> None:
 @engines
 def test_the_seed_decides(case: Case, method: str) -> None:
     X = case.rows(300, seed=44)
-    fits = [case.make(method=method, max_iter=3, random_state=seed).fit(X) for seed in (1, 1, 2)]
+    fits = [case.quick(method=method, max_iter=3, random_state=seed).fit(X) for seed in (1, 1, 2)]
     assert_same(fits[0], fits[1], rtol=0, atol=0)
     assert fits[0].score(X) != fits[2].score(X), "another order of rows"
 
@@ -83,7 +84,7 @@ def test_the_seed_decides(case: Case, method: str) -> None:
 def test_plain_em_reaches_the_same_maximum(case: Case) -> None:
     X = case.rows(500, seed=45)
     options = {"tol": 1e-10, "max_iter": 20_000, **({"solver": "em"} if case.name == "ppca" else {})}
-    fast, plain = case.make(**options).fit(X), case.make(accelerate=False, **options).fit(X)
+    fast, plain = case.quick(**options).fit(X), case.quick(accelerate=False, **options).fit(X)
     assert fast.score(X) == pytest.approx(plain.score(X), abs=1e-6)
     assert_same(fast, plain, rtol=1e-2, atol=1e-2)
 
@@ -102,7 +103,7 @@ def test_warm_start_goes_on(case: Case) -> None:
 @every
 def test_warm_start_at_the_maximum_stays(case: Case) -> None:
     X = case.rows(500, seed=47)
-    estimator = case.make(warm_start=True, tol=1e-7, max_iter=2000).fit(X)
+    estimator = case.quick(warm_start=True, tol=1e-7, max_iter=2000).fit(X)
     before = estimator.score(X)
     estimator.fit(X)
     assert estimator.score(X) >= before - 1e-10
@@ -111,20 +112,20 @@ def test_warm_start_at_the_maximum_stays(case: Case) -> None:
 
 @every
 def test_warm_start_on_new_rows(case: Case) -> None:
-    estimator = case.make(warm_start=True, tol=1e-6, max_iter=1000).fit(case.rows(400, seed=48))
+    estimator = case.quick(warm_start=True, tol=1e-6, max_iter=1000).fit(case.rows(400, seed=48))
     X = case.rows(400, seed=49)
-    fresh = case.make(tol=1e-6, max_iter=1000).fit(X)
+    fresh = case.quick(tol=1e-6, max_iter=1000).fit(X)
     assert estimator.fit(X).score(X) == pytest.approx(fresh.score(X), abs=1e-4)
 
 
 @every
 def test_warm_start_with_another_shape_is_refused(case: Case) -> None:
     X = case.rows(200)
-    estimator = case.make(warm_start=True).fit(X)
+    estimator = case.quick(warm_start=True).fit(X)
     with pytest.raises(ValueError, match="warm_start needs a previous fit with the same columns"):
         estimator.fit(X[:, 1:])
     with pytest.raises(ValueError, match="warm_start needs a previous fit with the same columns"):
-        case.make(warm_start=True).fit(X).set_params(n_components=3).fit(X)
+        case.quick(warm_start=True).fit(X).set_params(n_components=3).fit(X)
 
 
 def test_warm_start_with_another_covariance_is_refused() -> None:
@@ -139,8 +140,8 @@ def test_single_precision_is_close(case: Case, missing: bool) -> None:
     X = case.rows(2000, seed=50)
     if missing:
         X[np.random.default_rng(0).random(X.shape) < 0.05] = np.nan
-    one = case.make(tol=1e-6, max_iter=500).fit(X)
-    other = case.make(tol=1e-6, max_iter=500, dtype="float32").fit(X)
+    one = case.quick(tol=1e-6, max_iter=500).fit(X)
+    other = case.quick(tol=1e-6, max_iter=500, dtype="float32").fit(X)
     assert_same(one, other, rtol=2e-3, atol=2e-3)
     assert other.score(X) == pytest.approx(one.score(X), abs=1e-5)
     assert other.score_samples(X).dtype == np.float64
@@ -151,8 +152,8 @@ def test_single_precision_is_close(case: Case, missing: bool) -> None:
 @engines
 def test_single_precision_with_other_engines(case: Case, method: str) -> None:
     X = case.rows(600, seed=51)
-    one = case.make(method=method, max_iter=10).fit(X)
-    other = case.make(method=method, max_iter=10, dtype="float32").fit(X)
+    one = case.quick(method=method, max_iter=10).fit(X)
+    other = case.quick(method=method, max_iter=10, dtype="float32").fit(X)
     assert other.score(X) == pytest.approx(one.score(X), abs=1e-2)
 
 
@@ -165,12 +166,10 @@ def test_more_starts_are_no_worse(case: Case) -> None:
 
 
 @mixtures
-@pytest.mark.parametrize(
-    "start",
-    ["auto", "kmeans", "whitened", "pursuit", "projection", "k-means++", "random_from_data", "random"],
-)
-def test_every_kind_of_start_is_no_better_than_the_race(case: Case, start: str) -> None:
+def test_no_kind_of_start_is_better_than_the_race(case: Case) -> None:
     X = case.rows(300, seed=53)
-    fitted, _ = told(case.make(init_params=start, max_iter=300), X)
-    assert fitted.model_.is_finite()
-    assert case.make(max_iter=300).fit(X).score(X) > fitted.score(X) - 1e-3
+    best = case.make(max_iter=300).fit(X).score(X)
+    for start in PARTITIONS:
+        fitted, _ = told(case.make(init_params=start, max_iter=300), X)
+        assert fitted.model_.is_finite()
+        assert best > fitted.score(X) - 1e-3, start

@@ -80,7 +80,7 @@ def censored(X: np.ndarray, seed: int) -> np.ndarray:
 @every
 def test_likelihood_by_brute_force(case: Case) -> None:
     X = holed(case.rows(60), seed=1)
-    estimator = case.make().fit(X)
+    estimator = case.quick().fit(X)
     np.testing.assert_allclose(
         estimator.score_samples(X), [brute_force(estimator, row) for row in X], rtol=1e-9
     )
@@ -90,8 +90,8 @@ def test_likelihood_by_brute_force(case: Case) -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_objective_is_that_likelihood(case: Case) -> None:
     X = holed(case.rows(60), seed=2)
-    estimator = case.make(max_iter=3, tol=0.0, accelerate=False).fit(X)
-    twice = case.make(max_iter=2, tol=0.0, accelerate=False).fit(X)
+    estimator = case.quick(max_iter=3, tol=0.0, accelerate=False).fit(X)
+    twice = case.quick(max_iter=2, tol=0.0, accelerate=False).fit(X)
     wanted = np.mean([brute_force(twice, row) for row in X])
     assert estimator.lower_bounds_[2] == pytest.approx(wanted, rel=1e-9), (
         "that of the model of the round before"
@@ -101,7 +101,7 @@ def test_the_objective_is_that_likelihood(case: Case) -> None:
 @measured
 def test_posterior_of_a_row_with_holes_is_that_of_fewer_columns(case: Case) -> None:
     X = case.rows(100)
-    estimator = case.make().fit(X)
+    estimator = case.quick().fit(X)
     part = X.copy()
     part[:, 1] = np.nan
     other = estimator.transform(part)
@@ -136,7 +136,7 @@ def z_scores(case: Case, estimator: Any, X: np.ndarray, truth: dict[str, np.ndar
 
 def drawn(case: Case, n: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Rows from a model of the case's own kind, in random order, and its parameters."""
-    source = case.make(tol=1e-8, max_iter=2000).fit(case.rows(2000, seed=3))
+    source = case.quick(tol=1e-8, max_iter=2000).fit(case.rows(2000, seed=3))
     rows = source.set_params(random_state=4).sample(n)[0]
     return rows[np.random.default_rng(5).permutation(n)], parameters(source)
 
@@ -145,7 +145,7 @@ def drawn(case: Case, n: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def test_rows_missing_completely_at_random(case: Case) -> None:
     X, truth = drawn(case, 2000)
     X = holed(X, seed=7, share=0.2)
-    z = z_scores(case, case.make(tol=1e-9, max_iter=5000).fit(X), X, truth)
+    z = z_scores(case, case.quick(tol=1e-9, max_iter=5000).fit(X), X, truth)
     assert np.isfinite(z).all()
     assert abs(z).max() < LIMIT
 
@@ -159,12 +159,12 @@ def test_rows_missing_at_random_are_no_bias(case: Case) -> None:
     """
     X, truth = drawn(case, 3000)
     X = censored(X, seed=6)
-    estimator = case.make(tol=1e-9, max_iter=5000).fit(X)
+    estimator = case.quick(tol=1e-9, max_iter=5000).fit(X)
     z = z_scores(case, estimator, X, truth)
     assert np.isfinite(z).all()
     assert abs(z).max() < LIMIT
     whole = X[~np.isnan(X).any(1)]
-    complete = case.make(tol=1e-9, max_iter=5000).fit(whole)
+    complete = case.quick(tol=1e-9, max_iter=5000).fit(whole)
     assert abs(z_scores(case, complete, whole, truth)).max() > 2 * LIMIT
 
 

@@ -84,8 +84,8 @@ def test_principal_components() -> None:
 def test_units_carry_over(case: Case) -> None:
     X = case.rows(300)
     options = {"tol": 1e-10, "max_iter": 3000}
-    plain = case.make(**options).fit(X).standard_errors(X)
-    scaled = case.make(**options).fit(1e-6 * X + 5.0).standard_errors(1e-6 * X + 5.0)
+    plain = case.quick(**options).fit(X).standard_errors(X)
+    scaled = case.quick(**options).fit(1e-6 * X + 5.0).standard_errors(1e-6 * X + 5.0)
     power = {"weights": 0, "covariances": 2, "noise_variance": 2}
     for name, value in plain.items():
         np.testing.assert_allclose(scaled[name], value * 1e-6 ** power.get(name, 1), rtol=1e-3, err_msg=name)
@@ -94,7 +94,7 @@ def test_units_carry_over(case: Case) -> None:
 @every
 def test_more_rows_are_smaller_errors(case: Case) -> None:
     X = case.rows(300)
-    estimator = case.make(tol=1e-9, max_iter=3000).fit(X)
+    estimator = case.quick(tol=1e-9, max_iter=3000).fit(X)
     once, four_times = estimator.standard_errors(X), estimator.standard_errors(np.tile(X, (4, 1)))
     for name, value in once.items():
         assert value.shape == parameters(estimator)[name].shape

@@ -187,7 +187,7 @@ def test_f23_first_call_with_fewer_rows_than_components(case: Case) -> None:
 @every
 def test_f23_batches_of_one_row(case: Case) -> None:
     X = case.rows(230)
-    estimator = case.make()
+    estimator = case.quick()
     for row in X:
         estimator.partial_fit(row[None])
         if "model_" in vars(estimator):

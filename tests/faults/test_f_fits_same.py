@@ -62,10 +62,10 @@ def options(case: Case) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_f25_threads(case: Case, missing: bool) -> None:
     """Tiles of 8192 rows are large enough for torch to share them among threads."""
-    X = case.rows(9000)
+    X = case.rows(8500)
     if missing:
         X[np.random.default_rng(0).random(X.shape) < 0.02] = np.nan
-    start = case.make(warm_start=True, **options(case)).fit(X[:300]).set_params(max_iter=4, tol=0.0)
+    start = case.quick(warm_start=True, **options(case)).fit(X[:300]).set_params(max_iter=2, tol=0.0)
     found = []
     for n in (1, 2):
         with threads(n):
@@ -75,7 +75,7 @@ def test_f25_threads(case: Case, missing: bool) -> None:
 
 
 def test_f25_threads_do_not_choose_another_start() -> None:
-    X, found = blobs(800, gap=2.0), []
+    X, found = blobs(250, gap=2.0), []
     for n in (1, 2):
         with threads(n):
             found.append(GaussianMixture(3, random_state=0, max_iter=500).fit(X))
@@ -88,7 +88,7 @@ def test_f25_chunks(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     np.save(tmp_path / "t.npy", X)
     write_table(tmp_path / "t.parquet", {f"x{j}": X[:, j] for j in range(X.shape[1])})
     expected = case.make(**options(case)).fit(ArraySource(torch.from_numpy(X)))
-    for tile in (1500, 700, 64):
+    for tile in (1500, 64):
         for module in ("array", "stream"):
             monkeypatch.setattr(f"boxloop.data.{module}.tile_rows", lambda d, tile=tile: tile)
         for name in ("t.npy", "t.parquet"):
