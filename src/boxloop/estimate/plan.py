@@ -62,7 +62,9 @@ class Plan:
         rate = Power(0.5, offset=100.0, scale=0.5)
         return self._loop(gradient_ascent(batches, rate), AscentState.start(start), rounds)
 
-    def _loop(self, step: Any, state: Any, rounds: int, tol: float = 0.0, monotone: bool = False) -> Outcome[Any]:
+    def _loop(
+        self, step: Any, state: Any, rounds: int, tol: float = 0.0, monotone: bool = False
+    ) -> Outcome[Any]:
         return run(
             step,
             state,

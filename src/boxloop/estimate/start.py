@@ -176,7 +176,9 @@ def _cells(sample: Sample, points: Points, k: int, generator: Generator, seeding
     with warnings.catch_warnings():
         # Fewer distinct points than k: empty cells are fine.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=_state(generator))
+        model = KMeans(
+            min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=_state(generator)
+        )
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
     return _one_hot(labels, k, sample)
 
