@@ -92,11 +92,12 @@ class StreamingEstimator(LatentEstimator):
         gamma, smoothing = (fresh / seen) ** STEP_EXPONENT, min(1.0, 2.0 * fresh / (since + fresh))
         plan = OnlinePlan(lambda t: gamma, smoothing=lambda t: smoothing)
         done = stream.state.update((rows.double() - frame.origin) / frame.scale, weight, plan)
-        model = from_standard(done.state.best, frame, self._kind)
+        best = done.state.best
         outcome = Outcome(done.state, [done.objective], list(done.events), done.state.average.count, True)
         here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
-        level = level_of(done.state.best, ArraySource(rows, weight), here)
-        self._announce(Fit(model, done.state.best, frame, outcome, level, done.events), seen)
+        level = level_of(best, ArraySource(rows, weight), here)
+        model = from_standard(best, frame, self._kind)
+        self._announce(Fit(model, best, frame, outcome, level, done.events), seen)
         warn_of(done.events, depth=2)
         return Flowing(frame, done.state, seen, since)
 
