@@ -24,8 +24,9 @@ $(BENCH_READY): $(READY)
 	$(PIP) -e '.[bench]'
 	touch $@
 
+# On small tables one thread is quickest: several would wait for one another.
 demo: $(READY)
-	$(BIN)/$(DEMO)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/$(DEMO)
 
 # One thread a worker: otherwise each worker's linear algebra takes every core and they wait for one another.
 test: $(READY)
