@@ -231,3 +231,15 @@ def test_wide_tables(case: Case) -> None:
         by_rows = case.make(**options).fit(X)
     assert_same(by_moments, by_rows, rtol=1e-3, atol=1e-3)
     assert by_moments.lower_bound_ == pytest.approx(by_rows.lower_bound_, abs=1e-8)
+
+
+@linear
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_information_criteria_count_what_is_free(case: Case, k: int) -> None:
+    """Loadings are free up to a rotation: k (k - 1) / 2 fewer than they are numbers."""
+    X, _ = two_factors(300)
+    estimator, _ = told(case.make(n_components=k), X)
+    free = 6 + 6 * k - k * (k - 1) // 2 + (6 if case.kind is FactorAnalysis else 1)
+    total = estimator.score_samples(X).sum()
+    assert estimator.aic(X) == pytest.approx(2 * free - 2 * total)
+    assert estimator.bic(X) == pytest.approx(free * np.log(300) - 2 * total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from scipy import sparse
 
 from boxloop import GaussianMixture, MultinomialMixture
+from boxloop.data import open_source, write_table
 from boxloop.estimate.start import PARTITIONS
 from estimators.cases import Case, assert_same, blobs, documents, every, measured, mixtures, told
 
@@ -60,6 +62,23 @@ def test_weights_and_missing_values_in_mini_batches(case: Case, method: str) -> 
     gap = np.average(em.score_samples(X) - found.score_samples(X), weights=weight)
     assert gap < 0.02
     assert found.model_.is_finite()
+
+
+@every
+@engines
+def test_mini_batches_without_weight_are_left_out(case: Case, method: str, tmp_path: Path) -> None:
+    """A file is read in its own order, so that whole mini-batches may come without weight."""
+    X, weight = case.rows(600, seed=43), np.repeat([0.0, 1.0, 0.0], 200)
+    for name, keep in (("all.csv", weight >= 0), ("some.csv", weight > 0)):
+        table = {f"x{j}": X[keep, j] for j in range(X.shape[1])} | {"w": weight[keep]}
+        write_table(tmp_path / name, table)
+    found = [
+        case.quick(method=method, max_iter=epochs, batch_size=50).fit(
+            open_source(tmp_path / name, weight="w", memory=0)
+        )
+        for name, epochs in (("all.csv", 2), ("some.csv", 6))
+    ]
+    assert_same(found[0], found[1], rtol=1e-9, atol=1e-11)
 
 
 @engines

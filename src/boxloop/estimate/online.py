@@ -93,18 +93,25 @@ class Batches:
     def __init__(self, source: Source, size: int) -> None:
         self.source, self.size = source, size
         self.per_epoch = -(-source.n_rows // size)
+        self._weighty: list[int] = []
+        self._looked_at = 0
         self._rewind()
 
     def _rewind(self) -> None:
         self._position, self._iterator = 0, self.source.chunks(self.size)
 
     def __call__(self, t: int) -> Batch:
-        """The batch of update t = 0, 1, ...; one without weight gives way to the next."""
-        for place in range(t, t + self.per_epoch):
-            rows, weight = self._read(place % self.per_epoch)
-            if bool(weight.any()):
-                return rows, weight
-        raise ValueError("the weights are all zero")
+        """The batch of update t = 0, 1, ...; batches without weight are left out."""
+        while self._looked_at < self.per_epoch and len(self._weighty) <= t:
+            batch = self._read(self._looked_at)
+            if bool(batch[1].any()):
+                self._weighty.append(self._looked_at)
+            self._looked_at += 1
+            if len(self._weighty) > t:
+                return batch
+        if not self._weighty:
+            raise ValueError("the weights are all zero")
+        return self._read(self._weighty[t % len(self._weighty)])
 
     def _read(self, place: int) -> Batch:
         if place < self._position:
