@@ -28,7 +28,8 @@ Draw = Callable[[Any, Study], None]
 def picture(study: Study) -> bytes:
     """All three figures of a study as one PNG."""
     figure = Figure(figsize=(11.0, 9.2), dpi=DPI, layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=[1.0, 0.95], hspace=0.04)
+    halves: Any = figure.subfigures(2, 1, height_ratios=[1.0, 0.95], hspace=0.04)
+    top, bottom = halves
     left, right = top.subplots(1, 2, width_ratios=[1.15, 1.0])
     draw_groups(left, study)
     draw_held_out(right, study)
