@@ -186,10 +186,11 @@ def test_f23_first_call_with_fewer_rows_than_components(case: Case) -> None:
 
 @every
 def test_f23_batches_of_one_row(case: Case) -> None:
+    """One by one from the first, and one by one across the change from kept rows to a flow."""
     X = case.rows(230)
     estimator = case.quick()
-    for row in X:
-        estimator.partial_fit(row[None])
+    for batch in np.split(X, [*range(1, 8), *range(190, 230)]):
+        estimator.partial_fit(batch)
         if "model_" in vars(estimator):
             assert estimator.model_.is_finite()
     assert np.isfinite(estimator.score(X))
