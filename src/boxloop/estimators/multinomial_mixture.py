@@ -24,6 +24,7 @@ class MultinomialMixture(CountMixture):
     .. math:: p(x \mid N) = \sum_k \pi_k \, N! \prod_j p_{kj}^{x_j} / x_j!
 
     Rows are word counts, dense or SciPy sparse; sparse rows are never made dense.
+    A missing count (NaN) must be missing completely at random: the fit conditions on the words that were seen.
 
     Args:
         n_components: number of topics k.
