@@ -227,7 +227,7 @@ def test_wide_tables(case: Case) -> None:
     }
     by_moments = case.make(**options).fit(X)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("boxloop.estimate.fit.MOMENT_COLUMNS", 10)
+        patch.setattr("boxloop.data.moments.MOMENT_COLUMNS", 10)
         by_rows = case.make(**options).fit(X)
     assert_same(by_moments, by_rows, rtol=1e-3, atol=1e-3)
     assert by_moments.lower_bound_ == pytest.approx(by_rows.lower_bound_, abs=1e-8)

@@ -74,7 +74,9 @@ def test_moments_are_as_good_as_rows(expand: bool, given: str) -> None:
     weight = uniform(Generator().manual_seed(3), N, low=0.5, high=2.0)
     source = ArraySource(rows, weight)
     if given == "summarised":
-        short = summarise_moments(source)
+        summary = summarise_moments(source)
+        assert summary is not None
+        short = summary.rows()
     else:
         mean = weight @ rows / weight.sum()
         short = moment_source(mean, torch.cov(rows.T, correction=0, aweights=weight), float(weight.sum()))

@@ -16,13 +16,17 @@ T = TypeVar("T", bound=Tree)
 TILE_VALUES = 1 << 18
 """Values per tile: 2^18 float64 are two megabytes, so a tile and what is made from it stay in cache."""
 
+WIDE_VALUES = 1 << 21
+"""Values per tile of a wide table, whose d x d statistics cost as much to add as d rows cost to multiply."""
+
 GPU_VALUES = 1 << 24
 """Values per tile on a GPU, where a tile must be large enough to hide the cost of starting a kernel."""
 
 
 def tile_rows(n_columns: int) -> int:
     """Rows per tile for a table of this width: between 512 and 8192."""
-    return int(max(512, min(8192, TILE_VALUES // max(n_columns, 1))))
+    d = max(n_columns, 1)
+    return max(512, min(8192, max(TILE_VALUES // d, min(2 * d, WIDE_VALUES // d))))
 
 
 def total(function: Callable[[Tensor, Tensor], T], tiles: Iterator[tuple[Tensor, Tensor]]) -> T:

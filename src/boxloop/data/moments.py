@@ -7,13 +7,19 @@ weight n/(2d): they have mean :math:`\bar x` and covariance S. A model never kno
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
-from boxloop.numeric import gram
+from boxloop.data.standard import Frame, frame_of
+from boxloop.numeric import mirrored, upper_gram
 from boxloop.tree import Tree
 from boxloop.types import Source
+
+MOMENT_COLUMNS = 4096
+"""Widest table whose second moments are worth a d x d matrix."""
 
 
 def moment_source(
@@ -38,26 +44,81 @@ def moment_source(
         raise ValueError(f"the covariance has a negative eigenvalue, {float(values.min()):.3g}")
     d = mean.shape[0]
     spread = (vectors * (values.clamp(min=0.0) * d).sqrt()).mT
-    rows = torch.cat([mean + spread, mean - spread])
+    rows = torch.cat([mean + spread, mean - spread]).mT.contiguous().mT  # columns-major, as models read them
     weight = torch.full((2 * d,), float(n_rows) / (2 * d), dtype=rows.dtype, device=rows.device)
     return ArraySource(rows, weight, names)
 
 
-def summarise_moments(source: Source) -> ArraySource:
-    """One pass over complete rows; the same first and second moments as 2d rows."""
-    from dataclasses import dataclass
+@dataclass(frozen=True)
+class Summary:
+    """First and second moments of complete rows, about a rough origin and in rough units.
 
-    @dataclass(frozen=True)
-    class Moments(Tree):
-        weight: Tensor
-        first: Tensor
-        second: Tensor
+    Args:
+        origin: what the moments are about, (d,).
+        scale: their units, (d,).
+        mean: (d,), in these coordinates.
+        covariance: (d, d), in these coordinates.
+        weight: of all rows.
+        names: of the columns.
+    """
 
-    def moments(rows: Tensor, weight: Tensor) -> Moments:
-        first = rows.mT @ weight.to(rows.dtype)
-        return Moments(weight.sum(), first.double(), gram(rows, weight.to(rows.dtype)).double())
+    origin: Tensor
+    scale: Tensor
+    mean: Tensor
+    covariance: Tensor
+    weight: float
+    names: tuple[str, ...]
+
+    @property
+    def frame(self) -> Frame:
+        """The frame that :func:`boxloop.data.survey` would find."""
+        deviation = self.scale * self.covariance.diagonal().clamp(min=0.0).sqrt()
+        present = torch.full_like(deviation, self.weight)
+        return frame_of(self.origin + self.scale * self.mean, deviation, present, self.weight, missing=False)
+
+    def rows(self, origin: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> ArraySource:
+        """2d rows with these moments, seen as ``(x - origin) / scale``."""
+        unit = self.scale / scale
+        mean = (self.origin - origin) / scale + unit * self.mean
+        covariance = unit[:, None] * self.covariance * unit
+        return moment_source(mean, covariance, self.weight, self.names, slack=torch.inf)
+
+
+@dataclass(frozen=True)
+class _Moments(Tree):
+    weight: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Summary | None:
+    """One pass over the rows; None if a value is missing, or a d x d matrix would be too wide.
+
+    The pass runs about the mean of the first tile, in units of its spread. The mean of all n rows is within
+    sqrt(n / tile) standard deviations of that, so no digits are lost.
+
+    Args:
+        source: rows.
+        dtype: of the products; sums over tiles are in float64.
+    """
+    if source.n_columns > MOMENT_COLUMNS:
+        return None
+    head, mass = next(iter(source.chunks()))
+    share = mass / mass.sum().clamp(min=1e-300)
+    origin = head.to(torch.float64).mT @ share
+    if bool(torch.isnan(origin).any()):
+        return None
+    spread = ((head - origin).square().mT @ share).sqrt()
+    scale = torch.where(spread > 1e-13 * origin.abs(), spread, 1.0)
+
+    def moments(rows: Tensor, weight: Tensor) -> _Moments:
+        centred = rows.to(torch.float64).sub(origin).div_(scale)
+        low = centred.to(dtype)
+        return _Moments(weight.sum(), centred.mT @ weight, upper_gram(low, weight.to(dtype)).double())
 
     m = source.reduce(moments)
+    if bool(torch.isnan(m.first).any()):
+        return None
     mean = m.first / m.weight
-    covariance = m.second / m.weight - mean[:, None] * mean
-    return moment_source(mean, covariance, float(m.weight), source.names, slack=torch.inf)
+    covariance = mirrored(m.second) / m.weight - mean[:, None] * mean
+    return Summary(origin, scale, mean, covariance, float(m.weight), source.names)

@@ -71,10 +71,13 @@ def survey(source: Source) -> Frame:
     m = source.reduce(moments)
     mean = torch.where(m.observed > 0, m.first / m.observed.clamp(min=1e-300), 0.0)
     variance = (m.second / m.observed.clamp(min=1e-300) - mean * mean).clamp(min=0.0)
-    origin, deviation = shift + mean, variance.sqrt()
+    return frame_of(shift + mean, variance.sqrt(), m.observed, float(m.weight), missing=bool(m.missing))
+
+
+def frame_of(origin: Tensor, deviation: Tensor, observed: Tensor, weight: float, *, missing: bool) -> Frame:
+    """A frame from means and standard deviations; a column whose spread is rounding is constant."""
     constant = deviation <= 1e-13 * torch.maximum(origin.abs(), deviation)
-    scale = torch.where(constant, 1.0, deviation)
-    return Frame(origin, scale, m.observed, float(m.weight), constant, bool(m.missing))
+    return Frame(origin, torch.where(constant, 1.0, deviation), observed, weight, constant, missing)
 
 
 def _shift(source: Source) -> Tensor:

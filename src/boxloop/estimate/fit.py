@@ -1,7 +1,7 @@
 """From a source of rows to a fitted model: coordinates, start, engine, and the way back.
 
-Both functions here survey the rows once, run their engine in standard coordinates, map the model back, and say what
-should worry the reader. They know nothing of files, frames or scikit-learn.
+A fit surveys the rows once, runs its engine in standard coordinates, maps the model back, and says what should worry
+the reader. It knows nothing of files, frames or scikit-learn.
 """
 
 from __future__ import annotations
@@ -13,25 +13,20 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, identity_frame, shuffled, summarise_moments, survey
-from boxloop.estimate.em import EMState, accelerated_em, em
+from boxloop.data import ArraySource, Frame, Standardised, identity_frame, shuffled, survey
+from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.estimate.worries import worries
 from boxloop.laws.family import Family
-from boxloop.models import FactorModel, Mixture, PrincipalModel
-from boxloop.models.linear import LinearGaussian
-from boxloop.run import Outcome, run
+from boxloop.models import Mixture
+from boxloop.run import Outcome
 from boxloop.tree import Tree
 from boxloop.types import Source
 
 M = TypeVar("M")
-L = TypeVar("L", bound=LinearGaussian)
 Coordinates = Literal["columns", "common", "none"]
-
-MOMENT_COLUMNS = 4096
-"""Widest table whose second moments are worth a d x d matrix."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +53,13 @@ class Fit(Generic[M]):
 
 def coordinates(source: Source, kind: Coordinates) -> Frame:
     """Survey the rows: a scale for each column, one for all, or none at all."""
-    frame = identity_frame(source) if kind == "none" else survey(source)
+    return usable(identity_frame(source) if kind == "none" else survey(source), kind, source.names)
+
+
+def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
+    """A frame of the given kind, if its columns can be fitted."""
     scale = frame.scale.tolist()
-    for name, seen, spread in zip(source.names, frame.observed.tolist(), scale, strict=True):
+    for name, seen, spread in zip(names, frame.observed.tolist(), scale, strict=True):
         if seen <= 0.0:
             raise ValueError(f"column {name!r} has no observed value")
         if not spread < float("inf"):
@@ -85,15 +84,24 @@ def from_standard(model: Any, frame: Frame, kind: Coordinates) -> Any:
 def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
     """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
     chance = size / source.n_rows
-    rows, weights = [], []
+    room = min(
+        source.n_rows, size + int(10 * size**0.5)
+    )  # ten standard deviations: cut short by chance never
+    rows = weights = torch.empty(0)
+    filled = 0
     for tile, weight in source.chunks():
+        if not filled:  # one block for all: small ones kept between tiles would scatter the heap
+            rows = torch.empty(room, tile.shape[1], dtype=torch.float64, device=tile.device)
+            weights = weight.new_empty(room)
         dense = tile.to_dense() if tile.layout != torch.strided else tile
         if chance < 1.0:
             keep = torch.rand(len(weight), generator=generator, device=generator.device) < chance
             dense, weight = dense[keep.to(dense.device)], weight[keep.to(weight.device)]
-        rows.append(dense.double())
-        weights.append(weight)
-    return Sample.of(torch.cat(rows), torch.cat(weights))
+        stop = min(filled + len(weight), room)
+        rows[filled:stop] = dense[: stop - filled]
+        weights[filled:stop] = weight[: stop - filled]
+        filled = stop
+    return Sample.of(rows[:filled], weights[:filled])
 
 
 def fit_mixture(
@@ -145,11 +153,11 @@ def fit_mixture(
         outcome,
         level_of(best, source, frame),
         worries(best, frame, source.names, outcome),
-        _averages(outcome, standard),
+        averages(outcome, standard),
     )
 
 
-def _averages(outcome: Outcome[Any], source: Source) -> Any:
+def averages(outcome: Outcome[Any], source: Source) -> Any:
     """The averaged statistics behind the best model; one more pass where no engine kept them, none after Ctrl-C."""
     state = outcome.state
     if state.statistics is not None or outcome.interrupted:
@@ -178,96 +186,6 @@ def _raced(
         doubtful=lambda state: bool(state.best.family.floored().any()),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
-
-
-def summarisable(source: Source, frame: Frame) -> bool:
-    """Whether second moments say all that a linear-Gaussian model needs, and are not too wide to hold."""
-    return not frame.missing and source.n_columns <= MOMENT_COLUMNS
-
-
-def fit_linear(
-    source: Source,
-    k: int,
-    model: type[L],
-    *,
-    kind: Coordinates,
-    generator: Generator,
-    plan: Plan,
-    floor: float,
-    start: L | None = None,
-    exact: bool = True,
-) -> Fit[L]:
-    """Fit a factor model or probabilistic principal components.
-
-    Complete rows are summarised by their second moments in one pass, after which the cost of a round does not
-    depend on their number. Principal components then have a closed form, taken when ``exact``.
-
-    Args:
-        source: rows in the data's coordinates.
-        k: number of factors.
-        model: :class:`FactorModel` or :class:`PrincipalModel`.
-        kind: which coordinates the model may be fitted in.
-        generator: for the sample that starts a fit with missing values, and the order of mini-batches.
-        plan: how long to iterate.
-        floor: smallest noise variance, relative to the scale of the coordinates.
-        start: a model to start from, in the data's coordinates.
-        exact: use the closed form where there is one.
-    """
-    source = source if plan.engine == "em" else shuffled(source, generator)
-    frame = coordinates(source, kind)
-    standard: Source = Standardised(source, frame, plan.dtype)
-    summarised = plan.engine == "em" and summarisable(source, frame)
-    if summarised:
-        standard = summarise_moments(standard)
-    mean, spread = _sample_moments(standard, standard.n_rows if summarised else 4096, generator)
-    if plan.resume is not None:
-        first: Any = plan.resume.state.model
-    elif start is not None:
-        first = to_standard(start, frame, kind)
-    else:
-        first = _linear_start(model, mean, spread, k, floor)
-    if issubclass(model, PrincipalModel) and exact and summarised and start is None:
-        outcome = run(em(standard), EMState(first), max_rounds=1)
-        outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
-    else:
-        outcome = plan.run(standard, first, generator)
-    best = outcome.state.best
-    return Fit(
-        from_standard(best.canonical(), frame, kind),
-        best,
-        frame,
-        outcome,
-        level_of(best, source, frame),
-        worries(best, frame, source.names, outcome),
-        _averages(outcome, standard),
-    )
-
-
-def _sample_moments(source: Source, size: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Mean (d,) and rows whose Gram matrix is the covariance: enough for principal directions of any width."""
-    sample = draw_sample(source, size, generator)
-    filled = torch.from_numpy(sample.filled).to(sample.rows.device)
-    weight = sample.weight / sample.weight.sum()
-    mean = weight @ filled
-    return mean, (filled - mean) * weight.sqrt()[:, None]
-
-
-def _linear_start(model: type[L], mean: Tensor, spread: Tensor, k: int, floor: float) -> L:
-    """Principal directions of the sample, noise from what they leave."""
-    d = len(mean)
-    _, size, right = torch.linalg.svd(spread, full_matrices=False)
-    values = torch.zeros(max(k, len(size)), dtype=mean.dtype, device=mean.device)
-    values[: len(size)] = size.square()
-    axes = torch.zeros(k, d, dtype=mean.dtype, device=mean.device)
-    axes[: min(k, len(right))] = right[:k]
-    rest = (spread.square().sum() - values[:k].sum()).clamp(min=0.0) / max(d - k, 1)
-    noise = rest.clamp(min=floor)
-    loadings = axes.mT * (values[:k] - noise).clamp(min=0.0).sqrt()
-    if issubclass(model, FactorModel):
-        variance = spread.square().sum(0)
-        noise = (variance - loadings.square().sum(1)).clamp(min=floor).maximum(0.05 * variance)
-        return model(mean, loadings, noise, floor)
-    return model(mean, loadings, noise[None], floor)
 
 
 def level_of(model: Any, source: Source, frame: Frame) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ class Plan:
         max_rounds: most EM rounds, or passes over the rows.
         tol: EM stops when the mean log-likelihood of a row rises by less.
         accelerate: extrapolate (guarded SQUAREM); ``False`` is plain EM.
+        finish: go to the very maximum where there is a quick way (factor analysis with vanishing noise). Not for the
+            start of a stream: noise at its floor on few rows is hard to leave again.
         batch_size: rows of a mini-batch.
         observers: told of every round.
         resume: where an interrupted fit stood.
@@ -42,15 +44,23 @@ class Plan:
     max_rounds: int = 200
     tol: float = 1e-6
     accelerate: bool = True
+    finish: bool = True
     batch_size: int = 100
     observers: Sequence[Observer[Any]] = ()
     resume: Outcome[Any] | None = None
     dtype: torch.dtype = torch.float64
 
-    def run(self, source: Source, start: Any, generator: Generator) -> Outcome[Any]:
-        """Iterate from a model in the source's coordinates; the outcome's state has the result as ``best``."""
+    def run(
+        self, source: Source, start: Any, generator: Generator, helped: Callable[[Any], Any] | None = None
+    ) -> Outcome[Any]:
+        """Iterate from a model in the source's coordinates; the outcome's state has the result as ``best``.
+
+        ``helped`` may improve the accelerated step.
+        """
         if self.engine == "em":
             step: Any = accelerated_em(source) if self.accelerate else em(source)
+            if self.accelerate and self.finish and helped is not None:
+                step = helped(step)
             exact = self.dtype == torch.float64
             return self._loop(step, EMState(start), self.max_rounds, self.tol, exact)
         batches = Batches(source, self.batch_size)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from boxloop.data import (
     ArraySource,
-    Frame,
     Mapped,
     SparseSource,
     Standardised,
@@ -83,7 +82,7 @@ class LatentEstimator(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in vars(self)
 
-    def _condensed(self, source: Source, frame: Frame) -> Source:
+    def _condensed(self, source: Source) -> Source:
         """Standardised rows, or fewer that have the same likelihood."""
         return source
 
@@ -224,7 +223,7 @@ class LatentEstimator(BaseEstimator):
         if self._kind == "none":
             found = standard_errors(model, source)
         else:
-            rows = self._condensed(Standardised(source, frame), frame)
+            rows = self._condensed(Standardised(source, frame))
             found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
         return {name: to_numpy(value) for name, value in found.errors.items()}
 

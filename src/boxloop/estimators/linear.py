@@ -10,8 +10,9 @@ import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
-from boxloop.data import Frame, moment_source, summarise_moments
-from boxloop.estimate.fit import Fit, fit_linear, summarisable
+from boxloop.data import moment_source, summarise_moments
+from boxloop.estimate.fit import Fit
+from boxloop.estimate.linear import fit_linear
 from boxloop.estimate.plan import Plan
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import COMMON
@@ -34,6 +35,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     batch_size: int = 100
 
     _model: ClassVar[type[LinearGaussian]]
+    # The best fit to few rows spends factors on single columns, and a stream does not win them back.
+    _first_rounds: ClassVar[int] = 3
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{name: rule for name, rule in COMMON.items() if name != "n_components"},
         "n_components": [*COMMON["n_components"], None],
@@ -62,8 +65,9 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
             exact=self._exact(),
         )
 
-    def _condensed(self, source: Source, frame: Frame) -> Source:
-        return summarise_moments(source) if summarisable(source, frame) else source
+    def _condensed(self, source: Source) -> Source:
+        summary = summarise_moments(source)
+        return source if summary is None else summary.rows()
 
     def _exact(self) -> bool:
         return True

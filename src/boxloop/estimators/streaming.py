@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,7 +30,9 @@ GROWTH = 1.5
 
 
 class StreamingEstimator(LatentEstimator):
-    """An estimator with ``partial_fit``."""
+    """An estimator with ``partial_fit``; ``_first_rounds`` of EM are spent on the rows that start it."""
+
+    _first_rounds: ClassVar[int] = 100
 
     @abstractmethod
     def _n_latent(self, n_columns: int) -> int:
@@ -75,10 +77,10 @@ class StreamingEstimator(LatentEstimator):
         columns = tuple(getattr(self, "feature_names_in_", ())) or None
         source = ArraySource(kept.rows, kept.weight, columns)
         if enough or alive >= GROWTH * kept.raced:
-            fit = self._fit(source, Plan(max_rounds=100, tol=1e-4), kept.start)
+            fit = self._fit(source, Plan(max_rounds=self._first_rounds, tol=1e-4, finish=False), kept.start)
             kept = replace(kept, raced=alive)
         else:
-            fit = self._fit(source, Plan(max_rounds=10, tol=1e-4), self.model_)
+            fit = self._fit(source, Plan(max_rounds=10, tol=1e-4, finish=False), self.model_)
         self._announce(fit, fit.frame.weight)
         if not enough:
             return kept

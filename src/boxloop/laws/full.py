@@ -23,6 +23,7 @@ from boxloop.numeric import (
     floor_covariance,
     from_log_factor,
     log_factor,
+    lower_product,
     pack,
     product,
     safe_cholesky,
@@ -202,7 +203,7 @@ class WhitenedView:
         shift = -(family.whitener @ family.mean[..., None])
         whitener = torch.cat([shift, family.whitener], dim=2).to(columns.dtype)
         augmented = torch.cat([columns.new_ones(1, columns.shape[1]), columns])
-        length = torch.stack([square_norms(product(w, augmented)) for w in whitener])
+        length = torch.stack([square_norms(lower_product(w, augmented)) for w in whitener])
         return torch.sub((offset + family.log_constant).to(length.dtype)[:, None], length, alpha=0.5)
 
     def summarise(self, share: Tensor) -> Sums:

@@ -19,6 +19,7 @@ from boxloop.numeric import (
     from_log_factor,
     gram,
     log_factor,
+    lower_product,
     product,
     safe_cholesky,
     unpack,
@@ -157,7 +158,7 @@ class TiedView:
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
         n = self.columns.shape[1]
-        y = product(self.family.whitener.to(self.columns.dtype), self.columns)
+        y = lower_product(self.family.whitener.to(self.columns.dtype), self.columns)
         if y.dtype != torch.float64 or self.family.narrow:
             centre = (self.family.mean @ self.family.whitener.mT).to(y.dtype)
             length = torch.stack([(y - c[:, None]).square().sum(0) for c in centre])

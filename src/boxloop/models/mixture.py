@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, threshold_
 
 from boxloop.laws import Categorical
 from boxloop.laws.family import Family
@@ -25,6 +25,9 @@ S = TypeVar("S", Sums, PooledSums)
 
 EMPTY = 1e-8
 """A component with less than this share of the total weight is empty."""
+
+FAINT = {torch.float32: -80.0, torch.float64: -700.0}
+"""A log-share below this is zero: its exponential would be a subnormal number, slow in all that follows."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Mixture(Tree, Generic[S]):
         view = self.family.view(rows)
         share = view.joint(self.log_weight)
         peak = share.amax(0)
-        total = share.sub_(peak).exp_().sum(0)
+        total = threshold_(share.sub_(peak), FAINT[share.dtype], -torch.inf).exp_().sum(0)
         statistics = view.summarise(share.mul_(weight.to(share.dtype) / total))
         log_density = peak.add_(total.log_())
         return Expected(statistics, log_density.double() @ weight, weight.sum())

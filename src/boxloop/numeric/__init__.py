@@ -1,16 +1,18 @@
 """Linear algebra and random streams that the laws and models share."""
 
-from boxloop.numeric.blas import product, sparse_product, square_norms
+from boxloop.numeric.blas import lower_product, product, sparse_product, square_norms
 from boxloop.numeric.linalg import (
     ConditionError,
     floor_covariance,
     from_log_factor,
     gram,
     log_factor,
+    mirrored,
     pack,
     pack_index,
     safe_cholesky,
     unpack,
+    upper_gram,
     woodbury,
 )
 from boxloop.numeric.random import generator, normal, seed, spawn
@@ -22,6 +24,8 @@ __all__ = [
     "generator",
     "gram",
     "log_factor",
+    "lower_product",
+    "mirrored",
     "normal",
     "pack",
     "pack_index",
@@ -32,5 +36,6 @@ __all__ = [
     "spawn",
     "square_norms",
     "unpack",
+    "upper_gram",
     "woodbury",
 ]

@@ -2,28 +2,82 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
+
+Array = NDArray[Any]
+
+
+SMALL_WORK = 1_000_000
+"""OpenBLAS multiplies matrices of at most this many multiplications in place, without packing them first."""
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` for two matrices.
 
-    On the CPU, outside autograd, the product runs through NumPy's BLAS on the same memory: measured on skinny
-    float64 products it reaches 1.5 to 2 times the speed of torch's on processors where torch's library does not
-    pick its widest kernels, and the same elsewhere.
+    On the CPU, outside autograd, the product runs through NumPy's BLAS on the same memory, and a long dimension is
+    cut into blocks small enough for kernels that do not pack their operands. Measured on one core with AVX-512:
+    (10 x 66)(66 x 8192) at 1.9 times the speed of torch's product and its adjoint (10 x 8192)(8192 x 66) at 2.0
+    times, (50 x 51)(51 x 4096) in float32 at 1.6 times NumPy's own.
     """
-    tracked = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
-    if tracked or left.device.type != "cpu":
+    if not _plain(left, right):
         return left @ right
-    return torch.from_numpy(np.matmul(left.numpy(), right.numpy()))
+    a, b = left.numpy(), right.numpy()
+    return torch.from_numpy(_blocked(a, b, np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)))
+
+
+def lower_product(lower: Tensor, right: Tensor, strips: int = 4) -> Tensor:
+    """``lower @ right`` for (d, d + e) with zeros above the diagonal that ends in its last corner.
+
+    Args:
+        lower: row i is zero after column i + e.
+        right: (d + e, n).
+        strips: rows are taken in so many strips, each without the columns that are zero in it; four of them do
+            62% of the arithmetic.
+    """
+    if not _plain(lower, right):
+        return lower @ right
+    left, array = lower.numpy(), right.numpy()
+    d, ahead = left.shape[0], left.shape[1] - left.shape[0]
+    out = np.empty((d, array.shape[1]), dtype=left.dtype)
+    edges = [d * i // strips for i in range(strips + 1)]
+    for start, stop in pairwise(edges):
+        _blocked(left[start:stop, : stop + ahead], array[: stop + ahead], out[start:stop])
+    return torch.from_numpy(out)
+
+
+def _plain(left: Tensor, right: Tensor) -> bool:
+    tracked = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
+    return not tracked and left.device.type == "cpu"
+
+
+def _blocked(left: Array, right: Array, out: Array) -> Array:
+    (m, inner), n = left.shape, right.shape[1]
+    short = m * inner * n // max(m, inner, n, 1)
+    widest = SMALL_WORK // 64 if torch.get_num_threads() == 1 else 1000  # wider ones gain more from threads
+    block = 1 << (SMALL_WORK // max(short, 1)).bit_length() - 1 if 0 < short <= widest else 0
+    whole = max(inner, n) // block * block if block else 0
+    if m >= max(inner, n) or whole <= block:
+        return np.matmul(left, right, out=out)
+    if inner > n:  # a long sum: add up the blocks
+        blocks = left[:, :whole].reshape(m, -1, block).transpose(1, 0, 2)
+        np.matmul(blocks, right[:whole].reshape(-1, block, n)).sum(0, out=out)
+        return np.add(out, left[:, whole:] @ right[whole:], out=out)
+    blocks = right[:, :whole].reshape(inner, -1, block).transpose(1, 0, 2)  # many columns: block by block
+    np.matmul(left, blocks, out=out[:, :whole].reshape(m, -1, block).transpose(1, 0, 2))
+    np.matmul(left, right[:, whole:], out=out[:, whole:])
+    return out
 
 
 def square_norms(matrix: Tensor) -> Tensor:
     """Sum of squares of each column, (d, n) -> (n,), in one pass where possible."""
-    if (torch.is_grad_enabled() and matrix.requires_grad) or matrix.device.type != "cpu":
+    if not _plain(matrix, matrix):
         return matrix.square().sum(0)
     array = matrix.numpy()
     return torch.from_numpy(np.einsum("ij,ij->j", array, array))

@@ -87,12 +87,23 @@ def from_log_factor(packed: Tensor, d: int) -> Tensor:
 
 def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """``rows.T @ diag(weight) @ rows``, (d, d), at half the work of a product; weights must not be negative."""
+    return mirrored(upper_gram(rows, weight))
+
+
+def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The same, right in the upper triangle only: sums of them need one :func:`mirrored` at the end."""
     if weight is not None and not bool((weight == 1.0).all()):
         rows = rows * weight.sqrt()[:, None]
     if rows.device.type != "cpu" or rows.requires_grad:
         return rows.mT @ rows
     routine = blas.dsyrk if rows.dtype == torch.float64 else blas.ssyrk
-    upper = torch.from_numpy(routine(1.0, rows.numpy(), trans=1))
+    array = rows.numpy()  # in whichever order it is stored, so that nothing is copied
+    packed = routine(1.0, array.T) if array.flags.c_contiguous else routine(1.0, array, trans=1)
+    return torch.from_numpy(packed)
+
+
+def mirrored(upper: Tensor) -> Tensor:
+    """The symmetric matrix with this upper triangle."""
     return torch.triu(upper) + torch.triu(upper, 1).mT
 
 

@@ -1,0 +1,135 @@
+"""From a source of rows to a fitted factor model, or to probabilistic principal components."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.data import Standardised, shuffled, summarise_moments
+from boxloop.estimate.em import EMState, em
+from boxloop.estimate.fit import (
+    Coordinates,
+    Fit,
+    averages,
+    coordinates,
+    draw_sample,
+    from_standard,
+    level_of,
+    to_standard,
+    usable,
+)
+from boxloop.estimate.plan import Plan
+from boxloop.estimate.profile import profiled
+from boxloop.estimate.worries import worries
+from boxloop.models import FactorModel, PrincipalModel
+from boxloop.models.linear import LinearGaussian
+from boxloop.numeric import gram
+from boxloop.run import run
+from boxloop.types import Source
+
+L = TypeVar("L", bound=LinearGaussian)
+
+PROFILE_COLUMNS = 512
+"""Widest table for which eigenvalues in every step are cheap beside hundreds of EM rounds."""
+
+
+def fit_linear(
+    source: Source,
+    k: int,
+    model: type[L],
+    *,
+    kind: Coordinates,
+    generator: Generator,
+    plan: Plan,
+    floor: float,
+    start: L | None = None,
+    exact: bool = True,
+) -> Fit[L]:
+    """Fit a factor model or probabilistic principal components.
+
+    Complete rows are summarised by their second moments in one pass, after which the cost of a round does not
+    depend on their number. Principal components then have a closed form, taken when ``exact``.
+
+    Args:
+        source: rows in the data's coordinates.
+        k: number of factors.
+        model: :class:`FactorModel` or :class:`PrincipalModel`.
+        kind: which coordinates the model may be fitted in.
+        generator: for the sample that starts a fit with missing values, and the order of mini-batches.
+        plan: how long to iterate.
+        floor: smallest noise variance, relative to the scale of the coordinates.
+        start: a model to start from, in the data's coordinates.
+        exact: use the closed form where there is one.
+    """
+    source = source if plan.engine == "em" else shuffled(source, generator)
+    summary = summarise_moments(source, plan.dtype) if plan.engine == "em" else None
+    if summary is None:
+        frame = coordinates(source, kind)
+        standard: Source = Standardised(source, frame, plan.dtype)
+    else:
+        frame = usable(summary.frame, kind, source.names)
+        standard = summary.rows(frame.origin, frame.scale)
+    mean, spread = _sample_moments(standard, 4096 if summary is None else standard.n_rows, generator)
+    if plan.resume is not None:
+        first: Any = plan.resume.state.model
+    elif start is not None:
+        first = to_standard(start, frame, kind)
+    else:
+        first = _linear_start(model, mean, spread, k, floor)
+    if issubclass(model, PrincipalModel) and exact and summary is not None and start is None:
+        outcome = run(em(standard), EMState(first), max_rounds=1)
+        outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
+    else:
+        profile = issubclass(model, FactorModel) and summary is not None and len(mean) <= PROFILE_COLUMNS
+        helped = partial(profiled, source=standard, mean=mean, covariance=gram(spread)) if profile else None
+        outcome = plan.run(standard, first, generator, helped)
+    best = outcome.state.best
+    return Fit(
+        from_standard(best.canonical(), frame, kind),
+        best,
+        frame,
+        outcome,
+        level_of(best, source, frame),
+        worries(best, frame, source.names, outcome),
+        averages(outcome, standard),
+    )
+
+
+def _sample_moments(source: Source, size: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Mean (d,) and rows whose Gram matrix is the covariance: enough for principal directions of any width."""
+    sample = draw_sample(source, size, generator)
+    filled = torch.from_numpy(sample.filled).to(sample.rows.device)
+    weight = sample.weight / sample.weight.sum()
+    mean = weight @ filled
+    return mean, (filled - mean) * weight.sqrt()[:, None]
+
+
+def _linear_start(model: type[L], mean: Tensor, spread: Tensor, k: int, floor: float) -> L:
+    """Principal directions of the sample, noise from what they leave."""
+    d = len(mean)
+    values, axes = _principal(spread, k)
+    rest = (spread.square().sum() - values.sum()).clamp(min=0.0) / max(d - k, 1)
+    noise = rest.clamp(min=floor)
+    loadings = axes * (values - noise).clamp(min=0.0).sqrt()
+    if issubclass(model, FactorModel):
+        variance = spread.square().sum(0)
+        noise = (variance - loadings.square().sum(1)).clamp(min=floor).maximum(0.05 * variance)
+        return model(mean, loadings, noise, floor)
+    return model(mean, loadings, noise[None], floor)
+
+
+def _principal(spread: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest eigenvalues of ``spread.T @ spread`` and their vectors (d, k), zero beyond the rank."""
+    n, d = spread.shape
+    if n >= d:
+        squares, vectors = torch.linalg.eigh(gram(spread))
+        return squares[-k:].flip(0).clamp(min=0.0), vectors[:, -k:].flip(1)
+    _, size, right = torch.linalg.svd(spread, full_matrices=False)
+    values, axes = size.new_zeros(k), size.new_zeros(d, k)
+    values[: min(k, n)] = size[:k].square()
+    axes[:, : min(k, n)] = right[:k].mT
+    return values, axes
