@@ -37,6 +37,7 @@ RANK = {
     "report": 7,
     "replicate": 7,
     "cli": 8,
+    "__main__": TOP,
     "__init__": TOP,
 }
 ENGINES = {name for name, rank in RANK.items() if rank == RANK["estimate"]}

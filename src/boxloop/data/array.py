@@ -13,8 +13,8 @@ from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
 
-TILE_VALUES = 1 << 18
-"""Values per tile: 2^18 float64 are two megabytes, so a tile and what is made from it stay in cache."""
+TILE_VALUES = 1 << 19
+"""Values per tile: 2^19 float64 are four megabytes, so a tile and what is made from it stay in cache."""
 
 WIDE_VALUES = 1 << 21
 """Values per tile of a wide table, whose d x d statistics cost as much to add as d rows cost to multiply."""

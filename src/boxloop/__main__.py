@@ -1,0 +1,5 @@
+"""``python -m boxloop``: the command line."""
+
+from boxloop.cli import main
+
+main()
