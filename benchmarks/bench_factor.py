@@ -64,7 +64,7 @@ def main() -> None:
         (100_000, 1000, "float32", 6.0, "randomized", 3),
     ]
     if options.lapack:
-        cases.append((100_000, 100, "float64", 500.0, "lapack", 1))
+        cases.append((100_000, 100, "float64", 500.0, "lapack", 3))
     if options.quick:
         cases = [(2_000, 20, "float64", 1.0, "randomized", 3)]
     with warnings.catch_warnings():
