@@ -7,7 +7,7 @@ or a plain value that is carried along unchanged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import torch
@@ -69,6 +69,17 @@ class Tree:
     def is_finite(self) -> bool:
         """Whether every tensor is finite."""
         return all(bool(torch.isfinite(leaf).all()) for _, leaf in self.leaves())
+
+
+def flatten(free: Mapping[str, Tensor]) -> Tensor:
+    """Free parameters as one vector, in order of their names' appearance."""
+    return torch.cat([value.reshape(-1) for value in free.values()])
+
+
+def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`flatten`."""
+    parts = torch.split(vector, [value.numel() for value in like.values()])
+    return {name: part.reshape(value.shape) for part, (name, value) in zip(parts, like.items(), strict=True)}
 
 
 def _map(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:

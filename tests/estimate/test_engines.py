@@ -17,11 +17,11 @@ from boxloop.estimate import (
     online_em,
     race,
 )
-from boxloop.estimate.gradient import flatten, unflatten
 from boxloop.laws import Bernoulli, DiagonalGaussian, FullGaussian, Poisson
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
+from boxloop.tree import flatten, unflatten
 
 
 def clusters(n=400, seed=0):

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.estimate.gradient import flatten, unflatten
+from boxloop.models.information import information, jacobian
+from boxloop.tree import flatten, unflatten
 from boxloop.types import Source
 
-STEP = 1e-5
 FLAT = 1e-7
 """Smallest curvature of a direction, beside that of the parameters in it, that central differences can tell from 0."""
 DULL = 1e-9
@@ -67,10 +67,10 @@ def standard_errors(
     """
     free = model.free()
     point = flatten(free)
-    information = _information(model, source, free, point)
-    dull = information.diagonal() <= DULL * source.reduce(model.expect).weight
-    unit = torch.where(dull, 1.0, information.diagonal()).rsqrt()
-    scaled = torch.where(dull | dull[:, None], 0.0, information * unit * unit[:, None])
+    observed = information(model, source, free, point)
+    dull = observed.diagonal() <= DULL * source.reduce(model.expect).weight
+    unit = torch.where(dull, 1.0, observed.diagonal()).rsqrt()
+    scaled = torch.where(dull | dull[:, None], 0.0, observed * unit * unit[:, None])
     basis = _tangent(model, free, point, unit)
     values, vectors = torch.linalg.eigh(basis.mT @ scaled @ basis)
     good = values > FLAT
@@ -83,33 +83,11 @@ def standard_errors(
         def value(vector: Tensor, name: str = name) -> Tensor:
             return public(model.with_free(unflatten(vector, free)))[name]
 
-        slope = _jacobian(value, point)
+        slope = jacobian(value, point)
         error = (slope @ half).square().sum(-1).sqrt()
         blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
         errors[name] = torch.where(blind, torch.nan, error)
     return ParameterErrors(half @ half.mT, errors)
-
-
-def _score(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
-    here = model.with_free(unflatten(point, free))
-    statistics = source.reduce(here.expect).statistics
-    moving = point.clone().requires_grad_()
-    with torch.enable_grad():
-        level = model.with_free(unflatten(moving, free)).complete(statistics)
-        (gradient,) = torch.autograd.grad(level, moving)
-    return gradient
-
-
-def _information(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
-    columns = []
-    for i in range(len(point)):
-        step = torch.zeros_like(point)
-        step[i] = STEP * max(1.0, float(point[i].abs()))
-        up = _score(model, source, free, point + step)
-        down = _score(model, source, free, point - step)
-        columns.append((down - up) / (2.0 * step[i]))
-    information = torch.stack(columns)
-    return 0.5 * (information + information.mT)
 
 
 def _tangent(model: Any, free: Mapping[str, Tensor], point: Tensor, unit: Tensor) -> Tensor:
@@ -117,15 +95,6 @@ def _tangent(model: Any, free: Mapping[str, Tensor], point: Tensor, unit: Tensor
     constraints = model.with_free(free).constraints()
     if constraints.numel() == 0:
         return torch.eye(len(point), dtype=point.dtype, device=point.device)
-    slope = _jacobian(lambda v: model.with_free(unflatten(v, free)).constraints(), point)
+    slope = jacobian(lambda v: model.with_free(unflatten(v, free)).constraints(), point)
     _, size, right = torch.linalg.svd(slope * unit)
     return right[int((size > 1e-10 * size[0]).sum()) :].mT
-
-
-def _jacobian(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
-    """Derivative of each output with respect to the point, (*outputs, p)."""
-    moving = point.clone().requires_grad_()
-    with torch.enable_grad():
-        output = function(moving)
-        rows = [torch.autograd.grad(value, moving, retain_graph=True)[0] for value in output.reshape(-1)]
-    return torch.stack(rows).reshape(*output.shape, len(point))

@@ -16,7 +16,7 @@ from torch import Tensor
 from boxloop.average import Schedule
 from boxloop.estimate.em import EMState
 from boxloop.run import Round
-from boxloop.tree import Tree
+from boxloop.tree import Tree, flatten, unflatten
 from boxloop.types import Source
 
 Batch = tuple[Tensor, Tensor]
@@ -36,17 +36,6 @@ class Differentiable(Protocol):
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row."""
         ...
-
-
-def flatten(free: Mapping[str, Tensor]) -> Tensor:
-    """Free parameters as one vector, in order of their names' appearance."""
-    return torch.cat([value.reshape(-1) for value in free.values()])
-
-
-def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`flatten`."""
-    parts = torch.split(vector, [value.numel() for value in like.values()])
-    return {name: part.reshape(value.shape) for part, (name, value) in zip(parts, like.items(), strict=True)}
 
 
 @dataclass(frozen=True)
