@@ -1,0 +1,245 @@
+"""What comparisons of samples share: checked rows, squared distances in tiles, errors of averages over pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxloop.numeric import generator, product
+from boxloop.numeric.random import RandomState
+
+SYMMETRY = 1e-6
+"""Largest asymmetry, and largest negative eigenvalue, of a covariance relative to its largest entry."""
+
+PairKernel = Callable[[Tensor, Tensor], Tensor]
+"""Rows (n, d) and rows (m, d) to one number a pair, (n, m)."""
+
+TILE_PAIRS = 1 << 22
+"""Pairs of rows held at a time: 2^22 float64 are 32 megabytes."""
+
+TIE = 1e-12
+"""Permuted statistics this close to the observed one, relative to the kernel, count as equal: they are rounding."""
+
+
+def checked_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
+    """Finite float64 rows (n, d) from an array, tensor or data frame; one dimension is taken as one column.
+
+    Args:
+        data: the rows. A tensor keeps its device and its gradient.
+        name: what messages call it.
+        least: fewest rows allowed.
+
+    Returns:
+        (n, d).
+
+    Raises:
+        ValueError: not a table of numbers, too few rows, or a value that is NaN or infinite.
+
+    Example:
+        >>> checked_rows([[1, 2], [3, 4]]).shape
+        torch.Size([2, 2])
+    """
+    rows = data if isinstance(data, Tensor) else torch.from_numpy(_numbers(data, name))
+    if rows.is_complex() or rows.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense table of real numbers")
+    rows = rows.double() if torch.is_grad_enabled() else rows.detach().double()
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise ValueError(f"{name} must have rows and columns: (n, d) is needed, not {tuple(rows.shape)}")
+    if rows.shape[0] < least:
+        raise ValueError(f"{name} must have at least {least} rows, not {rows.shape[0]}")
+    bad = ~torch.isfinite(rows.detach())
+    if bool(bad.any()):
+        row, column = (int(i) for i in bad.nonzero()[0])
+        value = as_float(rows[row, column])
+        raise ValueError(
+            f"{name}: column {column} holds {value} at row {row} (both counted from 0); drop or fill it first"
+        )
+    return rows
+
+
+def checked_pair(x: object, y: object, least: int = 2) -> tuple[Tensor, Tensor]:
+    """Two samples with the same columns, on one device."""
+    a, b = checked_rows(x, "x", least), checked_rows(y, "y", least)
+    if a.shape[1] != b.shape[1]:
+        raise ValueError(f"x has {a.shape[1]} columns and y has {b.shape[1]}: they must have the same ones")
+    if not isinstance(x, Tensor):
+        return a.to(b.device), b
+    return a, b if isinstance(y, Tensor) else b.to(a.device)
+
+
+def checked_count(value: int, name: str, least: int = 0) -> int:
+    """A whole number that is not too small."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return int(value)
+
+
+def checked_covariance(given: object, name: str) -> Tensor:
+    """A symmetric matrix without negative eigenvalues, (d, d)."""
+    matrix = checked_rows(given, name, 1).detach()
+    if matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{name} must be square, not {tuple(matrix.shape)}")
+    slack = SYMMETRY * float(matrix.abs().max())
+    if float((matrix - matrix.mT).abs().max()) > slack:
+        raise ValueError(f"{name} is not symmetric")
+    if float(torch.linalg.eigvalsh(matrix)[0]) < -slack:
+        raise ValueError(f"{name} has a negative eigenvalue, so it is no covariance")
+    return matrix
+
+
+def as_given(value: Tensor, *inputs: object) -> float | Tensor:
+    """The value as a tensor where an input was one, else as a float."""
+    return value if any(isinstance(item, Tensor) for item in inputs) else as_float(value)
+
+
+def as_float(value: float | Tensor) -> float:
+    """The number alone, without its gradient."""
+    return float(value.detach()) if isinstance(value, Tensor) else value
+
+
+def square_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Squared Euclidean distance of every row of a to every row of b, (n, m), by one matrix product.
+
+    Rows should be centred: rounding grows with the squared distance from the origin.
+    """
+    lengths = a.square().sum(1)[:, None] + b.square().sum(1)
+    return (lengths - 2.0 * product(a, b.mT)).clamp(min=0.0)
+
+
+def root(value: Tensor, order: float = 2.0) -> Tensor:
+    """``value ** (1 / order)`` for values that are not negative; its gradient at zero is zero, not infinite."""
+    positive = value > 0
+    return torch.where(positive, torch.where(positive, value, 1.0) ** (1.0 / order), 0.0)
+
+
+def off_diagonal(kernel: PairKernel, rows: Tensor, start: int, step: int) -> Tensor:
+    """Kernel of ``rows[start : start + step]`` with all rows, each row's value with itself set to zero."""
+    block = kernel(rows[start : start + step], rows)
+    return block.diagonal_scatter(block.new_zeros(block.shape[0]), offset=start)
+
+
+def tile_step(n_rows: int) -> int:
+    """Rows of a tile whose pairs with ``n_rows`` rows fit in ``TILE_PAIRS``."""
+    return max(1, TILE_PAIRS // n_rows)
+
+
+def interaction(mean_square: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Variance of a kernel over pairs that neither partner explains, from its row and column means."""
+    explained = rows.square().mean() + columns.square().mean() - rows.mean() * columns.mean()
+    return (mean_square - explained).clamp(min=0.0)
+
+
+def pair_error(first: Tensor, second: Tensor) -> float:
+    """Standard error of an average over pairs.
+
+    Args:
+        first: variance of its projection on single rows, from *estimated* row means, whose noise counts the
+            second-order variance twice.
+        second: the second-order variance, all there is when the first-order one vanishes.
+    """
+    return float(torch.maximum(first - second, second).sqrt())
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Mean kernel over pairs in x, in y and between them: entry 0 as given, the others after permutation."""
+
+    within_x: Tensor
+    within_y: Tensor
+    between: Tensor
+    standard_error: float = 0.0
+
+    @property
+    def values(self) -> Tensor:
+        """The unbiased statistic, within x + within y - 2 between, (1 + permutations,)."""
+        return self.within_x + self.within_y - 2.0 * self.between
+
+    @property
+    def p_value(self) -> float | None:
+        """(1 + permuted statistics at least as large) / (1 + permutations), or None without any."""
+        values = self.values.detach()
+        if len(values) == 1:
+            return None
+        return exceedance(values[0] - TIE * self.between.detach()[0].abs(), values[1:])
+
+
+def exceedance(observed: Tensor, drawn: Tensor) -> float:
+    """Share of draws at least as large as the observed one, which counts as a draw itself."""
+    return (1 + int((drawn >= observed).sum())) / (1 + len(drawn))
+
+
+def splits(n: int, m: int, permutations: int, random_state: RandomState) -> Tensor:
+    """Which of n + m pooled rows are in the first sample, as 0 and 1: column 0 as given, the others permuted."""
+    stream = generator(random_state)
+    member = torch.zeros(n + m, 1 + permutations, dtype=torch.float64)
+    member[:n, 0] = 1.0
+    for column in range(1, 1 + permutations):
+        member[torch.randperm(n + m, generator=stream)[:n], column] = 1.0
+    return member
+
+
+def from_sums(inside: Tensor, across: Tensor, total: Tensor, n: int, m: int) -> Contrast:
+    """Contrast from sums over ordered pairs: both in x, one in x and the other anywhere, all."""
+    between = across - inside
+    return Contrast(inside / (n * (n - 1)), (total - across - between) / (m * (m - 1)), between / (n * m))
+
+
+def contrast(
+    kernel: PairKernel, x: Tensor, y: Tensor, permutations: int = 0, random_state: RandomState = 0
+) -> Contrast:
+    """Compare two samples by a kernel: every pair is evaluated once, whatever the number of permutations.
+
+    Args:
+        kernel: symmetric, of two tables of rows.
+        x: (n, d).
+        y: (m, d).
+        permutations: how many random regroupings of the pooled rows to evaluate besides the given one; their sums
+            are one matrix product with the kernel matrix, tile by tile.
+        random_state: seed of the permutations.
+    """
+    n, m = len(x), len(y)
+    pooled = torch.cat([x, y])
+    member = splits(n, m, permutations, random_state).to(pooled.device)
+    inside = across = pooled.new_zeros(1 + permutations)
+    rows = []
+    for start in range(0, n + m, step := tile_step(n + m)):
+        block = off_diagonal(kernel, pooled, start, step)
+        mine, to_x, to_all = member[start : start + step], product(block, member), block.sum(1)
+        inside = inside + (mine * to_x).sum(0)
+        across = across + to_all @ mine
+        square = block.detach().square()
+        rows.append(torch.stack([to_x[:, 0], to_all, square @ member[:, 0], square.sum(1)]))
+    sums = torch.cat(rows, dim=1)
+    found = from_sums(inside, across, sums[1].sum(), n, m)
+    return Contrast(found.within_x, found.within_y, found.between, _contrast_error(sums.detach(), n, m))
+
+
+def first_order(to_x: Tensor, to_all: Tensor, n: int, m: int) -> Tensor:
+    """Variance of a contrast's projection on single rows, from each row's sums over x and over all other rows."""
+    to_y = to_all - to_x
+    apart_x = to_x[:n] / (n - 1) - to_y[:n] / m
+    apart_y = to_y[n:] / (m - 1) - to_x[n:] / n
+    return 4.0 * apart_x.var() / n + 4.0 * apart_y.var() / m
+
+
+def _contrast_error(sums: Tensor, n: int, m: int) -> float:
+    to_x, to_all, square_x, square_all = sums
+    xx, xy = to_x[:n] / (n - 1), (to_all - to_x)[:n] / m
+    yy, yx = (to_all - to_x)[n:] / (m - 1), to_x[n:] / n
+    square_y = square_all - square_x
+    second = 2.0 * interaction(square_x[:n].sum() / (n * (n - 1)), xx, xx) / (n * (n - 1))
+    second = second + 2.0 * interaction(square_y[n:].sum() / (m * (m - 1)), yy, yy) / (m * (m - 1))
+    second = second + 4.0 * interaction(square_y[:n].sum() / (n * m), xy, yx) / (n * m)
+    return pair_error(first_order(to_x, to_all, n, m), second)
+
+
+def _numbers(data: object, name: str) -> np.ndarray:
+    try:
+        return np.array(data, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a table of numbers: {error}") from error
