@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,3 +58,12 @@ def _numbers(name: str, series: Any) -> np.ndarray:
     elif not series.dtype.is_numeric():
         raise ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
     return np.asarray(series.to_numpy(), dtype=np.float64)
+
+
+def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None = None) -> Any:
+    """A pandas frame, for summaries."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("summary() needs pandas: pip install boxloop[frames]") from error
+    return pd.DataFrame(dict(columns), index=index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -243,12 +243,3 @@ class LatentEstimator(BaseEstimator):
 def to_numpy(value: Tensor) -> Array:
     """A tensor as float64 NumPy, on the host."""
     return np.asarray(value.detach().cpu().numpy(), dtype=np.float64)
-
-
-def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None = None) -> Any:
-    """A pandas frame, for summaries."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError("summary() needs pandas: pip install boxloop[frames]") from error
-    return pd.DataFrame(dict(columns), index=index)

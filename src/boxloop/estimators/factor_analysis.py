@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.estimators.base import Array, make_frame
+from boxloop.data.frames import make_frame
+from boxloop.estimators.base import Array
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.models import FactorModel
 from boxloop.numeric.rotation import varimax

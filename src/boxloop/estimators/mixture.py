@@ -16,10 +16,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from boxloop.data.frames import make_frame
 from boxloop.estimate.fit import Fit, fit_mixture
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.start import AUTO, PARTITIONS
-from boxloop.estimators.base import Array, make_frame, to_numpy
+from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.streaming import StreamingEstimator
 from boxloop.laws.family import Family
 from boxloop.models import Mixture

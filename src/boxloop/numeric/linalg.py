@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any, cast
 
 import torch
 from scipy.linalg import blas
@@ -87,14 +88,33 @@ def from_log_factor(packed: Tensor, d: int) -> Tensor:
 
 def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """``rows.T @ diag(weight) @ rows``, (d, d), at half the work of a product; weights must not be negative."""
-    return mirrored(upper_gram(rows, weight))
+    if weight is not None and not bool((weight == 1.0).all()):
+        rows = rows * weight.sqrt()[:, None]
+    if torch.is_grad_enabled() and rows.requires_grad:
+        function: Any = _Gram
+        return cast(Tensor, function.apply(rows))
+    return mirrored(upper_gram(rows))
+
+
+class _Gram(torch.autograd.Function):
+    """Half a product forward, one product backward."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return mirrored(upper_gram(rows.detach()))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (rows,) = ctx.saved_tensors
+        return cast(Tensor, rows @ (gradient + gradient.mT))
 
 
 def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """The same, right in the upper triangle only: sums of them need one :func:`mirrored` at the end."""
     if weight is not None and not bool((weight == 1.0).all()):
         rows = rows * weight.sqrt()[:, None]
-    if rows.device.type != "cpu" or rows.requires_grad:
+    if rows.device.type != "cpu":
         return rows.mT @ rows
     routine = blas.dsyrk if rows.dtype == torch.float64 else blas.ssyrk
     array = rows.numpy()  # in whichever order it is stored, so that nothing is copied

@@ -1,0 +1,117 @@
+"""The moment penalty of document 000 at the size of its section 8.3: forward, and forward with backward.
+
+Peers are the published form (an m x d x d tensor, in chunks) and one matrix product under autograd. All must give the
+same value and the same gradient first.
+
+    python benchmarks/bench_mega.py [--quick] [--device cuda]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from boxloop.criticise.adapt import Pair
+from boxloop.criticise.penalty import MomentPenalty
+from boxloop.laws import DiagonalGaussian
+from boxloop.numeric import generator
+from common import gemm_rate, interleave, report
+
+TARGETS = {
+    ("float32", False): 50.0,
+    ("float32", True): 116.0,
+    ("float64", False): 102.0,
+    ("float64", True): 249.0,
+}
+CHUNK = 16
+
+
+def finish(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return first.norm() + (torch.linalg.matrix_norm(second) + 1e-12).sqrt()
+
+
+def published(rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """Outer products of every node, as the document's code forms them, in chunks that fit."""
+    total = torch.zeros(rows.shape[1], rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for start in range(0, len(mean), CHUNK):
+        m, v = mean[start : start + CHUNK], variance[start : start + CHUNK]
+        total = total + (m[:, :, None] * m[:, None, :] + torch.diag_embed(v)).sum(0)
+    data = (rows[:, :, None] * rows[:, None, :]).mean(0) if len(rows) <= CHUNK else rows.mT @ rows / len(rows)
+    return finish(rows.mean(0) - mean.mean(0), data - total / len(mean))
+
+
+def product(rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """One matrix product, differentiated by autograd."""
+    second = mean.mT @ mean / len(mean) + torch.diag(variance.mean(0))
+    return finish(rows.mean(0) - mean.mean(0), rows.mT @ rows / len(rows) - second)
+
+
+def ours(rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    zero = torch.zeros(1, 1, dtype=rows.dtype, device=rows.device)
+    model = Pair(DiagonalGaussian(zero, zero + 1), lambda z: DiagonalGaussian(mean, variance))
+    return MomentPenalty(1.0, nodes=8, method="monte_carlo").gap(model, rows, generator(0, rows.device))
+
+
+def one_case(
+    d: int, m: int, n: int, dtype: str, backward: bool, repeats: int, device: str, slow: bool
+) -> dict:
+    stream = generator(0)
+    kind = getattr(torch, dtype)
+    rows, mean, variance = (
+        torch.rand(size, d, generator=stream, dtype=torch.float64).to(device, kind) for size in (n, m, m)
+    )
+    mean.requires_grad_(backward)
+    variance.requires_grad_(backward)
+
+    def job(function):
+        value = function(rows, mean, variance)
+        if backward:
+            mean.grad = variance.grad = None
+            value.backward()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return float(value.detach()), (mean.grad.clone() if backward else None)
+
+    value, slope = job(product)
+    mine, my_slope = job(ours)
+    tolerance = 1e-10 if dtype == "float64" else 1e-4
+    assert abs(mine - value) <= tolerance * abs(value), (mine, value)
+    assert slope is None or float((my_slope - slope).norm()) <= 100 * tolerance * float(slope.norm())
+    times = interleave({"product": lambda: job(product), "ours": lambda: job(ours)}, repeats)
+    row = {
+        "case": f"d={d} m={m} n={n} {dtype} {'forward + backward' if backward else 'forward'} {device}",
+        "peer": "matrix product, autograd",
+        "peer_ms": 1e3 * times["product"],
+        "ours_ms": 1e3 * times["ours"],
+        "ratio": times["product"] / times["ours"],
+        "target_ms": TARGETS[dtype, backward] if device == "cpu" else 0.4,
+    }
+    if slow:
+        begin = time.perf_counter()
+        job(published)
+        row["published_ms"] = 1e3 * (time.perf_counter() - begin)
+    if device == "cpu":
+        flops = (m + n) * d * d * (3.0 if backward else 1.0)
+        row["floor_ms"] = 1e3 * flops / gemm_rate(dtype)
+        row["of_floor"] = row["floor_ms"] / row["ours_ms"]
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    d, m, n = (64, 200, 20) if options.quick else (784, 5000, 250)
+    rows = [
+        one_case(d, m, n, dtype, backward, 5, options.device, slow=dtype == "float32")
+        for dtype in ("float32", "float64")
+        for backward in (False, True)
+    ]
+    report("mega" if options.device == "cpu" else "mega_cuda", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Criticism: where a fitted model fails, with error bars."""
+
+from boxloop.criticise.adapt import as_model
+from boxloop.criticise.distances import (
+    energy_distance,
+    frechet_distance,
+    gaussian_wasserstein,
+    relative_covariance_error,
+    sliced_wasserstein,
+)
+from boxloop.criticise.forward import Forward, forward_moments
+from boxloop.criticise.functions import Below, Custom, First, Fourier, Lagged, Power, Second, TestFunction
+from boxloop.criticise.gaps import Gap, Mega
+from boxloop.criticise.mega import mega
+from boxloop.criticise.mmd import median_bandwidth, mmd
+from boxloop.criticise.norms import entrywise, operator, schatten
+from boxloop.criticise.penalty import MomentPenalty, moment_penalty, paper_gaps
+from boxloop.criticise.stein import kernel_stein, score_of
+
+__all__ = [
+    "Below",
+    "Custom",
+    "First",
+    "Forward",
+    "Fourier",
+    "Gap",
+    "Lagged",
+    "Mega",
+    "MomentPenalty",
+    "Power",
+    "Second",
+    "TestFunction",
+    "as_model",
+    "energy_distance",
+    "entrywise",
+    "forward_moments",
+    "frechet_distance",
+    "gaussian_wasserstein",
+    "kernel_stein",
+    "median_bandwidth",
+    "mega",
+    "mmd",
+    "moment_penalty",
+    "operator",
+    "paper_gaps",
+    "relative_covariance_error",
+    "schatten",
+    "score_of",
+    "sliced_wasserstein",
+]

@@ -1,0 +1,42 @@
+"""Expectations under Gaussian laws in closed form, whatever the shape of their covariance."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian, SphericalGaussian, TiedGaussian
+from boxloop.numeric import covariance as forms
+from boxloop.types import Covariance
+
+GAUSSIAN = (FullGaussian, TiedGaussian, DiagonalGaussian, SphericalGaussian, LowRankGaussian)
+
+
+def projected_variance(covariance: Covariance, directions: Tensor) -> Tensor:
+    """Variance of the projections on (p, d) directions under each of m laws, (m, p)."""
+    if isinstance(covariance, forms.Diagonal):
+        return covariance.variance @ directions.square().mT
+    if isinstance(covariance, forms.LowRank):
+        along = torch.einsum("pd,mdk->mpk", directions, covariance.loadings)
+        return along.square().sum(-1) + covariance.noise @ directions.square().mT
+    return torch.einsum("pi,mij,pj->mp", directions, covariance.dense(), directions)
+
+
+def averaged(covariance: Covariance, weight: Tensor) -> Tensor:
+    """Weighted sum of m covariances as one matrix (d, d), never (m, d, d) unless they are held so."""
+    if isinstance(covariance, forms.Diagonal):
+        return torch.diag(weight @ covariance.variance)
+    if isinstance(covariance, forms.LowRank):
+        m, d, k = covariance.loadings.shape
+        wide = (covariance.loadings * weight[:, None, None]).permute(1, 0, 2).reshape(d, m * k)
+        low = wide @ covariance.loadings.permute(1, 0, 2).reshape(d, m * k).mT
+        return low + torch.diag(weight @ covariance.noise)
+    return torch.einsum("m,mij->ij", weight, covariance.dense())
+
+
+def power(mean: Tensor, variance: Tensor, order: int) -> Tensor:
+    """E[y^order] of normal variables, by E[y^r] = mean E[y^(r-1)] + (r - 1) variance E[y^(r-2)]."""
+    last, current = torch.ones_like(mean), mean
+    for r in range(2, order + 1):
+        last, current = current, mean * current + (r - 1) * variance * last
+    return current

@@ -1,0 +1,228 @@
+r"""Test functions, as the user names them: g has a value on rows and an expectation under a law.
+
+A model is judged by its gaps
+
+.. math:: \frac1n \sum_i g(x_i) - E_z \, E[g(x) \mid z],
+
+document 000, eq. 7 to 11, and the generalisation to any g that its section 9 announces. Directions, thresholds and
+units are fixed before the rows are looked at: the same for data and model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from boxloop.criticise.probes import (
+    BelowProbe,
+    CustomProbe,
+    FirstProbe,
+    FourierProbe,
+    LaggedProbe,
+    PowerProbe,
+    Probe,
+)
+from boxloop.criticise.second import SecondProbe
+from boxloop.criticise.tally import Scene
+from boxloop.numeric.random import normal
+from boxloop.types import Law
+
+
+class TestFunction(Protocol):
+    """A test function, before it knows the columns."""
+
+    def ready(self, scene: Scene) -> Probe:
+        """The same for these columns."""
+
+
+@dataclass(frozen=True)
+class First:
+    """Column means (1MEGA, document 000, eq. 11).
+
+    Example:
+        >>> First()
+        First()
+    """
+
+    def ready(self, scene: Scene) -> Probe:
+        """Column means."""
+        return FirstProbe(scene)
+
+
+@dataclass(frozen=True)
+class Second:
+    """All products of two columns (2MEGA, document 000, eq. 10), as matrix products.
+
+    Args:
+        about: ``mean`` takes them about the model's mean, so that they are variances and covariances; ``zero`` is the
+            document's.
+
+    Example:
+        >>> Second(about="zero")
+        Second(about='zero')
+    """
+
+    about: Literal["mean", "zero"] = "mean"
+
+    def ready(self, scene: Scene) -> Probe:
+        """Products about the scene's origin, or about zero."""
+        return SecondProbe(scene, scene.origin if self.about == "mean" else torch.zeros_like(scene.origin))
+
+
+@dataclass(frozen=True)
+class Power:
+    """A power of columns, of pairs of columns or of random projections, in units of the model's spread.
+
+    Args:
+        order: 3 sees skewness, 4 sees tails.
+        pairs: for these pairs of columns, by name or index, the power of their sum and of their difference.
+        projections: so many random directions.
+        columns: each column by itself; by default only when neither pairs nor projections are asked for.
+
+    Example:
+        >>> Power(4, pairs=[("height", "weight")])
+        Power(order=4, pairs=[('height', 'weight')], projections=0, columns=None)
+    """
+
+    order: int
+    pairs: Sequence[tuple[str | int, str | int]] = ()
+    projections: int = 0
+    columns: bool | None = None
+
+    def ready(self, scene: Scene) -> Probe:
+        """Powers along axes, diagonals of pairs and random directions."""
+        if self.order < 1:
+            raise ValueError(f"the order of a power must be at least 1, got {self.order}")
+        d = len(scene.names)
+        eye = torch.eye(d, dtype=scene.origin.dtype, device=scene.origin.device)
+        parts: list[Tensor] = []
+        names: list[str] = []
+        if self.columns or (self.columns is None and not self.pairs and not self.projections):
+            parts.append(eye)
+            names += scene.names
+        for pair in self.pairs:
+            i, j = (_column(scene.names, key) for key in pair)
+            parts.append(torch.stack([eye[i] + eye[j], eye[i] - eye[j]]) / math.sqrt(2.0))
+            names += [f"{scene.names[i]} {sign} {scene.names[j]}" for sign in "+-"]
+        if self.projections:
+            drawn = normal((self.projections, d), scene.generator).to(eye)
+            parts.append(drawn / drawn.norm(dim=1, keepdim=True))
+            names += [f"direction {i}" for i in range(self.projections)]
+        return PowerProbe(scene, self.order, torch.cat(parts), tuple(names))
+
+
+@dataclass(frozen=True)
+class Fourier:
+    r"""Random Fourier features :math:`\cos(a^\top y + b)` of standardised rows: bounded, and sensitive to any shape.
+
+    Rahimi and Recht (2007): a is normal with standard deviation 1 / width, b uniform.
+
+    Args:
+        count: how many.
+        width: of the Gaussian kernel they come from, in units of the model's spread; sqrt(d) when omitted.
+
+    Example:
+        >>> Fourier(20)
+        Fourier(count=20, width=None)
+    """
+
+    count: int = 50
+    width: float | None = None
+
+    def ready(self, scene: Scene) -> Probe:
+        """Frequencies and phases from the scene's generator."""
+        if self.count < 1:
+            raise ValueError(f"Fourier needs at least one feature, got {self.count}")
+        d = len(scene.names)
+        width = math.sqrt(d) if self.width is None else self.width
+        if not width > 0:
+            raise ValueError(f"width must be positive, got {width}")
+        stream = scene.generator
+        frequencies = normal((self.count, d), stream).to(scene.origin) / width
+        phase = (
+            2 * math.pi * torch.rand(self.count, generator=stream, device=stream.device, dtype=torch.float64)
+        )
+        return FourierProbe(scene, frequencies, phase.to(scene.origin))
+
+
+@dataclass(frozen=True)
+class Below:
+    """Whether a column is at most a threshold: gaps between distribution functions.
+
+    Args:
+        levels: thresholds are where a normal law with the model's mean and spread has these probabilities.
+
+    Example:
+        >>> Below((0.05, 0.95))
+        Below(levels=(0.05, 0.95))
+    """
+
+    levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+    def ready(self, scene: Scene) -> Probe:
+        """Thresholds of every column."""
+        if not self.levels or not all(0.0 < level < 1.0 for level in self.levels):
+            raise ValueError(f"levels must lie between 0 and 1, got {tuple(self.levels)}")
+        at = torch.special.ndtri(torch.tensor(list(self.levels), dtype=torch.float64)).to(scene.origin)
+        return BelowProbe(scene, scene.origin[:, None] + scene.scale[:, None] * at)
+
+
+@dataclass(frozen=True)
+class Lagged:
+    """Products of a column with itself ``lag`` rows before: for rows that are a sequence.
+
+    The model has independent rows, so its side is the squared mean. Pairs across two tiles of a large source are left
+    out.
+
+    Example:
+        >>> Lagged(1)
+        Lagged(lag=1)
+    """
+
+    lag: int = 1
+
+    def ready(self, scene: Scene) -> Probe:
+        """Lagged products of standardised columns."""
+        if self.lag < 1:
+            raise ValueError(f"lag must be at least 1, got {self.lag}")
+        return LaggedProbe(scene, self.lag)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Any function of rows.
+
+    Args:
+        function: rows (n, d) -> (n,) or (n, p), a tensor.
+        expectation: a batch of m laws -> (m,) or (m, p), its expectation under each; when omitted, the mean over rows
+            drawn from each law.
+        name: what tables call it.
+
+    Example:
+        >>> Custom(lambda rows: rows.amax(1), name="largest").name
+        'largest'
+    """
+
+    function: Callable[[Tensor], Tensor]
+    expectation: Callable[[Law], Tensor] | None = None
+    name: str = "custom"
+
+    def ready(self, scene: Scene) -> Probe:
+        """The function, tried on one row to learn its size."""
+        size = self.function(scene.origin[None]).numel()
+        return CustomProbe(scene, self.function, self.expectation, self.name, size)
+
+
+def _column(names: tuple[str, ...], key: str | int) -> int:
+    if isinstance(key, str):
+        if key not in names:
+            raise ValueError(f"there is no column {key!r}; columns are {', '.join(names)}")
+        return names.index(key)
+    if not 0 <= key < len(names):
+        raise ValueError(f"there is no column {key}; there are {len(names)}")
+    return key

@@ -1,0 +1,203 @@
+"""What criticism finds: gaps by test function, with errors, p-values and names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from boxloop.criticise import norms
+from boxloop.criticise.null import Measure, measure
+from boxloop.criticise.probes import Probe
+from boxloop.data.frames import make_frame
+
+Norm = Literal["frobenius", "entrywise", "schatten", "operator"]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One test function: data minus model, and the three sources of its error.
+
+    Args:
+        probe: the test function.
+        data: mean over rows, a vector or a matrix.
+        model: expectation under the model.
+        row_error: standard error of each distinct entry from the rows, (p,).
+        node_error: from Monte Carlo nodes, zero where the moment is exact.
+        training_error: from the estimated parameters, zero where it was left out.
+        null_error: what the standard error would be if the model were true, (p,): the unit of ``z``.
+        p_value: how often the model itself gives entries as large, taken together; None without draws.
+        norm_p_value: the same for the norm of the gap.
+        norm_null: mean of the norm under the model: what a true model would show.
+    """
+
+    probe: Probe
+    data: Tensor
+    model: Tensor
+    row_error: Tensor
+    node_error: Tensor
+    training_error: Tensor
+    null_error: Tensor
+    p_value: float | None = None
+    norm_p_value: float | None = None
+    norm_null: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the test function."""
+        return self.probe.name
+
+    @property
+    def labels(self) -> list[str]:
+        """A name for each distinct entry."""
+        return self.probe.labels()
+
+    @property
+    def gap(self) -> Tensor:
+        """Data minus model."""
+        return self.data - self.model
+
+    @property
+    def flat_error(self) -> Tensor:
+        """Standard error of each distinct entry, all sources together, (p,)."""
+        parts = (self.row_error, self.node_error, self.training_error)
+        return torch.stack([part.square() for part in parts]).sum(0).sqrt()
+
+    @property
+    def z(self) -> Tensor:
+        """Distinct entries in units of a true model's errors, (p,); 0 where there is none: matched by the fit."""
+        error = self.null_error
+        return torch.where(error > 0, self.probe.flat(self.gap) / error.clamp(min=1e-300), 0.0)
+
+    def norm(self, kind: Norm = "frobenius", order: float = 2.0) -> float:
+        """A norm of the gap (document 000, section 5.1).
+
+        Args:
+            kind: ``frobenius`` (1MEGA-F, 2MEGA-F), ``entrywise`` or ``schatten`` of an order, ``operator``.
+            order: of the entrywise or Schatten norm.
+        """
+        if kind == "operator":
+            return float(norms.operator(self.gap)[0])
+        if kind == "schatten":
+            return float(norms.schatten(self.gap, order))
+        return float(norms.entrywise(self.gap, 2.0 if kind == "frobenius" else order))
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Confidence limits of each distinct entry of the gap, (p,) each."""
+        reach = float(stats.norm.ppf(0.5 + 0.5 * level)) * self.flat_error
+        flat = self.probe.flat(self.gap)
+        return flat - reach, flat + reach
+
+    def direction(self) -> tuple[float, dict[str, float]]:
+        """The combination of columns along which the gap is largest, and its signed size there."""
+        value, vector = norms.operator(self.gap)
+        signed = float(vector @ self.gap @ vector) if self.gap.dim() == 2 else float(value)
+        names = self.probe.scene.names if self.gap.dim() == 2 else self.labels
+        return signed, dict(zip(names, vector.tolist(), strict=True))
+
+
+@dataclass(frozen=True, repr=False)
+class Mega:
+    """Gaps of all test functions and what they say together.
+
+    Args:
+        gaps: one for each test function.
+        n_rows: judged by.
+        training: whether the error of the fitted parameters is in the errors.
+        p_value: of the whole: how often the model itself shows a test function as bad as its worst one here; None
+            without draws.
+    """
+
+    gaps: tuple[Gap, ...]
+    n_rows: int
+    training: str
+    p_value: float | None = field(default=None)
+
+    def __getitem__(self, name: str) -> Gap:
+        for gap in self.gaps:
+            if gap.name == name:
+                return gap
+        raise KeyError(f"no test function {name!r}; there are {', '.join(g.name for g in self.gaps)}")
+
+    def summary(self) -> Any:
+        """One line for each test function, as a frame."""
+        return make_frame(
+            {
+                "entries": [len(g.labels) for g in self.gaps],
+                "norm": [g.norm() for g in self.gaps],
+                "norm if true": [g.norm_null for g in self.gaps],
+                "largest |z|": [float(g.z.abs().max()) for g in self.gaps],
+                "p_value": [g.p_value for g in self.gaps],
+            },
+            [g.name for g in self.gaps],
+        )
+
+    def table(self, level: float = 0.95) -> Any:
+        """One line for each entry of each test function, worst first, as a frame.
+
+        ``discovery`` is the false-discovery rate at which the entry counts as a misfit (Benjamini and Hochberg 1995).
+        """
+        columns = self._columns(level)
+        order = np.argsort(-np.abs(columns["z"]), kind="stable")
+        return make_frame({name: np.asarray(values)[order].tolist() for name, values in columns.items()})
+
+    def _columns(self, level: float) -> dict[str, Any]:
+        z = np.concatenate([g.z.cpu().numpy() for g in self.gaps])
+        chance = 2.0 * stats.t.sf(np.abs(z), max(self.n_rows - 1, 1))
+        low, high = (np.concatenate([g.interval(level)[i].cpu().numpy() for g in self.gaps]) for i in (0, 1))
+        return {
+            "function": [g.name for g in self.gaps for _ in g.labels],
+            "entry": [label for g in self.gaps for label in g.labels],
+            "data": np.concatenate([g.probe.flat(g.data).cpu().numpy() for g in self.gaps]),
+            "model": np.concatenate([g.probe.flat(g.model).cpu().numpy() for g in self.gaps]),
+            "gap": np.concatenate([g.probe.flat(g.gap).cpu().numpy() for g in self.gaps]),
+            "error": np.concatenate([g.flat_error.cpu().numpy() for g in self.gaps]),
+            "low": low,
+            "high": high,
+            "z": z,
+            "p_value": chance,
+            "discovery": stats.false_discovery_control(np.nan_to_num(chance, nan=1.0)),
+        }
+
+    def misfits(self, rate: float = 0.05) -> Any:
+        """The entries that misfit at a false-discovery rate, worst first."""
+        table = self.table()
+        return table[table["discovery"] <= rate]
+
+    def __repr__(self) -> str:
+        lines = [f"moment gaps on {self.n_rows} rows; training error {self.training}"]
+        for g in self.gaps:
+            chance = "" if g.p_value is None else f", p = {g.p_value:.3g}"
+            worst = int(g.z.abs().argmax())
+            lines.append(
+                f"  {g.name}: norm {g.norm():.4g}{chance}; worst {g.labels[worst]} (z = {float(g.z[worst]):.1f})"
+            )
+        if self.p_value is not None:
+            lines.append(f"  together: p = {self.p_value:.3g}")
+        return "\n".join(lines)
+
+
+def null_p_values(gaps: Sequence[Gap], laws: Sequence[Measure], n_rows: int, training: str) -> Mega:
+    """Gaps with p-values; the whole by the test function that stands out most, beside the most of every draw."""
+    done, scores, nulls = [], [], []
+    for gap, null in zip(gaps, laws, strict=True):
+        seen = measure(gap.probe, gap.probe.flat(gap.gap), gap.null_error)
+        matched = not bool((gap.null_error > 0).any())
+        chance = 1.0 if matched else _chance(seen.score, null.score)
+        if not matched:
+            level, spread = null.score.log().mean(), null.score.log().std().clamp(min=1e-12)
+            scores.append((seen.score.log() - level) / spread)
+            nulls.append((null.score.log() - level) / spread)
+        norm_chance, norm_null = _chance(seen.norm, null.norm), float(null.norm.mean())
+        done.append(replace(gap, p_value=chance, norm_p_value=norm_chance, norm_null=norm_null))
+    together = _chance(torch.stack(scores).amax(), torch.stack(nulls).amax(0)) if scores else 1.0
+    return Mega(tuple(done), n_rows, training, together)
+
+
+def _chance(seen: Tensor, null: Tensor) -> float:
+    return (1 + int((null >= seen).sum())) / (1 + len(null))

@@ -1,0 +1,218 @@
+r"""Moment gaps with error bars, for any model.
+
+.. math:: \text{gap} = \frac1n \sum_i g(x_i) - E_z \, E[g(x) \mid z]
+
+Document 000, sections 4 and 5, with the errors that it leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from boxloop.criticise.adapt import as_model
+from boxloop.criticise.forward import Forward, Method, forward_moments
+from boxloop.criticise.functions import First, Second, TestFunction
+from boxloop.criticise.gaps import Gap, Mega, null_p_values
+from boxloop.criticise.null import MATCHED, Shift, from_model, from_signs, model_errors
+from boxloop.criticise.probes import Probe
+from boxloop.criticise.scene import model_scene
+from boxloop.criticise.tally import Tally
+from boxloop.criticise.training import Free, Training, training_error
+from boxloop.data import open_source
+from boxloop.numeric import generator, spawn
+from boxloop.numeric.random import RandomState
+from boxloop.tree import Tree
+from boxloop.types import LatentModel, Source
+
+SIMULATED = 4e8
+"""Values (rows x columns x draws) up to which the null law comes from fresh rows of the model."""
+
+
+@dataclass(frozen=True)
+class _Tallies(Tree):
+    parts: tuple[Tally, ...]
+
+
+def mega(
+    model: object,
+    X: Any,
+    *,
+    functions: Sequence[TestFunction] = (First(), Second()),
+    train: Any = None,
+    sample_weight: Any = None,
+    method: Method = "auto",
+    nodes: int = 8192,
+    null: Literal["auto", "model", "signs"] = "auto",
+    draws: int = 999,
+    random_state: RandomState = 0,
+) -> Mega:
+    r"""Gaps between the moments of rows and of a model, their errors, and how likely they are if the model is true.
+
+    A gap on held-out rows varies because of these rows, of Monte Carlo nodes where moments are not exact, and of the
+    error of the fitted parameters. The last is known only with the training rows: without ``train`` it is left out, and
+    true models are rejected too often unless there were many more training than test rows.
+
+    Args:
+        model: a fitted estimator or model; whatever :func:`as_model` takes.
+        X: rows to judge by: held out, or the training rows themselves (then pass the same object as ``train``).
+        functions: test functions.
+        train: the rows the model was fitted to by maximum likelihood; ``X`` itself if it was fitted to X.
+        sample_weight: one non-negative weight a row of X.
+        method: how the model's side is computed, see :func:`forward_moments`.
+        nodes: latent nodes where that is not exact.
+        null: where the null law comes from: fresh rows of the ``model``, or the rows of X with random ``signs`` (for
+            any number of rows); ``auto`` takes the model up to some size.
+        draws: from the null law; 0 for gaps and errors alone.
+        random_state: seed of directions, nodes and draws.
+
+    Returns:
+        Gaps by test function, p-values, and tables of where the model fails.
+
+    Example:
+        >>> import numpy as np
+        >>> from sklearn.mixture import GaussianMixture
+        >>> from boxloop.criticise.functions import Power
+        >>> rows = np.random.default_rng(0).standard_t(3, size=(2000, 2))
+        >>> result = mega(GaussianMixture(1).fit(rows[:1000]), rows[1000:], functions=[Power(4)], draws=199)
+        >>> result.p_value < 0.05
+        True
+    """
+    streams = spawn(generator(random_state), 3)
+    adapted, source = as_model(model), open_source(X, sample_weight)
+    scene = model_scene(adapted, source.names, streams[0], nodes)
+    if source.n_rows < 2:
+        raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
+    probes = tuple(function.ready(scene) for function in functions)
+    _check(probes)
+    nodes_at = streams[1].get_state()
+
+    def moments(moved: LatentModel) -> list[Forward]:
+        streams[1].set_state(nodes_at)  # the same nodes for every parameter
+        return forward_moments(moved, probes, streams[1], method, nodes)
+
+    tallies = source.reduce(lambda rows, weight: _tally(probes, rows, weight)).parts
+    case = _Case(adapted, source, probes, tallies, tuple(moments(adapted)), train is X and train is not None)
+    if train is not None:
+        rows = open_source(train, sample_weight if case.own else None)
+        case = replace(case, training=_training(adapted, rows, case, moments))
+    fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
+    return _judged(case, fresh, draws, streams[2])
+
+
+@dataclass(frozen=True)
+class _Case:
+    """All that is known before the null law: ``own`` when the rows are those of the fit."""
+
+    model: LatentModel
+    source: Source
+    probes: tuple[Probe, ...]
+    tallies: tuple[Tally, ...]
+    forward: tuple[Forward, ...]
+    own: bool
+    training: Training | None = None
+
+
+def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Mega:
+    training, n_rows = case.training, case.source.n_rows
+    parts = zip(case.probes, case.tallies, case.forward, _split(training, case.probes), strict=True)
+    gaps = [_gap(*part) for part in parts]
+    if case.own and training is not None:
+        gaps = _own_rows(gaps, case.source, training)
+    if fresh:
+        found = model_errors(case.model, case.probes, n_rows, training if case.own else None, stream)
+        gaps = [
+            replace(g, null_error=_together(e, g.node_error, g.training_error))
+            for g, e in zip(gaps, found, strict=True)
+        ]
+    status = "rows of the fit" if case.own else ("left out" if training is None else "included")
+    if draws == 0:
+        return Mega(tuple(gaps), n_rows, status)
+    shift: Shift | Training | None = training
+    if training is not None and not case.own:
+        shift = Shift(training.covariance_root, [g.training_error for g in gaps])
+    errors = [g.null_error for g in gaps]
+    if fresh:
+        laws = from_model(case.model, case.probes, case.forward, errors, n_rows, shift, draws, stream)
+    else:
+        laws = from_signs(case.source, case.probes, case.tallies, errors, case.forward, shift, draws, stream)
+    return null_p_values(gaps, laws, n_rows, status)
+
+
+def _tally(probes: Sequence[Probe], rows: Tensor, weight: Tensor) -> _Tallies:
+    values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
+    return _Tallies(tuple(probe.tally(values, weight) for probe in probes))
+
+
+def _check(probes: Sequence[Probe]) -> None:
+    names = [probe.name for probe in probes]
+    if not names:
+        raise ValueError("give at least one test function")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"test functions must differ in name, these occur twice: {', '.join(repeated)}")
+
+
+def _training(
+    model: LatentModel, source: Source, case: _Case, moments: Callable[[LatentModel], list[Forward]]
+) -> Training:
+    if not isinstance(model, Free):
+        raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
+    tiles = [
+        (rows.to_dense() if rows.layout != torch.strided else rows, weight)
+        for rows, weight in source.chunks()
+    ]
+    rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+
+    def flat(moved: LatentModel) -> list[Tensor]:
+        return [probe.flat(f.value) for probe, f in zip(case.probes, moments(moved), strict=True)]
+
+    scene = case.probes[0].scene
+    return training_error(model, rows.to(torch.float64), weight, flat, scene.origin, scene.scale)
+
+
+def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | None]:
+    if training is None:
+        return [None] * len(probes)
+    return list(training.error.split([len(probe.labels()) for probe in probes]))
+
+
+def _gap(probe: Probe, tally: Tally, forward: Forward, training: Tensor | None) -> Gap:
+    rows, nodes = probe.flat(tally.error), probe.flat(forward.error.detach())
+    training = torch.zeros_like(rows) if training is None else training
+    return Gap(
+        probe, tally.mean, forward.value.detach(), rows, nodes, training, _together(rows, nodes, training)
+    )
+
+
+def _together(*errors: Tensor) -> Tensor:
+    return torch.stack([error.square() for error in errors]).sum(0).sqrt()
+
+
+def _own_rows(gaps: Sequence[Gap], source: Source, training: Training) -> list[Gap]:
+    """On the rows of the fit rows and training err together; what the fit matches by construction has no error."""
+    rows = torch.cat([tile.to(torch.float64) for tile, _ in source.chunks()])
+    pulls = training.shift.split([len(gap.labels) for gap in gaps], dim=1)
+    share = training.weight / training.weight.sum()
+    found = []
+    for gap, pull in zip(gaps, pulls, strict=True):
+        own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(gap.data), nan=0.0)
+        error = ((own - pull[: len(own)]) * share[: len(own), None]).square().sum(0).sqrt()
+        error = torch.where(error > MATCHED * gap.row_error, error, 0.0)
+        zero = torch.zeros_like(error)
+        found.append(
+            replace(gap, row_error=error, training_error=zero, null_error=_together(error, gap.node_error))
+        )
+    return found
+
+
+def _simulated(source: Source, tallies: Sequence[Tally], draws: int) -> bool:
+    """Whether fresh rows of the model may stand for these: not too many, none missing, none weighted."""
+    plain = all(
+        bool((t.count == t.count.max()).all()) and bool((t.squared_weight == t.count).all()) for t in tallies
+    )
+    return plain and source.n_rows * source.n_columns * max(draws, 1) <= SIMULATED

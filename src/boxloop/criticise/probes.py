@@ -1,0 +1,277 @@
+"""Test functions made ready for a table: values on rows, expectations under laws."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.criticise.closed import GAUSSIAN, power, projected_variance
+from boxloop.criticise.tally import Scene, Tally, tally_values
+from boxloop.types import Law
+
+INNER = 1 << 16
+"""Rows drawn from a batch of laws, in all, where an expectation has no closed form."""
+
+
+class Probe(Protocol):
+    """A test function that is ready: it knows its columns, origin, scale and directions."""
+
+    @property
+    def scene(self) -> Scene:
+        """Where it looks from."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+
+    def labels(self) -> list[str]:
+        """A name for every entry, in the order of ``flat``."""
+
+    def flat(self, value: Tensor) -> Tensor:
+        """The distinct entries of a value, (..., p)."""
+
+    def tally(self, rows: Tensor, weight: Tensor) -> Tally:
+        """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
+
+    def multiplicity(self) -> Tensor:
+        """How often each distinct entry occurs in a value, (p,)."""
+
+    def entries(self, rows: Tensor) -> Tensor:
+        """The value of every distinct entry at every row, (n, p)."""
+
+    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+        """Weighted sum over m laws of the expectation of g; differentiable in the laws."""
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Base of test functions with one value for each of p entries."""
+
+    scene: Scene
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is called in tables."""
+
+    @abstractmethod
+    def labels(self) -> list[str]:
+        """A name for every entry."""
+
+    @abstractmethod
+    def values(self, rows: Tensor) -> Tensor:
+        """(..., n, d) -> (..., n, p)."""
+
+    @abstractmethod
+    def exact(self, law: Law) -> Tensor | None:
+        """Expectation under each of m laws, (m, p), where it has a closed form."""
+
+    def flat(self, value: Tensor) -> Tensor:
+        """All entries."""
+        return value
+
+    def multiplicity(self) -> Tensor:
+        """Once each."""
+        return torch.ones(len(self.labels()), dtype=torch.float64, device=self.scene.origin.device)
+
+    def entries(self, rows: Tensor) -> Tensor:
+        """The values."""
+        return self.values(rows)
+
+    def tally(self, rows: Tensor, weight: Tensor) -> Tally:
+        """Sums over rows, see :class:`Probe`."""
+        return tally_values(self.values(rows), weight)
+
+    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+        """Closed form, or the mean over draws from each law."""
+        found = self.exact(law)
+        if found is not None:
+            return weight @ found
+        m = law.mean.shape[0]
+        draws = law.draw(max(1, INNER // m), generator)
+        values = self.values(draws.reshape(-1, draws.shape[-1]))
+        return weight @ values.reshape(m, -1, values.shape[-1]).mean(1)
+
+    def standard(self, rows: Tensor) -> Tensor:
+        """Rows about the origin, in units of the scale."""
+        return (rows - self.scene.origin) / self.scene.scale
+
+
+@dataclass(frozen=True)
+class FirstProbe(Vector):
+    """Column means."""
+
+    @property
+    def name(self) -> str:
+        """first."""
+        return "first"
+
+    def labels(self) -> list[str]:
+        """Column names."""
+        return list(self.scene.names)
+
+    def values(self, rows: Tensor) -> Tensor:
+        """About the origin: the gap is the same and keeps its digits."""
+        return rows - self.scene.origin
+
+    def exact(self, law: Law) -> Tensor:
+        """The means of the laws."""
+        return law.mean - self.scene.origin
+
+
+@dataclass(frozen=True)
+class PowerProbe(Vector):
+    """Powers of projections of standardised rows; columns are projections on axes."""
+
+    order: int
+    directions: Tensor
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """third, fourth, ..."""
+        return {3: "third", 4: "fourth"}.get(self.order, f"power {self.order}")
+
+    def labels(self) -> list[str]:
+        """Names of columns or projections."""
+        return list(self.names)
+
+    def values(self, rows: Tensor) -> Tensor:
+        """(a . y) to the order."""
+        y = self.standard(rows)
+        known = (torch.nan_to_num(y, nan=0.0) @ self.directions.mT) ** self.order
+        lost = torch.isnan(y).to(y.dtype) @ (self.directions != 0).to(y.dtype).mT
+        return torch.where(lost > 0, torch.nan, known)
+
+    def exact(self, law: Law) -> Tensor | None:
+        """Moments of a normal variable."""
+        if not isinstance(law, GAUSSIAN):
+            return None
+        mean, variance = _projected(law, self.scene, self.directions)
+        return power(mean, variance, self.order)
+
+
+@dataclass(frozen=True)
+class FourierProbe(Vector):
+    """Cosines of random projections."""
+
+    frequencies: Tensor
+    phase: Tensor
+
+    @property
+    def name(self) -> str:
+        """fourier."""
+        return "fourier"
+
+    def labels(self) -> list[str]:
+        """Numbered waves."""
+        return [f"wave {i}" for i in range(len(self.phase))]
+
+    def values(self, rows: Tensor) -> Tensor:
+        """cos(a . y + b)."""
+        return torch.cos(self.standard(rows) @ self.frequencies.mT + self.phase)
+
+    def exact(self, law: Law) -> Tensor | None:
+        """Real part of the characteristic function, turned by the phase."""
+        if not isinstance(law, GAUSSIAN):
+            return None
+        mean, variance = _projected(law, self.scene, self.frequencies)
+        return torch.cos(mean + self.phase) * torch.exp(-0.5 * variance)
+
+
+@dataclass(frozen=True)
+class BelowProbe(Vector):
+    """Whether each column is at most each threshold."""
+
+    thresholds: Tensor
+
+    @property
+    def name(self) -> str:
+        """below."""
+        return "below"
+
+    def labels(self) -> list[str]:
+        """Column and threshold."""
+        return [
+            f"{name} <= {float(t):.4g}"
+            for name, row in zip(self.scene.names, self.thresholds, strict=True)
+            for t in row
+        ]
+
+    def values(self, rows: Tensor) -> Tensor:
+        """0 or 1, NaN where the column is missing."""
+        below = (rows[..., None] <= self.thresholds).to(rows.dtype)
+        return torch.where(torch.isnan(rows)[..., None], torch.nan, below).flatten(-2)
+
+    def exact(self, law: Law) -> Tensor | None:
+        """Normal distribution functions."""
+        if not isinstance(law, GAUSSIAN):
+            return None
+        spread = law.covariance().diagonal().sqrt()[:, :, None]
+        return torch.special.ndtr((self.thresholds - law.mean[:, :, None]) / spread).flatten(1)
+
+
+@dataclass(frozen=True)
+class LaggedProbe(Vector):
+    """Products of standardised values that are ``lag`` rows apart, within a tile, for models of independent rows."""
+
+    lag: int
+
+    @property
+    def name(self) -> str:
+        """lag 1, ..."""
+        return f"lag {self.lag}"
+
+    def labels(self) -> list[str]:
+        """Column names."""
+        return list(self.scene.names)
+
+    def values(self, rows: Tensor) -> Tensor:
+        """(n - lag, d)."""
+        y = self.standard(rows)
+        return y[..., self.lag :, :] * y[..., : -self.lag, :]
+
+    def exact(self, law: Law) -> None:
+        """None: the mean is over pairs of independent rows, not over one."""
+
+    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+        """The square of the mean row."""
+        return (weight @ self.standard(law.mean)).square()
+
+
+@dataclass(frozen=True)
+class CustomProbe(Vector):
+    """A user's function."""
+
+    function: Callable[[Tensor], Tensor]
+    expectation: Callable[[Law], Tensor] | None
+    title: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """As the user calls it."""
+        return self.title
+
+    def labels(self) -> list[str]:
+        """Its name, numbered if it has several values."""
+        return [self.title] if self.size == 1 else [f"{self.title} {i}" for i in range(self.size)]
+
+    def values(self, rows: Tensor) -> Tensor:
+        """As a matrix."""
+        return self.function(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
+
+    def exact(self, law: Law) -> Tensor | None:
+        """The user's closed form, if any."""
+        return None if self.expectation is None else self.expectation(law).reshape(len(law.mean), -1)
+
+
+def _projected(law: Law, scene: Scene, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of projections of standardised rows under each of m laws, both (m, p)."""
+    mean = ((law.mean - scene.origin) / scene.scale) @ directions.mT
+    return mean, projected_variance(law.covariance(), directions / scene.scale)

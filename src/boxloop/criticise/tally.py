@@ -1,0 +1,85 @@
+"""What a test function adds up over rows, and where it looks from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.tree import Tree
+
+
+@dataclass(frozen=True)
+class Tally(Tree):
+    """Weighted sums over rows of a test function g; missing values are left out entry by entry.
+
+    Args:
+        count: weight of the rows in which each entry is present.
+        first: sum of g.
+        square: sum of g squared.
+        squared_weight: sum of squared weights of the rows in which each entry is present.
+    """
+
+    count: Tensor
+    first: Tensor
+    square: Tensor
+    squared_weight: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of g; NaN where no row has it."""
+        return torch.where(self.count > 0, self.first / self.count.clamp(min=1e-300), torch.nan)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of g over rows, by the divisor count - 1 for unit weights."""
+        rows = self.count.square() / self.squared_weight.clamp(min=1e-300)
+        spread = (self.square / self.count.clamp(min=1e-300) - self.mean.square()).clamp(min=0.0)
+        return torch.where(rows > 1, spread * rows / (rows - 1).clamp(min=1e-300), torch.nan)
+
+    @property
+    def error(self) -> Tensor:
+        """Standard error of the mean, for independent rows with known weights."""
+        share = self.squared_weight / self.count.clamp(min=1e-300).square()
+        return (self.variance * share).sqrt()
+
+
+def tally_values(values: Tensor, weight: Tensor) -> Tally:
+    """The tally of values (n, p), NaN where missing.
+
+    Args:
+        values: (n, p), or B sets of rows (B, n, p).
+        weight: (n,), or B sets of weights (B, n).
+    """
+    weight = weight[..., : values.shape[-2]]
+
+    def add(part: Tensor, by: Tensor) -> Tensor:
+        return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
+
+    seen = ~torch.isnan(values)
+    known = torch.nan_to_num(values, nan=0.0)
+    if bool(seen.all()):
+        one = torch.ones_like(values[..., 0, :])
+        count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
+    else:
+        present = seen.to(values.dtype)
+        count, squared = add(present, weight), add(present, weight.square())
+    return Tally(count, add(known, weight), add(known.square(), weight), squared)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where test functions look from: fixed numbers, chosen once for data and model alike.
+
+    Args:
+        names: of the columns.
+        origin: (d,), near the middle of the rows.
+        scale: (d,), positive, about their spread.
+        generator: for directions and frequencies.
+    """
+
+    names: tuple[str, ...]
+    origin: Tensor
+    scale: Tensor
+    generator: Generator

@@ -1,0 +1,134 @@
+r"""How the error of estimated parameters moves a model's moments.
+
+With scores :math:`s_i` of the n training rows and observed information H a row, the parameters err by
+:math:`\hat\theta - \theta \approx \frac1n \sum_i H^{-1} s_i`. A forward moment :math:`\mu(\theta)` with derivative J
+then errs by J times that, whose covariance is the sandwich
+:math:`J H^{-1} \overline{s s^\top} H^{-1} J^\top / n`.
+Directions that do not change the law (a rotation of factors) have neither score nor effect and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from boxloop.data import ArraySource
+from boxloop.models.information import differences, information
+from boxloop.tree import flatten, unflatten
+from boxloop.types import LatentModel
+
+FLAT = 1e-7
+"""Smallest curvature, in units of the parameters' own information, that is told from zero."""
+
+MOST_PARAMETERS = 5000
+
+
+@runtime_checkable
+class Free(LatentModel, Protocol):
+    """A model whose parameters can be moved."""
+
+    def free(self) -> dict[str, Tensor]:
+        """Parameters that may take any value."""
+
+    def with_free(self, free: dict[str, Tensor]) -> Any:
+        """The model at other values of them."""
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of each row."""
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Any:
+        """E step."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the training rows say about the error of the parameters.
+
+    Args:
+        pull: rows (n, d) -> influence of each on the moments, (n, p): the mean over training rows is how far the
+            moments are off.
+        shift: that of the training rows.
+        weight: of each training row, (n,).
+    """
+
+    pull: Callable[[Tensor], Tensor]
+    shift: Tensor
+    weight: Tensor
+
+    @property
+    def covariance_root(self) -> Tensor:
+        """(p, r) with r at most min(n, p): its product with its transpose is the covariance of the moments."""
+        share = self.weight / self.weight.sum()
+        _, size, right = torch.linalg.svd(self.shift * share[:, None], full_matrices=False)
+        return right.mT * size
+
+    @property
+    def error(self) -> Tensor:
+        """Standard errors of the moments, (p,)."""
+        share = self.weight / self.weight.sum()
+        return (share.square() @ self.shift.square()).sqrt()
+
+
+def training_error(
+    model: Free,
+    rows: Tensor,
+    weight: Tensor,
+    moments: Callable[[Any], Sequence[Tensor]],
+    origin: Tensor,
+    scale: Tensor,
+) -> Training:
+    """The influence of every training row on a model's moments.
+
+    Args:
+        model: in the data's coordinates, at a maximum of the likelihood of these rows.
+        rows: the training rows, (n, d).
+        weight: (n,).
+        moments: a model in the data's coordinates -> its forward moments, flat.
+        origin: of standard coordinates, (d,); steps of differences are taken there.
+        scale: of standard coordinates, (d,).
+    """
+    standard, origin, scale, back = _standardised(model, origin, scale)
+    seen = (rows - origin) / scale
+    free = standard.free()
+    point = flatten(free)
+    if len(point) > MOST_PARAMETERS:
+        raise ValueError(
+            f"the training error of {len(point)} parameters takes as many passes over the rows: "
+            "leave out train=, or bootstrap over refits"
+        )
+
+    def at(vector: Tensor) -> Any:
+        return standard.with_free(unflatten(vector, free))
+
+    def moved(vector: Tensor) -> Tensor:
+        there = at(vector)
+        return torch.cat(list(moments(there.affine(origin, scale) if back else there)))
+
+    total = weight.sum()
+    observed = information(standard, ArraySource(seen, weight), free, point) / total
+    unit = observed.diagonal().clamp(min=1e-300).rsqrt()
+    unit = torch.where(observed.diagonal() > 1e-9, unit, 0.0)
+    values, vectors = torch.linalg.eigh(observed * unit * unit[:, None])
+    keep = values > FLAT
+    half = unit[:, None] * vectors[:, keep]
+    turn = (half / values[keep]) @ (half.mT @ differences(moved, point).mT)
+
+    def pull(some: Tensor) -> Tensor:
+        placed = (some - origin) / scale
+        return differences(lambda v: at(v).log_prob(placed), point) @ turn
+
+    return Training(pull, pull(rows), weight)
+
+
+def _standardised(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tensor, Tensor, bool]:
+    """The model in standard coordinates: a scale a column, or a common one, or none where the model allows no other."""
+    for unit in (scale, torch.full_like(scale, float(scale.log().mean().exp()))):
+        try:
+            return model.affine(-origin / unit, 1.0 / unit), origin, unit, True
+        except ValueError:
+            continue
+    return model, torch.zeros_like(origin), torch.ones_like(scale), False

@@ -1,0 +1,139 @@
+"""Models of other makes: the same density and the same moments as the objects they come from."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA, FactorAnalysis
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+
+import boxloop
+from boxloop.criticise.adapt import as_model
+from boxloop.criticise.forward import forward_moments
+from boxloop.criticise.functions import First, Second
+from boxloop.criticise.mega import mega
+from boxloop.criticise.scene import model_scene
+from boxloop.models import Mixture
+from boxloop.numeric import generator
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=(400, 4)) @ rng.normal(size=(4, 4))
+    return mixed + 3.0 * (rng.random((400, 1)) < 0.4)
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+@pytest.mark.parametrize("make", [GaussianMixture, BayesianGaussianMixture])
+def test_mixtures_of_scikit_learn(rows, make, kind):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = make(n_components=2, covariance_type=kind, random_state=0).fit(rows)
+    model = as_model(fitted)
+    if make is GaussianMixture:
+        np.testing.assert_allclose(
+            model.log_prob(torch.from_numpy(rows)), fitted.score_samples(rows), rtol=1e-10
+        )
+    np.testing.assert_allclose(model.family.mean, fitted.means_)
+    np.testing.assert_allclose(model.log_weight.exp(), fitted.weights_)
+
+
+@pytest.mark.parametrize("fitted", [FactorAnalysis(2), PCA(2)], ids=str)
+def test_linear_models_of_scikit_learn(rows, fitted):
+    fitted.fit(rows)
+    model = as_model(fitted)
+    np.testing.assert_allclose(model.log_prob(torch.from_numpy(rows)), fitted.score_samples(rows), rtol=1e-9)
+    np.testing.assert_allclose(model.moments()[1].dense()[0], fitted.get_covariance(), rtol=1e-9)
+
+
+def test_whitening_does_not_change_the_law_of_the_rows(rows):
+    plain, white = (as_model(PCA(2, whiten=whiten).fit(rows)) for whiten in (False, True))
+    torch.testing.assert_close(plain.loadings, white.loadings)
+
+
+def test_a_full_pca_has_no_density(rows):
+    with pytest.raises(ValueError, match="no noise"):
+        as_model(PCA().fit(rows))
+
+
+def test_our_own_estimators_and_models(rows):
+    fit = boxloop.GaussianMixture(2, random_state=0).fit(rows)
+    assert as_model(fit) is fit.model_
+    assert as_model(fit.model_) is fit.model_
+
+
+def test_a_hidden_markov_model_in_the_long_run():
+    class GaussianHMM:
+        transmat_ = np.array([[0.9, 0.1], [0.3, 0.7]])
+        means_ = np.array([[0.0, 0.0], [4.0, 1.0]])
+        covars_ = np.stack([np.eye(2), 2 * np.eye(2)])
+
+    GaussianHMM.__module__ = "hmmlearn.hmm"
+    model = as_model(GaussianHMM())
+    assert isinstance(model, Mixture)
+    np.testing.assert_allclose(model.log_weight.exp(), [0.75, 0.25], rtol=1e-12)
+
+
+LOADINGS = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, -1.0]]).double()
+EMISSIONS = {
+    "mean and variance": lambda z: (z @ LOADINGS, torch.tensor(0.25).double()),
+    "normal": lambda z: torch.distributions.Normal(z @ LOADINGS, torch.tensor(0.5).double()),
+    "independent": lambda z: torch.distributions.Independent(
+        torch.distributions.Normal(z @ LOADINGS, 0.5), 1
+    ),
+    "multivariate": lambda z: torch.distributions.MultivariateNormal(
+        z @ LOADINGS, 0.25 * torch.eye(3).double()
+    ),
+    "laplace": lambda z: torch.distributions.Laplace(z @ LOADINGS, torch.tensor(0.125**0.5).double()),
+}
+PRIORS = {
+    "number": 2,
+    "normal": torch.distributions.Normal(torch.zeros(2).double(), torch.ones(2).double()),
+    "independent": torch.distributions.Independent(
+        torch.distributions.Normal(torch.zeros(2).double(), 1.0), 1
+    ),
+    "uniform": torch.distributions.Uniform(
+        -(3.0**0.5) * torch.ones(2).double(), 3.0**0.5 * torch.ones(2).double()
+    ),
+}
+
+
+@pytest.mark.parametrize("emission", EMISSIONS.values(), ids=EMISSIONS.keys())
+@pytest.mark.parametrize("prior", PRIORS.values(), ids=PRIORS.keys())
+def test_pairs_of_distributions(prior, emission):
+    """All have mean 0 and covariance L'L + I/4, within 12 of their errors with 7 degrees of freedom."""
+    model = as_model(prior, emission)
+    scene = model_scene(model, ("a", "b", "c"), generator(0))
+    first, second = forward_moments(model, [First().ready(scene), Second("zero").ready(scene)], generator(1))
+    assert bool(((first.value + scene.origin).abs() <= 12 * first.error + 1e-9).all())
+    wanted = LOADINGS.mT @ LOADINGS + 0.25 * torch.eye(3).double()
+    assert bool(((second.value - wanted).abs() <= 12 * second.error + 1e-9).all())
+
+
+def test_distributions_leave_the_global_stream_alone():
+    model = as_model(PRIORS["uniform"], EMISSIONS["laplace"])
+    before = torch.random.get_rng_state()
+    first = model.prior().draw(5, generator(3))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(99)
+    assert torch.equal(model.prior().draw(5, generator(3)), first)
+
+
+def test_a_categorical_prior_is_exact(rows):
+    centres = torch.tensor([[0.0, 0.0], [3.0, 1.0]]).double()
+    model = as_model(
+        torch.distributions.Categorical(torch.tensor([0.25, 0.75]).double()),
+        lambda z: (centres[z.reshape(-1).long()], torch.ones(len(z), 2).double()),
+    )
+    result = mega(model, np.tile([2.25, 0.75], (5, 1)), functions=[First()], draws=0)
+    np.testing.assert_allclose(result["first"].gap, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("thing", [3.5, "model", object()])
+def test_what_is_no_model_is_refused(thing):
+    with pytest.raises(TypeError, match="cannot take"):
+        as_model(thing)

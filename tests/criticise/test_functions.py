@@ -1,0 +1,210 @@
+"""Test functions: values against naive loops, expectations against draws, gaps in the table, batches."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from boxloop.criticise.functions import Below, Custom, First, Fourier, Lagged, Power, Second
+from boxloop.criticise.tally import Scene, tally_values
+from boxloop.laws import (
+    Bernoulli,
+    DiagonalGaussian,
+    FullGaussian,
+    LowRankGaussian,
+    Poisson,
+    SphericalGaussian,
+    TiedGaussian,
+)
+from boxloop.numeric import generator, normal
+
+D = 3
+FUNCTIONS = [
+    First(),
+    Second(),
+    Second(about="zero"),
+    Power(3),
+    Power(4, pairs=[("b", 2)], projections=2),
+    Fourier(6),
+    Below((0.2, 0.9)),
+    Custom(lambda rows: rows.amax(1), name="largest"),
+]
+
+
+def scene() -> Scene:
+    return Scene(
+        ("a", "b", "c"),
+        torch.tensor([0.5, -1.0, 2.0]).double(),
+        torch.tensor([1.0, 2.0, 0.5]).double(),
+        generator(0),
+    )
+
+
+def factors(m: int) -> torch.Tensor:
+    root = 0.4 * normal((m, D, D), generator(3))
+    return torch.linalg.cholesky(root @ root.mT + 0.5 * torch.eye(D).double())
+
+
+LAWS = {
+    "full": lambda: FullGaussian(normal((2, D), generator(1)), factors(2)),
+    "tied": lambda: TiedGaussian(normal((2, D), generator(1)), factors(1)[0]),
+    "diagonal": lambda: DiagonalGaussian(
+        normal((2, D), generator(1)), torch.rand(2, D, generator=generator(2)).double()
+    ),
+    "spherical": lambda: SphericalGaussian(
+        normal((2, D), generator(1)), torch.tensor([[0.5], [1.5]]).double()
+    ),
+    "low rank": lambda: LowRankGaussian(
+        normal((D,), generator(1)), normal((D, 2), generator(2)), torch.ones(D).double()
+    ),
+    "poisson": lambda: Poisson(torch.tensor([[1.0, 4.0, 0.3], [2.0, 0.5, 3.0]]).double()),
+    "bernoulli": lambda: Bernoulli(torch.tensor([[0.1, 0.5, 0.9], [0.3, 0.3, 0.6]]).double()),
+}
+table = pytest.mark.parametrize(
+    "function", FUNCTIONS, ids=lambda f: type(f).__name__ + str(getattr(f, "order", ""))
+)
+
+
+@table
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
+def test_expectations_are_those_of_draws(function, law):
+    """Every entry within 5 standard errors: about 250 entries in all, a false alarm in 7,000 runs."""
+    probe, made = function.ready(scene()), law()
+    m = made.mean.shape[0]
+    weight = torch.tensor([0.3, 0.7]).double()[:m] / (1.0 if m == 2 else 0.3)
+    n = 40_000
+    drawn = made.draw(n, generator(9))
+    seen = [probe.tally(part, torch.ones(n).double()) for part in drawn]
+    mean = sum(w * t.mean for w, t in zip(weight, seen, strict=True))
+    error = sum((w * t.error).square() for w, t in zip(weight, seen, strict=True)).sqrt()
+    found = probe.forward(made, weight, generator(10))
+    slack = 5 * error * (1.0 if probe.forward(made, weight, generator(11)).equal(found) else 2.0)
+    assert bool(((found - mean).abs() <= slack + 1e-9).all())
+
+
+@table
+def test_a_batch_of_tables_or_of_weights_is_each_of_them(function):
+    probe = function.ready(scene())
+    rows, weight = normal((3, 50, D), generator(4)), torch.rand(3, 50, generator=generator(5)).double()
+    together, shared = probe.tally(rows, weight), probe.tally(rows[0], weight)
+    for i in range(3):
+        for batch, alone in (
+            (together, probe.tally(rows[i], weight[i])),
+            (shared, probe.tally(rows[0], weight[i])),
+        ):
+            for part in ("count", "first", "square", "squared_weight"):
+                torch.testing.assert_close(
+                    getattr(batch, part)[i], getattr(alone, part), rtol=1e-12, atol=1e-12
+                )
+
+
+@table
+def test_entries_are_what_the_tally_adds(function):
+    probe, rows = function.ready(scene()), normal((40, D), generator(4))
+    entries = probe.entries(rows)
+    assert entries.shape == (40, len(probe.labels()))
+    torch.testing.assert_close(entries.sum(0), probe.flat(probe.tally(rows, torch.ones(40).double()).first))
+
+
+@table
+def test_weights_are_repetitions(function):
+    probe, rows = function.ready(scene()), normal((30, D), generator(4))
+    count = torch.randint(0, 4, (30,), generator=generator(6))
+    weighted = probe.tally(rows, count.double())
+    repeated = probe.tally(rows.repeat_interleave(count, 0), torch.ones(int(count.sum())).double())
+    torch.testing.assert_close(weighted.mean, repeated.mean, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "function", [First(), Second(), Power(3), Below((0.5,))], ids=lambda f: type(f).__name__
+)
+def test_missing_values_leave_out_their_own_entries(function):
+    probe, rows = function.ready(scene()), normal((60, D), generator(4))
+    rows[torch.rand(60, D, generator=generator(7)) < 0.3] = torch.nan
+    tally = probe.tally(rows, torch.ones(60).double())
+    entries = probe.entries(rows)
+    torch.testing.assert_close(probe.flat(tally.mean), entries.nanmean(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(probe.flat(tally.count), (~entries.isnan()).sum(0).double())
+    wanted = torch.stack(
+        [column[~column.isnan()].std() / (~column.isnan()).sum().double().sqrt() for column in entries.mT]
+    )
+    torch.testing.assert_close(probe.flat(tally.error), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_a_missing_column_spares_the_others():
+    rows = normal((20, D), generator(4))
+    rows[:, 1] = torch.nan
+    seen = Power(3, pairs=[("a", "c"), ("a", "b")], columns=True).ready(scene()).entries(rows).isnan().any(0)
+    assert seen.tolist() == [False, True, False, False, False, True, True]
+
+
+def test_second_moments_far_from_zero_keep_their_digits():
+    far = Scene(("a", "b"), torch.tensor([1e7, -1e7]).double(), torch.ones(2).double(), generator(0))
+    near = Scene(("a", "b"), torch.zeros(2).double(), torch.ones(2).double(), generator(0))
+    rows, ones = normal((500, 2), generator(1)), torch.ones(500).double()
+    shifted = rows + far.origin
+    found, wanted = (
+        Second().ready(s).tally(r, ones).mean for s, r in ((far, shifted), (near, shifted - far.origin))
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-14, atol=0.0)
+
+
+def test_lagged_products_see_a_sequence():
+    n = 2000
+    noise = normal((n, D), generator(2))
+    walk = noise.clone()
+    for t in range(1, n):
+        walk[t] += 0.5 * walk[t - 1]
+    probe = Lagged(1).ready(
+        Scene(("a", "b", "c"), torch.zeros(D).double(), torch.ones(D).double(), generator(0))
+    )
+    for rows, z in ((noise, lambda v: v < 5), (walk, lambda v: v > 10)):
+        tally = probe.tally(rows, torch.ones(n).double())
+        assert all(z(float(v)) for v in (tally.mean / tally.error).abs())
+    assert (
+        probe.forward(
+            DiagonalGaussian(torch.ones(1, D).double(), torch.ones(1, D).double()),
+            torch.ones(1).double(),
+            generator(0),
+        ).tolist()
+        == [1.0] * D
+    )
+
+
+def test_the_fourth_power_of_a_standard_normal_is_three():
+    probe = Power(4).ready(Scene(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0)))
+    law = FullGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1, 1).double())
+    assert float(probe.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(3.0)
+    high = Power(6).ready(Scene(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0)))
+    assert float(high.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(15.0)
+
+
+def test_the_tally_of_one_row_has_no_error():
+    assert bool(tally_values(torch.ones(1, 2).double(), torch.ones(1).double()).error.isnan().all())
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (Power(0), "at least 1"),
+        (Power(3, pairs=[("a", "nobody")]), "nobody"),
+        (Power(3, pairs=[(0, 7)]), "no column 7"),
+        (Fourier(0), "at least one"),
+        (Fourier(3, width=-1.0), "positive"),
+        (Below((0.0,)), "between 0 and 1"),
+        (Lagged(0), "at least 1"),
+    ],
+)
+def test_bad_functions_say_why(function, says):
+    with pytest.raises(ValueError, match=says):
+        function.ready(scene())
+
+
+def test_names_of_entries():
+    made = scene()
+    assert First().ready(made).labels() == ["a", "b", "c"]
+    assert Second().ready(made).labels()[:3] == ["a x a", "a x b", "a x c"]
+    assert Power(3, pairs=[("a", "c")]).ready(made).labels() == ["a + c", "a - c"]
+    assert math.isclose(float(Below((0.5,)).ready(made).thresholds[1, 0]), -1.0)
