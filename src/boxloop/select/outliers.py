@@ -1,0 +1,249 @@
+"""Outliers by low density, with p-values that hold for any model and reasons that name columns."""
+
+# scikit-learn carries no annotations: its bases and decorators are Any.
+# mypy: allow-subclassing-any, allow-untyped-decorators
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import KW_ONLY, dataclass
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, OutlierMixin, _fit_context
+from sklearn.utils import get_tags
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from boxloop.data.frames import make_frame
+from boxloop.numeric import seed
+from boxloop.select.rows import ready
+from boxloop.select.scores import Array, log_densities
+from boxloop.select.warned import SelectionWarning
+
+REFERENCE = 256
+"""Rows kept to tell what is usual in a column."""
+
+
+def _conformal(detector: Any) -> bool:
+    if detector.contamination != "auto":
+        raise AttributeError("p-values need calibration rows: set contamination='auto'")
+    return True
+
+
+@dataclass(eq=False, repr=False)
+class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
+    r"""Flag rows whose density is low, under any density estimator.
+
+    .. math:: p(x) = \frac{1 + \#\{i : s(x_i) \le s(x)\}}{n + 1}, \qquad s = \log \hat p
+
+    With ``contamination="auto"`` the estimator is fitted to one part of the rows and the :math:`n` others calibrate it:
+    a new row from the law of the calibration rows has :math:`P(p(x) \le t) \le t` for every t, whatever the
+    estimator and however wrong (split conformal: Vovk, Gammerman and Shafer 2005; Bates, Candès, Lei, Romano and
+    Sesia 2023). Rows with ``p <= level`` are flagged. The guarantee is for rows not seen in ``fit``.
+
+    With a number for ``contamination`` that share of the training rows is flagged, as in document 000, section 8.2.
+
+    Args:
+        estimator: one with ``fit`` and ``score_samples``, which gives log-densities. A ``random_state`` of None inside
+            it is replaced by a seed.
+        contamination: ``auto``, or the share of outliers among the training rows, at most a half.
+        level: most false alarms among ordinary rows, for ``auto``.
+        calibration: share of the rows that calibrate, for ``auto``.
+        random_state: seed of the split; global state is never used.
+
+    Attributes:
+        estimator_: the fitted estimator.
+        offset_: rows with a lower log-density are flagged.
+        calibration_scores_: log-densities of the calibration rows, rising; for ``auto``.
+        n_features_in_: number of columns.
+        feature_names_in_: their names, where X has any.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop.estimators import GaussianMixture
+        >>> rng = np.random.default_rng(0)
+        >>> detector = OutlierDetector(GaussianMixture(), level=0.01).fit(rng.normal(size=(1000, 3)))
+        >>> strange = np.array([[0.0, 0.0, 0.0], [0.0, 6.0, 0.0]])
+        >>> detector.predict(strange)
+        array([ 1, -1])
+        >>> detector.reasons(strange, top=1)["column 1"].tolist()[1]
+        'x1'
+    """
+
+    estimator: Any
+    _: KW_ONLY
+    contamination: Any = "auto"
+    level: float = 0.05
+    calibration: float = 0.5
+    random_state: Any = 0
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "estimator": [HasMethods(["fit", "score_samples"])],
+        "contamination": [StrOptions({"auto"}), Interval(Real, 0.0, 0.5, closed="right")],
+        "level": [Interval(Real, 0.0, 1.0, closed="neither")],
+        "calibration": [Interval(Real, 0.0, 1.0, closed="neither")],
+        "random_state": ["random_state", np.random.Generator, torch.Generator],
+    }
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit the estimator and find the threshold.
+
+        Args:
+            X: rows (n, d): an array, frame, or sparse matrix where the estimator takes one. NaN marks a missing
+                value where the estimator takes them.
+            y: ignored.
+
+        Returns:
+            The estimator itself.
+        """
+        rows = self._rows(X, reset=True)
+        number = seed(self.random_state) % 2**32
+        rng = np.random.default_rng(number)
+        n = rows.shape[0]
+        if self.contamination == "auto":
+            if n < 2:
+                raise ValueError(f"rows to fit and rows to calibrate are needed, got n_samples={n}")
+            order = rng.permutation(n)
+            held = min(max(round(self.calibration * n), 1), n - 1)
+            self.estimator_ = ready(self.estimator, {}, number).fit(rows[np.sort(order[held:])])
+            self.calibration_scores_ = np.sort(log_densities(self.estimator_, rows[order[:held]]))
+            self.offset_ = self._calibrated()
+            usual = order[:held][:REFERENCE]
+        else:
+            self.estimator_ = ready(self.estimator, {}, number).fit(rows)
+            self.__dict__.pop("calibration_scores_", None)
+            scores = log_densities(self.estimator_, rows)
+            self.offset_ = float(np.quantile(scores, self.contamination))
+            usual = rng.permutation(n)[:REFERENCE]
+        self._reference: Any = rows[np.sort(usual)]
+        self._usual: Array | None = None
+        return self
+
+    def _rows(self, X: Any, *, reset: bool) -> Any:
+        tags = get_tags(self.estimator).input_tags
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            accept_sparse="csr" if tags.sparse else False,
+            ensure_all_finite="allow-nan" if tags.allow_nan else True,
+        )
+
+    def _calibrated(self) -> float:
+        """The score below which, and only below which, ``p <= level``."""
+        held = self.calibration_scores_
+        rank = int(np.sum(np.arange(1.0, len(held) + 2.0) / (len(held) + 1.0) <= self.level))
+        if rank == 0:
+            warnings.warn(
+                f"{len(held)} calibration rows give no p-value below {1.0 / (len(held) + 1):.3g}: "
+                f"at level={self.level:g} no row can be flagged; give more rows or raise level",
+                SelectionWarning,
+                stacklevel=4,
+            )
+            return float("-inf")
+        return float(held[rank - 1])
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-density of each row, (n,); low for outliers."""
+        check_is_fitted(self)
+        return log_densities(self.estimator_, self._rows(X, reset=False))
+
+    def decision_function(self, X: Any) -> Array:
+        """Log-density less the threshold, (n,); negative for outliers."""
+        scores = self.score_samples(X)
+        if np.isneginf(self.offset_):  # no row is flagged, not even one of density zero
+            return np.full(len(scores), np.inf)
+        return np.asarray(scores - self.offset_)
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """-1 for outliers and 1 for other rows, (n,)."""
+        return np.where(self.decision_function(X) < 0.0, -1, 1)
+
+    @available_if(_conformal)
+    def p_values(self, X: Any) -> Array:
+        """Conformal p-value of each row, (n,): small where few calibration rows have so low a density.
+
+        For rows from the law of the calibration rows, the chance of one at most t is at most t, for every t.
+        """
+        scores = self.score_samples(X)
+        below = np.searchsorted(self.calibration_scores_, scores, side="right")
+        return np.asarray((1.0 + below) / (len(self.calibration_scores_) + 1.0))
+
+    def reasons(self, X: Any, top: int = 3) -> Any:
+        r"""Which columns make each row unusual.
+
+        .. math:: d_j(x) = m_j - \log p(x_j \mid x_{-j}), \qquad
+            \log p(x_j \mid x_{-j}) = \log p(x) - \log p(x_{-j})
+
+        The density without a column comes from the estimator itself, with the value taken as missing.
+
+        Deviation: the bare conditional density would rank columns by their units; :math:`m_j` is its median over rows
+        seen in ``fit``, so the drop is about 0 for a usual value in any units.
+
+        Args:
+            X: rows (n, d).
+            top: how many columns to name.
+
+        Returns:
+            A pandas frame: ``column 1``, ``drop 1``, ``column 2``, ... by falling drop in log-density. A value that
+            is missing is no reason: its name and drop are missing too.
+
+        Raises:
+            TypeError: the estimator takes no missing values.
+            ValueError: ``top`` is not at least 1.
+        """
+        check_is_fitted(self)
+        if not get_tags(self.estimator_).input_tags.allow_nan:
+            raise TypeError(
+                f"reasons need an estimator that takes missing values (NaN), {type(self.estimator).__name__} does not"
+            )
+        if top < 1:
+            raise ValueError(f"top must be at least 1, got {top}")
+        index = getattr(X, "index", None)
+        drop = self._drops(self._rows(X, reset=False))
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(drop.shape[1])])
+        order = np.argsort(-drop, axis=1, kind="stable")[:, :top]
+        columns: dict[str, Any] = {}
+        for rank in range(order.shape[1]):
+            place = order[:, rank]
+            size = drop[np.arange(len(drop)), place]
+            columns[f"column {rank + 1}"] = [
+                None if np.isnan(s) else str(names[j]) for s, j in zip(size, place)
+            ]
+            columns[f"drop {rank + 1}"] = size
+        return make_frame(columns, None if callable(index) else index)
+
+    def _drops(self, rows: Any) -> Array:
+        """Drop in log-density that each value accounts for, (n, d); NaN where it is missing."""
+        if self._usual is None:
+            columns = self._conditional(_dense(self._reference)).T
+            known = [column[~np.isnan(column)] for column in columns]
+            self._usual = np.array([np.median(column) if len(column) else 0.0 for column in known])
+        return np.asarray(self._usual - self._conditional(_dense(rows)))
+
+    def _conditional(self, rows: Array) -> Array:
+        """Log-density of each value given the others of its row, (n, d); NaN where it is missing."""
+        whole = log_densities(self.estimator_, rows)
+        found = np.empty(rows.shape)
+        for j in range(rows.shape[1]):
+            without = rows.copy()
+            without[:, j] = np.nan
+            with np.errstate(invalid="ignore"):  # a density of zero with and without the column tells nothing
+                found[:, j] = whole - log_densities(self.estimator_, without)
+        return np.where(np.isnan(rows), np.nan, found)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+
+def _dense(rows: Any) -> Array:
+    return np.asarray(rows.toarray() if not isinstance(rows, np.ndarray) else rows, dtype=np.float64)

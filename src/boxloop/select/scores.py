@@ -1,0 +1,137 @@
+"""Log-densities of rows and what follows from them: means, paired differences, parameter counts.
+
+Models are judged on the same rows, so what makes a row hard under every model cancels in a difference: errors of
+differences are those of paired values, and mostly far smaller than the errors of the two means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def log_densities(estimator: Any, X: Any) -> Array:
+    """Log-density of each row under a fitted estimator, (n,); -inf where it is zero, never NaN or +inf."""
+    score_samples = getattr(estimator, "score_samples", None)
+    if score_samples is None:
+        raise TypeError(f"{type(estimator).__name__} gives no log-densities: it has no score_samples")
+    found = np.asarray(score_samples(X), dtype=np.float64)
+    if found.ndim != 1:
+        raise ValueError(
+            f"score_samples of {type(estimator).__name__} gave shape {found.shape}, one number a row is needed"
+        )
+    bad = np.isnan(found) | np.isposinf(found)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"score_samples of {type(estimator).__name__} is {found[row]} at row {row}")
+    return found
+
+
+def mean_error(values: Array, weight: Array | None = None) -> tuple[float, float]:
+    r"""Mean over rows with its standard error.
+
+    .. math:: \bar v = \sum_i w_i v_i / W, \qquad
+        \mathrm{se}^2 = \sum_i w_i (v_i - \bar v)^2 / (W (W - 1)), \qquad W = \sum_i w_i
+
+    Args:
+        values: one number a row; an infinite one makes the mean infinite and the error NaN.
+        weight: positive weights; whole numbers count as repetitions.
+
+    Returns:
+        Mean and standard error, NaN for a single row.
+
+    Example:
+        >>> mean_error(np.array([1.0, 3.0]), np.array([2.0, 2.0])) == mean_error(np.array([1.0, 1.0, 3.0, 3.0]))
+        True
+    """
+    w = np.ones(len(values)) if weight is None else weight
+    total = float(w.sum())
+    mean = float(w @ values / total)
+    if not np.isfinite(mean) or total <= 1.0:
+        return mean, float("nan")
+    return mean, float(np.sqrt(w @ (values - mean) ** 2 / (total * (total - 1.0))))
+
+
+def paired(values: Sequence[Array], best: int, weight: Array | None = None) -> tuple[Array, Array]:
+    r"""How far each candidate falls behind the best one, with the standard error of that paired difference.
+
+    .. math:: g_j = \mathrm{mean}_i (v_{bi} - v_{ji})
+
+    Args:
+        values: for each candidate one number a row, higher being better.
+        best: the candidate with the highest, finite mean.
+        weight: positive weights of the rows.
+
+    Returns:
+        Differences (k,), zero for the best, and their errors.
+
+    Example:
+        >>> behind, error = paired([np.array([1.0, 2.0, 6.0]), np.array([0.0, 1.0, 5.0])], 0)
+        >>> behind.tolist(), error.tolist()
+        ([0.0, 1.0], [0.0, 0.0])
+    """
+    found = [
+        (0.0, 0.0) if j == best else mean_error(values[best] - other, weight)
+        for j, other in enumerate(values)
+    ]
+    return np.array([mean for mean, _ in found]), np.array([error for _, error in found])
+
+
+def n_parameters(estimator: Any, X: Any, density: Array) -> float:
+    r"""Number of free parameters of a fitted estimator, NaN where nothing tells.
+
+    .. math:: p = (\mathrm{AIC} + 2 \log L) / 2
+
+    Args:
+        estimator: one with ``n_parameters`` (a number or a method), else with ``aic``, else with ``bic``.
+        X: rows.
+        density: their log-densities under the estimator.
+
+    Returns:
+        The count, as a float.
+    """
+    count = getattr(estimator, "n_parameters", None)
+    if count is not None:
+        return float(count() if callable(count) else count)
+    total, n = float(density.sum()), len(density)
+    aic, bic = getattr(estimator, "aic", None), getattr(estimator, "bic", None)
+    if aic is not None and np.isfinite(total):
+        return _settled((float(aic(X)) + 2.0 * total) / 2.0, total)
+    if bic is not None and np.isfinite(total) and n > 1:
+        return _settled((float(bic(X)) + 2.0 * total) / np.log(n), total)
+    return float("nan")
+
+
+def _settled(count: float, total: float) -> float:
+    """The count without the rounding that the log-likelihood left in it."""
+    near = float(np.round(count))
+    return near if abs(count - near) <= 1e-12 * abs(total) + 1e-9 else float(count)
+
+
+def information(density: Array, count: float, weight: Array | None = None) -> tuple[float, float]:
+    r"""Akaike's and the Bayesian information criterion; lower is better.
+
+    .. math:: \mathrm{AIC} = 2 p - 2 \log L, \qquad \mathrm{BIC} = p \log n - 2 \log L
+
+    Document 000, eq. 20, with the whole number of parameters.
+
+    Args:
+        density: log-density of each row.
+        count: number of parameters p.
+        weight: weights of the rows; n is their sum.
+
+    Returns:
+        AIC and BIC; NaN where the count is.
+
+    Example:
+        >>> information(np.array([-1.0, -2.0]), 3.0)[0]
+        12.0
+    """
+    w = np.ones(len(density)) if weight is None else weight
+    total = float(w @ density)
+    return 2.0 * count - 2.0 * total, count * float(np.log(w.sum())) - 2.0 * total
