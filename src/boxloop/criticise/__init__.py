@@ -16,6 +16,7 @@ from boxloop.criticise.mmd import median_bandwidth, mmd
 from boxloop.criticise.norms import entrywise, operator, schatten
 from boxloop.criticise.penalty import MomentPenalty, moment_penalty, paper_gaps
 from boxloop.criticise.stein import kernel_stein, score_of
+from boxloop.criticise.wide import second_gap_norm
 
 __all__ = [
     "Below",
@@ -46,5 +47,6 @@ __all__ = [
     "relative_covariance_error",
     "schatten",
     "score_of",
+    "second_gap_norm",
     "sliced_wasserstein",
 ]

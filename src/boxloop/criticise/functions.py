@@ -32,6 +32,9 @@ from boxloop.criticise.tally import Scene
 from boxloop.numeric.random import normal
 from boxloop.types import Law
 
+WIDEST = 4096
+"""Most columns of which all pairs are formed."""
+
 
 class TestFunction(Protocol):
     """A test function, before it knows the columns."""
@@ -71,6 +74,11 @@ class Second:
 
     def ready(self, scene: Scene) -> Probe:
         """Products about the scene's origin, or about zero."""
+        if len(scene.names) > WIDEST:
+            raise ValueError(
+                f"{len(scene.names)} columns have too many pairs: use Power(2, columns=True, projections=...) for "
+                "variances of columns and of random directions, or second_gap_norm for the norm alone"
+            )
         return SecondProbe(scene, scene.origin if self.about == "mean" else torch.zeros_like(scene.origin))
 
 

@@ -25,8 +25,8 @@ from boxloop.types import LatentModel, Source
 BATCH_VALUES = 1 << 21
 """Values (draws x rows x columns) that are held at once."""
 
-SAMPLE = 20_000
-"""Rows of the model from which the errors of a true model are computed."""
+SAMPLE_ROWS, SAMPLE_VALUES = 20_000, 1 << 24
+"""Most rows, and most values, of the sample from which the errors of a true model are computed."""
 
 MATCHED = 1e-4
 """An entry whose error is this much below that of its rows is one that the fit sets to the data's."""
@@ -71,9 +71,10 @@ def model_errors(
         training: given when these are the rows of the fit, so that each row's pull on the parameters is taken off.
         generator: for the sample.
     """
-    fresh = sample_rows(model, SAMPLE, generator)
+    size = max(1000, min(SAMPLE_ROWS, SAMPLE_VALUES // len(probes[0].scene.names)))
+    fresh = sample_rows(model, size, generator)
     if training is None:
-        ones = fresh.new_ones(SAMPLE)
+        ones = fresh.new_ones(size)
         return [probe.flat(probe.tally(fresh, ones).variance / rows).sqrt() for probe in probes]
     pulls = training.pull(fresh).split([len(probe.labels()) for probe in probes], dim=1)
     found = []

@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.closed import averaged
 from boxloop.criticise.forward import latent_nodes, marginal
+from boxloop.criticise.wide import narrow, second_gap_norm
 from boxloop.numeric import gram
 from boxloop.types import LatentModel, Law
 
@@ -66,8 +67,11 @@ class MomentPenalty:
         else:
             law, weight = finite
         first = rows.mean(0) - weight @ law.mean
-        second = gram(rows) / len(rows) - second_moment(law, weight)
-        return torch.linalg.vector_norm(first) + (torch.linalg.matrix_norm(second) + TINY).sqrt()
+        if narrow(rows, law):
+            second = second_gap_norm(rows, law, weight)
+        else:
+            second = torch.linalg.matrix_norm(gram(rows) / len(rows) - second_moment(law, weight))
+        return torch.linalg.vector_norm(first) + (second + TINY).sqrt()
 
 
 def moment_penalty(
