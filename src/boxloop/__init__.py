@@ -15,10 +15,20 @@ _HOMES = {
     "ProbabilisticPCA": "boxloop.estimators",
     "load": "boxloop.estimators",
     "ProgressBar": "boxloop.progress",
+    "OutlierDetector": "boxloop.select",
+    "Select": "boxloop.select",
+    "as_model": "boxloop.criticise",
+    "compare": "boxloop.select",
+    "mega": "boxloop.criticise",
+    "moment_penalty": "boxloop.criticise",
+    "penalised_path": "boxloop.select",
 }
 """Each public name and the module it is loaded from on first use, so that importing boxloop is quick."""
 
 if TYPE_CHECKING:
+    from boxloop.criticise import as_model as as_model
+    from boxloop.criticise import mega as mega
+    from boxloop.criticise import moment_penalty as moment_penalty
     from boxloop.estimators import BernoulliMixture as BernoulliMixture
     from boxloop.estimators import FactorAnalysis as FactorAnalysis
     from boxloop.estimators import FitWarning as FitWarning
@@ -28,6 +38,10 @@ if TYPE_CHECKING:
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
     from boxloop.estimators import load as load
     from boxloop.progress import ProgressBar as ProgressBar
+    from boxloop.select import OutlierDetector as OutlierDetector
+    from boxloop.select import Select as Select
+    from boxloop.select import compare as compare
+    from boxloop.select import penalised_path as penalised_path
 else:
     __all__ = ["__version__", *_HOMES]
 

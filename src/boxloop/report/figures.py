@@ -34,14 +34,14 @@ def picture(study: Study) -> bytes:
     draw_groups(left, study)
     draw_held_out(right, study)
     draw_loadings(bottom.subplots(), study)
-    return _png(figure)
+    return png(figure)
 
 
 def panel(study: Study, draw: Draw, height: float = 4.6) -> bytes:
     """One figure of a study as a PNG."""
     figure = Figure(figsize=(6.6, height), dpi=DPI, layout="constrained")
     draw(figure.subplots(), study)
-    return _png(figure)
+    return png(figure)
 
 
 def draw_groups(axes: Any, study: Study) -> None:
@@ -154,7 +154,8 @@ def _rgb(colour: str) -> tuple[float, float, float]:
     return int(colour[1:3], 16) / 255, int(colour[3:5], 16) / 255, int(colour[5:7], 16) / 255
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """A figure as PNG."""
     out = io.BytesIO()
     FigureCanvasAgg(figure)
     figure.savefig(out, format="png")

@@ -1,8 +1,5 @@
 """Outliers by low density, with p-values that hold for any model and reasons that name columns."""
 
-# scikit-learn carries no annotations: its bases and decorators are Any.
-# mypy: allow-subclassing-any, allow-untyped-decorators
-
 from __future__ import annotations
 
 import warnings

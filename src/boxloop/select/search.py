@@ -1,8 +1,5 @@
 """Choose the parameters of a density estimator by cross-validation, AIC, BIC or a criterion of one's own."""
 
-# scikit-learn carries no annotations: its bases and decorators are Any.
-# mypy: allow-subclassing-any, allow-untyped-decorators
-
 from __future__ import annotations
 
 import warnings

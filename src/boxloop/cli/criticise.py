@@ -1,0 +1,152 @@
+"""``boxloop criticise``: where a model fails on a table, with error bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from boxloop.criticise import Mega, TestFunction
+
+FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("data")
+@click.option(
+    "--train", help="The table that the model was fitted to: its error then counts, and p-values are right."
+)
+@click.option(
+    "--test",
+    "tests",
+    multiple=True,
+    type=click.Choice(FUNCTIONS),
+    help="Test functions; first to fourth by default.",
+)
+@click.option(
+    "--draws", default=999, show_default=True, help="Draws from the law of the gaps if the model is true."
+)
+@click.option(
+    "--rate", default=0.05, show_default=True, help="False-discovery rate of the misfits that are named."
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of directions and draws.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="One line for each moment: .csv or .parquet."
+)
+@click.option("--figure", type=click.Path(path_type=Path), help="Picture of the gaps: .png.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(
+    model: Path,
+    data: str,
+    train: str | None,
+    tests: tuple[str, ...],
+    draws: int,
+    rate: float,
+    seed: int,
+    output: Path | None,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
+    """Where a model fails: moment gaps with errors and p-values, by name.
+
+    DATA are rows that the model has not seen. Without --train the error of the fitted parameters is left out, and a
+    true model is rejected too often unless it was fitted to many more rows than it is judged by. The columns are found
+    by the names that the model was fitted to.
+    """
+    from boxloop.cli.describe import load_model
+    from boxloop.cli.output import check_output, echo_json
+    from boxloop.criticise import mega
+    from boxloop.data import open_table, write_table
+    from boxloop.report.gaps import gap_picture
+
+    for path in (output, figure):
+        if path is not None:
+            check_output(path, data, model)
+    estimator = load_model(model)
+    named = vars(estimator).get("feature_names_in_")
+    columns = None if named is None else list(named)
+    rows = open_table(data, columns=columns)
+    fitted = None if train is None else (rows if train == data else open_table(train, columns=columns))
+    wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
+    result = mega(estimator, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
+    if output is not None:
+        write_table(output, {name: column.to_numpy() for name, column in result.table().items()})
+    if figure is not None:
+        figure.write_bytes(gap_picture(result))
+    found = _found(result, rate) | {"model": model, "data": data, "output": output, "figure": figure}
+    echo_json(found) if as_json else _show(found)
+
+
+def _function(name: str) -> TestFunction:
+    from boxloop.criticise import Below, First, Fourier, Power, Second
+
+    made: dict[str, TestFunction] = {
+        "first": First(),
+        "second": Second(),
+        "third": Power(3),
+        "fourth": Power(4),
+        "fourier": Fourier(),
+        "below": Below(),
+    }
+    return made[name]
+
+
+def _found(result: Mega, rate: float) -> dict[str, Any]:
+    wrong = result.misfits(rate)
+    tests = [
+        {
+            "test": g.name,
+            "entries": len(g.labels),
+            "norm": g.norm(),
+            "norm_if_true": g.norm_null,
+            "p_value": g.p_value,
+        }
+        for g in result.gaps
+    ]
+    return {
+        "rows": result.n_rows,
+        "training_error": result.training,
+        "p_value": result.p_value,
+        "tests": tests,
+        "misfits": wrong.to_dict("records"),
+        "rate": rate,
+    }
+
+
+def _show(found: dict[str, Any]) -> None:
+    from boxloop.cli.output import echo_table
+    from boxloop.report.numbers import number, with_error
+
+    heads = ["test", "moments", "norm of gap", "if true", "p"]
+    lines = [
+        [t["test"], str(t["entries"]), number(t["norm"]), _or_dash(t["norm_if_true"]), _or_dash(t["p_value"])]
+        for t in found["tests"]
+    ]
+    echo_table(f"{found['data']} under {found['model']}, {found['rows']} rows", heads, lines)
+    for_all = "" if found["p_value"] is None else f"All tests together: p = {number(found['p_value'])}. "
+    click.echo(f"{for_all}Error of the fitted parameters: {found['training_error']}.")
+    wrong = found["misfits"]
+    if not wrong:
+        click.echo(f"No moment stands out at a false-discovery rate of {found['rate']:g}.")
+        return
+    rows = [
+        [
+            f"{w['function']}: {w['entry']}",
+            number(w["data"]),
+            number(w["model"]),
+            with_error(w["gap"], w["error"]),
+            f"{w['z']:.1f}",
+        ]
+        for w in wrong[:15]
+    ]
+    title = f"{len(wrong)} moments misfit at a false-discovery rate of {found['rate']:g}, worst first"
+    echo_table(title, ["moment", "data", "model", "gap", "z"], rows)
+
+
+def _or_dash(value: float | None) -> str:
+    from boxloop.report.numbers import number
+
+    return "-" if value is None else number(value)

@@ -1,0 +1,154 @@
+"""``criticise``, ``compare`` and ``select``: tables on screen, JSON, files and clear errors."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from boxloop.cli import main
+
+
+def call(*words: object) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("criticism")
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(600, 3)) @ np.array([[1, 0.6, 0], [0, 1, 0], [0, 0, 1]])
+    frame = pd.DataFrame(rows, columns=["age", "height", "shoe"])
+    frame[:300].to_csv(place / "train.csv", index=False)
+    frame[300:].to_csv(place / "test.csv", index=False)
+    for name, kind in (("full", "full"), ("diag", "diag")):
+        call(
+            "fit",
+            place / "train.csv",
+            "--model",
+            "gaussian-mixture",
+            "--covariance",
+            kind,
+            "-o",
+            place / f"{name}.boxloop",
+            "-q",
+        )
+    return place
+
+
+def test_criticise_names_what_is_missing(folder):
+    words = (
+        "criticise",
+        folder / "diag.boxloop",
+        folder / "test.csv",
+        "--train",
+        folder / "train.csv",
+        "--draws",
+        99,
+    )
+    said = call(*words)
+    assert "second: age x height" in said
+    assert "p = 0.01" in said
+    found = json.loads(call(*words, "--json"))
+    assert found["misfits"][0]["entry"] == "age x height"
+    assert found["training_error"] == "included"
+
+
+def test_criticise_finds_nothing_wrong_with_the_right_model(folder):
+    said = call(
+        "criticise",
+        folder / "full.boxloop",
+        folder / "test.csv",
+        "--train",
+        folder / "train.csv",
+        "--draws",
+        99,
+    )
+    assert "No moment stands out" in said
+
+
+def test_criticise_without_the_training_rows_says_so(folder):
+    said = call("criticise", folder / "full.boxloop", folder / "test.csv", "--draws", 0, "--test", "fourier")
+    assert "Error of the fitted parameters: left out" in said
+
+
+def test_criticise_on_the_rows_of_the_fit(folder):
+    said = call(
+        "criticise",
+        folder / "full.boxloop",
+        folder / "train.csv",
+        "--train",
+        folder / "train.csv",
+        "--draws",
+        49,
+    )
+    assert "rows of the fit" in said
+
+
+def test_criticise_writes_a_table_and_a_picture(folder):
+    call(
+        "criticise",
+        folder / "diag.boxloop",
+        folder / "test.csv",
+        "--draws",
+        19,
+        "-o",
+        folder / "gaps.csv",
+        "--figure",
+        folder / "gaps.png",
+    )
+    table = pd.read_csv(folder / "gaps.csv")
+    assert {"function", "entry", "gap", "error", "z", "discovery"} <= set(table.columns)
+    assert (folder / "gaps.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_compare_marks_the_best_only_when_it_is(folder):
+    said = call("compare", folder / "full.boxloop", folder / "diag.boxloop", folder / "test.csv")
+    assert "full.boxloop is best" in said
+    found = json.loads(
+        call("compare", folder / "full.boxloop", folder / "diag.boxloop", folder / "test.csv", "--json")
+    )
+    assert found["best"].endswith("full.boxloop")
+    call("compare", folder / "full.boxloop", folder / "test.csv", "-o", folder / "table.csv")
+    assert len(pd.read_csv(folder / "table.csv")) == 1
+
+
+def test_compare_refuses_models_of_different_columns(folder):
+    call(
+        "fit",
+        folder / "train.csv",
+        "--model",
+        "gaussian-mixture",
+        "--drop",
+        "shoe",
+        "-o",
+        folder / "two.boxloop",
+        "-q",
+    )
+    result = CliRunner().invoke(
+        main, ["compare", str(folder / "full.boxloop"), str(folder / "two.boxloop"), str(folder / "test.csv")]
+    )
+    assert result.exit_code == 1
+    assert "different columns" in result.output
+
+
+def test_select_chooses_and_writes_the_model(folder):
+    words = ("select", folder / "train.csv", "-k", "1,2", "--covariance", "full,diag", "--folds", 3, "-q")
+    assert "Chosen: covariance_type = full, n_components = 1." in call(
+        *words, "-o", folder / "chosen.boxloop"
+    )
+    assert "GaussianMixture" in call("show", folder / "chosen.boxloop")
+    found = json.loads(call(*words, "--json", "--checkpoint", folder / "cells"))
+    assert found["chosen"] == {"covariance_type": "full", "n_components": 1}
+    assert json.loads(call(*words, "--json", "--checkpoint", folder / "cells")) == found
+
+
+@pytest.mark.parametrize("numbers", ["", "0", "x", "3-1", "1-y"])
+def test_select_refuses_what_is_no_list_of_numbers(folder, numbers):
+    result = CliRunner().invoke(main, ["select", str(folder / "train.csv"), "-k", numbers])
+    assert result.exit_code == 2
