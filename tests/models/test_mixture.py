@@ -160,3 +160,21 @@ def test_a_tied_covariance_survives_a_repair_far_from_the_data() -> None:
     model = Mixture(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), family)
     mended = model.solve(model.repair(statistics)[0])
     assert_close(mended.family.covariance().dense()[0], torch.cov(rows.T, correction=0), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["full", "tied", "diagonal", "spherical"])
+def test_log_densities_have_gradients_in_the_rows(name):
+    from boxloop.laws import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
+
+    mean = torch.tensor([[0.0, 1.0], [2.0, -1.0]]).double()
+    root = torch.tensor([[1.0, 0.0], [0.5, 0.8]]).double()
+    family = {
+        "full": FullGaussian(mean, root.expand(2, 2, 2)),
+        "tied": TiedGaussian(mean, root),
+        "diagonal": DiagonalGaussian(mean, torch.tensor([[1.0, 2.0], [0.5, 0.7]]).double()),
+        "spherical": SphericalGaussian(mean, torch.tensor([[1.0], [0.3]]).double()),
+    }[name]
+    model = Mixture(torch.tensor([0.4, 0.6]).double().log(), family)
+    rows = torch.tensor([[0.3, -0.2], [1.0, 2.0]]).double().requires_grad_()
+    assert torch.autograd.gradcheck(model.log_prob, (rows,))
+    assert torch.autograd.gradgradcheck(model.log_prob, (rows,))

@@ -23,7 +23,7 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Free, Training, training_error
-from boxloop.data import open_source
+from boxloop.data import on_device, open_source
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
 from boxloop.tree import Tree
@@ -82,8 +82,10 @@ def mega(
         >>> result.p_value < 0.05
         True
     """
-    streams = spawn(generator(random_state), 3)
-    adapted, source = as_model(model), open_source(X, sample_weight)
+    adapted = as_model(model)
+    device = adapted.prior().mean.device
+    streams = spawn(generator(random_state, device), 3)
+    source = on_device(open_source(X, sample_weight), device)
     scene = model_scene(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
         raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
@@ -98,7 +100,7 @@ def mega(
     tallies = source.reduce(lambda rows, weight: _tally(probes, rows, weight)).parts
     case = _Case(adapted, source, probes, tallies, tuple(moments(adapted)), train is X and train is not None)
     if train is not None:
-        rows = open_source(train, sample_weight if case.own else None)
+        rows = source if case.own else on_device(open_source(train), device)
         case = replace(case, training=_training(adapted, rows, case, moments))
     fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
     return _judged(case, fresh, draws, streams[2])

@@ -63,12 +63,13 @@ class MomentPenalty:
             quasi = self.method == "sobol"
             z = torch.cat(list(latent_nodes(model.prior(), self.nodes, generator, quasi=quasi)))
             law = model.emission(z.to(rows))
-            weight = law.mean.new_full((len(law.mean),), 1.0 / len(law.mean))
+            weight = None
         else:
             law, weight = finite
-        first = rows.mean(0) - weight @ law.mean
+        share = law.mean.new_full((len(law.mean),), 1.0 / len(law.mean)) if weight is None else weight
+        first = rows.mean(0) - share @ law.mean
         if narrow(rows, law):
-            second = second_gap_norm(rows, law, weight)
+            second = second_gap_norm(rows, law, share)
         else:
             second = torch.linalg.matrix_norm(gram(rows) / len(rows) - second_moment(law, weight))
         return torch.linalg.vector_norm(first) + (second + TINY).sqrt()
@@ -81,13 +82,12 @@ def moment_penalty(
     return MomentPenalty(alpha, nodes, method)
 
 
-def second_moment(law: Law, weight: Tensor) -> Tensor:
-    """Weighted second moment about zero of m laws, (d, d), differentiable: half the work of a product."""
-    if weight.requires_grad or bool((weight != weight[0]).any()):
-        between = (law.mean * weight[:, None]).mT @ law.mean
-    else:
-        between = gram(law.mean) * weight[0]
-    return averaged(law.covariance(), weight) + between
+def second_moment(law: Law, weight: Tensor | None = None) -> Tensor:
+    """Second moment about zero of m laws with these weights, or equal ones, (d, d); differentiable."""
+    if weight is None:
+        m = len(law.mean)
+        return averaged(law.covariance(), law.mean.new_full((m,), 1.0 / m)) + gram(law.mean) / m
+    return averaged(law.covariance(), weight) + (law.mean * weight[:, None]).mT @ law.mean
 
 
 def paper_gaps(
@@ -116,7 +116,7 @@ def paper_gaps(
     first, second = torch.zeros_like(mean), torch.zeros_like(data)
     for z in latent_nodes(prior, nodes, generator, quasi=False):
         law = model.emission(z)
-        weight = law.mean.new_full((len(law.mean),), 1.0 / nodes)
-        first = first + weight @ law.mean
-        second = second + second_moment(law, weight)
+        share = len(law.mean) / nodes
+        first = first + share * law.mean.mean(0)
+        second = second + share * second_moment(law)
     return mean - first, data - second

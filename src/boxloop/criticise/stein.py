@@ -23,15 +23,13 @@ from boxloop.criticise.pairs import (
     square_distances,
     tile_step,
 )
-from boxloop.laws import Bernoulli, DiagonalGaussian, FullGaussian, Multinomial, Poisson, SphericalGaussian
+from boxloop.laws import Bernoulli, Multinomial, Poisson
 from boxloop.models import Mixture
 from boxloop.numeric import generator, product, spawn
 from boxloop.numeric.random import RandomState
 
 Score = Callable[[Tensor], Any]
 """Rows (n, d) to the gradient of the log-density at each, (n, d)."""
-
-Gaussians = FullGaussian | DiagonalGaussian | SphericalGaussian
 
 
 class Density(Protocol):
@@ -68,8 +66,7 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
 
     .. math:: s(x) = \nabla_x \log p(x)
 
-    Liu, Lee and Jordan (2016), "A kernelized Stein discrepancy for goodness-of-fit tests", section 2. Mixtures of
-    Gaussians have it in closed form, the posterior mean of :math:`\Sigma_k^{-1} (\mu_k - x)`.
+    Liu, Lee and Jordan (2016), "A kernelized Stein discrepancy for goodness-of-fit tests", section 2.
 
     Args:
         model: anything with ``log_prob(rows) -> (n,)``: a model of :mod:`boxloop.models`, a multivariate law of
@@ -87,12 +84,8 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
         >>> score_of(law)(torch.tensor([[1.0, -2.0]]))
         tensor([[-1.,  2.]])
     """
-    if isinstance(model, Mixture):
-        family = model.family
-        if isinstance(family, (Bernoulli, Poisson, Multinomial)):
-            raise ValueError("a mixture over counts has no score: its density lives on whole numbers")
-        if isinstance(family, (FullGaussian, DiagonalGaussian, SphericalGaussian)):
-            return lambda rows: _mixture_score(model.log_weight, family, rows)
+    if isinstance(model, Mixture) and isinstance(model.family, (Bernoulli, Poisson, Multinomial)):
+        raise ValueError("a mixture over counts has no score: its density lives on whole numbers")
     return lambda rows: _gradient(model, rows)
 
 
@@ -205,18 +198,3 @@ def _gradient(model: Density, rows: Tensor) -> Tensor:
                 f"log_prob must give one value a row, ({len(point)},), not {tuple(density.shape)}"
             )
         return torch.autograd.grad(density.sum(), point, create_graph=again)[0]
-
-
-def _mixture_score(log_weight: Tensor, family: Gaussians, rows: Tensor) -> Tensor:
-    """Pull of each component on each row, averaged over the component's posterior."""
-    rows = rows.to(family.mean.dtype)
-    if isinstance(family, FullGaussian):
-        pulls = [product(product(m - rows, w.mT), w) for m, w in zip(family.mean, family.whitener)]
-        constant = family.log_constant
-    else:
-        variance = family.covariance().diagonal()
-        pulls = [(m - rows) / v for m, v in zip(family.mean, variance)]
-        constant = -0.5 * variance.log().sum(1)
-    square = torch.stack([((m - rows) * pull).sum(1) for m, pull in zip(family.mean, pulls)])
-    share = ((log_weight + constant)[:, None] - 0.5 * square).softmax(0)
-    return (share[..., None] * torch.stack(pulls)).sum(0)

@@ -40,6 +40,8 @@ class _AxisGaussian(ProductFamily):
     def statistics_of(self, columns: Tensor) -> Tensor:
         """(x, x^2), (2d, n)."""
         d, n = columns.shape
+        if torch.is_grad_enabled() and columns.requires_grad:
+            return torch.cat([columns, columns.square()])
         stats = columns.new_empty(2 * d, n)
         stats[:d] = columns
         torch.mul(columns, columns, out=stats[d:])

@@ -123,7 +123,9 @@ def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def mirrored(upper: Tensor) -> Tensor:
-    """The symmetric matrix with this upper triangle."""
+    """The symmetric matrix with this upper triangle; off the CPU it is whole already."""
+    if upper.device.type != "cpu":
+        return upper
     return torch.triu(upper) + torch.triu(upper, 1).mT
 
 
