@@ -10,8 +10,11 @@ import pytest
 from boxloop.numeric import generator
 from boxloop.replicate import Options
 from boxloop.replicate import mega_variance as variance
+from boxloop.replicate.mega_clusters import clusters
+from boxloop.replicate.mega_moons import moons
+from boxloop.replicate.moment_tables import exact_gaps, fitted, spread_of_gaps
 
-NAMES = ["mega-variance"]
+NAMES = ["mega-variance", "mega-clusters", "mega-moons"]
 
 
 @cache
@@ -56,3 +59,31 @@ def test_the_proof_of_the_appendix():
         )
         value, error = variance.ratio(forward, sample)
         assert abs(value - variance.theory(model)[which]) < 4 * error
+
+
+@pytest.mark.parametrize("rows", [clusters, moons])
+def test_exact_gaps_do_not_depend_on_the_number_of_components(rows):
+    table = rows(400, 3)
+    assert spread_of_gaps(table, (1, 2, 3, 5, 8), seed=3) < 1e-8
+    assert max(float(gap.norm()) for gap in exact_gaps(fitted(table, 3, 3), table)) < 1e-8
+    assert float(exact_gaps(fitted(table, 3, 3, "diag"), table)[1].norm()) > 1e-3, (
+        "the identity needs full or tied"
+    )
+
+
+def test_gaps_cannot_tell_one_cluster_from_three_and_fourier_features_can():
+    curves = quick("mega-clusters").curves
+    one, three = curves["1: probabilistic PCA (unimodal)"], curves["4: mixture, K = 3"]
+    assert max(one["exact second"] + three["exact second"]) < 1e-8
+    assert np.median(one["p, Fourier"]) <= 0.05 < np.median(three["p, Fourier"])
+    found = verdicts("mega-clusters")
+    assert found["2MEGA-F and MMD agree on the worst model, model 2"] == "reproduced in distribution"
+    assert found["2MEGA-F and MMD agree on the best model, model 4"] == "not reproduced"
+
+
+def test_a_centre_of_mass_that_is_off_is_seen_by_first_moments():
+    assert (
+        verdicts("mega-moons")["model 3 looks right and has the largest 1MEGA-F"]
+        == "reproduced in distribution"
+    )
+    assert max(quick("mega-moons").curves["3: mixture, K = 8, wrong weights"]["p, first"]) <= 0.05
