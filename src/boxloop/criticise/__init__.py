@@ -1,6 +1,7 @@
 """Criticism: where a fitted model fails, with error bars."""
 
 from boxloop.criticise.adapt import as_model
+from boxloop.criticise.calibration import Calibration, calibration
 from boxloop.criticise.distances import (
     energy_distance,
     frechet_distance,
@@ -11,6 +12,7 @@ from boxloop.criticise.distances import (
 from boxloop.criticise.forward import Forward, forward_moments
 from boxloop.criticise.functions import Below, Custom, First, Fourier, Lagged, Power, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega
+from boxloop.criticise.information import Criteria, information_criteria
 from boxloop.criticise.mega import mega
 from boxloop.criticise.mmd import median_bandwidth, mmd
 from boxloop.criticise.norms import entrywise, operator, schatten
@@ -20,6 +22,8 @@ from boxloop.criticise.wide import second_gap_norm
 
 __all__ = [
     "Below",
+    "Calibration",
+    "Criteria",
     "Custom",
     "First",
     "Forward",
@@ -32,11 +36,13 @@ __all__ = [
     "Second",
     "TestFunction",
     "as_model",
+    "calibration",
     "energy_distance",
     "entrywise",
     "forward_moments",
     "frechet_distance",
     "gaussian_wasserstein",
+    "information_criteria",
     "kernel_stein",
     "median_bandwidth",
     "mega",
