@@ -114,7 +114,16 @@ def test_compare_marks_the_best_only_when_it_is(folder):
         call("compare", folder / "full.boxloop", folder / "diag.boxloop", folder / "test.csv", "--json")
     )
     assert found["best"].endswith("full.boxloop")
-    call("compare", folder / "full.boxloop", folder / "test.csv", "-o", folder / "table.csv")
+    call(
+        "compare",
+        folder / "full.boxloop",
+        folder / "test.csv",
+        "-o",
+        folder / "table.csv",
+        "--figure",
+        folder / "c.png",
+    )
+    assert (folder / "c.png").read_bytes()[:4] == b"\x89PNG"
     assert len(pd.read_csv(folder / "table.csv")) == 1
 
 
@@ -143,7 +152,8 @@ def test_select_chooses_and_writes_the_model(folder):
         *words, "-o", folder / "chosen.boxloop"
     )
     assert "GaussianMixture" in call("show", folder / "chosen.boxloop")
-    found = json.loads(call(*words, "--json", "--checkpoint", folder / "cells"))
+    found = json.loads(call(*words, "--json", "--checkpoint", folder / "cells", "--figure", folder / "s.png"))
+    assert (folder / "s.png").read_bytes()[:4] == b"\x89PNG"
     assert found["chosen"] == {"covariance_type": "full", "n_components": 1}
     assert json.loads(call(*words, "--json", "--checkpoint", folder / "cells")) == found
 

@@ -11,8 +11,11 @@ import click
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.argument("data")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The table: .csv or .parquet.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Picture of the table: .png.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def command(models: tuple[Path, ...], data: str, output: Path | None, as_json: bool) -> None:
+def command(
+    models: tuple[Path, ...], data: str, output: Path | None, figure: Path | None, as_json: bool
+) -> None:
     """Models side by side on the same held-out rows.
 
     Give one or more model files, then the DATA. The best is marked only where its lead over every other model exceeds
@@ -23,10 +26,12 @@ def command(models: tuple[Path, ...], data: str, output: Path | None, as_json: b
     from boxloop.cli.describe import load_model
     from boxloop.cli.output import check_output, echo_json
     from boxloop.data import open_table, write_table
+    from boxloop.report.choice import choice_picture
     from boxloop.select import compare
 
-    if output is not None:
-        check_output(output, data, *models)
+    for path in (output, figure):
+        if path is not None:
+            check_output(path, data, *models)
     fitted = {str(path): load_model(path) for path in models}
     columns = {tuple(vars(estimator).get("feature_names_in_", ())) for estimator in fitted.values()}
     if len(columns) > 1:
@@ -39,6 +44,10 @@ def command(models: tuple[Path, ...], data: str, output: Path | None, as_json: b
             output,
             {"model": np.array(result.names), **{name: table[name].to_numpy() for name in table.columns}},
         )
+    if figure is not None:
+        marked = [name == result.best for name in result.names]
+        behind = [float(value) for value in result.difference]
+        figure.write_bytes(choice_picture(result.names, behind, list(result.difference_error), marked))
     if as_json:
         lines = [
             {"model": name, **row}

@@ -40,6 +40,7 @@ from boxloop.cli.fit import MODELS
     "--checkpoint", type=click.Path(path_type=Path), help="Folder that keeps finished fits; continued from."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The chosen model, fitted to all rows.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Picture of the candidates: .png.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
@@ -55,6 +56,7 @@ def command(
     drop: tuple[str, ...],
     checkpoint: Path | None,
     output: Path | None,
+    figure: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -67,8 +69,9 @@ def command(
     from boxloop.cli.output import check_output, echo_json
     from boxloop.select import Select
 
-    if output is not None:
-        check_output(output, data)
+    for path in (output, figure):
+        if path is not None:
+            check_output(path, data)
     rows = _rows(data, drop)
     grid: dict[str, list[Any]] = {"n_components": numbers(components)}
     if covariance is not None:
@@ -87,15 +90,24 @@ def command(
     ).fit(rows)
     if output is not None:
         search.best_estimator_.save(output)
-    if as_json:
-        table = search.table()
-        lines = [
-            {"candidate": str(name), **row}
-            for name, row in zip(table.index, table.to_dict("records"), strict=True)
-        ]
-        echo_json({"data": data, "chosen": search.best_params_, "candidates": lines, "output": output})
-    else:
-        _show(search, data, output)
+    if figure is not None:
+        figure.write_bytes(_picture(search))
+    echo_json(_found(search, data, output)) if as_json else _show(search, data, output)
+
+
+def _picture(search: Any) -> bytes:
+    from boxloop.report.choice import choice_picture
+
+    table = search.table()
+    parts = (list(table[name]) for name in ("difference", "difference_error", "chosen"))
+    return choice_picture([str(name) for name in table.index], *parts)
+
+
+def _found(search: Any, data: str, output: Path | None) -> dict[str, Any]:
+    table = search.table()
+    rows = zip(table.index, table.to_dict("records"), strict=True)
+    lines = [{"candidate": str(name), **row} for name, row in rows]
+    return {"data": data, "chosen": search.best_params_, "candidates": lines, "output": output}
 
 
 def numbers(text: str) -> list[int]:

@@ -78,7 +78,19 @@ class MomentPenalty:
 def moment_penalty(
     alpha: float, nodes: int = 5000, method: Literal["sobol", "monte_carlo"] = "sobol"
 ) -> MomentPenalty:
-    """The penalty of document 000, eq. 18, as a function of (model, rows, generator); see :class:`MomentPenalty`."""
+    r"""The penalty of document 000, eq. 18, as a function of (model, rows, generator); see :class:`MomentPenalty`.
+
+    .. math:: \alpha \left( \|\text{1MEGA}\|_2 + \sqrt{\|\text{2MEGA}\|_F} \right)
+
+    Args:
+        alpha: its weight.
+        nodes: latent draws where the model's moments are not exact.
+        method: ``sobol`` or ``monte_carlo``.
+
+    Example:
+        >>> moment_penalty(0.1)
+        MomentPenalty(alpha=0.1, nodes=5000, method='sobol')
+    """
     return MomentPenalty(alpha, nodes, method)
 
 
