@@ -61,10 +61,12 @@ def _blocked(left: Array, right: Array, out: Array) -> Array:
     (m, inner), n = left.shape, right.shape[1]
     short = m * inner * n // max(m, inner, n, 1)
     widest = SMALL_WORK // 64 if torch.get_num_threads() == 1 else 1000  # wider ones gain more from threads
-    block = 1 << (SMALL_WORK // max(short, 1)).bit_length() - 1 if 0 < short <= widest else 0
-    whole = max(inner, n) // block * block if block else 0
-    if m >= max(inner, n) or whole <= block:
+    long = max(inner, n)
+    count = -(-short * long // SMALL_WORK) if 0 < short <= widest else 1
+    if m >= long or count < 2:
         return np.matmul(left, right, out=out)
+    block = long // count // 8 * 8
+    whole = long // block * block
     if inner > n:  # a long sum: add up the blocks
         blocks = left[:, :whole].reshape(m, -1, block).transpose(1, 0, 2)
         np.matmul(blocks, right[:whole].reshape(-1, block, n)).sum(0, out=out)
