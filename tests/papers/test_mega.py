@@ -1,20 +1,32 @@
 """Document 000, at small sizes: orderings that must hold, and claims that must not."""
 
 import json
+import os
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from boxloop.criticise import paper_gaps
 from boxloop.numeric import generator
 from boxloop.replicate import Options
+from boxloop.replicate import mega_ionosphere as ionosphere
+from boxloop.replicate import mega_mnist as mnist
+from boxloop.replicate import mega_path as path
 from boxloop.replicate import mega_variance as variance
+from boxloop.replicate.component_moments import Components, apart, data_moments
 from boxloop.replicate.mega_clusters import clusters
 from boxloop.replicate.mega_moons import moons
 from boxloop.replicate.moment_tables import exact_gaps, fitted, spread_of_gaps
 
-NAMES = ["mega-variance", "mega-clusters", "mega-moons"]
+NAMES = ["mega-variance", "mega-clusters", "mega-moons", "mega-mnist", "mega-path", "mega-ionosphere"]
+FOLDER = os.environ.get("BOXLOOP_DATA")
+"""Folder of real data."""
+
+with_data = pytest.mark.skipif(FOLDER is None, reason="BOXLOOP_DATA names no folder of real data")
 
 
 @cache
@@ -87,3 +99,120 @@ def test_a_centre_of_mass_that_is_off_is_seen_by_first_moments():
         == "reproduced in distribution"
     )
     assert max(quick("mega-moons").curves["3: mixture, K = 8, wrong weights"]["p, first"]) <= 0.05
+
+
+def test_moments_by_counting_nodes_are_those_of_the_document():
+    table = clusters(300, 5)
+    model = fitted(table, 3, 5)
+    parts = Components.of(model)
+    exact = parts.moments(parts.weight)
+    assert apart(exact, (table.mean(0), table.mT @ table / 300))[1] < 1e-8
+    stream = generator(0)
+    counted = [apart(data_moments(table), parts.forward(200, stream)) for _ in range(400)]
+    drawn = [paper_gaps(model, table, stream, 200) for _ in range(400)]
+    both = np.array(counted), np.array([(float(a.norm()), float(b.norm())) for a, b in drawn])
+    error = np.sqrt(sum(each.var(0) / 400 for each in both))
+    assert (np.abs(both[0].mean(0) - both[1].mean(0)) < 4 * error).all(), "fails by chance below 2e-4"
+
+
+def test_digits_have_gaps_of_sampling_noise_whatever_the_number_of_components():
+    report = quick("mega-mnist")
+    assert "digits" in report.settings["data"], "without data it says what it uses"
+    table, floor = report.curves["K"], np.array(report.curves["floor"])
+    exact = np.array([facts["exact"] for facts in table.values()])
+    assert exact.max() < 1e-4
+    assert np.ptp(exact[:, 1]) < 1e-6
+    for facts in table.values():
+        assert (np.abs(np.mean(facts["document"], axis=0) - floor.mean(0)) < 2 * floor.std(0)).all()
+    diagonal = [facts["exact, diagonal"][1] for facts in table.values()]
+    assert diagonal == sorted(diagonal, reverse=True)
+
+
+def test_the_penalty_does_not_depend_on_the_number_of_components():
+    for one in quick("mega-path").curves["data sets"]:
+        assert np.ptp(one["exact penalty"]) < 1e-8
+        assert len(one["exact path"]) == 1
+        assert np.ptp(one["penalties"]) > 0.01, "what the document penalises is noise"
+
+
+def test_criteria_with_the_right_count_pick_three_clusters():
+    chosen = [one["chosen"] for one in quick("mega-path").curves["data sets"]]
+    for name in (path.AIC, path.BIC, path.HELD_OUT):
+        assert np.mean([each[name] == path.TRUE for each in chosen]) > 0.5
+    assert np.mean([each[path.AIC_2K] == path.TRUE for each in chosen]) < 0.5
+
+
+def test_breakpoints_are_where_two_models_tie():
+    one = quick("mega-path").curves["data sets"][0]
+    components = quick("mega-path").settings["K"]
+    for cost, at, chosen in zip(one["penalties"], one["breakpoints"], one["paths"]):
+        for alpha, before, after in zip(at, chosen, chosen[1:]):
+            value = np.array(one["likelihood"]) - alpha * np.array(cost)
+            tied = value[[components.index(before), components.index(after)]]
+            assert np.ptp(tied) < 1e-9
+            assert value.max() < tied.max() + 1e-9
+
+
+def test_outliers_without_real_data():
+    report = quick("mega-ionosphere")
+    assert "no ionosphere" in report.settings["data"]
+    assert (
+        verdicts("mega-ionosphere")["AIC chooses the largest K, the right count"]
+        == "reproduced in distribution"
+    )
+
+
+def test_flagged_rows_are_those_of_lowest_density():
+    table = ionosphere.Table(np.zeros((20, 1)), np.arange(20) < 5, "made up", False)
+    assert table.found(np.arange(20.0)) == 5
+    assert table.found(-np.arange(20.0)) == 0
+
+
+@with_data
+def test_the_document_s_counts_of_outliers():
+    table = ionosphere.load(Path(FOLDER))
+    assert table.real
+    assert (len(table.rows), int(table.outlier.sum()), round(ionosphere.SHARE * len(table.rows))) == (
+        351,
+        126,
+        123,
+    )
+    found = np.array([ionosphere.document(table, (3, 20), seed)["found"] for seed in range(3)])
+    assert (found[:, 0] > found[:, 1]).all()
+
+
+@pytest.mark.slow
+@with_data
+def test_outliers_at_full_size():
+    report = ionosphere.experiment(Options(data=Path(FOLDER)))
+    found = {finding.claim: finding.verdict for finding in report.findings}
+    assert found["outliers found with K = 3"] == "reproduced in distribution"
+    assert found["outliers found with K = 20"] == "reproduced in distribution"
+    assert found["AIC chooses the largest K, the document's count"] == "reproduced in distribution"
+
+
+@pytest.mark.slow
+@with_data
+def test_table_3_is_the_sampling_floor_of_mnist():
+    rows, source = mnist.digits(Path(FOLDER))
+    assert source == "MNIST"
+    order = torch.randperm(len(rows), generator=generator(0))
+    few, many = (data_moments(rows[part]) for part in (order[:1000], order[1000:6000]))
+    first, second = apart(few, many)
+    assert 0.19 < first < 0.31
+    assert 2.3 < second < 3.6
+
+
+@pytest.mark.slow
+def test_the_path_of_figure_7_is_rare():
+    found = [path.one_set(500, (1, 2, 3, 4, 5, 10, 15, 20), 10, seed) for seed in range(20)]
+    wanted = [each == (20, 3, 1) for one in found for each in one["paths"]]
+    assert np.mean(wanted) < 0.2
+    for name in (path.AIC, path.BIC):
+        assert np.mean([one["chosen"][name] == path.TRUE for one in found]) > 0.5
+
+
+@pytest.mark.slow
+def test_tests_reject_a_true_kind_of_model_at_their_level():
+    report = import_module("boxloop.replicate.mega_clusters").experiment(Options())
+    assert {f.verdict for f in report.findings if f.claim.startswith("held-out test")} == {"target met"}
