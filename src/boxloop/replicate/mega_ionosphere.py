@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
@@ -23,7 +22,7 @@ from boxloop.numeric import generator, spawn
 from boxloop.replicate.component_moments import Components, apart, data_moments
 from boxloop.replicate.experiment import Finding, Options, Report
 from boxloop.replicate.mega_path import LARGEST_ALPHA, NODES, within
-from boxloop.replicate.panels import COLOURS
+from boxloop.replicate.outlier_figures import draw_criteria, draw_found
 from boxloop.replicate.words import held, met, percent
 from boxloop.select import penalised_path
 
@@ -32,7 +31,6 @@ SHARE = 0.35
 LIKELIHOOD, MOMENTS = "held-out likelihood", "held-out moment tests"
 PAPER = {3: 103, 20: 67}
 """Outliers found, of 126, among 123 flagged rows."""
-TICKS = (-100, -50, -25, 0, 25, 50, 100, 1000, 10_000, 100_000, 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,12 @@ def experiment(options: Options) -> Report:
         "splits": splits,
         "seed": options.seed,
     }
-    findings = [*judge(table, theirs, components), *judge_ours(mine)]
-    figures = {"found": draw(table, theirs, mine, components)}
+    target = float(np.median([run["found"][components.index(3)] for run in theirs]))
+    findings = judge(table, theirs, components) + judge_ours(mine, PAPER[3] if table.real else target)
+    figures = {
+        "found": draw_found(theirs, mine, components, PAPER if table.real else {}),
+        "criteria": draw_criteria(theirs, mine, components, len(table.rows)),
+    }
     title, curves = "Outliers by low density under a mixture", {"document": theirs, "ours": mine}
     return Report("mega-ionosphere", title, settings, findings, curves, figures)
 
@@ -175,11 +177,14 @@ def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...])
             f"Medians over K = {', '.join(map(str, components))}: {', '.join(f'{m:g}' for m in medians)}.",
         )
     )
-    return findings + _choices(runs, components)
+    return findings + _choices(runs, components, table.rows.shape)
 
 
-def _choices(runs: list[dict[str, Any]], components: tuple[int, ...]) -> list[Finding]:
-    top = components[-1]
+def _choices(
+    runs: list[dict[str, Any]], components: tuple[int, ...], shape: tuple[int, ...]
+) -> list[Finding]:
+    top, (n, d) = components[-1], shape
+    parameters = top - 1 + top * d + top * d * (d + 1) // 2
     findings = []
     for name, count in (("AIC, p = 2K", "the document's count"), ("AIC", "the right count")):
         chosen = Counter(components[int(np.argmin(run[name]))] for run in runs)
@@ -191,7 +196,8 @@ def _choices(runs: list[dict[str, Any]], components: tuple[int, ...]) -> list[Fi
                 f"chosen: {told}",
                 None,
                 held(chosen[top] / len(runs) > 0.5),
-                "The edge of the grid: full components that close in on few rows have likelihoods without bound.",
+                f"K = {top} has {parameters} parameters for {n} rows; components that close in on few of them have "
+                "likelihoods without bound, and AIC was not made for that.",
             )
         )
     paths = Counter(run["path"] for run in runs)
@@ -218,10 +224,9 @@ def _best(facts: dict[str, Any], names: list[str], rule: str) -> str:
     return max(names, key=lambda name: (facts[name]["p"], -facts[name]["worst"]))
 
 
-def judge_ours(splits: list[dict[str, Any]]) -> list[Finding]:
-    """What held-out rows choose, and what that finds."""
+def judge_ours(splits: list[dict[str, Any]], target: float) -> list[Finding]:
+    """What held-out rows choose, and what that finds; it is to be as much as the document's choice does."""
     full = [name for name in splits[0] if name.startswith("full")]
-    last = np.median([split[full[-1]]["found"] for split in splits])
     findings = []
     for names, label in ((full, "full covariance"), (list(splits[0]), "all candidates")):
         for rule in (LIKELIHOOD, MOMENTS):
@@ -235,65 +240,10 @@ def judge_ours(splits: list[dict[str, Any]]) -> list[Finding]:
                     "not in the document",
                     f"median {np.median(found):g}, from {min(found)} to {max(found)}",
                     None,
-                    met(bool(np.median(found) > last)),
-                    f"Of {len(splits)} splits it chooses {told}; moment tests accept the choice in {passed}. To beat: "
-                    f"{full[-1]}, which finds {last:g}.",
+                    met(bool(np.median(found) >= target)),
+                    f"Of {len(splits)} splits it chooses {told}; moment tests accept the choice in {passed}. The "
+                    f"target is {target:g}, what K = 3 finds by the document's procedure."
+                    + (" Moments do not mind a density that is too peaked." if rule == MOMENTS else ""),
                 )
             )
     return findings
-
-
-def draw(
-    table: Table, runs: list[dict[str, Any]], splits: list[dict[str, Any]], components: tuple[int, ...]
-) -> Figure:
-    """Outliers found, AIC and held-out likelihood against K."""
-    figure = Figure(figsize=(10.8, 4.4), layout="constrained")
-    axes: Any = figure.subplots(1, 2)
-    place = np.arange(len(components))
-    found = np.asarray([run["found"] for run in runs])
-    own = np.asarray([[split[f"full, K = {k}"]["found"] for k in components] for split in splits])
-    for values, colour, shift, label in (
-        (found, COLOURS[0], -0.12, "scikit-learn's settings"),
-        (own, COLOURS[2], 0.12, "boxloop"),
-    ):
-        for row in values:
-            axes[0].plot(place + shift, row, "o", color=colour, alpha=0.25, markersize=4)
-        axes[0].plot(
-            place + shift,
-            np.median(values, axis=0),
-            "_-",
-            color=colour,
-            markersize=14,
-            label=f"{label}, median",
-        )
-    if table.real:
-        at = [components.index(k) for k in PAPER if k in components]
-        axes[0].plot(
-            at,
-            [PAPER[components[i]] for i in at],
-            "x",
-            color=COLOURS[1],
-            markersize=9,
-            mew=2,
-            label="document",
-        )
-    axes[0].set(title="Outliers among the flagged rows", ylabel=f"found, of {int(table.outlier.sum())}")
-    loss = -np.asarray([[split[f"full, K = {k}"]["log-likelihood"] for k in components] for split in splits])
-    aic = np.asarray([run["AIC"] for run in runs]) / (2 * len(table.rows))
-    axes[1].plot(
-        place, np.median(loss, axis=0), "s-", color=COLOURS[4], label="held-out rows: minus log-likelihood"
-    )
-    axes[1].plot(place, np.median(aic, axis=0), "o-", color=COLOURS[0], label="AIC / 2n (lower is better)")
-    axes[1].set_yscale("symlog", linthresh=50.0)
-    axes[1].set_yticks(TICKS, labels=[f"{tick:,}" for tick in TICKS])
-    axes[1].set_ylim(
-        min(np.median(aic, axis=0).min() - 10.0, -10.0), max(np.median(loss, axis=0).max() * 2.0, 10.0)
-    )
-    axes[1].minorticks_off()
-    axes[1].set(title="What each criterion sees (medians)", ylabel="per row, lower is better")
-    for axis in axes:
-        axis.set(xticks=place, xticklabels=components, xlabel="number of components K, full covariance")
-        axis.grid(True, axis="y", alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, frameon=False, fontsize="small")
-    return figure

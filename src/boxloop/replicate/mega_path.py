@@ -156,8 +156,9 @@ def _exact(found: list[dict[str, Any]]) -> Finding:
         f"exact penalties differ by at most {spread:.0e} over K",
         None,
         held(spread > 1e-4),
-        f"The floor of variances alone makes them differ; with {NODES} nodes they differ by {noise:.2f} on average, all "
-        f"of it noise. With exact moments the choice is the same at every alpha up to {LARGEST_ALPHA:g} in {percent(float(still))} of data sets.",
+        f"Only the floor of variances makes them differ; {NODES} nodes make it {noise:.2f}, all of it noise. "
+        f"With exact moments the choice never changes up to alpha = {LARGEST_ALPHA:g} in {percent(float(still))} of "
+        "data sets.",
     )
 
 
