@@ -145,6 +145,13 @@ def fit_mixture(
         )
     else:
         outcome = plan.run(standard, model, generator)
+    return finished(outcome, source, standard, frame, kind)
+
+
+def finished(
+    outcome: Outcome[Any], source: Source, standard: Source, frame: Frame, kind: Coordinates
+) -> Fit[Any]:
+    """How a loop over standardised rows ended, with its best model in the data's coordinates."""
     best = outcome.state.best
     return Fit(
         from_standard(best, frame, kind),

@@ -14,17 +14,14 @@ from boxloop.estimate.em import EMState, em
 from boxloop.estimate.fit import (
     Coordinates,
     Fit,
-    averages,
     coordinates,
     draw_sample,
-    from_standard,
-    level_of,
+    finished,
     to_standard,
     usable,
 )
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.profile import profiled
-from boxloop.estimate.worries import worries
 from boxloop.models import FactorModel, PrincipalModel
 from boxloop.models.linear import LinearGaussian
 from boxloop.numeric import gram
@@ -87,16 +84,8 @@ def fit_linear(
         profile = issubclass(model, FactorModel) and summary is not None and len(mean) <= PROFILE_COLUMNS
         helped = partial(profiled, source=standard, mean=mean, covariance=gram(spread)) if profile else None
         outcome = plan.run(standard, first, generator, helped)
-    best = outcome.state.best
-    return Fit(
-        from_standard(best.canonical(), frame, kind),
-        best,
-        frame,
-        outcome,
-        level_of(best, source, frame),
-        worries(best, frame, source.names, outcome),
-        averages(outcome, standard),
-    )
+    fit = finished(outcome, source, standard, frame, kind)
+    return replace(fit, model=fit.model.canonical())
 
 
 def _sample_moments(source: Source, size: int, generator: Generator) -> tuple[Tensor, Tensor]:
