@@ -59,7 +59,7 @@ def draw_criteria(
     axis.plot(place, simple, "^-", color=COLOURS[1], label="AIC / 2n with p = 2K")
     axis.set_yscale("symlog", linthresh=50.0)
     axis.set_yticks(TICKS, labels=[f"{tick:,}" for tick in TICKS])
-    axis.set_ylim(min(simple.min(), aic.min()) - 10.0, max(2.0 * loss.max(), 10.0))
+    axis.set_ylim(min(1.6 * simple.min(), -10.0), max(2.0 * loss.max(), 10.0))
     axis.minorticks_off()
     axis.set_ylabel("per row, lower is better (log scale beyond 50)")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize="small")
