@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from boxloop.criticise.closed import averaged
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.wide import narrow, second_gap_norm
+from boxloop.laws import Categorical
 from boxloop.numeric import gram
 from boxloop.types import LatentModel, Law
 
@@ -125,10 +126,15 @@ def paper_gaps(
         fresh = sample_rows(model, nodes, generator)
         return mean - fresh.mean(0), data - gram(fresh) / nodes
     prior = model.prior()
+    if isinstance(prior, Categorical):  # equal nodes have equal laws: count them
+        drawn = prior.draw(nodes, generator).reshape(-1)
+        share = torch.bincount(drawn, minlength=len(prior.support)).to(mean) / nodes
+        law = model.emission(prior.support)
+        return mean - share @ law.mean, data - second_moment(law, share)
     first, second = torch.zeros_like(mean), torch.zeros_like(data)
     for z in latent_nodes(prior, nodes, generator, quasi=False):
         law = model.emission(z)
-        share = len(law.mean) / nodes
-        first = first + share * law.mean.mean(0)
-        second = second + share * second_moment(law)
+        part = len(law.mean) / nodes
+        first = first + part * law.mean.mean(0)
+        second = second + part * second_moment(law)
     return mean - first, data - second

@@ -31,6 +31,8 @@ def panels(
         for colour, method in zip(COLOURS, methods):
             if method in panel:
                 _line(axis, panel[method], which, colour, method)
+        lengths = [t for panel in curves.values() for method in panel.values() for t in method]
+        axis.set(xlim=(0.7 * min(lengths), 1.4 * max(lengths)))
         axis.set(xscale="log", yscale="log", title=name, xlabel="vectors seen", ylabel=label)
         axis.grid(True, which="major", alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
