@@ -30,6 +30,7 @@ def command(output: Path, page: Path | None) -> None:
     runs a factor analysis with standard errors. Prints what was found; writes demo.png, report.html and the models.
     """
     from boxloop.cli.output import check_output
+    from boxloop.report.study import DATA
 
     output.mkdir(parents=True, exist_ok=True)
     page = page or output / "report.html"
@@ -39,7 +40,9 @@ def command(output: Path, page: Path | None) -> None:
     show(study)
     for path in written:
         click.echo(f"Written: {path}")
-    click.echo(f"Look further: boxloop show {written[-2]}")
+    model = written[-2]
+    click.echo(f"Look further: boxloop show {model}")
+    click.echo(f"Where it fails: boxloop criticise {model} {DATA} --train {DATA}")
 
 
 def watched() -> Study:
