@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from boxloop.numeric import blas
-from boxloop.numeric.blas import lower_product, product, square_norms
+from boxloop.numeric.blas import lower_norms, lower_product, product, scatter
 
 SHAPES = [
     (1, 1, 1),
@@ -60,11 +60,6 @@ def test_the_product_follows_gradients():
     assert torch.equal(left.grad, torch.full((2, 3), 5000.0))
 
 
-def test_square_norms_of_columns():
-    matrix = torch.arange(6.0).reshape(2, 3)
-    assert torch.equal(square_norms(matrix), torch.tensor([9.0, 17.0, 29.0]))
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("size", [1, 2, 7, 50])
 def test_products_with_a_triangle(size, ahead):
@@ -74,3 +69,37 @@ def test_products_with_a_triangle(size, ahead):
     assert torch.allclose(lower_product(lower, right), lower @ right, rtol=1e-12, atol=1e-12)
     lower.requires_grad_()
     assert lower_product(lower, right).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("k", "size", "n"), [(1, 1, 1), (3, 7, 2500), (4, 50, 1025), (2, 3, 0), (2, 300, 700)]
+)
+def test_norms_of_products_with_triangles(k, size, n, monkeypatch):
+    rng = torch.Generator().manual_seed(2)
+    lower = torch.randn(k, size, size + 1, dtype=torch.float64, generator=rng).tril(1)
+    right = torch.randn(size + 1, n, dtype=torch.float64, generator=rng)
+    expected = (lower @ right).square().sum(1)
+    assert torch.allclose(lower_norms(lower, right), expected, rtol=1e-12)
+    monkeypatch.setattr(blas, "BLOCK_VALUES", 1)  # member by member
+    assert torch.allclose(lower_norms(lower, right), expected, rtol=1e-12)
+    tracked = lower_norms(lower.requires_grad_(), right)
+    assert tracked.requires_grad
+    assert torch.allclose(tracked, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("negligible", [0.0, 1e-14])
+@pytest.mark.parametrize("n", [0, 1, 3000])
+def test_moments_about_centres(n, negligible):
+    rng = torch.Generator().manual_seed(3)
+    rows = torch.randn(n, 4, dtype=torch.float64, generator=rng)
+    centre = torch.randn(3, 4, dtype=torch.float64, generator=rng)
+    share = (30.0 * torch.randn(3, n, dtype=torch.float64, generator=rng)).softmax(0)
+    apart = rows - centre[:, None]
+    expected = (share[..., None] * apart).sum(1), torch.einsum("kn,kni,knj->kij", share, apart, apart)
+    for found in (
+        scatter(rows, centre, share, negligible),
+        scatter(rows.mT.contiguous().mT, centre, share, negligible),
+        scatter(rows, centre, share.clone().requires_grad_(), negligible),
+    ):
+        for a, b in zip(found, expected, strict=True):
+            assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)

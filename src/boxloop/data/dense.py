@@ -31,9 +31,9 @@ def dense_source(
     rows = _real(data) if isinstance(data, Tensor) else tensor(float64(data))
     check_shape(*rows.shape)
     source = ArraySource(rows, None, given_names(columns, rows.shape[1]))
-    step = tile_rows(rows.shape[1])
+    names, step = source.names, tile_rows(rows.shape[1])
     for start in range(0, source.n_rows, step):
-        check_finite(rows[start : start + step], source.names, start)
+        check_finite(rows[start : start + step], names, start)
     if weight is None:
         return source
     return ArraySource(rows, check_weight(weight, source.n_rows).to(rows.device), source.columns)

@@ -1,8 +1,10 @@
 r"""A mean and a covariance, seen as rows.
 
 For a linear-Gaussian model every statistic is a function of the first two moments. So a covariance
-:math:`S = C C^\top` and a count n are as good as the 2d weighted rows :math:`\bar x \pm \sqrt{d}\, c_i`, each of
-weight n/(2d): they have mean :math:`\bar x` and covariance S. A model never knows which it was given.
+:math:`S = C C^\top` and a count n are as good as d + 1 weighted rows, the corners of a simplex
+:math:`\bar x + \sqrt{d + 1}\, [0, C]\, h_i`, each of weight n/(d + 1), where :math:`h_i` are the columns of the
+reflection that takes the first axis to the diagonal: they have mean :math:`\bar x` and covariance S. A model never
+knows which it was given.
 """
 
 from __future__ import annotations
@@ -14,12 +16,18 @@ from torch import Tensor
 
 from boxloop.data.array import ArraySource
 from boxloop.data.standard import Frame, frame_of
-from boxloop.numeric import mirrored, upper_gram
+from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
 from boxloop.types import Source
 
 MOMENT_COLUMNS = 4096
 """Widest table whose second moments are worth a d x d matrix."""
+
+FIRST_ROWS = 1024
+"""Rows that tell where a table lies."""
+
+RANGE = 1e60
+"""Spreads between this and its inverse have squares, and sums of squares, that float64 holds."""
 
 
 def moment_source(
@@ -42,10 +50,13 @@ def moment_source(
     limit = values.abs().max().clamp(min=1e-300)
     if bool(values.min() < -slack * limit):
         raise ValueError(f"the covariance has a negative eigenvalue, {float(values.min()):.3g}")
-    d = mean.shape[0]
-    spread = (vectors * (values.clamp(min=0.0) * d).sqrt()).mT
-    rows = torch.cat([mean + spread, mean - spread]).mT.contiguous().mT  # columns-major, as models read them
-    weight = torch.full((2 * d,), float(n_rows) / (2 * d), dtype=rows.dtype, device=rows.device)
+    n = mean.shape[0] + 1
+    spread = torch.cat([mean.new_zeros(n - 1, 1), vectors * (values.clamp(min=0.0) * n).sqrt()], dim=1)
+    axis = mean.new_full((n,), n**-0.5)
+    axis[0] -= 1.0
+    turn = (spread @ axis)[:, None] * axis * (2.0 / axis.dot(axis))
+    rows = (spread - turn + mean[:, None]).mT  # columns-major, as models read them
+    weight = torch.full((n,), float(n_rows) / n, dtype=rows.dtype, device=rows.device)
     return ArraySource(rows, weight, names)
 
 
@@ -77,7 +88,7 @@ class Summary:
         return frame_of(self.origin + self.scale * self.mean, deviation, present, self.weight, missing=False)
 
     def rows(self, origin: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> ArraySource:
-        """2d rows with these moments, seen as ``(x - origin) / scale``."""
+        """d + 1 rows with these moments, seen as ``(x - origin) / scale``."""
         unit = self.scale / scale
         mean = (self.origin - origin) / scale + unit * self.mean
         covariance = unit[:, None] * self.covariance * unit
@@ -94,8 +105,9 @@ class _Moments(Tree):
 def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Summary | None:
     """One pass over the rows; None if a value is missing, or a d x d matrix would be too wide.
 
-    The pass runs about the mean of the first tile, in units of its spread. The mean of all n rows is within
-    sqrt(n / tile) standard deviations of that, so no digits are lost.
+    The pass runs about the mean of the first rows, in units of their spread. The mean of all n rows is within
+    sqrt(n / first rows) standard deviations of that, so no digits are lost. In float64 the units are left out unless
+    squares would leave its range.
 
     Args:
         source: rows.
@@ -103,18 +115,18 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Sum
     """
     if source.n_columns > MOMENT_COLUMNS:
         return None
-    head, mass = next(iter(source.chunks()))
-    share = mass / mass.sum().clamp(min=1e-300)
-    origin = head.to(torch.float64).mT @ share
-    if bool(torch.isnan(origin).any()):
+    rough = _rough(source)
+    if rough is None:
         return None
-    spread = ((head - origin).square().mT @ share).sqrt()
-    scale = torch.where(spread > 1e-13 * origin.abs(), spread, 1.0)
+    origin, scale = rough
+    unscaled = dtype == torch.float64 and bool(((scale > 1.0 / RANGE) & (scale < RANGE)).all())
+    scale = torch.ones_like(scale) if unscaled else scale
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
-        centred = rows.to(torch.float64).sub(origin).div_(scale)
-        low = centred.to(dtype)
-        return _Moments(weight.sum(), centred.mT @ weight, upper_gram(low, weight.to(dtype)).double())
+        centred = rows.to(torch.float64) - origin
+        low = (centred if unscaled else centred.div_(scale)).to(dtype)
+        second = upper_gram(low, weight.to(dtype)).double()  # first: it leaves the tile in cache
+        return _Moments(weight.sum(), product(weight[None], centred)[0], second)
 
     m = source.reduce(moments)
     if bool(torch.isnan(m.first).any()):
@@ -122,3 +134,15 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Sum
     mean = m.first / m.weight
     covariance = mirrored(m.second) / m.weight - mean[:, None] * mean
     return Summary(origin, scale, mean, covariance, float(m.weight), source.names)
+
+
+def _rough(source: Source) -> tuple[Tensor, Tensor] | None:
+    """Mean and spread of the first rows, each (d,); None if a value of theirs is missing."""
+    head, mass = next(iter(source.chunks(FIRST_ROWS)))
+    head = head.to(torch.float64)
+    share = mass / mass.sum().clamp(min=1e-300)
+    origin = head.mT @ share
+    if bool(torch.isnan(origin).any()):
+        return None
+    spread = ((head - origin).square().mT @ share).sqrt()
+    return origin, torch.where(spread > 1e-13 * origin.abs(), spread, 1.0)

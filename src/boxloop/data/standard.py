@@ -92,20 +92,21 @@ def _shift(source: Source) -> Tensor:
     return torch.nan_to_num(shift, nan=0.0)
 
 
+@dataclass(frozen=True)
+class _Seen(Tree):
+    weight: Tensor
+    absent: Tensor
+
+
 def identity_frame(source: Source) -> Frame:
     """The frame that changes nothing, for counts; still one pass, for weights and missing values."""
 
-    @dataclass(frozen=True)
-    class Seen(Tree):
-        weight: Tensor
-        absent: Tensor
-
-    def count(rows: Tensor, weight: Tensor) -> Seen:
+    def count(rows: Tensor, weight: Tensor) -> _Seen:
         values = rows.values() if rows.layout != torch.strided else rows
         if not bool(torch.isnan(values.sum())):
-            return Seen(weight.sum(), weight.new_zeros(rows.shape[1]))
+            return _Seen(weight.sum(), weight.new_zeros(rows.shape[1]))
         dense = rows.to_dense() if rows.layout != torch.strided else rows
-        return Seen(weight.sum(), torch.isnan(dense).to(weight.dtype).mT @ weight)
+        return _Seen(weight.sum(), torch.isnan(dense).to(weight.dtype).mT @ weight)
 
     seen = source.reduce(count)
     one = torch.ones_like(seen.absent)

@@ -195,16 +195,17 @@ def _raced(
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 
 
+@dataclass(frozen=True)
+class _Base(Tree):
+    total: Tensor
+
+
 def level_of(model: Any, source: Source, frame: Frame) -> float:
     """What the objective leaves out, per unit weight: the base measure and the change of coordinates."""
 
-    @dataclass(frozen=True)
-    class Base(Tree):
-        total: Tensor
-
-    def base(rows: Tensor, weight: Tensor) -> Base:
+    def base(rows: Tensor, weight: Tensor) -> _Base:
         values = model.log_base(rows)
-        return Base(weight.new_zeros(()) if values is None else values.double() @ weight)
+        return _Base(weight.new_zeros(()) if values is None else values.double() @ weight)
 
     probe = next(iter(source.chunks(1)))
     extra = 0.0 if model.log_base(probe[0]) is None else float(source.reduce(base).total)

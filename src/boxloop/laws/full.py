@@ -23,11 +23,11 @@ from boxloop.numeric import (
     floor_covariance,
     from_log_factor,
     log_factor,
-    lower_product,
+    lower_norms,
     pack,
     product,
     safe_cholesky,
-    square_norms,
+    scatter,
     unpack,
 )
 from boxloop.numeric.random import normal
@@ -207,24 +207,16 @@ class WhitenedView:
         shift = -(family.whitener @ family.mean[..., None])
         whitener = torch.cat([shift, family.whitener], dim=2).to(columns.dtype)
         augmented = torch.cat([columns.new_ones(1, columns.shape[1]), columns])
-        length = torch.stack([square_norms(lower_product(w, augmented)) for w in whitener])
+        length = lower_norms(whitener, augmented)
         return torch.sub((offset + family.log_constant).to(length.dtype)[:, None], length, alpha=0.5)
 
     def summarise(self, share: Tensor) -> Sums:
         """Packed second moments about zero, accumulated about each member's mean over the rows that matter."""
-        mean = self.family.mean.to(share.dtype).double()  # as this tile's precision knows it
-        k, d = mean.shape
-        rows = self.columns.mT.contiguous()
-        first, second = share.new_empty(k, d), share.new_empty(k, d, d)
-        keep = share > NEGLIGIBLE * share.amax()
-        for member in range(k):
-            index = torch.nonzero(keep[member])[:, 0]
-            z = rows.index_select(0, index).sub_(mean[member].to(share.dtype))
-            weighted = z * share[member].index_select(0, index)[:, None]
-            torch.sum(weighted, dim=0, out=first[member])
-            second[member] = product(weighted.mT, z)
+        centre = self.family.mean.to(share.dtype)
+        first, second = scatter(self.columns.mT, centre, share, NEGLIGIBLE)
+        mean = centre.double()  # as this tile's precision knows it
         count = share.sum(1, keepdim=True, dtype=torch.float64)
         cross = first.double()[:, :, None] * mean[:, None, :]
-        centre = (count * mean)[:, :, None] * mean[:, None, :]
-        total = second.double() + cross + cross.mT + centre
+        middle = (count * mean)[:, :, None] * mean[:, None, :]
+        total = second.double() + cross + cross.mT + middle
         return Sums(torch.cat([count, first.double() + count * mean, pack(total)], dim=1))

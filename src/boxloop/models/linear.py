@@ -58,7 +58,7 @@ class LinearStatistics(Tree):
     def residual(self, coefficients: Tensor) -> Tensor:
         """Expected residual sum of squares of each column, (d,)."""
         inner = self.latent - self.absent
-        fitted = torch.einsum("dp,dpq->dq", coefficients, inner.expand(coefficients.shape[0], -1, -1))
+        fitted = (coefficients[:, None] @ inner)[:, 0] if len(inner) > 1 else coefficients @ inner[0]
         return self.square - ((2.0 * self.cross - fitted) * coefficients).sum(1)
 
 

@@ -1,6 +1,6 @@
 """Linear algebra and random streams that the laws and models share."""
 
-from boxloop.numeric.blas import lower_product, product, sparse_product, square_norms
+from boxloop.numeric.blas import lower_norms, lower_product, product, scatter, sparse_product
 from boxloop.numeric.linalg import (
     ConditionError,
     floor_covariance,
@@ -24,6 +24,7 @@ __all__ = [
     "generator",
     "gram",
     "log_factor",
+    "lower_norms",
     "lower_product",
     "mirrored",
     "normal",
@@ -31,10 +32,10 @@ __all__ = [
     "pack_index",
     "product",
     "safe_cholesky",
+    "scatter",
     "seed",
     "sparse_product",
     "spawn",
-    "square_norms",
     "unpack",
     "upper_gram",
     "woodbury",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from itertools import product as product_of
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ Array = NDArray[Any]
 
 SMALL_WORK = 1_000_000
 """OpenBLAS multiplies matrices of at most this many multiplications in place, without packing them first."""
+
+BLOCK_VALUES = 1 << 20
+"""Values of a product that is made and used block by block."""
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -51,6 +55,35 @@ def lower_product(lower: Tensor, right: Tensor, strips: int = 4) -> Tensor:
     return torch.from_numpy(out)
 
 
+def lower_norms(lower: Tensor, right: Tensor, strips: int = 5) -> Tensor:
+    """Sum of squares of each column of ``lower[i] @ right``, for k matrices as in :func:`lower_product` at once.
+
+    Args:
+        lower: (k, d, d + e).
+        right: (d + e, n).
+        strips: as in :func:`lower_product`.
+
+    Returns:
+        (k, n). On the CPU the products live for one block of columns only.
+    """
+    if not _plain(lower, right):
+        return torch.stack([(w @ right).square().sum(0) for w in lower])
+    left, array = lower.numpy(), right.numpy()
+    (k, d, inner), n = left.shape, array.shape[1]
+    edges = [d * i // strips for i in range(strips + 1)]
+    width = max(1, min(n, 1024, max(256, SMALL_WORK * strips // (d * inner))))
+    group = max(1, min(k, BLOCK_VALUES // (d * width)))
+    room, out = np.empty((group, d, width), dtype=left.dtype), np.empty((k, n), dtype=left.dtype)
+    for column, member in product_of(range(0, n, width), range(0, k, group)):
+        block, some = array[:, column : column + width], left[member : member + group]
+        y = room[: len(some), :, : block.shape[1]]
+        for start, stop in pairwise(edges):
+            ends = stop + inner - d
+            np.matmul(some[:, start:stop, :ends], block[:ends], out=y[:, start:stop])
+        np.einsum("kin,kin->kn", y, y, out=out[member : member + group, column : column + width])
+    return torch.from_numpy(out)
+
+
 def _plain(left: Tensor, right: Tensor) -> bool:
     tracked = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
     return not tracked and left.device.type == "cpu"
@@ -76,12 +109,36 @@ def _blocked(left: Array, right: Array, out: Array) -> Array:
     return out
 
 
-def square_norms(matrix: Tensor) -> Tensor:
-    """Sum of squares of each column, (d, n) -> (n,), in one pass where possible."""
-    if not _plain(matrix, matrix):
-        return matrix.square().sum(0)
-    array = matrix.numpy()
-    return torch.from_numpy(np.einsum("ij,ij->j", array, array))
+def scatter(rows: Tensor, centre: Tensor, share: Tensor, negligible: float = 0.0) -> tuple[Tensor, Tensor]:
+    r"""Weighted first and second moments of the rows about k centres.
+
+    .. math:: a_k = \sum_i r_{ki} (x_i - c_k), \qquad S_k = \sum_i r_{ki} (x_i - c_k)(x_i - c_k)^\top
+
+    Args:
+        rows: x, (n, d).
+        centre: c, (k, d).
+        share: r, (k, n), not negative.
+        negligible: shares below this part of the largest may be left out; on the CPU they are not even read.
+
+    Returns:
+        a, (k, d), and S, (k, d, d).
+    """
+    if not _plain(rows, share):
+        apart = [rows - c for c in centre]
+        heavy = [z * r[:, None] for z, r in zip(apart, share, strict=True)]
+        first = torch.stack([w.sum(0) for w in heavy])
+        return first, torch.stack([w.mT @ z for w, z in zip(heavy, apart, strict=True)])
+    table, middle, weight = rows.contiguous().numpy(), centre.numpy(), share.numpy()
+    k, d = middle.shape
+    first_, second_ = np.empty((k, d), dtype=table.dtype), np.empty((k, d, d), dtype=table.dtype)
+    matters = weight > negligible * weight.max(initial=0.0)
+    for member in range(k):
+        index = np.flatnonzero(matters[member])
+        z, w = table.take(index, axis=0), weight[member].take(index)
+        z -= middle[member]
+        np.matmul(w, z, out=first_[member])
+        _blocked((z * w[:, None]).T, z, second_[member])
+    return torch.from_numpy(first_), torch.from_numpy(second_)
 
 
 def sparse_product(rows: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:

@@ -57,19 +57,25 @@ def pack_index(d: int) -> tuple[Tensor, Tensor]:
     return index[0], index[1]
 
 
+@lru_cache(maxsize=64)
+def _places(d: int) -> tuple[Tensor, Tensor]:
+    """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed."""
+    i, j = pack_index(d)
+    place = torch.empty(d, d, dtype=torch.int64)
+    place[i, j] = place[j, i] = torch.arange(len(i))
+    return i * d + j, place.reshape(-1)
+
+
 def pack(matrix: Tensor) -> Tensor:
     """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
-    i, j = pack_index(matrix.shape[-1])
-    return matrix[..., i, j]
+    flat = matrix.reshape(*matrix.shape[:-2], -1)
+    return flat.index_select(-1, _places(matrix.shape[-1])[0].to(matrix.device))
 
 
 def unpack(packed: Tensor, d: int) -> Tensor:
     """Symmetric (..., d, d) from its packed upper triangle."""
-    i, j = pack_index(d)
-    matrix = packed.new_empty((*packed.shape[:-1], d, d))
-    matrix[..., i, j] = packed
-    matrix[..., j, i] = packed
-    return matrix
+    flat = packed.index_select(-1, _places(d)[1].to(packed.device))
+    return flat.reshape(*packed.shape[:-1], d, d)
 
 
 def log_factor(factor: Tensor) -> Tensor:
