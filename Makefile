@@ -28,9 +28,8 @@ $(BENCH_READY): $(READY)
 demo: $(READY)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/$(DEMO)
 
-# One thread a worker: otherwise each worker's linear algebra takes every core and they wait for one another.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n $(WORKERS)
+	$(BIN)/pytest -m 'not slow' -n $(WORKERS)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow

@@ -46,18 +46,25 @@ def moment_source(
         names: column names.
         slack: largest negative eigenvalue, beside the largest of all, that passes for rounding.
     """
-    values, vectors = torch.linalg.eigh(covariance)
-    limit = values.abs().max().clamp(min=1e-300)
-    if bool(values.min() < -slack * limit):
-        raise ValueError(f"the covariance has a negative eigenvalue, {float(values.min()):.3g}")
     n = mean.shape[0] + 1
-    spread = torch.cat([mean.new_zeros(n - 1, 1), vectors * (values.clamp(min=0.0) * n).sqrt()], dim=1)
+    root, failed = torch.linalg.cholesky_ex(covariance)
+    if bool(failed):
+        root = _semidefinite_root(covariance, slack)
+    spread = torch.cat([mean.new_zeros(n - 1, 1), root * n**0.5], dim=1)
     axis = mean.new_full((n,), n**-0.5)
     axis[0] -= 1.0
     turn = (spread @ axis)[:, None] * axis * (2.0 / axis.dot(axis))
     rows = (spread - turn + mean[:, None]).mT  # columns-major, as models read them
     weight = torch.full((n,), float(n_rows) / n, dtype=rows.dtype, device=rows.device)
     return ArraySource(rows, weight, names)
+
+
+def _semidefinite_root(covariance: Tensor, slack: float) -> Tensor:
+    values, vectors = torch.linalg.eigh(covariance)
+    limit = values.abs().max().clamp(min=1e-300)
+    if bool(values.min() < -slack * limit):
+        raise ValueError(f"the covariance has a negative eigenvalue, {float(values.min()):.3g}")
+    return vectors * values.clamp(min=0.0).sqrt()
 
 
 @dataclass(frozen=True)
