@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy import stats
 from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import boxloop
+import boxloop.data
 from boxloop.criticise.adapt import as_model
 from boxloop.criticise.functions import Below, Custom, First, Fourier, Power, Second
 from boxloop.criticise.mega import mega
@@ -162,6 +164,41 @@ def test_random_signs_agree_with_fresh_rows():
     for a, b in zip(by_model.gaps, by_signs.gaps, strict=True):
         assert a.norm_null == pytest.approx(b.norm_null, rel=0.1)
         assert a.p_value == pytest.approx(b.p_value, abs=0.08)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["held out", "rows of the fit"])
+def test_some_of_many_rows_do_for_the_null_law(same, monkeypatch):
+    """Sorted rows, of which a tenth are kept: the law of the gaps is that of all rows, in whatever order."""
+    rng = np.random.default_rng(4)
+    train, held = two_clusters(rng, 8000), two_clusters(rng, 8000)
+    train, held = (rows[np.argsort(rows[:, 0])] for rows in (train, held))
+    fit = boxloop.GaussianMixture(2, random_state=0, tol=1e-9).fit(train)
+    judged = train if same else held
+    found = {}
+    for most in (800, 8000):
+        monkeypatch.setattr(sys.modules["boxloop.criticise.mega"], "KEPT_ROWS", most)
+        found[most] = mega(fit, judged, functions=SEEING, train=train, null="signs", draws=999)
+    for a, b in zip(found[800].gaps, found[8000].gaps, strict=True):
+        torch.testing.assert_close(a.gap, b.gap, rtol=0, atol=0)
+        assert torch.allclose(a.flat_error, b.flat_error, rtol=0.25)
+        assert a.p_value == pytest.approx(b.p_value, abs=0.15)
+        if bool((b.null_error > 0).any()):  # else the fit matches it, and there is no law to compare
+            assert a.norm_null == pytest.approx(b.norm_null, rel=0.2)
+
+
+def test_a_long_table_is_read_once():
+    rows = torch.from_numpy(two_clusters(np.random.default_rng(0), 50_000))
+    fit = boxloop.GaussianMixture(2, random_state=0).fit(rows[:500].numpy())
+    source, passes = boxloop.data.ArraySource(rows), []
+
+    class Counting(boxloop.data.ArraySource):
+        def chunks(self, size=None):
+            passes.append(size)
+            return source.chunks(size)
+
+    result = mega(fit, Counting(rows), draws=99)
+    assert result.p_value is not None
+    assert len(passes) == 1
 
 
 ALTERNATIVES = {

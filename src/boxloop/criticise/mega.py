@@ -18,16 +18,19 @@ from boxloop.criticise.adapt import as_model
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
-from boxloop.criticise.null import MATCHED, Shift, from_model, from_signs, model_errors
+from boxloop.criticise.null import Null, Shift, model_errors
 from boxloop.criticise.probes import Probe
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Free, Training, training_error
-from boxloop.data import on_device, open_source
+from boxloop.data import Reservoir, kept_rows, on_device, open_source
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
 from boxloop.tree import Tree
 from boxloop.types import LatentModel, Source
+
+KEPT_ROWS, KEPT_VALUES = 20_000, 1 << 24
+"""Most rows, and most values, that the law of a gap is worked out from; moments are of all rows."""
 
 SIMULATED = 4e8
 """Values (rows x columns x draws) up to which the null law comes from fresh rows of the model."""
@@ -97,13 +100,36 @@ def mega(
         streams[1].set_state(nodes_at)  # the same nodes for every parameter
         return forward_moments(moved, probes, streams[1], method, nodes)
 
-    tallies = source.reduce(lambda rows, weight: _tally(probes, rows, weight)).parts
-    case = _Case(adapted, source, probes, tallies, tuple(moments(adapted)), train is X and train is not None)
+    tallies, kept = _look(source, probes, streams[2])
+    own = train is X and train is not None
+    case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
     if train is not None:
-        rows = source if case.own else on_device(open_source(train), device)
+        rows = kept if own else _kept(on_device(open_source(train), device), streams[2])
         case = replace(case, training=_training(adapted, rows, case, moments))
     fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
     return _judged(case, fresh, draws, streams[2])
+
+
+def _look(
+    source: Source, probes: Sequence[Probe], stream: torch.Generator
+) -> tuple[tuple[Tally, ...], Reservoir]:
+    """The one pass over the rows: sums over all of them, and some to work out the law of the gaps from."""
+    kept = Reservoir(source.n_rows, _most(source.n_columns), stream)
+
+    def look(rows: Tensor, weight: Tensor) -> _Tallies:
+        kept.add(rows, weight)
+        values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
+        return _Tallies(tuple(probe.tally(values, weight) for probe in probes))
+
+    return source.reduce(look).parts, kept
+
+
+def _kept(source: Source, stream: torch.Generator) -> Reservoir:
+    return kept_rows(source, _most(source.n_columns), stream)
+
+
+def _most(columns: int) -> int:
+    return max(1000, min(KEPT_ROWS, KEPT_VALUES // columns))
 
 
 @dataclass(frozen=True)
@@ -111,7 +137,8 @@ class _Case:
     """All that is known before the null law: ``own`` when the rows are those of the fit."""
 
     model: LatentModel
-    source: Source
+    n_rows: int
+    kept: Reservoir
     probes: tuple[Probe, ...]
     tallies: tuple[Tally, ...]
     forward: tuple[Forward, ...]
@@ -120,11 +147,11 @@ class _Case:
 
 
 def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Mega:
-    training, n_rows = case.training, case.source.n_rows
+    training, n_rows = case.training, case.n_rows
     parts = zip(case.probes, case.tallies, case.forward, _split(training, case.probes), strict=True)
     gaps = [_gap(*part) for part in parts]
     if case.own and training is not None:
-        gaps = _own_rows(gaps, case.source, training)
+        gaps = _own_rows(gaps, case.kept.rows, training)
     if fresh:
         found = model_errors(case.model, case.probes, n_rows, training if case.own else None, stream)
         gaps = [
@@ -137,17 +164,12 @@ def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Me
     shift: Shift | Training | None = training
     if training is not None and not case.own:
         shift = Shift(training.covariance_root, [g.training_error for g in gaps])
-    errors = [g.null_error for g in gaps]
+    law = Null(case.model, case.probes, case.forward, [g.null_error for g in gaps], shift)
     if fresh:
-        laws = from_model(case.model, case.probes, case.forward, errors, n_rows, shift, draws, stream)
+        laws = law.from_model(n_rows, draws, stream)
     else:
-        laws = from_signs(case.source, case.probes, case.tallies, errors, case.forward, shift, draws, stream)
+        laws = law.from_signs(case.kept, case.tallies, draws, stream)
     return null_p_values(gaps, laws, n_rows, status)
-
-
-def _tally(probes: Sequence[Probe], rows: Tensor, weight: Tensor) -> _Tallies:
-    values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
-    return _Tallies(tuple(probe.tally(values, weight) for probe in probes))
 
 
 def _check(probes: Sequence[Probe]) -> None:
@@ -160,21 +182,16 @@ def _check(probes: Sequence[Probe]) -> None:
 
 
 def _training(
-    model: LatentModel, source: Source, case: _Case, moments: Callable[[LatentModel], list[Forward]]
+    model: LatentModel, kept: Reservoir, case: _Case, moments: Callable[[LatentModel], list[Forward]]
 ) -> Training:
     if not isinstance(model, Free):
         raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
-    tiles = [
-        (rows.to_dense() if rows.layout != torch.strided else rows, weight)
-        for rows, weight in source.chunks()
-    ]
-    rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
 
     def flat(moved: LatentModel) -> list[Tensor]:
         return [probe.flat(f.value) for probe, f in zip(case.probes, moments(moved), strict=True)]
 
     scene = case.probes[0].scene
-    return training_error(model, rows.to(torch.float64), weight, flat, scene.origin, scene.scale)
+    return training_error(model, kept, flat, scene.origin, scene.scale)
 
 
 def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | None]:
@@ -195,16 +212,15 @@ def _together(*errors: Tensor) -> Tensor:
     return torch.stack([error.square() for error in errors]).sum(0).sqrt()
 
 
-def _own_rows(gaps: Sequence[Gap], source: Source, training: Training) -> list[Gap]:
+def _own_rows(gaps: Sequence[Gap], rows: Tensor, training: Training) -> list[Gap]:
     """On the rows of the fit rows and training err together; what the fit matches by construction has no error."""
-    rows = torch.cat([tile.to(torch.float64) for tile, _ in source.chunks()])
     pulls = training.shift.split([len(gap.labels) for gap in gaps], dim=1)
-    share = training.weight / training.weight.sum()
+    share = training.share
     found = []
     for gap, pull in zip(gaps, pulls, strict=True):
         own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(gap.data), nan=0.0)
         error = ((own - pull[: len(own)]) * share[: len(own), None]).square().sum(0).sqrt()
-        error = torch.where(error > MATCHED * gap.row_error, error, 0.0)
+        error = torch.where(error > training.matched * gap.row_error, error, 0.0)
         zero = torch.zeros_like(error)
         found.append(
             replace(gap, row_error=error, training_error=zero, null_error=_together(error, gap.node_error))

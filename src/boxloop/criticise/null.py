@@ -19,17 +19,15 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.sampling import sample_rows
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Training
+from boxloop.data import ArraySource, Reservoir
 from boxloop.numeric.random import normal
-from boxloop.types import LatentModel, Source
+from boxloop.types import LatentModel
 
 BATCH_VALUES = 1 << 21
 """Values (draws x rows x columns) that are held at once."""
 
 SAMPLE_ROWS, SAMPLE_VALUES = 20_000, 1 << 24
 """Most rows, and most values, of the sample from which the errors of a true model are computed."""
-
-MATCHED = 1e-4
-"""An entry whose error is this much below that of its rows is one that the fit sets to the data's."""
 
 
 @dataclass(frozen=True)
@@ -81,100 +79,107 @@ def model_errors(
     for probe, pull in zip(probes, pulls, strict=True):
         entries = probe.entries(fresh)
         plain, own = entries.std(0), (entries - pull[: len(entries)]).std(0)
-        found.append(torch.where(own > MATCHED * plain, own, 0.0) / rows**0.5)
+        found.append(torch.where(own > training.matched * plain, own, 0.0) / rows**0.5)
     return found
 
 
-def from_model(
-    model: LatentModel,
-    probes: Sequence[Probe],
-    forward: Sequence[Forward],
-    errors: Sequence[Tensor],
-    rows: int,
-    shift: Shift | Training | None,
-    draws: int,
-    generator: Generator,
-) -> list[Measure]:
-    """Measures of gaps of fresh rows from the model, (draws,) for each test function.
+@dataclass(frozen=True)
+class Null:
+    """What gaps would be if the model were true.
 
-    ``shift`` is the error of the parameters: independent of held-out rows (:class:`Shift`), or made by the rows
-    themselves (:class:`Training`) when they are those of the fit.
+    Args:
+        model: prior and emission.
+        probes: test functions.
+        forward: their expectations under the model, with Monte Carlo errors.
+        errors: standard errors of the entries of each if the model is true.
+        shift: the error of the parameters: independent of held-out rows (:class:`Shift`), made by the rows themselves
+            (:class:`Training`) when they are those of the fit, or left out.
     """
-    d = int(forward[0].value.shape[-1])
-    results: list[list[Measure]] = [[] for _ in probes]
-    for batch in _batches(draws, rows * d):
-        fresh = sample_rows(model, batch * rows, generator)
-        moved: Sequence[Tensor] | None = None
-        if isinstance(shift, Shift):
-            moved = shift.draw(batch, generator)
-        elif shift is not None:
-            mean = shift.pull(fresh).reshape(batch, rows, -1).mean(1)
-            moved = mean.split([len(probe.labels()) for probe in probes], dim=1)
-        tables = fresh.reshape(batch, rows, -1)
-        for i, probe in enumerate(probes):
-            gap = probe.flat(probe.tally(tables, tables.new_ones(batch, rows)).mean - forward[i].value)
-            gap = gap + normal(tuple(gap.shape), generator).to(gap) * probe.flat(forward[i].error)
-            gap = gap if moved is None else gap - moved[i]
-            results[i].append(measure(probe, gap, errors[i]))
-    return [_joined(parts) for parts in results]
+
+    model: LatentModel
+    probes: Sequence[Probe]
+    forward: Sequence[Forward]
+    errors: Sequence[Tensor]
+    shift: Shift | Training | None
+
+    def from_model(self, rows: int, draws: int, generator: Generator) -> list[Measure]:
+        """Measures of gaps of so many fresh rows from the model, (draws,) for each test function."""
+        d = int(self.forward[0].value.shape[-1])
+        found: list[list[Measure]] = []
+        for batch in _batches(draws, rows * d):
+            fresh = sample_rows(self.model, batch * rows, generator)
+            moved: Sequence[Tensor] | None = None
+            if isinstance(self.shift, Shift):
+                moved = self.shift.draw(batch, generator)
+            elif self.shift is not None:
+                moved = self._split(self.shift.pull(fresh).reshape(batch, rows, -1).mean(1))
+            tables = fresh.reshape(batch, rows, -1)
+            ones = tables.new_ones(batch, rows)
+            means = [probe.tally(tables, ones).mean for probe in self.probes]
+            gaps = [p.flat(m - f.value) for p, m, f in zip(self.probes, means, self.forward, strict=True)]
+            found.append(self._measured(gaps, moved, generator))
+        return [_joined(parts) for parts in zip(*found, strict=True)]
+
+    def from_signs(
+        self, kept: Reservoir, tallies: Sequence[Tally], draws: int, generator: Generator
+    ) -> list[Measure]:
+        """Measures of gaps of the same rows with random signs about their means, (draws,) for each test function.
+
+        Args:
+            kept: the rows, or so many of them as are worth the work: their gaps are scaled to the errors of all.
+            tallies: of all rows.
+            draws: how many.
+            generator: of the signs.
+        """
+        sums = [t.first.new_zeros(draws, *t.first.shape) for t in tallies]
+        own = self.shift if isinstance(self.shift, Training) else None
+        pulled = None if own is None else own.shift.new_zeros(draws, own.shift.shape[1])
+        row = 0
+        for rows, weight in ArraySource(kept.rows, kept.weight).chunks():
+            start = 0
+            for batch in _batches(draws, rows.numel()):
+                signs = torch.randint(2, (batch, len(weight)), generator=generator, device=generator.device)
+                signs = (2 * signs - 1).to(weight)
+                part = slice(start, start + batch)
+                for total, probe, tally in zip(sums, self.probes, tallies, strict=True):
+                    found = probe.tally(rows, signs * weight)
+                    total[part] += found.first - tally.mean * found.count
+                if own is not None and pulled is not None:
+                    here = slice(row, row + len(weight))
+                    pulled[part] += signs @ (own.share[here, None] * own.shift[here])
+                start += batch
+            row += len(weight)
+        gaps = [
+            probe.flat(total * _unit(probe, tally, kept, own is not None))
+            for total, probe, tally in zip(sums, self.probes, tallies, strict=True)
+        ]
+        if isinstance(self.shift, Shift):
+            return self._measured(gaps, self.shift.draw(draws, generator), generator)
+        return self._measured(gaps, None if pulled is None else self._split(pulled), generator)
+
+    def _split(self, moved: Tensor) -> Sequence[Tensor]:
+        return moved.split([len(probe.labels()) for probe in self.probes], dim=1)
+
+    def _measured(
+        self, gaps: Sequence[Tensor], moved: Sequence[Tensor] | None, generator: Generator
+    ) -> list[Measure]:
+        """Measures of gaps (draws, p) with the errors of nodes added and those of the parameters taken off."""
+        found = []
+        for i, (probe, gap) in enumerate(zip(self.probes, gaps, strict=True)):
+            noisy = gap + normal(tuple(gap.shape), generator).to(gap) * probe.flat(self.forward[i].error)
+            found.append(measure(probe, noisy if moved is None else noisy - moved[i], self.errors[i]))
+        return found
 
 
-def from_signs(
-    source: Source,
-    probes: Sequence[Probe],
-    tallies: Sequence[Tally],
-    errors: Sequence[Tensor],
-    forward: Sequence[Forward],
-    shift: Shift | Training | None,
-    draws: int,
-    generator: Generator,
-) -> list[Measure]:
-    """Measures of gaps of the same rows with random signs about their means, (draws,) for each test function."""
-    sums = [torch.zeros(draws, *t.first.shape, dtype=t.first.dtype, device=t.first.device) for t in tallies]
-    pulled = (
-        None
-        if shift is None or isinstance(shift, Shift)
-        else shift.shift.new_zeros(draws, shift.shift.shape[1])
-    )
-    row = 0
-    for rows, weight in source.chunks():
-        values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
-        start = 0
-        for batch in _batches(draws, values.numel()):
-            signs = (
-                torch.randint(2, (batch, len(weight)), generator=generator, device=generator.device) * 2 - 1
-            )
-            heavy = signs.to(weight) * weight
-            part = slice(start, start + batch)
-            for total, probe, tally in zip(sums, probes, tallies, strict=True):
-                found = probe.tally(values, heavy)
-                total[part] += found.first - tally.mean * found.count
-            if pulled is not None and isinstance(shift, Training):
-                pulled[part] += heavy @ shift.shift[row : row + len(weight)] / shift.weight.sum()
-            start += batch
-        row += len(weight)
-    if isinstance(shift, Shift):
-        moved: Sequence[Tensor] | None = shift.draw(draws, generator)
-    else:
-        moved = None if pulled is None else pulled.split([len(probe.labels()) for probe in probes], dim=1)
-    return _signed(sums, probes, tallies, errors, forward, moved, generator)
-
-
-def _signed(
-    sums: Sequence[Tensor],
-    probes: Sequence[Probe],
-    tallies: Sequence[Tally],
-    errors: Sequence[Tensor],
-    forward: Sequence[Forward],
-    moved: Sequence[Tensor] | None,
-    generator: Generator,
-) -> list[Measure]:
-    found = []
-    for i, probe in enumerate(probes):
-        gap = probe.flat(sums[i] / tallies[i].count.clamp(min=1e-300))
-        gap = gap + normal(tuple(gap.shape), generator).to(gap) * probe.flat(forward[i].error)
-        found.append(measure(probe, gap if moved is None else gap - moved[i], errors[i]))
-    return found
+def _unit(probe: Probe, tally: Tally, kept: Reservoir, own: bool) -> Tensor:
+    """From a signed sum over the rows kept to the mean over all rows."""
+    if kept.whole:
+        return 1.0 / tally.count.clamp(min=1e-300)
+    part = probe.tally(kept.rows, kept.weight)
+    ratio = tally.error / part.error.clamp(min=1e-300)
+    if own:  # the same for every entry, as it is for the pull of the rows on the parameters
+        ratio = torch.full_like(ratio, kept.chance**0.5)
+    return torch.where(part.count > 0, ratio / part.count.clamp(min=1e-300), 0.0)
 
 
 def _joined(parts: Sequence[Measure]) -> Measure:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource
+from boxloop.data import ArraySource, Reservoir
 from boxloop.models.information import differences, information
 from boxloop.tree import flatten, unflatten
 from boxloop.types import LatentModel
@@ -25,6 +25,9 @@ FLAT = 1e-7
 """Smallest curvature, in units of the parameters' own information, that is told from zero."""
 
 MOST_PARAMETERS = 5000
+
+MATCHED = 1e-4
+"""What differences leave of an error that is zero; of the information of some rows in place of all, more is left."""
 
 
 @runtime_checkable
@@ -51,32 +54,41 @@ class Training:
     Args:
         pull: rows (n, d) -> influence of each on the moments, (n, p): the mean over training rows is how far the
             moments are off.
-        shift: that of the training rows.
-        weight: of each training row, (n,).
+        shift: that of the training rows, or of a random part of them.
+        weight: of each of these, (n,).
+        part: which part of the training rows they are; 1 for all.
     """
 
     pull: Callable[[Tensor], Tensor]
     shift: Tensor
     weight: Tensor
+    part: float = 1.0
+
+    @property
+    def share(self) -> Tensor:
+        """Of each row in the error of the moments, (n,): fewer rows than were fitted to stand for all of them."""
+        return self.part**0.5 * self.weight / self.weight.sum()
+
+    @property
+    def matched(self) -> float:
+        """An entry whose error is this much below that of its rows is one that the fit sets to the data's."""
+        return MATCHED if self.part == 1.0 else max(MATCHED, 3.0 / len(self.weight) ** 0.5)
 
     @property
     def covariance_root(self) -> Tensor:
         """(p, r) with r at most min(n, p): its product with its transpose is the covariance of the moments."""
-        share = self.weight / self.weight.sum()
-        _, size, right = torch.linalg.svd(self.shift * share[:, None], full_matrices=False)
+        _, size, right = torch.linalg.svd(self.shift * self.share[:, None], full_matrices=False)
         return right.mT * size
 
     @property
     def error(self) -> Tensor:
         """Standard errors of the moments, (p,)."""
-        share = self.weight / self.weight.sum()
-        return (share.square() @ self.shift.square()).sqrt()
+        return (self.share.square() @ self.shift.square()).sqrt()
 
 
 def training_error(
     model: Free,
-    rows: Tensor,
-    weight: Tensor,
+    kept: Reservoir,
     moments: Callable[[Any], Sequence[Tensor]],
     origin: Tensor,
     scale: Tensor,
@@ -85,13 +97,13 @@ def training_error(
 
     Args:
         model: in the data's coordinates, at a maximum of the likelihood of these rows.
-        rows: the training rows, (n, d).
-        weight: (n,).
+        kept: the training rows, or a random part of them.
         moments: a model in the data's coordinates -> its forward moments, flat.
         origin: of standard coordinates, (d,); steps of differences are taken there.
         scale: of standard coordinates, (d,).
     """
     standard, origin, scale, back = _standardised(model, origin, scale)
+    rows, weight = kept.rows, kept.weight
     seen = (rows - origin) / scale
     free = standard.free()
     point = flatten(free)
@@ -121,7 +133,7 @@ def training_error(
         placed = (some - origin) / scale
         return differences(lambda v: at(v).log_prob(placed), point) @ turn
 
-    return Training(pull, pull(rows), weight)
+    return Training(pull, pull(rows), weight, min(kept.chance, 1.0))
 
 
 def _standardised(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tensor, Tensor, bool]:

@@ -5,6 +5,7 @@ from boxloop.data.bundled import Bundled, bundled
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source
+from boxloop.data.sample import Reservoir, kept_rows
 from boxloop.data.sparse import SparseSource
 from boxloop.data.standard import Frame, Standardised, identity_frame, survey
 from boxloop.data.stream import StreamSource
@@ -16,11 +17,13 @@ __all__ = [
     "Bundled",
     "Frame",
     "Mapped",
+    "Reservoir",
     "SparseSource",
     "Standardised",
     "StreamSource",
     "bundled",
     "identity_frame",
+    "kept_rows",
     "moment_source",
     "on_device",
     "open_source",

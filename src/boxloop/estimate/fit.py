@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
-import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, identity_frame, shuffled, survey
+from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
@@ -83,25 +82,8 @@ def from_standard(model: Any, frame: Frame, kind: Coordinates) -> Any:
 
 def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
     """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
-    chance = size / source.n_rows
-    room = min(
-        source.n_rows, size + int(10 * size**0.5)
-    )  # ten standard deviations: cut short by chance never
-    rows = weights = torch.empty(0)
-    filled = 0
-    for tile, weight in source.chunks():
-        if not filled:  # one block for all: small ones kept between tiles would scatter the heap
-            rows = torch.empty(room, tile.shape[1], dtype=torch.float64, device=tile.device)
-            weights = weight.new_empty(room)
-        dense = tile.to_dense() if tile.layout != torch.strided else tile
-        if chance < 1.0:
-            keep = torch.rand(len(weight), generator=generator, device=generator.device) < chance
-            dense, weight = dense[keep.to(dense.device)], weight[keep.to(weight.device)]
-        stop = min(filled + len(weight), room)
-        rows[filled:stop] = dense[: stop - filled]
-        weights[filled:stop] = weight[: stop - filled]
-        filled = stop
-    return Sample.of(rows[:filled], weights[:filled])
+    kept = kept_rows(source, size, generator)
+    return Sample.of(kept.rows, kept.weight)
 
 
 def fit_mixture(
