@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from boxloop.criticise.adapt import as_model
+from boxloop.criticise.fused import fused_gap
 from boxloop.criticise.penalty import MomentPenalty, moment_penalty, paper_gaps, second_moment
 from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian
 from boxloop.models import FactorModel, Mixture
@@ -150,3 +151,19 @@ def test_the_paper_s_gaps_of_a_wide_mixture_count_their_nodes():
     drawn = model.prior().draw(5000, generator(2)).reshape(-1)
     torch.testing.assert_close(first, rows.mean(0) - family.mean[drawn].mean(0))
     assert second.shape == (300, 300)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 4)], ids=["diagonal", "full"])
+def test_the_fused_gap_and_its_gradient(shape):
+    rows, mean = normal((6, 4), generator(0)).requires_grad_(), normal((9, 4), generator(1)).requires_grad_()
+    spread = normal(shape, generator(2)).requires_grad_()
+    assert torch.autograd.gradcheck(fused_gap, (rows, mean, spread))
+    second = rows.mT @ rows / 6 - mean.mT @ mean / 9 - (torch.diag(spread) if len(shape) == 1 else spread)
+    expected = (rows.mean(0) - mean.mean(0)).norm() + (second.norm() + 1e-12).sqrt()
+    assert float(fused_gap(rows, mean, spread)) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_the_fused_gap_of_equal_moments_has_a_finite_gradient():
+    rows = normal((6, 4), generator(0)).requires_grad_()
+    fused_gap(rows, rows.detach(), torch.zeros(4, dtype=torch.float64)).backward()
+    assert bool(torch.isfinite(rows.grad).all())

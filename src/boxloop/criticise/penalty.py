@@ -15,13 +15,12 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.closed import averaged
 from boxloop.criticise.forward import latent_nodes, marginal
+from boxloop.criticise.fused import TINY, fused_gap
 from boxloop.criticise.wide import narrow, second_gap_norm
 from boxloop.laws import Categorical
+from boxloop.numeric import covariance as forms
 from boxloop.numeric import gram
 from boxloop.types import LatentModel, Law
-
-TINY = 1e-12
-"""Under the root of the second gap, whose slope is infinite at zero."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,8 @@ class MomentPenalty:
             weight = None
         else:
             law, weight = finite
+        if weight is None and not narrow(rows, law):
+            return fused_gap(rows, law.mean, _mean_covariance(law))
         share = law.mean.new_full((len(law.mean),), 1.0 / len(law.mean)) if weight is None else weight
         first = rows.mean(0) - share @ law.mean
         if narrow(rows, law):
@@ -101,6 +102,14 @@ def second_moment(law: Law, weight: Tensor | None = None) -> Tensor:
         m = len(law.mean)
         return averaged(law.covariance(), law.mean.new_full((m,), 1.0 / m)) + gram(law.mean) / m
     return averaged(law.covariance(), weight) + (law.mean * weight[:, None]).mT @ law.mean
+
+
+def _mean_covariance(law: Law) -> Tensor:
+    """Of m laws of equal weight: its diagonal (d,) when it has nothing else, or (d, d)."""
+    covariance = law.covariance()
+    if isinstance(covariance, forms.Diagonal):
+        return covariance.variance.mean(0)
+    return averaged(covariance, law.mean.new_full((len(law.mean),), 1.0 / len(law.mean)))
 
 
 def paper_gaps(
