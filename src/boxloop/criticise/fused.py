@@ -25,7 +25,7 @@ TINY = 1e-12
 
 
 def fused_gap(rows: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
-    """f, for rows X (n, d), means M (m, d) of equal weight, and S, (d, d) or its diagonal (d,)."""
+    """f, for rows X (n, d), means M (m, d) of equal weight, and symmetric S, (d, d), or its diagonal (d,)."""
     function: Any = _Fused
     return cast(Tensor, function.apply(rows, mean, spread))
 
