@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from boxloop.data import ArraySource, bundled, open_source, open_table, table_writer, write_table
-from boxloop.data.bundled import LOADERS
+from boxloop.data.bundled import CATALOGUE
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_bundled_data_are_whole(name: str) -> None:
     data = bundled(name)
     assert data.rows.shape == (len(data.target), len(data.names))
+    assert data.rows.shape == (CATALOGUE[name]["rows"], CATALOGUE[name]["columns"])
+    np.testing.assert_array_equal(data.rows, bundled(name).rows)
     assert np.isfinite(data.rows).all()
     assert not data.classes or len(data.classes) == len(np.unique(data.target))
     source = open_table(name)
@@ -24,9 +26,11 @@ def test_bundled_data_are_whole(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no bundled data set 'irises'; there are .*iris"):
+    with pytest.raises(
+        ValueError, match=r"no bundled data set 'irises' \(did you mean 'iris'\?\); there are "
+    ):
         bundled("irises")
-    with pytest.raises(FileNotFoundError, match="irises: no such file or folder, nor a bundled data set"):
+    with pytest.raises(FileNotFoundError, match=r"irises: no such file or folder.*did you mean 'iris'"):
         open_table("irises")
 
 

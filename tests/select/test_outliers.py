@@ -11,6 +11,7 @@ from scipy import sparse
 from scipy.stats import betabinom, binom
 from sklearn.ensemble import IsolationForest
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -278,3 +279,11 @@ def test_scores_of_anything_serve() -> None:
     """A forest's scores are no densities, but the guarantee does not need them to be."""
     detector = OutlierDetector(IsolationForest(n_estimators=10), level=0.1).fit(skewed(200, 0))
     assert detector.predict([[1e3, 1e3]]) == -1
+
+
+def test_a_model_that_is_already_fitted_is_not_fitted_again() -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    model = boxloop.GaussianMixture().fit(rows[:50])
+    detector = OutlierDetector(FrozenEstimator(model)).fit(rows[50:])
+    assert detector.estimator_.estimator is model
+    np.testing.assert_array_equal(detector.score_samples(rows), model.score_samples(rows))

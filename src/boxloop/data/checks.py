@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 import numpy as np
 import torch
@@ -106,11 +107,25 @@ def choose_columns(
     extra = [weight] if isinstance(weight, str) else []
     for name in [*(columns or ()), *extra]:
         if name not in names:
-            raise ValueError(f"{_prefix(label)}there is no column {name!r}; there are {', '.join(names)}")
+            near = near_misses(name, names)
+            raise ValueError(
+                f"{_prefix(label)}there is no column {name!r}{near}; there are {', '.join(names)}"
+            )
     if columns is None and "" in names:
         # A row index, as pandas writes it, would otherwise be fitted like a measurement.
         raise ValueError(f"{_prefix(label)}a column has no name; say which columns to use")
     return check_names(columns or [name for name in names if name not in extra], label)
+
+
+def near_misses(name: str, known: Iterable[str]) -> str:
+    """Names that may have been meant, as the end of a message; empty where none is near.
+
+    Example:
+        >>> near_misses("irsi", ["iris", "wine"])
+        " (did you mean 'iris'?)"
+    """
+    near = get_close_matches(name, list(known), n=2)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 def _prefix(label: str) -> str:

@@ -84,3 +84,32 @@ def overlapping_clusters(
     spread[0] = stretch
     turn, _ = torch.linalg.qr(normal((n_columns, n_columns), generator))
     return (centre[label] + spread * normal((n, n_columns), generator)) @ turn, label
+
+
+def planted_outliers(n: int, n_columns: int, n_planted: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """One common factor behind all columns, and rows with one value out of line: rows (n, d), planted (n,).
+
+    The value that is out of line would be ordinary in another row: only together with the rest of its row does it
+    stand out, so that limits on single columns miss it.
+
+    Args:
+        n: rows.
+        n_columns: at least 2.
+        n_planted: how many rows have one value of the opposite sign.
+        generator: random stream.
+
+    Example:
+        >>> from boxloop.numeric import generator
+        >>> planted_outliers(50, 4, 3, generator(0))[1].sum()
+        tensor(3)
+    """
+    factor = normal((n, 1), generator)
+    rows = factor + 0.3 * normal((n, n_columns), generator)
+    chosen = torch.randperm(n, generator=generator)[:n_planted]
+    column = torch.randint(n_columns, (n_planted,), generator=generator)
+    factor[chosen] = factor[chosen].sign() * (1.0 + factor[chosen].abs())
+    rows[chosen] = factor[chosen] + 0.3 * normal((n_planted, n_columns), generator)
+    rows[chosen, column] = -rows[chosen, column]
+    planted = torch.zeros(n, dtype=torch.long)
+    planted[chosen] = 1
+    return rows, planted

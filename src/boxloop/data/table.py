@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from boxloop.data.bundled import LOADERS, bundled
-from boxloop.data.checks import choose_columns
+from boxloop.data.bundled import CATALOGUE, bundled
+from boxloop.data.checks import choose_columns, near_misses
 from boxloop.data.npy import MapReader
 from boxloop.data.open import MEMORY, open_reader
 from boxloop.data.stream import Reader, hold, stream
@@ -49,11 +49,13 @@ def open_table(
 
 def _reader(data: str | PathLike[str]) -> Reader:
     path = Path(data)
-    if not path.exists() and str(data) in LOADERS:
+    if path.exists():
+        return open_reader(path)
+    if str(data) in CATALOGUE:
         found = bundled(str(data))
         return MapReader(found.rows, found.names, str(data))
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{path}: no such file or folder, nor a bundled data set ({', '.join(LOADERS)})"
-        )
-    return open_reader(path)
+    beside = [str(path.with_name(p.name)) for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = near_misses(str(data), [*CATALOGUE, *beside])
+    raise FileNotFoundError(
+        f"{path}: no such file or folder, nor a bundled data set{near}; `boxloop datasets` lists what is bundled"
+    )

@@ -108,12 +108,12 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
                 raise ValueError(f"rows to fit and rows to calibrate are needed, got n_samples={n}")
             order = rng.permutation(n)
             held = min(max(round(self.calibration * n), 1), n - 1)
-            self.estimator_ = ready(self.estimator, {}, number).fit(rows[np.sort(order[held:])])
+            self.estimator_ = ready(self.estimator, {}, number).fit(rows[np.sort(order[held:])], None)
             self.calibration_scores_ = np.sort(log_densities(self.estimator_, rows[order[:held]]))
             self.offset_ = self._calibrated()
             usual = order[:held][:REFERENCE]
         else:
-            self.estimator_ = ready(self.estimator, {}, number).fit(rows)
+            self.estimator_ = ready(self.estimator, {}, number).fit(rows, None)
             self.__dict__.pop("calibration_scores_", None)
             scores = log_densities(self.estimator_, rows)
             self.offset_ = float(np.quantile(scores, self.contamination))
