@@ -42,10 +42,12 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
 
 def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
     """A new estimator with these parameters, and with a seed where it has none."""
-    fresh = clone(estimator).set_params(**{name: clone(value, safe=False) for name, value in params.items()})
+    fresh = clone(estimator)  # scikit-learn's frozen estimators return nothing from set_params: no chaining
+    fresh.set_params(**{name: clone(value, safe=False) for name, value in params.items()})
     found = fresh.get_params(deep=True)
     missing = [n for n, v in found.items() if v is None and n.rpartition("__")[2] == "random_state"]
-    return fresh.set_params(**dict.fromkeys(missing, seed))
+    fresh.set_params(**dict.fromkeys(missing, seed))
+    return fresh
 
 
 def digest(X: Any) -> str:
