@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture, load
-from boxloop.cli.fit import MODELS, STARTS
+from boxloop.cli.fit import STARTS
+from boxloop.cli.names import MODELS
 from boxloop.data import open_source, open_table, write_table
 from boxloop.estimate.start import PARTITIONS
 from cli.calls import NAMES, call, clusters, counts, done, table

@@ -147,15 +147,16 @@ def test_compare_refuses_models_of_different_columns(folder):
 
 
 def test_select_chooses_and_writes_the_model(folder):
-    words = ("select", folder / "train.csv", "-k", "1,2", "--covariance", "full,diag", "--folds", 3, "-q")
+    words = ("select", folder / "train.csv", "-k", "1,2", "--covariance", "full,diag", "--folds", 3)
     assert "Chosen: covariance_type = full, n_components = 1." in call(
         *words, "-o", folder / "chosen.boxloop"
     )
     assert "GaussianMixture" in call("show", folder / "chosen.boxloop")
-    found = json.loads(call(*words, "--json", "--checkpoint", folder / "cells", "--figure", folder / "s.png"))
+    kept = ("--json", "--checkpoint", folder / "cells", "--figure", folder / "s.png")
+    found = json.loads(call(*words, *kept))
     assert (folder / "s.png").read_bytes()[:4] == b"\x89PNG"
     assert found["chosen"] == {"covariance_type": "full", "n_components": 1}
-    assert json.loads(call(*words, "--json", "--checkpoint", folder / "cells")) == found
+    assert json.loads(call(*words, *kept)) == found
 
 
 @pytest.mark.parametrize("numbers", ["", "0", "x", "3-1", "1-y"])

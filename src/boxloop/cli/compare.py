@@ -3,56 +3,101 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from boxloop.cli.options import (
+    data_argument,
+    figure_option,
+    json_option,
+    output_option,
+    threads_option,
+    watch_options,
+    watching,
+    with_examples,
+)
 
-@click.command()
+if TYPE_CHECKING:
+    from boxloop.select.compare import Comparison
+
+
+@with_examples(
+    "boxloop compare a.boxloop b.boxloop held.csv",
+    "boxloop compare a.boxloop b.boxloop wine -o table.csv --figure table.png",
+)
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.argument("data")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The table: .csv or .parquet.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Picture of the table: .png.")
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@data_argument
+@watch_options
+@threads_option
+@output_option("The table: .csv or .parquet.")
+@figure_option
+@json_option
 def command(
-    models: tuple[Path, ...], data: str, output: Path | None, figure: Path | None, as_json: bool
+    models: tuple[Path, ...],
+    data: str,
+    quiet: bool,
+    progress: bool | None,
+    output: Path | None,
+    figure: Path | None,
+    json_to: str | None,
 ) -> None:
     """Models side by side on the same held-out rows.
 
     Give one or more model files, then the DATA. The best is marked only where its lead over every other model exceeds
     two standard errors of their difference on the same rows.
     """
-    import numpy as np
-
-    from boxloop.cli.describe import load_model
-    from boxloop.cli.output import check_output, echo_json
-    from boxloop.data import open_table, write_table
+    from boxloop.cli.describe import fitted_columns, load_model
+    from boxloop.cli.output import check_outputs, check_table, tell
+    from boxloop.cli.watch import watched
+    from boxloop.data import open_table
     from boxloop.report.choice import choice_picture
     from boxloop.select import compare
 
-    for path in (output, figure):
-        if path is not None:
-            check_output(path, data, *models)
+    check_outputs([output, figure, json_to], data, *models)
+    check_table(output)
     fitted = {str(path): load_model(path) for path in models}
-    columns = {tuple(vars(estimator).get("feature_names_in_", ())) for estimator in fitted.values()}
-    if len(columns) > 1:
+    columns = [fitted_columns(estimator) for estimator in fitted.values()]
+    if any(names != columns[0] for names in columns):
         raise ValueError("the models were fitted to different columns, and have no likelihood in common")
-    named = next(iter(columns))
-    result = compare(fitted, open_table(data, columns=list(named) or None))
+    with watched("compare", watching(quiet, progress)):
+        result = compare(fitted, open_table(data, columns=columns[0]))
     if output is not None:
-        table = result.table()
-        write_table(
-            output,
-            {"model": np.array(result.names), **{name: table[name].to_numpy() for name in table.columns}},
-        )
+        _write(result, output)
     if figure is not None:
         marked = [name == result.best for name in result.names]
         behind = [float(value) for value in result.difference]
         figure.write_bytes(choice_picture(result.names, behind, list(result.difference_error), marked))
-    if as_json:
-        lines = [
-            {"model": name, **row}
-            for name, row in zip(result.names, result.table().to_dict("records"), strict=True)
+    records = result.table().to_dict("records")
+    lines = [{"model": name, **row} for name, row in zip(result.names, records, strict=True)]
+    found = {"data": data, "rows": result.n_rows, "best": result.best, "models": lines, "output": output}
+    tell({**found, "figure": figure}, json_to, lambda: _show(result, data), quiet)
+
+
+def _write(result: Comparison, output: Path) -> None:
+    import numpy as np
+
+    from boxloop.data import write_table
+
+    table = result.table()
+    columns = {name: table[name].to_numpy() for name in table.columns}
+    write_table(output, {"model": np.array(result.names), **columns})
+
+
+def _show(result: Comparison, data: str) -> None:
+    from boxloop.cli.output import echo_table
+    from boxloop.report.numbers import number, with_error
+
+    heads = ["model", "held out", "less than the first", "AIC", "BIC"]
+    rows = [
+        [
+            name,
+            with_error(result.log_likelihood[j], result.error[j]),
+            with_error(result.difference[j], result.difference_error[j]) if j else "",
+            number(result.aic[j], 6),
+            number(result.bic[j], 6),
         ]
-        echo_json({"data": data, "rows": result.n_rows, "best": result.best, "models": lines})
-    else:
-        click.echo(str(result))
+        for j, name in enumerate(result.names)
+    ]
+    echo_table(f"log-likelihood of a row of {data}", heads, rows)
+    click.echo(f"On {result.n_rows:g} rows: {result.verdict}.")

@@ -7,17 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from boxloop.cli.names import complete_data
+from boxloop.cli.options import (
+    data_argument,
+    figure_option,
+    json_option,
+    model_argument,
+    output_option,
+    seed_option,
+    threads_option,
+    watch_options,
+    watching,
+    with_examples,
+)
+
 if TYPE_CHECKING:
     from boxloop.criticise import Mega, TestFunction
 
 FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 
 
-@click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("data")
+@with_examples(
+    "boxloop criticise model.boxloop held.csv --train data.csv --figure gaps.png",
+    "boxloop criticise model.boxloop wine --train wine --test second -o gaps.csv",
+)
+@model_argument
+@data_argument
 @click.option(
-    "--train", help="The table that the model was fitted to: its error then counts, and p-values are right."
+    "--train",
+    shell_complete=complete_data,
+    help="The table that the model was fitted to: its error then counts, and p-values are right.",
 )
 @click.option(
     "--test",
@@ -27,17 +46,25 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
     help="Test functions; first to fourth by default.",
 )
 @click.option(
-    "--draws", default=999, show_default=True, help="Draws from the law of the gaps if the model is true."
+    "--draws",
+    default=999,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Draws from the law of the gaps if the model is true.",
 )
 @click.option(
-    "--rate", default=0.05, show_default=True, help="False-discovery rate of the misfits that are named."
+    "--rate",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0),
+    help="False-discovery rate of the misfits that are named.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of directions and draws.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="One line for each moment: .csv or .parquet."
-)
-@click.option("--figure", type=click.Path(path_type=Path), help="Picture of the gaps: .png.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@seed_option
+@watch_options
+@threads_option
+@output_option("One line for each moment: .csv or .parquet.")
+@figure_option
+@json_option
 def command(
     model: Path,
     data: str,
@@ -46,9 +73,11 @@ def command(
     draws: int,
     rate: float,
     seed: int,
+    quiet: bool,
+    progress: bool | None,
     output: Path | None,
     figure: Path | None,
-    as_json: bool,
+    json_to: str | None,
 ) -> None:
     """Where a model fails: moment gaps with errors and p-values, by name.
 
@@ -56,28 +85,28 @@ def command(
     true model is rejected too often unless it was fitted to many more rows than it is judged by. The columns are found
     by the names that the model was fitted to.
     """
-    from boxloop.cli.describe import load_model
-    from boxloop.cli.output import check_output, echo_json
+    from boxloop.cli.describe import fitted_columns, load_model
+    from boxloop.cli.output import check_outputs, check_table, tell
+    from boxloop.cli.watch import watched
     from boxloop.criticise import mega
     from boxloop.data import open_table, write_table
     from boxloop.report.gaps import gap_picture
 
-    for path in (output, figure):
-        if path is not None:
-            check_output(path, data, model)
+    check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
+    check_table(output)
     estimator = load_model(model)
-    named = vars(estimator).get("feature_names_in_")
-    columns = None if named is None else list(named)
+    columns = fitted_columns(estimator)
     rows = open_table(data, columns=columns)
     fitted = None if train is None else (rows if train == data else open_table(train, columns=columns))
     wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
-    result = mega(estimator, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
+    with watched("criticise", watching(quiet, progress)):
+        result = mega(estimator, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
     if output is not None:
         write_table(output, {name: column.to_numpy() for name, column in result.table().items()})
     if figure is not None:
         figure.write_bytes(gap_picture(result))
-    found = _found(result, rate) | {"model": model, "data": data, "output": output, "figure": figure}
-    echo_json(found) if as_json else _show(found)
+    found = {"model": model, "data": data, **_found(result, rate), "output": output, "figure": figure}
+    tell(found, json_to, lambda: _show(found), quiet)
 
 
 def _function(name: str) -> TestFunction:

@@ -27,6 +27,8 @@ def load_model(path: Path) -> LatentEstimator:
     """Read a model file; its tensors are on the CPU, wherever they were fitted."""
     try:
         found = load(path)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{path}: no such model file; `boxloop fit` writes one") from error
     except ModelFileError as error:
         if is_checkpoint(path):
             raise ModelFileError(f"{path}: a checkpoint of a fit, not a model") from error
@@ -35,12 +37,15 @@ def load_model(path: Path) -> LatentEstimator:
     return found.set_params(device="cpu")
 
 
+def fitted_columns(estimator: LatentEstimator) -> list[str] | None:
+    """The columns to look for in a table; None where an estimator was fitted to columns without names."""
+    names = vars(estimator).get("feature_names_in_")
+    return None if names is None else [str(name) for name in names]
+
+
 def column_names(estimator: LatentEstimator) -> list[str]:
     """The columns an estimator was fitted to; ``x0, x1, ...`` where they had no names."""
-    names = vars(estimator).get("feature_names_in_")
-    return (
-        [f"x{j}" for j in range(estimator.n_features_in_)] if names is None else [str(name) for name in names]
-    )
+    return fitted_columns(estimator) or [f"x{j}" for j in range(estimator.n_features_in_)]
 
 
 def facts(estimator: LatentEstimator) -> dict[str, Any]:

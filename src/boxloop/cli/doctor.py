@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
 from importlib import metadata
 
-import click
+from boxloop.cli.options import json_option, with_examples
 
 PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn")
 OPTIONAL = ("pyarrow", "pandas", "polars")
@@ -17,15 +16,15 @@ LABELS = {"memory_gib": "memory (GiB)", "cuda": "CUDA"}
 Facts = dict[str, dict[str, object]]
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def command(as_json: bool) -> None:
+@with_examples("boxloop doctor", "boxloop doctor --json")
+@json_option
+def command(json_to: str | None) -> None:
     """Print versions, devices, threads and memory."""
+    from boxloop.cli.output import check_outputs, tell
+
+    check_outputs([json_to])
     facts: Facts = {"versions": versions(), "compute": compute(), "machine": machine()}
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
-    else:
-        show(facts)
+    tell(facts, json_to, lambda: show(facts))
 
 
 def versions() -> dict[str, object]:
@@ -68,17 +67,11 @@ def memory_gib() -> float | None:
 
 
 def show(facts: Facts) -> None:
-    """Print the facts as one table on standard output, a section for each group."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """Print the facts, a table for each group."""
+    from boxloop.cli.output import echo_facts
 
-    table = Table(show_header=False)
-    for group in facts.values():
-        for name, value in group.items():
-            table.add_row(LABELS.get(name, name), Text(_words(name, value)))
-        table.add_section()
-    Console().print(table)
+    for title, group in facts.items():
+        echo_facts(title, [(LABELS.get(name, name), _words(name, value)) for name, value in group.items()])
 
 
 def _words(name: str, value: object) -> str:

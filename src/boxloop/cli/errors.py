@@ -1,15 +1,4 @@
-"""How a command ends: exit codes, one line for an error, Ctrl-C and SIGTERM.
-
-======  ==================================================================
-code    meaning
-======  ==================================================================
-0       done
-1       an error in the data, the model or a file
-2       wrong usage: an unknown option, a missing argument
-130     interrupted by Ctrl-C
-143     terminated by SIGTERM
-======  ==================================================================
-"""
+"""How a command ends: exit codes, one line for an error, Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -26,6 +15,15 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
+
+EXIT_CODES = {
+    OK: "done",
+    FAILED: "the work failed: an error in the data, the model or a file",
+    USAGE: "the call was wrong: an unknown option or name, a missing argument",
+    INTERRUPTED: "interrupted by Ctrl-C; what was complete is kept",
+    TERMINATED: "terminated by SIGTERM; a checkpoint is kept where one was asked for",
+}
+"""What each exit code means, for the help and the documentation."""
 
 FAULTS = (ValueError, OSError, ImportError)
 """What bad data, a bad model file or a missing extra raises: the user's to mend, so no traceback."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 import click
 
-from boxloop.cli.errors import reported
+from boxloop.cli.errors import EXIT_CODES, reported
 from boxloop.version import __version__
 
 COMMANDS = {
@@ -17,10 +18,13 @@ COMMANDS = {
     "criticise": "Where a model fails: moment gaps with errors and p-values, by name.",
     "compare": "Models side by side on the same held-out rows.",
     "select": "Choose a model by cross-validation.",
+    "outliers": "Rows that a model finds unlikely, and the columns that make them so.",
     "sample": "Draw rows from a model.",
     "show": "Print what a model file holds.",
+    "datasets": "List bundled data, which every command takes by name.",
     "doctor": "Print versions, devices, threads and memory.",
     "replicate": "Run an experiment of the documents: their numbers beside ours.",
+    "completion": "Print the script that makes Tab complete commands and names.",
 }
 """Each command and its line in the help. The command ``name`` is ``command`` in ``boxloop.cli.name``."""
 
@@ -31,6 +35,15 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the help."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one may have been meant."""
+        near = get_close_matches(args[0], COMMANDS, n=2)
+        if args[0] not in COMMANDS and near:
+            ctx.fail(f"No such command {args[0]!r}; did you mean {' or '.join(near)}?")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the file of one command."""
@@ -51,11 +64,15 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _epilog() -> str:
+    """Exit codes and where to begin, below the list of commands."""
+    codes = "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())
+    first = "  boxloop datasets\n  boxloop fit wine --model gaussian-mixture -k 3 -o model.boxloop"
+    return f"\b\nExit codes:\n{codes}\n\n\b\nExamples:\n{first}"
+
+
+@click.group(cls=LazyGroup, epilog=_epilog(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="boxloop")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Fit latent-variable models, and find out whether the fit is any good.
-
-    Exit codes: 0 done, 1 error in data or model, 2 wrong usage, 130 Ctrl-C, 143 terminated.
-    """
+    """Fit latent-variable models, and find out whether the fit is any good."""

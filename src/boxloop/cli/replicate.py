@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import ast
-import json
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-FOLDER = Path(__file__).parent.parent / "replicate"
+from boxloop.cli.names import complete_experiment, experiments
+from boxloop.cli.options import (
+    json_option,
+    seed_option,
+    threads_option,
+    watch_options,
+    watching,
+    with_examples,
+)
 
 
-def experiments() -> dict[str, str]:
-    """Name and first line of every experiment, read without importing it."""
-    found = {}
-    for path in sorted(FOLDER.glob("*.py")):
-        tree = ast.parse(path.read_text())
-        if any(isinstance(node, ast.FunctionDef) and node.name == "experiment" for node in tree.body):
-            found[path.stem.replace("_", "-")] = (ast.get_docstring(tree) or "").splitlines()[0]
-    return found
-
-
-@click.command(short_help="Run an experiment of the documents: their numbers beside ours.")
-@click.argument("names", nargs=-1)
+@with_examples(
+    "boxloop replicate",
+    "boxloop replicate em-mixture --quick -o out",
+    "boxloop replicate em-mixture --quick --json findings.json",
+)
+@click.argument("names", nargs=-1, shell_complete=complete_experiment)
 @click.option("--quick", is_flag=True, help="A small size, seconds instead of minutes.")
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of real data."
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the first repetition.")
+@seed_option
+@watch_options
+@threads_option
 @click.option(
     "-o",
     "--output",
@@ -38,57 +41,75 @@ def experiments() -> dict[str, str]:
     show_default=True,
     help="Folder for tables (JSON, Markdown) and figures.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print findings as JSON.")
+@json_option
 def command(
-    names: tuple[str, ...], quick: bool, data: Path | None, seed: int, output: Path, as_json: bool
+    names: tuple[str, ...],
+    quick: bool,
+    data: Path | None,
+    seed: int,
+    quiet: bool,
+    progress: bool | None,
+    output: Path,
+    json_to: str | None,
 ) -> None:
-    """Run experiments by name; without a name, list them."""
+    """Run an experiment of the documents: their numbers beside ours.
+
+    Without a name, list the experiments.
+    """
+    from boxloop.cli.output import check_outputs, echo_table, tell
+
+    check_outputs([json_to])
     known = experiments()
+    _check_known(names, known)
     if not names:
-        for name, line in known.items():
-            click.echo(f"{name:<16}{line}")
+        heads, rows = ["name", "what it is"], [list(pair) for pair in known.items()]
+        listed = [{"name": name, "what": line} for name, line in known.items()]
+        tell(
+            {"experiments": listed},
+            json_to,
+            lambda: echo_table("Experiments", heads, rows, words=heads),
+            quiet,
+        )
         return
+    found = []
+    for name in names:
+        report = _run(name, quick, data, seed, watching(quiet, progress))
+        written = report.write(output)
+        found.append({"name": name, "title": report.title, "settings": report.settings})
+        found[-1] |= {"findings": [asdict(finding) for finding in report.findings], "written": written}
+        if json_to != "-" and not quiet:
+            _show(report, written)
+    tell({"experiments": found}, json_to, lambda: None)
+
+
+def _check_known(names: tuple[str, ...], known: dict[str, str]) -> None:
     for name in names:
         if name not in known:
-            raise click.UsageError(f"no experiment {name!r}; there are: {', '.join(known)}")
-    for name in names:
-        _run(name, quick, data, seed, output, as_json)
+            from boxloop.data.checks import near_misses
+
+            near = near_misses(name, known)
+            raise click.UsageError(f"no experiment {name!r}{near}; there are: {', '.join(known)}")
 
 
-def _run(name: str, quick: bool, data: Path | None, seed: int, output: Path, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from rich.console import Console
-    from rich.progress import Progress
-
+def _run(name: str, quick: bool, data: Path | None, seed: int, show: bool) -> Any:
+    from boxloop.cli.watch import watched
     from boxloop.replicate.experiment import Options
 
     module = import_module(f"boxloop.replicate.{name.replace('-', '_')}")
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-
-        def tell(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=f"{name}: {what}")
-
-        report: Any = module.experiment(Options(quick, seed, data, tell))
-    if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in report.findings], indent=1))
-    else:
-        _show(report)
-    for path in report.write(output):
-        click.echo(f"wrote {path}", err=True)
+    with watched(name, show) as moved:
+        return module.experiment(
+            Options(quick, seed, data, lambda done, total, what: moved(done, total, f"{name}: {what}"))
+        )
 
 
-def _show(report: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _show(report: Any, written: list[Path]) -> None:
+    from boxloop.cli.output import echo_table
 
-    table = Table(title=report.title, show_lines=True)
-    for heading in ("claim", "document", "ours", "verdict", "why"):
-        table.add_column(heading)
+    heads = ["claim", "document", "ours", "verdict", "why"]
+    rows = []
     for f in report.findings:
         ours = f.ours if f.error is None else f"{f.ours} ± {f.error:.2g}"
-        colour = "red" if f.verdict in ("not reproduced", "target missed") else "green"
-        table.add_row(f.claim, f.paper, ours, f"[{colour}]{f.verdict}[/{colour}]", f.reason)
-    Console().print(table)
+        rows.append([f.claim, f.paper, ours, f.verdict, f.reason])
+    echo_table(report.title, heads, rows, words=heads, lines=True)
+    for path in written:
+        click.echo(f"Written: {path}")

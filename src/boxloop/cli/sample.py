@@ -7,32 +7,45 @@ from pathlib import Path
 
 import click
 
-
-@click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("-n", "--rows", required=True, type=click.IntRange(min=1), help="How many rows.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help=".csv or .parquet; CSV on stdout if omitted."
+from boxloop.cli.options import (
+    json_option,
+    model_argument,
+    output_option,
+    seed_option,
+    threads_option,
+    with_examples,
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
-def command(model: Path, rows: int, output: Path | None, seed: int) -> None:
+
+
+@with_examples(
+    "boxloop sample model.boxloop -n 1000 -o draws.csv",
+    "boxloop sample model.boxloop -n 5 --seed 1",
+)
+@model_argument
+@click.option("-n", "--rows", required=True, type=click.IntRange(min=1), help="How many rows.")
+@seed_option
+@threads_option
+@output_option("The rows: .csv or .parquet; CSV on standard output if omitted.")
+@json_option
+def command(model: Path, rows: int, seed: int, output: Path | None, json_to: str | None) -> None:
     """Draw rows from a model.
 
     The same seed gives the same rows. Those of a mixture come component by component.
     """
     from boxloop.cli.describe import column_names, load_model
-    from boxloop.cli.output import check_output
+    from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.data import write_table, write_text
     from boxloop.estimators.counts import CountMixture
 
-    if output is not None:
-        check_output(output, model)
+    check_outputs([output, json_to], model)
+    check_table(output)
     estimator = load_model(model).set_params(random_state=seed)
     drawn, _ = estimator.sample(rows)
     if isinstance(estimator, CountMixture):
         drawn = drawn.astype("int64")
     columns = dict(zip(column_names(estimator), drawn.T, strict=True))
-    if output is None:
-        write_text(sys.stdout, columns)
-    else:
+    if output is not None:
         write_table(output, columns)
+    found = {"model": model, "rows": rows, "seed": seed, "columns": list(columns), "output": output}
+    values = None if output is not None else columns
+    tell({**found, "values": values}, json_to, lambda: write_text(sys.stdout, columns), output is not None)

@@ -6,7 +6,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from boxloop.cli.options import (
+    data_argument,
+    json_option,
+    model_argument,
+    output_option,
+    threads_option,
+    watch_options,
+    watching,
+    with_examples,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,35 +24,44 @@ if TYPE_CHECKING:
     from boxloop.estimators.base import Array, LatentEstimator
 
 
-@click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.argument("data")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="One line for each row: .csv or .parquet."
+@with_examples(
+    "boxloop score model.boxloop wine",
+    "boxloop score model.boxloop new.parquet -o scores.csv",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def command(model: Path, data: str, output: Path | None, as_json: bool) -> None:
+@model_argument
+@data_argument
+@watch_options
+@threads_option
+@output_option("One line for each row: .csv or .parquet.")
+@json_option
+def command(
+    model: Path, data: str, quiet: bool, progress: bool | None, output: Path | None, json_to: str | None
+) -> None:
     """Log-density of each row, with its component or its factors.
 
     The columns of DATA are found by the names that the model was fitted to; others are left alone. With -o each
     row gets its log-density and, from a mixture, its most probable component with that probability; from a factor
     model, each factor with its standard deviation.
     """
-    from boxloop.cli.describe import load_model
-    from boxloop.cli.output import check_output, echo_json
+    from boxloop.cli.describe import fitted_columns, load_model
+    from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.tally import Tally, tiles
+    from boxloop.cli.watch import watched
     from boxloop.data import open_table, table_writer
 
-    if output is not None:
-        check_output(output, data, model)
+    check_outputs([output, json_to], data, model)
+    check_table(output)
     estimator = load_model(model)
-    named = vars(estimator).get("feature_names_in_")
-    source = open_table(data, columns=None if named is None else list(named))
+    source = open_table(data, columns=fitted_columns(estimator))
     tally = Tally()
-    with nullcontext() if output is None else table_writer(output) as write:
+    with (
+        nullcontext() if output is None else table_writer(output) as write,
+        watched("rows", watching(quiet, progress)) as moved,
+    ):
         for tile, _ in tiles(source):
             density = estimator.score_samples(tile)
             tally = tally.add(density)
+            moved(tally.rows, source.n_rows, "rows")
             if write is not None:
                 write({"log_density": density, **latent(estimator, tile)})
     found = {
@@ -55,10 +73,7 @@ def command(model: Path, data: str, output: Path | None, as_json: bool) -> None:
         "least_likely": [{"row": row, "log_density": value} for value, row in tally.lowest],
         "output": output,
     }
-    if as_json:
-        echo_json(found)
-    else:
-        show(found)
+    tell(found, json_to, lambda: show(found), quiet)
 
 
 def latent(estimator: LatentEstimator, rows: ArraySource) -> dict[str, np.ndarray]:

@@ -7,13 +7,35 @@ from typing import Any
 
 import click
 
-from boxloop.cli.fit import MODELS
+from boxloop.cli.names import MODELS
+from boxloop.cli.options import (
+    column_options,
+    compute_options,
+    data_argument,
+    figure_option,
+    json_option,
+    kind_choice,
+    output_option,
+    seed_option,
+    threads_option,
+    watch_options,
+    watching,
+    with_examples,
+)
 
 
-@click.command()
-@click.argument("data")
+@with_examples(
+    "boxloop select wine -k 1-4 --covariance full,diag -o chosen.boxloop",
+    "boxloop select data.csv --model factor-analysis -k 1-8 --criterion bic --json",
+)
+@data_argument
 @click.option(
-    "--model", default="gaussian-mixture", show_default=True, type=click.Choice(list(MODELS)), metavar="NAME"
+    "--model",
+    default="gaussian-mixture",
+    show_default=True,
+    type=kind_choice,
+    metavar="NAME",
+    help=", ".join(MODELS) + ".",
 )
 @click.option("-k", "--components", default="1-6", show_default=True, help="Numbers to try: 1-6 or 2,4,8.")
 @click.option("--covariance", default=None, help="Shapes to try, for Gaussian mixtures: full,diag,...")
@@ -32,67 +54,65 @@ from boxloop.cli.fit import MODELS
     default="log_likelihood",
     show_default=True,
     type=click.Choice(["log_likelihood", "aic", "bic"]),
+    help="Of held-out rows, or of all rows with a price for parameters.",
 )
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")
-@click.option("--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated.")
+@column_options
+@seed_option
+@compute_options
+@threads_option
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Folder that keeps finished fits; continued from."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The chosen model, fitted to all rows.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Picture of the candidates: .png.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@watch_options
+@output_option("The chosen model, fitted to all rows.")
+@figure_option
+@json_option
 def command(
     data: str,
     model: str,
     components: str,
     covariance: str | None,
-    folds: int,
-    rule: str,
-    criterion: str,
-    jobs: int,
-    seed: int,
+    columns: list[str] | None,
     drop: tuple[str, ...],
-    checkpoint: Path | None,
+    seed: int,
+    device: str | None,
+    dtype: str | None,
+    quiet: bool,
+    progress: bool | None,
     output: Path | None,
     figure: Path | None,
-    quiet: bool,
-    as_json: bool,
+    json_to: str | None,
+    **how: Any,
 ) -> None:
     """Choose a model by cross-validation.
 
     Every candidate is judged by the log-likelihood of rows that it was not fitted to, with the standard error of its
     distance from the best on the same rows.
     """
-    import boxloop.estimators as room
-    from boxloop.cli.output import check_output, echo_json
+    from boxloop.cli.making import make_estimator, rows_with_names
+    from boxloop.cli.output import check_outputs, tell
+    from boxloop.data import open_table
     from boxloop.select import Select
 
-    for path in (output, figure):
-        if path is not None:
-            check_output(path, data)
-    rows = _rows(data, drop)
+    check_outputs([output, figure, json_to], data)
     grid: dict[str, list[Any]] = {"n_components": numbers(components)}
     if covariance is not None:
         grid["covariance_type"] = covariance.split(",")
-    estimator = getattr(room, MODELS[model])(random_state=seed)
-    search = Select(
-        estimator,
-        grid,
-        cv=folds,
-        rule=rule,
-        criterion=criterion,
-        n_jobs=jobs,
-        random_state=seed,
-        verbose=not quiet and not as_json,
-        checkpoint=checkpoint,
-    ).fit(rows)
+    estimator = make_estimator(model, {"random_state": seed, "device": device, "dtype": dtype})
+    rows = rows_with_names(open_table(data, columns=columns, drop=drop))
+    how = {
+        "cv": how["folds"],
+        "n_jobs": how["jobs"],
+        **{k: how[k] for k in ("rule", "criterion", "checkpoint")},
+    }
+    search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how).fit(rows)
     if output is not None:
         search.best_estimator_.save(output)
     if figure is not None:
         figure.write_bytes(_picture(search))
-    echo_json(_found(search, data, output)) if as_json else _show(search, data, output)
+    found = {**_found(search, data), "output": output, "figure": figure}
+    tell(found, json_to, lambda: _show(search, data, output), quiet)
 
 
 def _picture(search: Any) -> bytes:
@@ -103,11 +123,11 @@ def _picture(search: Any) -> bytes:
     return choice_picture([str(name) for name in table.index], *parts)
 
 
-def _found(search: Any, data: str, output: Path | None) -> dict[str, Any]:
+def _found(search: Any, data: str) -> dict[str, Any]:
     table = search.table()
     rows = zip(table.index, table.to_dict("records"), strict=True)
     lines = [{"candidate": str(name), **row} for name, row in rows]
-    return {"data": data, "chosen": search.best_params_, "candidates": lines, "output": output}
+    return {"data": data, "chosen": search.best_params_, "candidates": lines}
 
 
 def numbers(text: str) -> list[int]:
@@ -126,18 +146,6 @@ def numbers(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise click.UsageError(f"no number of components in {text!r}")
     return found
-
-
-def _rows(data: str, drop: tuple[str, ...]) -> Any:
-    """The table as a frame with names: cross-validation takes rows in and out."""
-    import torch
-
-    from boxloop.data import open_table
-    from boxloop.data.frames import make_frame
-
-    source = open_table(data, drop=drop)
-    values = torch.cat([rows for rows, _ in source.chunks()])
-    return make_frame({name: values[:, j].tolist() for j, name in enumerate(source.names)})
 
 
 def _show(search: Any, data: str, output: Path | None) -> None:
@@ -163,4 +171,4 @@ def _show(search: Any, data: str, output: Path | None) -> None:
     chosen = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
     click.echo(f"Chosen: {chosen}.")
     if output is not None:
-        click.echo(f"Written to {output}.")
+        click.echo(f"Written: {output}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
+from boxloop.cli.options import json_option, model_argument, with_examples
 
 if TYPE_CHECKING:
     from boxloop.estimators.base import LatentEstimator
@@ -14,23 +14,25 @@ if TYPE_CHECKING:
 MOST_NAMES = 16
 
 
-@click.command()
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def command(model: Path, as_json: bool) -> None:
+@with_examples("boxloop show model.boxloop", "boxloop show model.boxloop --json")
+@model_argument
+@json_option
+def command(model: Path, json_to: str | None) -> None:
     """Print what a model file holds."""
     from boxloop.cli.describe import column_names, facts, load_model, parameters, readable
-    from boxloop.cli.output import echo_facts, echo_json, echo_table
+    from boxloop.cli.output import check_outputs, echo_facts, echo_table, tell
 
+    check_outputs([json_to], model)
     estimator = load_model(model)
     kind, names = type(estimator).__name__, column_names(estimator)
-    if as_json:
-        options = estimator.get_params(deep=False)
-        held = {"model": model, "estimator": kind, "options": options, "columns": names}
-        echo_json({**held, **facts(estimator), **parameters(estimator)})
-        return
-    echo_facts(f"{model}: {kind}", lines(estimator, names))
-    echo_table(*readable(estimator))
+    options = estimator.get_params(deep=False)
+    held = {"model": model, "estimator": kind, "options": options, "columns": names}
+
+    def show() -> None:
+        echo_facts(f"{model}: {kind}", lines(estimator, names))
+        echo_table(*readable(estimator))
+
+    tell({**held, **facts(estimator), **parameters(estimator)}, json_to, show)
 
 
 def lines(estimator: LatentEstimator, names: list[str]) -> list[tuple[str, str]]:

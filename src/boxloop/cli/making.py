@@ -1,0 +1,51 @@
+"""Estimators and rows as a command line asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from boxloop.cli.names import MODELS
+
+if TYPE_CHECKING:
+    from boxloop.estimators.base import LatentEstimator
+    from boxloop.types import Source
+
+FLAGS = {
+    "n_components": "--components",
+    "covariance_type": "--covariance",
+    "init_params": "--init",
+    "random_state": "--seed",
+}
+"""Options whose name is not that of the estimator's parameter."""
+
+
+def make_estimator(model: str, given: Mapping[str, Any]) -> LatentEstimator:
+    """The estimator with the options that were given, None being none; one that it does not have is wrong usage."""
+    from boxloop.estimators.files import ESTIMATORS
+
+    kind = ESTIMATORS[MODELS[model]]
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        if name not in kind().get_params():
+            raise click.UsageError(f"{model} has no option {flag(name)}")
+    if "batch_size" in given and given.get("method", "em") == "em":
+        raise click.UsageError("--batch-size needs --method online or --method gradient")
+    return kind(**given)
+
+
+def rows_with_names(source: Source) -> Any:
+    """A table as a frame, for work that takes rows in and out."""
+    import torch
+
+    from boxloop.data.frames import make_frame
+
+    values: Any = torch.cat([rows for rows, _ in source.chunks()]).numpy()
+    return make_frame({name: values[:, j] for j, name in enumerate(source.names)})
+
+
+def flag(name: str) -> str:
+    """The option that sets a parameter of an estimator."""
+    return FLAGS.get(name, f"--{name.replace('_', '-')}")

@@ -1,0 +1,127 @@
+"""Options that several commands have: one spelling, one meaning, one line of help."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from boxloop.cli.names import MODELS, complete_data
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Command(click.Command):
+    """A command whose ``--json`` takes the next word only where that is ``-`` or the name of a JSON file.
+
+    So ``boxloop show --json model.boxloop`` prints the model, and never writes over it.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Spell out a ``--json`` that stands alone."""
+        following = [*args[1:], ""]
+        spelled = [
+            "--json=-" if word == "--json" and not _is_json_place(after) else word
+            for word, after in zip(args, following)
+        ]
+        return super().parse_args(ctx, spelled)
+
+
+def with_examples(*examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a command whose help ends with examples."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    return click.command(cls=Command, epilog=f"\b\nExamples:\n{lines}")
+
+
+def _is_json_place(text: str) -> bool:
+    return text == "-" or text.lower().endswith(".json")
+
+
+def _json_place(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _is_json_place(value):
+        raise click.BadParameter(f"{value}: give a name that ends in .json, or - for standard output")
+    return value
+
+
+def _split(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
+    """Names between commas; one that holds a comma itself stands in double quotes, as in CSV."""
+    return None if value is None else next(csv.reader([value], skipinitialspace=True), [])
+
+
+def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
+    if value is not None and not ctx.resilient_parsing:
+        import torch
+
+        torch.set_num_threads(value)
+
+
+def output_option(what: str, **more: Any) -> Decorator:
+    """``-o``: where the result of the work goes."""
+    return click.option("-o", "--output", type=click.Path(path_type=Path), help=what, **more)
+
+
+def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``-q`` and ``--progress``, which :func:`watching` reads."""
+    quiet = click.option("-q", "--quiet", is_flag=True, help="No progress and no tables; --json still tells.")
+    progress = click.option(
+        "--progress/--no-progress",
+        default=None,
+        help="Progress on standard error; by default where that is a terminal.",
+    )
+    return progress(quiet(function))
+
+
+def watching(quiet: bool, progress: bool | None) -> bool:
+    """Whether to show progress."""
+    return not quiet and (sys.stderr.isatty() if progress is None else progress)
+
+
+def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--columns`` and ``--drop``: which columns of the data are used."""
+    columns = click.option(
+        "--columns", metavar="A,B,...", callback=_split, help="Columns to use; all if omitted."
+    )
+    drop = click.option(
+        "--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated."
+    )
+    return columns(drop(function))
+
+
+def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--device`` and ``--dtype``: where and how precisely a fit computes."""
+    device = click.option("--device", help="cpu, cuda, cuda:1 or auto.")
+    dtype = click.option(
+        "--dtype", type=click.Choice(["float64", "float32"]), help="Precision of passes over the rows."
+    )
+    return device(dtype(function))
+
+
+data_argument = click.argument("data", shell_complete=complete_data)
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+json_option = click.option(
+    "--json",
+    "json_to",
+    metavar="[FILE.json|-]",
+    callback=_json_place,
+    help="The findings as JSON: alone or with -, on standard output instead of tables; else in a file.",
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
+)
+figure_option = click.option(
+    "--figure", type=click.Path(path_type=Path), help="Picture of the findings: .png."
+)
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    callback=_use_threads,
+    expose_value=False,
+    help="Threads of linear algebra; all cores if omitted.",
+)
+components_help = "Components or factors; 1, or all factors, if omitted."
+covariance_choice = click.Choice(["full", "tied", "diag", "spherical"])
+kind_choice = click.Choice(list(MODELS))
