@@ -30,6 +30,8 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A")
 WORDS = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FALSE": 0.0}
 VALUES = WORDS | dict.fromkeys(MISSING, math.nan)
 BLOCK_BYTES = 1 << 23
+LOOK_ROWS = 5000
+"""Rows that tell text from numbers."""
 ARROW_PLACE = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
 
 
@@ -67,6 +69,19 @@ class CsvReader:
     def n_rows(self) -> int:
         """Number of rows, counted once."""
         return sum(batch.shape[0] for batch in self.batches((), 1 << 16))
+
+    @cached_property
+    def aside(self) -> dict[str, str]:
+        """The columns that hold text in the first rows."""
+        lines = records(self.path)
+        next(lines, None)
+        columns = list(zip(*islice(lines, LOOK_ROWS), strict=False))
+        found = {}
+        for name, cells in zip(self.names, columns, strict=False):
+            words = {cell for cell in cells if number(cell) is None}
+            if words:
+                found[name] = f"text, {len(words)} different in the first {len(cells)} rows"
+        return found
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield blocks of rows as float64."""

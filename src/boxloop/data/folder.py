@@ -38,6 +38,11 @@ class FolderReader:
         """Number of rows of all files."""
         return sum(reader.n_rows for reader in self.readers)
 
+    @property
+    def aside(self) -> dict[str, str]:
+        """The columns that hold no numbers in one of the files."""
+        return {name: what for reader in self.readers for name, what in reader.aside.items()}
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield the batches of each file in turn."""
         for reader in self.readers:

@@ -40,6 +40,11 @@ class MapReader:
         """Number of rows."""
         return int(self.array.shape[0])
 
+    @property
+    def aside(self) -> dict[str, str]:
+        """None: an array is all numbers."""
+        return {}
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield slices converted to float64."""
         for start in range(0, self.n_rows, rows):
@@ -79,6 +84,11 @@ class NpyReader:
         array = open_map(self.path)
         check_array(array.dtype, array.shape, self.label)
         return int(array.shape[0]), int(array.shape[1])
+
+    @property
+    def aside(self) -> dict[str, str]:
+        """None: an array is all numbers."""
+        return {}
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield slices converted to float64."""

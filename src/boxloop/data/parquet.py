@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from boxloop.data.arrow import batch_tensor, naming
+from boxloop.data.arrow import batch_tensor, is_numeric, naming
 from boxloop.data.checks import check_names
 
 BUFFER_BYTES = 1 << 16
@@ -48,6 +48,13 @@ class ParquetReader:
             index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
             names = [name for name in file.schema_arrow.names if name not in index]
             return check_names(names, self.label), int(file.metadata.num_rows)
+
+    @cached_property
+    def aside(self) -> dict[str, str]:
+        """The columns that hold no numbers, by their types."""
+        with open_parquet(self.path) as file:
+            fields = [field for field in file.schema_arrow if field.name in self.names]
+        return {field.name: str(field.type) for field in fields if not is_numeric(field.type)}
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield record batches as float64."""

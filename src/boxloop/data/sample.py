@@ -31,7 +31,8 @@ class Reservoir:
         self.generator = generator
         self._room = min(n_rows, size + int(10 * size**0.5))  # ten deviations: cut short by chance never
         self._rows = self._weight = torch.empty(0)
-        self._filled = 0
+        self._places = torch.empty(self._room, dtype=torch.int64)
+        self._passed = self._filled = 0
 
     @property
     def rows(self) -> Tensor:
@@ -44,6 +45,11 @@ class Reservoir:
         return self._weight[: self._filled]
 
     @property
+    def places(self) -> Tensor:
+        """Which rows they are, counted from 0, (m,)."""
+        return self._places[: self._filled]
+
+    @property
     def whole(self) -> bool:
         """Whether every row is kept."""
         return self.chance >= 1.0
@@ -54,14 +60,16 @@ class Reservoir:
             self._rows = torch.empty(self._room, rows.shape[1], dtype=torch.float64, device=rows.device)
             self._weight = weight.new_empty(self._room)
         dense = rows.to_dense() if rows.layout != torch.strided else rows
+        places = torch.arange(self._passed, self._passed + len(weight))
+        self._passed += len(weight)
         if not self.whole:
-            keep = (
-                torch.rand(len(weight), generator=self.generator, device=self.generator.device) < self.chance
-            )
-            dense, weight = dense[keep.to(dense.device)], weight[keep.to(weight.device)]
+            drawn = torch.rand(len(weight), generator=self.generator, device=self.generator.device)
+            keep = (drawn < self.chance).cpu()
+            dense, weight, places = dense[keep.to(dense.device)], weight[keep.to(weight.device)], places[keep]
         stop = min(self._filled + len(weight), self._room)
         self._rows[self._filled : stop] = dense[: stop - self._filled]
         self._weight[self._filled : stop] = weight[: stop - self._filled]
+        self._places[self._filled : stop] = places[: stop - self._filled]
         self._filled = stop
 
 

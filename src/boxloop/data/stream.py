@@ -38,6 +38,11 @@ class Reader(Protocol):
         """Number of rows."""
         ...
 
+    @property
+    def aside(self) -> dict[str, str]:
+        """The columns that hold no numbers, and what they hold instead."""
+        ...
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield the columns ``names`` in row order, as float64, NaN where missing, at most ``rows`` at once."""
         ...

@@ -38,7 +38,7 @@ def open_table(
         >>> open_table("iris", drop=["sepal length (cm)", "sepal width (cm)"]).names
         ('petal length (cm)', 'petal width (cm)')
     """
-    reader = _reader(data)
+    reader = open_reader_of(data)
     choose_columns(reader.names, drop, weight, reader.label)
     left = tuple(name for name in reader.names if name not in drop)
     names = choose_columns(left, columns, weight, reader.label)
@@ -47,7 +47,8 @@ def open_table(
     return hold(stream(reader, weight, names), MEMORY)
 
 
-def _reader(data: str | PathLike[str]) -> Reader:
+def open_reader_of(data: str | PathLike[str]) -> Reader:
+    """The reader of a path or of a bundled data set; a path that exists comes first."""
     path = Path(data)
     if path.exists():
         return open_reader(path)

@@ -1,0 +1,281 @@
+"""From a table to findings: try candidates, choose one, criticise it on rows that nothing else has seen.
+
+Rows are split in two. Candidates are compared by cross-validation on the first part; the simplest that is not told from
+the best is fitted to all of it. The second part, which took no part in the choice, judges it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.model_selection import KFold, ShuffleSplit
+
+from boxloop.criticise import Mega, as_model, mega
+from boxloop.criticise.functions import First, Power, Second
+from boxloop.criticise.sampling import sample_rows
+from boxloop.data import open_source
+from boxloop.numeric import generator
+from boxloop.report.candidates import Candidate, candidates
+from boxloop.report.columns import Array
+from boxloop.report.read import Table
+from boxloop.run import Progress
+from boxloop.select import penalised_path
+from boxloop.select.cells import Cell, Fold
+from boxloop.select.grid import Cells, fill
+from boxloop.select.path import Path
+from boxloop.select.rule import one_standard_error
+from boxloop.select.scores import information, log_densities, mean_error, paired
+
+Tell = Callable[[str, float], None]
+
+HELD, MOST_HELD, FEWEST = 0.2, 10_000, 20
+"""Share of the rows that judge, most of them, and fewest rows of a table that can be reported on."""
+MANY, VERY_MANY = 2_000, 20_000
+"""Rows from which three folds do in place of five, and one in place of three."""
+KNOWN, CHEAP = 2_000, 300
+"""Most parameters whose error is worked out for the chosen model, and for the others that are criticised."""
+DRAWS = 499
+ALIKE = 10.0
+"""Columns whose spreads differ by no more than this may be treated alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """How one candidate did.
+
+    Args:
+        candidate: what was tried.
+        density: log-density of each row under the fits that did not see it; empty where a fit failed.
+        n_parameters: of the model.
+        aic: Akaike's criterion of the fit to all rows.
+        bic: the Bayesian one.
+        troubles: what the fits warned of.
+        failure: why there is no result.
+    """
+
+    candidate: Candidate
+    density: Array
+    n_parameters: float
+    aic: float
+    bic: float
+    troubles: tuple[str, ...]
+    failure: str
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """Mean held-out log-likelihood of a row and its standard error."""
+        return mean_error(self.density) if len(self.density) else (float("nan"), float("nan"))
+
+
+@dataclass(frozen=True, eq=False)
+class Finalist:
+    """A candidate fitted to all rows of the first part and judged on the second.
+
+    Args:
+        trial: how it did before.
+        estimator: fitted.
+        criticism: its moment gaps on the rows that judge.
+        score: mean log-likelihood of these rows and its standard error.
+    """
+
+    trial: Trial
+    estimator: Any
+    criticism: Mega
+    score: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """All that a report says.
+
+    Args:
+        table: the rows.
+        seed: of every random choice.
+        first: places of the rows that candidates were fitted to and chosen by.
+        second: places of the rows that judge.
+        folds: how often the first part was split.
+        trials: every candidate, in order.
+        best: place of the candidate with the highest held-out log-likelihood.
+        chosen: place of the one taken.
+        behind: how far each candidate is behind the best, with the error of that paired difference, (trials, 2).
+        finalists: the chosen one first, then the best of every other family.
+        path: which finalist a moment penalty of each weight would choose.
+    """
+
+    table: Table
+    seed: int
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    folds: int
+    trials: tuple[Trial, ...]
+    best: int
+    chosen: int
+    behind: Array
+    finalists: tuple[Finalist, ...]
+    path: Path
+
+    @property
+    def model(self) -> Finalist:
+        """The model taken."""
+        return self.finalists[0]
+
+    def density(self, rows: Array) -> Array:
+        """Log-density of rows under it."""
+        return log_densities(self.model.estimator, _named(rows, self.table.names))
+
+    def drawn(self, n: int) -> Array:
+        """Rows drawn from it, the same every time."""
+        model = as_model(self.model.estimator)
+        return sample_rows(model, n, generator(self.seed)).numpy()
+
+
+def examine(
+    table: Table, seed: int = 0, jobs: int | None = None, tell: Tell = lambda what, share: None
+) -> Findings:
+    """Try, choose and criticise models of a table.
+
+    Args:
+        table: rows.
+        seed: of splits and fits: the same seed gives the same findings.
+        jobs: fits at the same time.
+        tell: told what is being done, and which share of the whole is done.
+
+    Raises:
+        ValueError: too few rows, or no candidate that can be fitted.
+
+    Example:
+        >>> from boxloop.report.read import read_table
+        >>> found = examine(read_table("iris"))
+        >>> found.model.trial.candidate.family
+        'Gaussian mixture, shared covariance'
+    """
+    n, d = table.rows.shape
+    if n < FEWEST:
+        raise ValueError(
+            f"{table.label}: {n} rows with a value are too few to judge a model by; {FEWEST} are needed"
+        )
+    order = np.random.default_rng(seed).permutation(n)
+    held = min(max(round(HELD * n), FEWEST // 4), MOST_HELD)
+    second, first = np.sort(order[:held]), np.sort(order[held:])
+    rows = table.rows[first]
+    folds = _folds(rows, seed)
+    spread = np.nanstd(rows, axis=0)
+    alike = bool(spread.max() <= ALIKE * spread.min())
+    seen = min(len(fold.train) for fold in folds if fold.train is not None)
+    offered = candidates(table.kind, seen, d, seed, alike=alike)
+    trials = _tried(offered, rows, folds, jobs, tell)
+    best, behind = _behind(trials)
+    counts = [trial.n_parameters for trial in trials]
+    chosen = one_standard_error(behind[:, 0], behind[:, 1], counts)
+    finalists = []
+    places = _finalists(trials, chosen)
+    for i, place in enumerate(places):
+        tell(f"criticising {trials[place].candidate.name}", 0.7 + 0.3 * i / len(places))
+        finalists.append(_judged(trials[place], rows, table.rows[second], table.names, seed, first=i == 0))
+    path = _path(finalists, _named(table.rows[second], table.names), seed)
+    return Findings(
+        table, seed, first, second, len(folds), trials, best, chosen, behind, tuple(finalists), path
+    )
+
+
+def _folds(rows: Array, seed: int) -> list[Fold]:
+    if len(rows) >= VERY_MANY:
+        split: Any = ShuffleSplit(1, test_size=0.25, random_state=seed)
+    else:
+        split = KFold(3 if len(rows) >= MANY else 5, shuffle=True, random_state=seed)
+    return [Fold(train, test) for train, test in split.split(rows)]
+
+
+def _tried(
+    offered: Sequence[Candidate], rows: Array, folds: Sequence[Fold], jobs: int | None, tell: Tell
+) -> tuple[Trial, ...]:
+    parts = [*folds, Fold()]
+    total = len(offered) * len(parts)
+
+    def observe(progress: Progress[Cells]) -> None:
+        if not progress.stopped:
+            tell(f"fitting {len(offered)} candidates", 0.7 * len(progress.state) / total)
+
+    estimators = [candidate.estimator for candidate in offered]
+    cells = fill(estimators, rows, parts, None, n_jobs=jobs, store=None, observers=[observe])
+    return tuple(
+        _trial(candidate, [cells[i, f] for f in range(len(parts))], folds)
+        for i, candidate in enumerate(offered)
+    )
+
+
+def _trial(candidate: Candidate, cells: Sequence[Cell], folds: Sequence[Fold]) -> Trial:
+    failure = next((cell.failure for cell in cells if cell.failure), "")
+    whole = cells[-1]
+    troubles = tuple(dict.fromkeys(said for cell in cells for said in cell.warnings))
+    if failure:
+        return Trial(candidate, np.empty(0), whole.n_parameters, np.nan, np.nan, troubles, failure)
+    order = np.argsort(np.concatenate([fold.test for fold in folds if fold.test is not None]))
+    density = np.concatenate([cell.log_density for cell in cells[:-1]])[order]
+    aic, bic = information(whole.log_density, whole.n_parameters)
+    return Trial(candidate, density, whole.n_parameters, aic, bic, troubles, "")
+
+
+def _behind(trials: Sequence[Trial]) -> tuple[int, Array]:
+    scores = np.array([trial.score[0] for trial in trials])
+    scores = np.where(np.isfinite(scores), scores, -np.inf)
+    if not np.isfinite(scores).any():
+        raise ValueError(f"no candidate could be fitted; the first: {trials[0].failure or 'density zero'}")
+    best = int(scores.argmax())
+    found = np.full((len(trials), 2), np.nan)
+    fine = np.flatnonzero(np.isfinite(scores))
+    gap, error = paired([trials[j].density for j in fine], int(np.flatnonzero(fine == best)[0]))
+    found[fine] = np.column_stack([gap, error])
+    return best, found
+
+
+def _finalists(trials: Sequence[Trial], chosen: int) -> list[int]:
+    """The chosen candidate, then the best of every other family, by falling score."""
+    best: dict[str, int] = {}
+    for place, trial in enumerate(trials):
+        family, score = trial.candidate.family, trial.score[0]
+        if np.isfinite(score) and (family not in best or score > trials[best[family]].score[0]):
+            best[family] = place
+    best.pop(trials[chosen].candidate.family)
+    return [chosen, *sorted(best.values(), key=lambda place: -trials[place].score[0])]
+
+
+def _judged(
+    trial: Trial, rows: Array, held: Array, names: Sequence[str], seed: int, *, first: bool
+) -> Finalist:
+    estimator = clone(trial.candidate.estimator)
+    functions = [First(), Second(), Power(3), Power(4)]
+    train = rows if trial.n_parameters <= (KNOWN if first else CHEAP) else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the trials have told them
+        estimator.fit(_named(rows, names))
+        try:
+            found = mega(
+                estimator,
+                _named(held, names),
+                functions=functions,
+                train=train,
+                draws=DRAWS,
+                random_state=seed,
+            )
+        except np.linalg.LinAlgError:
+            found = mega(estimator, _named(held, names), functions=functions, draws=DRAWS, random_state=seed)
+    return Finalist(trial, estimator, found, mean_error(log_densities(estimator, _named(held, names))))
+
+
+def _named(rows: Array, names: Sequence[str]) -> Any:
+    return open_source(rows, columns=list(names))
+
+
+def _path(finalists: Sequence[Finalist], held: Any, seed: int) -> Path:
+    """Eq. 17 of document 000 over the finalists, on the rows that judge."""
+    density = np.column_stack([log_densities(f.estimator, held) for f in finalists])
+    penalty = [f.criticism["first"].norm() + f.criticism["second"].norm() ** 0.5 for f in finalists]
+    names = [f.trial.candidate.name for f in finalists]
+    return penalised_path(density, penalty, names, random_state=seed)

@@ -1,0 +1,112 @@
+"""A table as a report needs it: some of its rows in memory, its columns described, its content fingerprinted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxloop.data import kept_rows, open_table
+from boxloop.data.table import open_reader_of
+from boxloop.numeric import generator
+from boxloop.report.columns import Array, Column, describe, kind_of
+
+MOST_ROWS = 50_000
+"""Rows that a report works with; of more, so many are drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows and what they are.
+
+    Args:
+        label: the file or the bundled data set.
+        columns: all columns, described.
+        kind: of the values that are used: measurements, counts, or yes and no.
+        rows: (n, d) of the columns used, NaN where missing.
+        places: which rows of the file they are, counted from 0, (n,).
+        n_rows: of the file.
+        digest: SHA-256 of its content.
+    """
+
+    label: str
+    columns: tuple[Column, ...]
+    kind: str
+    rows: Array
+    places: NDArray[np.int64]
+    n_rows: int
+    digest: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns used."""
+        return tuple(column.name for column in self.columns if column.used)
+
+
+def read_table(
+    data: str,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    rows: int = MOST_ROWS,
+    seed: int = 0,
+) -> Table:
+    """Read a table, or about so many rows of it, drawn with equal chance.
+
+    Args:
+        data: a path or the name of a bundled data set.
+        columns: the columns to look at; all when omitted.
+        drop: columns to leave out.
+        rows: most rows to keep.
+        seed: of the draw.
+
+    Raises:
+        ValueError: a table that cannot be read, or in which no column can be used.
+
+    Example:
+        >>> table = read_table("iris")
+        >>> table.rows.shape, table.kind
+        ((150, 4), 'measurements')
+    """
+    reader = open_reader_of(data)
+    wanted = [name for name in (columns or reader.names) if name not in drop]
+    words = {name: what for name, what in reader.aside.items() if name in wanted}
+    numbers = [name for name in wanted if name not in words]
+    if not numbers:
+        raise ValueError(f"{reader.label}: no column holds numbers")
+    source = open_table(data, columns=numbers)
+    kept = kept_rows(source, rows, generator(seed))
+    found = describe(wanted, kept.rows.numpy(), words)
+    used = [column.used for column in found if column.name in numbers]
+    if not any(used):
+        reasons = "; ".join(f"{column.name}: {column.aside}" for column in found)
+        raise ValueError(f"{reader.label}: no column can be used ({reasons})")
+    values = kept.rows.numpy()[:, used]
+    present = ~np.isnan(values).all(1)
+    return Table(
+        reader.label,
+        found,
+        kind_of(values),
+        np.ascontiguousarray(values[present]),
+        kept.places.numpy()[present],
+        source.n_rows,
+        fingerprint(data, values),
+    )
+
+
+def fingerprint(data: str, rows: Array) -> str:
+    """SHA-256 of the bytes of a file, or of all files of a folder; of the values where there is no file."""
+    path = Path(data)
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    whole = hashlib.sha256()
+    if path.is_dir():
+        for part in sorted(p for p in path.rglob("*") if p.is_file()):
+            whole.update(fingerprint(str(part), rows).encode())
+    else:
+        whole.update(np.ascontiguousarray(rows).tobytes())
+    return whole.hexdigest()
