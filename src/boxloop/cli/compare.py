@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,8 +50,7 @@ def command(
     from boxloop.cli.describe import fitted_columns, load_model
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.watch import watched
-    from boxloop.data import open_table
-    from boxloop.report.choice import choice_picture
+    from boxloop.data import open_table, write_table
     from boxloop.select import compare
 
     check_outputs([output, figure, json_to], data, *models)
@@ -63,32 +62,27 @@ def command(
     with watched("compare", watching(quiet, progress)):
         result = compare(fitted, open_table(data, columns=columns[0]))
     if output is not None:
-        _write(result, output)
+        write_table(output, {name: column.to_numpy() for name, column in _table(result).items()})
     if figure is not None:
-        marked = [name == result.best for name in result.names]
-        behind = [float(value) for value in result.difference]
-        figure.write_bytes(choice_picture(result.names, behind, list(result.difference_error), marked))
-    records = result.table().to_dict("records")
-    lines = [{"model": name, **row} for name, row in zip(result.names, records, strict=True)]
+        from boxloop.figures import png
+
+        figure.write_bytes(png(result.plot()))
+    lines = _table(result).to_dict("records")
     found = {"data": data, "rows": result.n_rows, "best": result.best, "models": lines, "output": output}
     tell({**found, "figure": figure}, json_to, lambda: _show(result, data), quiet)
 
 
-def _write(result: Comparison, output: Path) -> None:
-    import numpy as np
-
-    from boxloop.data import write_table
-
-    table = result.table()
-    columns = {name: table[name].to_numpy() for name in table.columns}
-    write_table(output, {"model": np.array(result.names), **columns})
+def _table(result: Comparison) -> Any:
+    """The comparison as a frame whose names need no quoting."""
+    table = result.table().rename(columns=lambda name: name.replace(" ", "_"))
+    return table.rename_axis("model").reset_index()
 
 
 def _show(result: Comparison, data: str) -> None:
     from boxloop.cli.output import echo_table
     from boxloop.report.numbers import number, with_error
 
-    heads = ["model", "held out", "less than the first", "AIC", "BIC"]
+    heads = ["model", "log-likelihood", "behind the first", "AIC", "BIC"]
     rows = [
         [
             name,
@@ -99,5 +93,5 @@ def _show(result: Comparison, data: str) -> None:
         ]
         for j, name in enumerate(result.names)
     ]
-    echo_table(f"log-likelihood of a row of {data}", heads, rows)
+    echo_table(f"Log-likelihood of a row of {data}", heads, rows)
     click.echo(f"On {result.n_rows:g} rows: {result.verdict}.")

@@ -31,8 +31,10 @@ def load_model(path: Path) -> LatentEstimator:
         raise FileNotFoundError(f"{path}: no such model file; `boxloop fit` writes one") from error
     except ModelFileError as error:
         if is_checkpoint(path):
-            raise ModelFileError(f"{path}: a checkpoint of a fit, not a model") from error
-        raise
+            raise ModelFileError(
+                f"{path}: a checkpoint of a fit, not a model; the same `boxloop fit` continues from it"
+            ) from error
+        raise ModelFileError(f"{error}; `boxloop fit` writes model files") from error
     assert isinstance(found, LatentEstimator)
     return found.set_params(device="cpu")
 

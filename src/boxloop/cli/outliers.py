@@ -219,9 +219,11 @@ def _fitted(
     from boxloop.cli.making import flag
     from boxloop.data.checks import near_misses
 
-    if not Path(model).exists():
+    if not Path(model).exists() and not Path(model).suffix:
         near = near_misses(model, MODELS)
-        raise click.UsageError(f"--model {model}: no such file, nor a model{near}: {', '.join(MODELS)}")
+        raise click.UsageError(
+            f"--model {model}: no such file, nor a model{near}; there are {', '.join(MODELS)}"
+        )
     for name, value in options.items():
         if value is not None:
             raise click.UsageError(

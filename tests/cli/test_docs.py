@@ -1,0 +1,44 @@
+"""The page of commands: every example in it runs, and what it says of options and codes is so."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from boxloop.cli.errors import EXIT_CODES
+from boxloop.cli.group import COMMANDS
+from cli.calls import done
+
+PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+EXAMPLES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
+OLD = {"demo", "report"}
+"""Commands that make a page; they have pages of their own."""
+
+
+def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    try:
+        for line in EXAMPLES:
+            name, *words = shlex.split(line)
+            assert name == "boxloop"
+            printed = done(*words).stdout
+            if words[-1] == "--json":
+                json.loads(printed)
+    finally:
+        torch.set_num_threads(threads)
+    assert {path.name for path in tmp_path.iterdir()} >= {"three.boxloop", "scores.csv", "summary.json"}
+
+
+def test_every_command_is_on_the_page() -> None:
+    assert [name for name in COMMANDS if name not in OLD and f"| `{name}" not in PAGE] == []
+
+
+def test_exit_codes_are_those_of_the_program() -> None:
+    assert re.findall(r"\| (\d+) \| (.*) \|", PAGE) == [(str(c), m) for c, m in EXIT_CODES.items()]
