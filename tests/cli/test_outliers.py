@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 
 from boxloop import GaussianMixture
 from boxloop.data import bundled, open_table, write_table
+from boxloop.estimate import plan
+from boxloop.run import Progress, run
 from boxloop.select import OutlierDetector
 from cli.calls import call, done
 
@@ -109,6 +112,22 @@ def test_missing_values_are_no_reason(tmp_path: Path) -> None:
     for one in found(tmp_path / "holes.csv", "--top", 60)["outliers"]:
         if one["row"] % 7 == 0:
             assert "a" not in [part["column"] for part in one["columns"]]
+
+
+@pytest.mark.filterwarnings("default")
+def test_ctrl_c_in_the_fit_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(progress: Progress) -> None:
+        if not progress.stopped:
+            signal.raise_signal(signal.SIGINT)
+
+    def stopped(*args: object, observers: list, **options: object) -> object:
+        return run(*args, observers=[*observers, interrupt], **options)
+
+    monkeypatch.setattr(plan, "run", stopped)
+    result = call("outliers", "iris", "-k", 2, "-o", tmp_path / "judged.csv")
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_rule_at_a_time() -> None:

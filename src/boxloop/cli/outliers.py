@@ -120,6 +120,8 @@ def command(
     rows = rows_with_names(open_table(data, columns=columns, drop=drop))
     learnt = rows if train is None else rows_with_names(open_table(train, columns=columns, drop=drop))
     detector.set_params(random_state=seed).fit(learnt)
+    if model in MODELS and detector.estimator_.interrupted_:
+        raise KeyboardInterrupt  # half a fit is no judge
     with watched("rows", show):
         judged = judge(detector, rows, top)
     if output is not None:
