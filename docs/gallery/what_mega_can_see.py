@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from boxloop import GaussianMixture, mega
 from boxloop.criticise import First, Fourier, Power, Second
-from boxloop.report.figures import COLOURS, FAINT, INK
+from boxloop.figures import COLOURS, FAINT, INK
 
 HERE = Path(__file__).parent
 TESTS = {"first": First(), "second": Second(), "third": Power(3), "fourth": Power(4), "fourier": Fourier(50)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,7 @@ FUNCTIONS = [
     Power(4, pairs=[("b", 2)], projections=2),
     Fourier(6),
     Below((0.2, 0.9)),
+    Below(thresholds={"c": [1.5, 2.5, 2.0], 0: np.array([0.0])}),
     Custom(lambda rows: rows.amax(1), name="largest"),
 ]
 
@@ -194,6 +196,9 @@ def test_the_tally_of_one_row_has_no_error():
         (Fourier(0), "at least one"),
         (Fourier(3, width=-1.0), "positive"),
         (Below((0.0,)), "between 0 and 1"),
+        (Below(thresholds={"nobody": [1.0]}), "nobody"),
+        (Below(thresholds={"a": []}), "at least one"),
+        (Below(thresholds={"a": [math.nan]}), "finite"),
         (Lagged(0), "at least 1"),
     ],
 )
@@ -207,4 +212,14 @@ def test_names_of_entries():
     assert First().ready(made).labels() == ["a", "b", "c"]
     assert Second().ready(made).labels()[:3] == ["a x a", "a x b", "a x c"]
     assert Power(3, pairs=[("a", "c")]).ready(made).labels() == ["a + c", "a - c"]
-    assert math.isclose(float(Below((0.5,)).ready(made).thresholds[1, 0]), -1.0)
+    assert math.isclose(float(Below((0.5,)).ready(made).thresholds[1]), -1.0)
+    given = Below(thresholds={"c": [1.5, 2.5], 0: [0.0]}).ready(made)
+    assert given.labels() == ["c <= 1.5", "c <= 2.5", "a <= 0"]
+
+
+def test_thresholds_count_the_rows_below_them():
+    made = scene()
+    probe = Below(thresholds={"b": [-1.0, 0.5]}).ready(made)
+    rows = torch.tensor([[0.0, -1.0, 0.0], [0.0, 0.0, 0.0], [0.0, math.nan, 0.0]]).double()
+    wanted = torch.tensor([[1.0, 1.0], [0.0, 1.0], [math.nan, math.nan]]).double()
+    torch.testing.assert_close(probe.values(rows), wanted, equal_nan=True)

@@ -119,15 +119,6 @@ def test_figures_are_drawn(found: Study, nasty: Study) -> None:
             size_of(figures.panel(one, draw))
 
 
-def test_ellipses_have_the_axes_of_the_covariance() -> None:
-    turn = np.array([[np.cos(0.4), -np.sin(0.4)], [np.sin(0.4), np.cos(0.4)]])
-    covariance = turn @ np.diag([1.0, 9.0]) @ turn.T
-    ellipse = figures._ellipse(np.zeros(2), covariance, 2.0, "#0072B2", 0.1)
-    edge = ellipse.get_patch_transform().transform(ellipse.get_path().vertices[:1])[0]
-    assert edge @ np.linalg.solve(covariance, edge) == pytest.approx(4.0)
-    assert sorted([ellipse.width, ellipse.height]) == pytest.approx([4.0, 12.0])
-
-
 class Reader(HTMLParser):
     """What a browser would find: tags, the sources of pictures, and text."""
 

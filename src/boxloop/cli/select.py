@@ -110,17 +110,11 @@ def command(
     if output is not None:
         search.best_estimator_.save(output)
     if figure is not None:
-        figure.write_bytes(_picture(search))
+        from boxloop.figures import png
+
+        figure.write_bytes(png(search.plot()))
     found = {**_found(search, data), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(search, data, output), quiet)
-
-
-def _picture(search: Any) -> bytes:
-    from boxloop.report.choice import choice_picture
-
-    table = search.table()
-    parts = (list(table[name]) for name in ("difference", "difference_error", "chosen"))
-    return choice_picture([str(name) for name in table.index], *parts)
 
 
 def _found(search: Any, data: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Where x follows the model, :math:`u_j = P(X_j \le x_j)` is uniform (the probabil
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,10 +20,14 @@ from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
 from boxloop.data import on_device, open_source
+from boxloop.data.checks import column_place
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
 from boxloop.types import LatentModel, Law
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LEVELS = (0.5, 0.8, 0.95)
 SAMPLE = 20_000
@@ -58,6 +62,91 @@ class Calibration:
                 columns[f"inside {level:.0%}"].append(float((np.abs(2 * seen - 1) <= level).mean()))
                 columns[f"error {level:.0%}"].append((level * (1 - level) / len(seen)) ** 0.5)
         return make_frame(columns, list(self.names))
+
+    @property
+    def _fewest(self) -> int:
+        """Values of the column that has the fewest: what chance allows it, it allows all."""
+        seen = (~np.isnan(self.transform)).sum(0)
+        return int(seen[seen > 0].min(initial=len(self.transform) or 1))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Observed less nominal probability of every column, with a band that holds all lines of a true model.
+
+        The band is Kolmogorov's at 95 %, for all columns together. Counts have steps, and stray by half of one.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> uniform = np.random.default_rng(0).random((500, 2))
+            >>> Calibration(uniform, ("height", "weight")).plot().get_xlabel()
+            'probability under the model'
+        """
+        from boxloop.figures import probability_lines
+
+        band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._fewest))
+        return probability_lines(
+            self.transform, self.names, band, ax, title="Probabilities, observed less nominal"
+        )
+
+    def plot_histogram(
+        self, column: str | int = 0, ax: Axes | None = None, *, bins: int | None = None
+    ) -> Axes:
+        """A histogram of one column's transforms: level for a true model, a valley where it is too narrow.
+
+        Args:
+            column: its name or place.
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            bins: number of bars; by the number of rows when omitted.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> uniform = np.random.default_rng(0).random((500, 2))
+            >>> len(Calibration(uniform, ("height", "weight")).plot_histogram("weight", bins=10).patches) >= 10
+            True
+        """
+        from boxloop.figures import uniform_histogram
+
+        place = column_place(self.names, column)
+        values = self.transform[:, place]
+        n = max(int((~np.isnan(values)).sum()), 1)
+        count = int(np.clip(n // 20, 5, 20)) if bins is None else bins
+        chance = np.array([0.025 / count, 1.0 - 0.025 / count])
+        low, high = np.asarray(stats.binom.ppf(chance, n, 1.0 / count)) * count / n
+        return uniform_histogram(values, (low, high), count, ax, title=f"Transforms of {self.names[place]}")
+
+    def plot_coverage(self, ax: Axes | None = None) -> Axes:
+        """How often central intervals of every probability hold the value.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> uniform = np.random.default_rng(0).random((500, 2))
+            >>> Calibration(uniform, ("height", "weight")).plot_coverage().get_ylabel()
+            'share of rows inside'
+        """
+        from boxloop.figures import coverage
+
+        level = np.linspace(0.0, 1.0, 101)
+        observed = np.full((len(level), len(self.names)), np.nan)
+        for j, values in enumerate(self.transform.T):
+            reach = np.sort(np.abs(2.0 * values[~np.isnan(values)] - 1.0))
+            if len(reach):
+                observed[:, j] = np.searchsorted(reach, level, side="right") / len(reach)
+        band = 2.0 * np.sqrt(level * (1.0 - level) / self._fewest)
+        return coverage(level, observed, self.names, band, ax, title="Coverage of central intervals")
 
 
 def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: RandomState = 0) -> Calibration:

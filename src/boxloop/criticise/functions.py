@@ -11,7 +11,7 @@ units are fixed before the rows are looked at: the same for data and model.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -29,6 +29,7 @@ from boxloop.criticise.probes import (
 )
 from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
+from boxloop.data.checks import column_place
 from boxloop.numeric.random import normal
 from boxloop.types import Law
 
@@ -114,7 +115,7 @@ class Power:
             parts.append(eye)
             names += scene.names
         for pair in self.pairs:
-            i, j = (_column(scene.names, key) for key in pair)
+            i, j = (column_place(scene.names, key) for key in pair)
             parts.append(torch.stack([eye[i] + eye[j], eye[i] - eye[j]]) / math.sqrt(2.0))
             names += [f"{scene.names[i]} {sign} {scene.names[j]}" for sign in "+-"]
         if self.projections:
@@ -162,22 +163,43 @@ class Fourier:
 class Below:
     """Whether a column is at most a threshold: gaps between distribution functions.
 
+    To see whether quantiles are right, give those of rows that are not judged by: a model that has them too puts the
+    same share below.
+
     Args:
         levels: thresholds are where a normal law with the model's mean and spread has these probabilities.
+        thresholds: values by column, by name or place, in the units of the data; they take the place of ``levels``,
+            and other columns are left out.
 
     Example:
         >>> Below((0.05, 0.95))
-        Below(levels=(0.05, 0.95))
+        Below(levels=(0.05, 0.95), thresholds=None)
+        >>> Below(thresholds={"height": [150, 180]}).thresholds
+        {'height': [150, 180]}
     """
 
     levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)
+    thresholds: Mapping[str | int, Sequence[float]] | None = None
 
     def ready(self, scene: Scene) -> Probe:
-        """Thresholds of every column."""
+        """Thresholds of every column, or of those that were given some."""
+        if self.thresholds is not None:
+            return self._given(scene, self.thresholds)
         if not self.levels or not all(0.0 < level < 1.0 for level in self.levels):
             raise ValueError(f"levels must lie between 0 and 1, got {tuple(self.levels)}")
         at = torch.special.ndtri(torch.tensor(list(self.levels), dtype=torch.float64)).to(scene.origin)
-        return BelowProbe(scene, scene.origin[:, None] + scene.scale[:, None] * at)
+        places = torch.arange(len(scene.names), device=at.device).repeat_interleave(len(at))
+        return BelowProbe(scene, places, (scene.origin[:, None] + scene.scale[:, None] * at).flatten())
+
+    def _given(self, scene: Scene, thresholds: Mapping[str | int, Sequence[float]]) -> Probe:
+        pairs = [
+            (column_place(scene.names, key), float(at)) for key, given in thresholds.items() for at in given
+        ]
+        if not pairs or not all(math.isfinite(at) for _, at in pairs):
+            raise ValueError(f"thresholds must be finite numbers, at least one, got {dict(thresholds)}")
+        places, values = zip(*pairs, strict=True)
+        device = scene.origin.device
+        return BelowProbe(scene, torch.tensor(places, device=device), torch.tensor(values).to(scene.origin))
 
 
 @dataclass(frozen=True)
@@ -224,13 +246,3 @@ class Custom:
         """The function, tried on one row to learn its size."""
         size = self.function(scene.origin[None]).numel()
         return CustomProbe(scene, self.function, self.expectation, self.name, size)
-
-
-def _column(names: tuple[str, ...], key: str | int) -> int:
-    if isinstance(key, str):
-        if key not in names:
-            raise ValueError(f"there is no column {key!r}; columns are {', '.join(names)}")
-        return names.index(key)
-    if not 0 <= key < len(names):
-        raise ValueError(f"there is no column {key}; there are {len(names)}")
-    return key

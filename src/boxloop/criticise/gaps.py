@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from boxloop.criticise import norms
 from boxloop.criticise.null import Measure, measure
 from boxloop.criticise.probes import Probe
 from boxloop.data.frames import make_frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Norm = Literal["frobenius", "entrywise", "schatten", "operator"]
 
@@ -93,6 +96,40 @@ class Gap:
         flat = self.probe.flat(self.gap)
         return flat - reach, flat + reach
 
+    def plot(self, ax: Axes | None = None, *, top: int = 24) -> Axes:
+        """Entries in units of their errors: a heat map of pairs of columns, dots for anything else.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            top: most entries of a vector that are shown: those with the largest gaps, in their own order.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import GaussianMixture, mega
+            >>> rows = np.random.default_rng(0).normal(size=(200, 3))
+            >>> result = mega(GaussianMixture(1).fit(rows), rows, draws=0)
+            >>> result["second"].plot().get_title(loc="left")
+            'Data minus model: second'
+        """
+        from boxloop.figures import dots, heat_map
+
+        z = self.z.cpu().numpy()
+        title = f"Data minus model: {self.name}" + (
+            "" if self.p_value is None else f", p = {self.p_value:.3g}"
+        )
+        if self.gap.dim() == 2:
+            names = self.probe.scene.names
+            i, j = np.triu_indices(len(names))
+            matrix = np.zeros((len(names), len(names)))
+            matrix[i, j] = matrix[j, i] = z
+            return heat_map(matrix, names, ax, title=title, label="gap in units of its error")
+        kept = np.sort(np.argsort(-np.abs(z), kind="stable")[:top])
+        title += f" ({len(kept)} of {len(z)})" if len(kept) < len(z) else ""
+        return dots(z[kept], [self.labels[p] for p in kept], ax, title=title)
+
     def direction(self) -> tuple[float, dict[str, float]]:
         """The combination of columns along which the gap is largest, and its signed size there."""
         value, vector = norms.operator(self.gap)
@@ -168,6 +205,36 @@ class Mega:
         """The entries that misfit at a false-discovery rate, worst first."""
         table = self.table()
         return table[table["discovery"] <= rate]
+
+    def plot(self, ax: Axes | None = None, *, top: int = 12, rate: float = 0.05) -> Axes:
+        """The moments that misfit most, in units of their errors; one test function is ``result["second"].plot()``.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            top: how many moments.
+            rate: false-discovery rate at which a moment is marked as a misfit.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import GaussianMixture, mega
+            >>> rows = np.random.default_rng(0).normal(size=(200, 3))
+            >>> axes = mega(GaussianMixture(1).fit(rows), rows, draws=0).plot(top=4)
+            >>> len(axes.get_yticks())
+            4
+        """
+        from boxloop.figures import dots, short
+
+        table = self.table()[:top]
+        names = [
+            f"{function}: {' x '.join(map(short, entry.split(' x ')))}"
+            for function, entry in zip(table["function"], table["entry"], strict=True)
+        ]
+        marked = table["discovery"].to_numpy() <= rate
+        title = f"Worst moments (marked: {rate:.0%} false discovery)"
+        return dots(table["z"].to_numpy(), names, ax, marked=marked, title=title)
 
     def __repr__(self) -> str:
         lines = [f"moment gaps on {self.n_rows} rows; training error {self.training}"]

@@ -186,8 +186,9 @@ class FourierProbe(Vector):
 
 @dataclass(frozen=True)
 class BelowProbe(Vector):
-    """Whether each column is at most each threshold."""
+    """Whether columns are at most thresholds: entry p is about column ``places[p]``."""
 
+    places: Tensor
     thresholds: Tensor
 
     @property
@@ -197,23 +198,20 @@ class BelowProbe(Vector):
 
     def labels(self) -> list[str]:
         """Column and threshold."""
-        return [
-            f"{name} <= {float(t):.4g}"
-            for name, row in zip(self.scene.names, self.thresholds, strict=True)
-            for t in row
-        ]
+        pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
+        return [f"{self.scene.names[j]} <= {t:.4g}" for j, t in pairs]
 
     def values(self, rows: Tensor) -> Tensor:
         """0 or 1, NaN where the column is missing."""
-        below = (rows[..., None] <= self.thresholds).to(rows.dtype)
-        return torch.where(torch.isnan(rows)[..., None], torch.nan, below).flatten(-2)
+        chosen = rows[..., self.places]
+        return torch.where(torch.isnan(chosen), torch.nan, (chosen <= self.thresholds).to(rows.dtype))
 
     def exact(self, law: Law) -> Tensor | None:
         """Normal distribution functions."""
         if not isinstance(law, GAUSSIAN):
             return None
-        spread = law.covariance().diagonal().sqrt()[:, :, None]
-        return torch.special.ndtr((self.thresholds - law.mean[:, :, None]) / spread).flatten(1)
+        spread = law.covariance().diagonal().sqrt()[:, self.places]
+        return torch.special.ndtr((self.thresholds - law.mean[:, self.places]) / spread)
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,22 @@ def choose_columns(
     return check_names(columns or [name for name in names if name not in extra], label)
 
 
+def column_place(names: Sequence[str], key: str | int) -> int:
+    """The place of a column given by its name or its place.
+
+    Example:
+        >>> column_place(("height", "weight"), "weight"), column_place(("height", "weight"), 0)
+        (1, 0)
+    """
+    if isinstance(key, str):
+        if key not in names:
+            raise ValueError(f"there is no column {key!r}; columns are {', '.join(names)}")
+        return names.index(key)
+    if not 0 <= key < len(names):
+        raise ValueError(f"there is no column {key}; there are {len(names)}")
+    return key
+
+
 def near_misses(name: str, known: Iterable[str]) -> str:
     """Names that may have been meant, as the end of a message; empty where none is near.
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
 SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised)
@@ -226,6 +229,35 @@ class LatentEstimator(BaseEstimator):
             rows = self._condensed(Standardised(source, frame))
             found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
         return {name: to_numpy(value) for name, value in found.errors.items()}
+
+    def plot_trace(self, ax: Axes | None = None) -> Axes:
+        """Mean log-likelihood of a row after each round of the fit.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import GaussianMixture
+            >>> X = np.random.default_rng(0).normal(size=(100, 2))
+            >>> GaussianMixture(1).fit(X).plot_trace().get_xlabel()
+            'round'
+        """
+        check_is_fitted(self)
+        from boxloop.figures import trace
+
+        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        title, up = f"{type(self).__name__}: the fit", "mean log-likelihood of a row"
+        return trace(self.lower_bounds_, ax, title=title, up=up, told=f"{told}: {self.lower_bound_:.6g}")
+
+    def _names(self) -> list[str]:
+        return [
+            str(name)
+            for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        ]
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one safe file; :func:`boxloop.load` reads it."""

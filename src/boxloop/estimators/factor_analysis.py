@@ -61,6 +61,7 @@ class FactorAnalysis(LinearEstimator):
 
     rotation: str | None = None
 
+    _word = "factor"
     _model = FactorModel
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from boxloop.models.linear import LinearGaussian
 from boxloop.numeric import generator
 from boxloop.types import Source
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
@@ -34,6 +37,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     random_state: Any = 0
     batch_size: int = 100
 
+    _word: ClassVar[str] = "component"
     _model: ClassVar[type[LinearGaussian]]
     # The best fit to few rows spends factors on single columns, and a stream does not win them back.
     _first_rounds: ClassVar[int] = 3
@@ -160,6 +164,45 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         )
         return to_numpy(torch.diag(1.0 / self.model_.psi) - scaled @ torch.linalg.solve(inner, scaled.mT))
 
+    def plot(self, X: Any = None, ax: Axes | None = None, *, top: int = 30) -> Axes:
+        """Correlation of every column with every factor; with the training rows, bars of two standard errors.
+
+        Args:
+            X: the rows the model was fitted to, for standard errors; without them there are no bars.
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            top: how many columns, those that the factors explain most.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ValueError: errors are asked for and the loadings are rotated.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import FactorAnalysis
+            >>> X = np.random.default_rng(0).normal(size=(200, 1)) + np.random.default_rng(1).normal(size=(200, 4))
+            >>> FactorAnalysis(1).fit(X).plot(X).get_xlabel()
+            'correlation with the factor (± 2 s.e.)'
+        """
+        check_is_fitted(self)
+        from boxloop.figures import loadings
+
+        deviation = np.sqrt(to_numpy(self.model_.moments()[1].diagonal()[0]))
+        errors = None if X is None else self.standard_errors(X)["components"] / deviation
+        across = f"correlation with the {self._word}" + ("" if X is None else " (± 2 s.e.)")
+        title = f"Which columns load on which {self._word}"
+        return loadings(
+            self.components_ / deviation,
+            self._names(),
+            errors,
+            ax,
+            title=title,
+            across=across,
+            word=self._word,
+            most=top,
+        )
+
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
@@ -167,9 +210,6 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     def _n_parameters(self) -> int:
         k = self.components_.shape[0]
         return super()._n_parameters() - k * (k - 1) // 2
-
-    def _names(self) -> list[str]:
-        return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))
 
 
 def _check_rows(k: int, n_rows: float) -> None:

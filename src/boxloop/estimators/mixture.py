@@ -134,11 +134,10 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
     def summary(self) -> Any:
         """One row a component: weight, then mean and standard deviation of every column, as a pandas frame."""
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
         mean = to_numpy(self.model_.family.mean)
         deviation = np.sqrt(to_numpy(self.model_.family.covariance().diagonal()))
         columns: dict[str, Any] = {"weight": to_numpy(self.model_.log_weight.exp())}
-        for j, name in enumerate(names):
+        for j, name in enumerate(self._names()):
             columns[f"{name} mean"], columns[f"{name} sd"] = mean[:, j], deviation[:, j]
         return make_frame(columns, [f"component {k}" for k in range(len(mean))])
 

@@ -18,11 +18,11 @@ from boxloop.criticise import mmd
 from boxloop.criticise.sampling import sample_rows
 from boxloop.data.bundled import bundled
 from boxloop.estimators import FitWarning, GaussianMixture
+from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
 from boxloop.models import Mixture
 from boxloop.numeric import generator, gram, spawn
 from boxloop.replicate.component_moments import Components, apart, data_moments
 from boxloop.replicate.experiment import Finding, Options, Report
-from boxloop.replicate.panels import COLOURS
 from boxloop.replicate.words import held, met, percent, standard_error
 
 PAPER = {
@@ -230,7 +230,7 @@ def _exact(table: dict[int, dict[str, Any]]) -> list[Finding]:
 
 def draw(table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Size, real: bool) -> Figure:
     """Document's estimate, floor and exact gaps against K, both moments."""
-    figure = Figure(figsize=(10.4, 4.8), layout="constrained")
+    figure = new_figure(10.4, 4.8)
     axes: Any = figure.subplots(1, 2)
     found, components = _document(table), list(table)
     for which, (axis, name) in enumerate(zip(axes, ("first moment (1MEGA-F)", "second moment (2MEGA-F)"))):
@@ -238,7 +238,7 @@ def draw(table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Si
         axis.axhspan(
             level - 2 * spread,
             level + 2 * spread,
-            color=COLOURS[6],
+            color=FAINT,
             alpha=0.4,
             lw=0,
             label="two samples of images (mean ± 2 sd)",
@@ -261,13 +261,12 @@ def draw(table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Si
                 markersize=8,
                 label="document's table 3",
             )
-        for key, colour in (("exact, diagonal", COLOURS[2]), ("exact", COLOURS[4])):
+        for key, colour in (("exact, diagonal", COLOURS[2]), ("exact", INK)):
             label = f"exact, on the training rows, {'full' if key == 'exact' else 'diagonal'} covariance"
             values = [facts[key][which] for facts in table.values()]
             axis.plot(components, values, "s-", color=colour, markersize=4, label=label)
-        axis.set(title=name, xlabel="number of components K", ylabel="norm of the gap", xticks=components)
-        axis.grid(True, which="major", alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(xticks=components)
+        dress(axis, name, "number of components K", "norm of the gap")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
     return figure

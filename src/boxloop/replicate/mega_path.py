@@ -16,11 +16,11 @@ from torch import Generator, Tensor
 
 from boxloop.criticise import paper_gaps
 from boxloop.estimators import FitWarning, GaussianMixture
+from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.numeric import generator, spawn
 from boxloop.replicate.experiment import Finding, Options, Report
 from boxloop.replicate.mega_clusters import clusters
 from boxloop.replicate.moment_tables import exact_gaps
-from boxloop.replicate.panels import COLOURS
 from boxloop.replicate.words import held, met, percent, standard_error
 from boxloop.select import Path, penalised_path
 from boxloop.types import LatentModel
@@ -203,40 +203,45 @@ def _steps(one: dict[str, Any], run: int, alphas: NDArray[np.float64]) -> NDArra
 def draw_path(found: list[dict[str, Any]], components: tuple[int, ...]) -> Figure:
     """Figure 7 for several draws of nodes, and how often each K is chosen at each alpha."""
     alphas = np.geomspace(1e-2, LARGEST_ALPHA, 400)
-    figure = Figure(figsize=(10.8, 4.6), layout="constrained")
+    figure = new_figure(10.8, 4.6)
     axes: Any = figure.subplots(1, 2)
     place = {k: i for i, k in enumerate(components)}
     for run, colour in zip(range(min(5, len(found[0]["paths"]))), COLOURS):
         height = [place[k] + 0.09 * (run - 2) for k in _steps(found[0], run, alphas)]
         axes[0].step(alphas, height, color=colour, lw=1.6, label=f"draw {run + 1}")
-    axes[0].axhline(
-        place[found[0]["exact path"][0]] + 0.3, color="black", ls="--", lw=1.6, label="exact moments"
-    )
-    axes[0].set(yticks=range(len(components)), yticklabels=components, ylabel="components chosen")
-    axes[0].set_title("One data set, five draws of the nodes (lines set apart)")
+    axes[0].axhline(place[found[0]["exact path"][0]] + 0.3, color=INK, ls="--", lw=1.6, label="exact moments")
+    axes[0].set(yticks=range(len(components)), yticklabels=components)
     runs = np.asarray([_steps(one, run, alphas) for one in found for run in range(len(one["paths"]))])
     shares = [(runs == k).mean(0) for k in components]
     shades = [f"{grey:.2f}" for grey in np.linspace(0.92, 0.15, len(components))]
     shades[place[TRUE]] = COLOURS[1]
     axes[1].stackplot(alphas, shares, labels=[f"K = {k}" for k in components], colors=shades)
-    axes[1].set(ylim=(0, 1), ylabel="share of runs", title="All data sets and draws")
-    for axis in axes:
-        axis.set(xscale="log", xlabel="weight of the penalty, alpha", xlim=(alphas[0], alphas[-1]))
-        axis.spines[["top", "right"]].set_visible(False)
+    axes[1].set(ylim=(0, 1))
+    words = (
+        ("One data set, five draws (lines set apart)", "components chosen"),
+        ("All data sets", "share of runs"),
+    )
+    for axis, (title, up) in zip(axes, words):
+        axis.set(xscale="log", xlim=(alphas[0], alphas[-1]))
+        dress(axis, title, "weight of the penalty, alpha", up)
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, frameon=False, fontsize="small")
     return figure
 
 
 def draw_criteria(found: list[dict[str, Any]], components: tuple[int, ...]) -> Figure:
     """Share of data sets in which each criterion chooses each K."""
-    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+    figure = new_figure(7.6, 4.2)
     axis: Any = figure.subplots()
     place = np.arange(len(components))
     for i, (name, colour) in enumerate(zip(CRITERIA, COLOURS)):
         share = [np.mean([one["chosen"][name] == k for one in found]) for k in components]
         axis.bar(place + 0.17 * (i - 2), share, 0.15, color=colour, edgecolor=colour, label=name)
-    axis.set(xticks=place, xticklabels=components, ylim=(0, 1.02), ylabel="share of data sets")
-    axis.set(xlabel="number of components chosen", title="Three clusters: what each criterion chooses")
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.set(xticks=place, xticklabels=components, ylim=(0, 1.02))
+    dress(
+        axis,
+        "Three clusters: what each criterion chooses",
+        "number of components chosen",
+        "share of data sets",
+    )
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure

@@ -15,11 +15,11 @@ from boxloop.criticise import Second, forward_moments
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.penalty import second_moment
 from boxloop.criticise.scene import model_scene
+from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.laws import Categorical, FullGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, seed, spawn
 from boxloop.replicate.experiment import Finding, Options, Report
-from boxloop.replicate.panels import COLOURS
 from boxloop.replicate.words import held, met
 from boxloop.types import LatentModel, Law
 
@@ -205,22 +205,18 @@ def judge(
 
 def draw(curves: dict[str, Any], sizes: tuple[int, ...]) -> Figure:
     """Error of the second moment against m, one panel a model."""
-    figure = Figure(figsize=(4.4 * len(curves), 4.2), layout="constrained")
+    figure = new_figure(4.4 * len(curves), 4.2)
     axes: Any = figure.subplots(1, len(curves), squeeze=False)
     for axis, (name, table) in zip(axes.flat, curves.items()):
         for colour, method in zip(COLOURS, (SAMPLE, FORWARD, QUASI)):
             axis.plot(sizes, table[f"second, {method}"], "o-", color=colour, label=method, markersize=4)
-        axis.set(xscale="log", yscale="log", title=name, xlabel="m, nodes or rows drawn")
+        axis.set(xscale="log", yscale="log")
         low, high = axis.get_ylim()
         axis.set_ylim(low / 2, high)
-        axis.axhline(
-            low / 2, color="black", lw=4, label=f"{EXACT} (below $10^{{-12}}$, drawn at the lower edge)"
-        )
-        axis.set_xticks(sizes, labels=[f"{m}" for m in sizes], fontsize="small")
+        axis.axhline(low / 2, color=INK, lw=4, label=f"{EXACT} (below $10^{{-12}}$, drawn at the lower edge)")
+        axis.set_xticks(sizes, labels=[f"{m}" for m in sizes])
         axis.minorticks_off()
-        axis.grid(True, which="major", alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes.flat[0].set_ylabel("RMS Frobenius error, second moment")
+        dress(axis, name, "m, nodes or rows drawn", "" if axis is not axes.flat[0] else "RMS Frobenius error")
     handles, names = axes.flat[0].get_legend_handles_labels()
     figure.suptitle("Distance of estimated second moments from the model's own")
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)

@@ -18,9 +18,9 @@ from boxloop.criticise.forward import marginal
 from boxloop.criticise.penalty import second_moment
 from boxloop.criticise.sampling import sample_rows
 from boxloop.estimators import FitWarning, GaussianMixture
+from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.numeric import generator, gram, spawn
 from boxloop.replicate.experiment import Finding, Options, Report
-from boxloop.replicate.panels import COLOURS
 from boxloop.replicate.words import held, met, percent
 from boxloop.types import LatentModel
 
@@ -248,14 +248,13 @@ def _curves(table: NDArray[np.float64], names: list[str]) -> dict[str, Any]:
 
 def draw_models(rows: Tensor, candidates: Sequence[Candidate], seed: int) -> Figure:
     """Training rows and as many from each model, as in figures 3 and 4."""
-    figure = Figure(figsize=(8.4, 8.0), layout="constrained")
+    figure = new_figure(8.4, 8.0)
     axes: Any = figure.subplots(2, 2, sharex=True, sharey=True)
     for axis, candidate, stream in zip(axes.flat, candidates, spawn(generator(seed), 4)):
         fresh = sample_rows(candidate.model, len(rows), stream)
         axis.scatter(*rows.numpy().T, s=5, color=COLOURS[0], alpha=0.5, label="training rows", lw=0)
         axis.scatter(*fresh.numpy().T, s=5, color=COLOURS[1], alpha=0.5, label="drawn from the model", lw=0)
-        axis.set_title(candidate.name)
-        axis.spines[["top", "right"]].set_visible(False)
+        dress(axis, candidate.name)
     for axis in axes[-1]:
         axis.set_xlabel("first column")
     for axis in axes[:, 0]:
@@ -267,16 +266,20 @@ def draw_models(rows: Tensor, candidates: Sequence[Candidate], seed: int) -> Fig
 
 def draw_rejections(table: NDArray[np.float64], names: Sequence[str]) -> Figure:
     """Share of data sets in which each test function rejects each model on held-out rows."""
-    figure = Figure(figsize=(7.6, 4.4), layout="constrained")
+    figure = new_figure(7.6, 4.4)
     axis: Any = figure.subplots()
     share = (table[:, :, 5:] <= LEVEL).mean(0)
     place = np.arange(len(NAMES))
     for i, (name, colour) in enumerate(zip(names, COLOURS)):
         axis.bar(place + 0.2 * (i - 1.5), share[i], 0.18, color=colour, edgecolor=colour, label=name)
-    axis.axhline(LEVEL, color="black", lw=1, ls="--", label="a true model at the 5% level")
-    axis.set(xticks=place, ylim=(0.0, 1.02), ylabel="share of data sets that reject")
+    axis.axhline(LEVEL, color=INK, lw=1, ls="--", label="a true model at the 5% level")
+    axis.set(xticks=place, ylim=(0.0, 1.02))
     axis.set_xticklabels(["means", "products", "third powers", "fourth powers", "Fourier features"])
-    axis.set(xlabel="test function, on held-out rows", title="Which tests see that a model is wrong")
-    axis.spines[["top", "right"]].set_visible(False)
+    dress(
+        axis,
+        "Which tests see that a model is wrong",
+        "test function, on held-out rows",
+        "share of data sets that reject",
+    )
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure

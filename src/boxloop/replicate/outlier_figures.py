@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from boxloop.replicate.panels import COLOURS
+from boxloop.figures import COLOURS, dress, new_figure
 
 TICKS = (-100, -50, -25, 0, 25, 50, 100, 1000, 10_000, 100_000, 1_000_000)
 
@@ -20,7 +20,7 @@ def draw_found(
     paper: Mapping[int, int],
 ) -> Figure:
     """Outliers among the flagged rows: every seed, medians and the document's numbers."""
-    figure, axis = _axes(components, "Outliers among the flagged rows")
+    figure, axis = _axes(components, "Outliers among the flagged rows", "outliers found")
     place = np.arange(len(components))
     found = np.asarray([run["found"] for run in runs])
     own = np.asarray([[split[f"full, K = {k}"]["found"] for k in components] for split in splits])
@@ -36,7 +36,6 @@ def draw_found(
         at = [i for i, k in enumerate(components) if k in paper]
         told = [paper[components[i]] for i in at]
         axis.plot(at, told, "x", color=COLOURS[1], markersize=9, mew=2, label="document")
-    axis.set_ylabel("outliers found")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize="small")
     return figure
 
@@ -48,7 +47,11 @@ def draw_criteria(
     n: int,
 ) -> Figure:
     """AIC of the training rows and likelihood of held-out rows, medians over seeds."""
-    figure, axis = _axes(components, "What each criterion sees (medians of seeds)")
+    figure, axis = _axes(
+        components,
+        "What each criterion sees (medians of seeds)",
+        "per row, lower is better (log scale beyond 50)",
+    )
     place = np.arange(len(components))
     held = [[-split[f"full, K = {k}"]["log-likelihood"] for k in components] for split in splits]
     loss = np.median(held, axis=0)
@@ -61,16 +64,13 @@ def draw_criteria(
     axis.set_yticks(TICKS, labels=[f"{tick:,}" for tick in TICKS])
     axis.set_ylim(min(1.6 * simple.min(), -10.0), max(2.0 * loss.max(), 10.0))
     axis.minorticks_off()
-    axis.set_ylabel("per row, lower is better (log scale beyond 50)")
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize="small")
     return figure
 
 
-def _axes(components: Sequence[int], title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+def _axes(components: Sequence[int], title: str, up: str) -> tuple[Figure, Any]:
+    figure = new_figure(7.6, 4.6)
     axis: Any = figure.subplots()
-    axis.set(title=title, xlabel="number of components K, full covariance")
+    dress(axis, title, "number of components K, full covariance", up)
     axis.set_xticks(range(len(components)), labels=[f"{k}" for k in components])
-    axis.grid(True, axis="y", alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
     return figure, axis

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#999999")
-"""Okabe and Ito's palette: told apart by readers with any kind of colour vision."""
+from boxloop.figures import COLOURS, dress, new_figure
 
 
 def panels(
@@ -24,7 +23,7 @@ def panels(
     """
     columns = 2 if len(curves) > 1 else 1
     rows = -(-len(curves) // columns)
-    figure = Figure(figsize=(5.6 * columns, 3.6 * rows + 0.9), layout="constrained")
+    figure = new_figure(5.6 * columns, 3.6 * rows + 0.9)
     axes: Any = figure.subplots(rows, columns, squeeze=False, sharex=True)
     methods = list(dict.fromkeys(method for panel in curves.values() for method in panel))
     for axis, (name, panel) in zip(axes.flat, curves.items()):
@@ -33,9 +32,8 @@ def panels(
                 _line(axis, panel[method], which, colour, method)
         lengths = [t for panel in curves.values() for method in panel.values() for t in method]
         axis.set(xlim=(0.7 * min(lengths), 1.4 * max(lengths)))
-        axis.set(xscale="log", yscale="log", title=name, xlabel="vectors seen", ylabel=label)
-        axis.grid(True, which="major", alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(xscale="log", yscale="log")
+        dress(axis, name, "vectors seen", label)
     handles, names = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2 if columns == 1 else 4, frameon=False)
     return figure

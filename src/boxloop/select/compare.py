@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from boxloop.select.scores import (
     n_parameters,
     paired,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Criterion = Callable[[Any, Any], float | tuple[float, float]]
 
@@ -89,6 +92,35 @@ class Comparison:
     def table(self) -> Any:
         """One row a model, as a pandas frame; the last column says which is best or tied."""
         return make_frame({**self._columns(), "verdict": self._marks()}, self.names)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """How far each model is below the first on the same rows, with one and two errors of that difference.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes; a model that is clearly best is marked.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop.estimators import GaussianMixture
+            >>> X = np.random.default_rng(0).normal(size=(100, 2))
+            >>> models = {"full": GaussianMixture(1).fit(X), "diag": GaussianMixture(1, covariance_type="diag").fit(X)}
+            >>> len(compare(models, X).plot().get_yticks())
+            2
+        """
+        from boxloop.figures import forest, short
+
+        return forest(
+            self.names,
+            self.difference,
+            self.difference_error,
+            ax,
+            marked=[name == self.best for name in self.names],
+            title="No model is clearly best" if self.best is None else f"{short(self.best, 30)} is best",
+            across="log-likelihood of a row, less the best's",
+        )
 
     def __str__(self) -> str:
         columns = self._columns()

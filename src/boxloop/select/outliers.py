@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from boxloop.numeric import seed
 from boxloop.select.rows import ready
 from boxloop.select.scores import Array, log_densities
 from boxloop.select.warned import SelectionWarning
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 REFERENCE = 256
 """Rows kept to tell what is usual in a column."""
@@ -217,24 +221,39 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
             columns[f"drop {rank + 1}"] = size
         return make_frame(columns, None if callable(index) else index)
 
+    def plot(self, X: Any, ax: Axes | None = None) -> Axes:
+        """Log-density of every row with the threshold below which it is flagged.
+
+        Args:
+            X: rows (n, d).
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes; the lowest rows carry their number.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop.estimators import GaussianMixture
+            >>> X = np.random.default_rng(0).normal(size=(500, 2))
+            >>> OutlierDetector(GaussianMixture()).fit(X).plot(X).get_ylabel()
+            'log-density'
+        """
+        from boxloop.figures import outlier_scores
+
+        return outlier_scores(
+            self.score_samples(X), self.offset_, ax, title="Rows by density", up="log-density"
+        )
+
+    def _density(self, rows: Array) -> Array:
+        return log_densities(self.estimator_, rows)
+
     def _drops(self, rows: Any) -> Array:
         """Drop in log-density that each value accounts for, (n, d); NaN where it is missing."""
         if self._usual is None:
-            columns = self._conditional(_dense(self._reference)).T
+            columns = conditional(self._density, _dense(self._reference)).T
             known = [column[~np.isnan(column)] for column in columns]
             self._usual = np.array([np.median(column) if len(column) else 0.0 for column in known])
-        return np.asarray(self._usual - self._conditional(_dense(rows)))
-
-    def _conditional(self, rows: Array) -> Array:
-        """Log-density of each value given the others of its row, (n, d); NaN where it is missing."""
-        whole = log_densities(self.estimator_, rows)
-        found = np.empty(rows.shape)
-        for j in range(rows.shape[1]):
-            without = rows.copy()
-            without[:, j] = np.nan
-            with np.errstate(invalid="ignore"):  # a density of zero with and without the column tells nothing
-                found[:, j] = whole - log_densities(self.estimator_, without)
-        return np.where(np.isnan(rows), np.nan, found)
+        return np.asarray(self._usual - conditional(self._density, _dense(rows)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -244,3 +263,20 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
 
 def _dense(rows: Any) -> Array:
     return np.asarray(rows.toarray() if not isinstance(rows, np.ndarray) else rows, dtype=np.float64)
+
+
+def conditional(density: Callable[[Array], Array], rows: Array) -> Array:
+    """Log-density of each value given the others of its row, (n, d); NaN where it is missing.
+
+    Args:
+        density: log-density of rows, some of whose values may be missing (NaN).
+        rows: (n, d).
+    """
+    whole = density(rows)
+    found = np.empty(rows.shape)
+    for j in range(rows.shape[1]):
+        without = rows.copy()
+        without[:, j] = np.nan
+        with np.errstate(invalid="ignore"):  # a density of zero with and without the column tells nothing
+            found[:, j] = whole - density(without)
+    return np.where(np.isnan(rows), np.nan, found)

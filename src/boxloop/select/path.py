@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,9 @@ from boxloop.data.frames import make_frame
 from boxloop.numeric import seed
 from boxloop.numeric.random import RandomState
 from boxloop.select.scores import Array, mean_error
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,49 @@ class Path:
         if self.shares is not None:
             columns |= {f"share {name}": self.shares[:, j] for j, name in enumerate(self.names)}
         return make_frame(columns)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Every model's penalised likelihood over alpha, less that of the one chosen, and where the choice changes.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes. Bands are one standard error of a breakpoint.
+
+        Example:
+            >>> path = penalised_path([-4.0, -3.0, -2.9], [0.0, 0.1, 0.5], names=["K=1", "K=3", "K=20"])
+            >>> path.plot().get_legend().get_texts()[0].get_text()
+            'K=20: below 0.25'
+        """
+        from boxloop.figures import path_lines
+
+        names, places = [str(name) for name in self.names], [self.names.index(name) for name in self.chosen]
+        title = "The path of the penalty"
+        errors = self.breakpoint_errors
+        return path_lines(
+            self.log_likelihood, self.penalty, names, places, self.breakpoints, ax, error=errors, title=title
+        )
+
+    def plot_choice(self, ax: Axes | None = None) -> Axes:
+        """Which model is chosen at each alpha, one line a model (document 000, fig. 7 and 9).
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes. Bands are one standard error of a breakpoint.
+
+        Example:
+            >>> path = penalised_path([-4.0, -3.0, -2.9], [0.0, 0.1, 0.5], names=["K=1", "K=3", "K=20"])
+            >>> [label.get_text() for label in path.plot_choice().get_yticklabels()]
+            ['K=1', 'K=3', 'K=20']
+        """
+        from boxloop.figures import path_choice
+
+        names, places = [str(name) for name in self.names], [self.names.index(name) for name in self.chosen]
+        title = "The model that each penalty chooses"
+        return path_choice(names, places, self.breakpoints, ax, error=self.breakpoint_errors, title=title)
 
 
 def penalised_path(

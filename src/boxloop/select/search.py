@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from boxloop.select.rows import checked_rows, digest, ready
 from boxloop.select.rule import one_standard_error
 from boxloop.select.store import CellStore
 from boxloop.select.warned import SelectionWarning
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def _offers(name: str) -> Callable[[Any], bool]:
@@ -199,6 +202,27 @@ class Select(MetaEstimatorMixin, BaseEstimator):
         kept["warnings"] = [len(told) for told in self.results_["warnings"]]
         kept["chosen"] = [j == self.best_index_ for j in range(len(kept["gap"]))]
         return make_frame(kept, [label(params) for params in self.results_["parameters"]])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """How far each candidate is below the best by the criterion, with errors, and the one chosen.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes: lines where one number varies, such as ``n_components``; else one line of text a candidate.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop.estimators import GaussianMixture
+            >>> X = np.random.default_rng(0).normal(size=(100, 2))
+            >>> Select(GaussianMixture(), {"n_components": [1, 2]}, cv=2).fit(X).plot().get_xlabel()
+            'n_components'
+        """
+        check_is_fitted(self, "results_")
+        from boxloop.select.drawn import draw_candidates
+
+        return draw_candidates(self.results_, self.best_index_, self.criterion, ax)
 
     def __sklearn_is_fitted__(self) -> bool:
         return "results_" in vars(self)

@@ -1,0 +1,81 @@
+"""Scores of rows and the threshold that flags some of them."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike, NDArray
+
+from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, PLENTY, Array, add_legend, dress, new_axes
+
+NAMED = 5
+"""How many of the lowest rows are named."""
+
+
+def outlier_scores(
+    scores: ArrayLike,
+    threshold: float,
+    ax: Axes | None = None,
+    *,
+    title: str = "",
+    up: str = "",
+) -> Axes:
+    """Every row at its score; those below the threshold stand out, and the lowest carry their row number.
+
+    Args:
+        scores: one a row. A score of -inf is drawn at the lower edge, NaN not at all.
+        threshold: rows below it are flagged; none where it is -inf.
+        ax: where to draw; a figure of its own when omitted.
+        title: of the picture.
+        up: what the scores are.
+
+    Returns:
+        The axes. Of more rows than can be seen, ordinary ones are thinned out evenly; flagged ones are all there.
+    """
+    ax = ax if ax is not None else new_axes(7.6, 4.2)
+    values = np.asarray(scores, dtype=float)
+    dress(ax, title, "row", up)
+    lost = np.isneginf(values)
+    seen = values[np.isfinite(values)]
+    low = float(min(seen.min(initial=np.inf), threshold if np.isfinite(threshold) else np.inf))
+    high = float(seen.max(initial=low if np.isfinite(low) else 0.0))
+    low = low if np.isfinite(low) else high - 1.0
+    drawn = np.where(lost, low - 0.12 * (high - low), values)
+    flagged = values < threshold
+    usual = np.flatnonzero(~flagged & np.isfinite(drawn))
+    step = max(1, -(-len(usual) // PLENTY))
+    thinned = f" (1 of {step} drawn)" if step > 1 else ""
+    ax.scatter(
+        usual[::step],
+        drawn[usual[::step]],
+        s=12,
+        color=PLAIN,
+        alpha=0.5,
+        linewidth=0,
+        label=f"other rows{thinned}",
+    )
+    found = np.flatnonzero(flagged)
+    ax.scatter(found, drawn[found], s=30, color=MARKED, marker="v", label=f"{len(found)} flagged", zorder=3)
+    if np.isfinite(threshold):
+        ax.axhline(
+            threshold, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label=f"threshold {threshold:.4g}"
+        )
+    for row in _apart(found[np.argsort(values[found], kind="stable")], drawn):
+        ax.annotate(
+            f"{row}", (row, drawn[row]), (5.0, -3.0), textcoords="offset points", fontsize=8, color=INK
+        )
+    if lost.any():
+        ax.axhspan(low - 0.2 * (high - low), low - 0.06 * (high - low), color=FAINT, alpha=0.15, linewidth=0)
+    add_legend(ax)
+    return ax
+
+
+def _apart(rows: NDArray[np.int64], drawn: Array) -> list[int]:
+    """The first few of some rows whose names would not be written over one another."""
+    reach = float(np.nanmax(drawn) - np.nanmin(drawn)) or 1.0
+    kept: list[int] = []
+    for row in rows[: 10 * NAMED].tolist():
+        near = [abs(row - k) < 0.1 * len(drawn) and abs(drawn[row] - drawn[k]) < 0.05 * reach for k in kept]
+        if not any(near) and len(kept) < NAMED:
+            kept.append(row)
+    return kept
