@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from boxloop.cli import main
+from boxloop.select import Select
 
 
 def call(*words: object) -> str:
@@ -157,6 +158,20 @@ def test_select_chooses_and_writes_the_model(folder):
     assert (folder / "s.png").read_bytes()[:4] == b"\x89PNG"
     assert found["chosen"] == {"covariance_type": "full", "n_components": 1}
     assert json.loads(call(*words, *kept)) == found
+
+
+def test_ctrl_c_in_the_last_fit_of_select_writes_nothing(folder, monkeypatch):
+    def interrupted(self, rows):
+        found = fit(self, rows)
+        found.best_estimator_.interrupted_ = True
+        return found
+
+    fit = Select.fit
+    monkeypatch.setattr(Select, "fit", interrupted)
+    words = ["select", folder / "train.csv", "-k", "1", "--folds", "2", "-o", folder / "half.boxloop"]
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == 130
+    assert not (folder / "half.boxloop").exists()
 
 
 @pytest.mark.parametrize("numbers", ["", "0", "x", "3-1", "1-y"])

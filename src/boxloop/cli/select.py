@@ -107,6 +107,8 @@ def command(
         **{k: how[k] for k in ("rule", "criterion", "checkpoint")},
     }
     search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how).fit(rows)
+    if search.best_estimator_.interrupted_:
+        raise KeyboardInterrupt  # the last fit, to all rows, is not the model that was chosen
     if output is not None:
         search.best_estimator_.save(output)
     if figure is not None:
