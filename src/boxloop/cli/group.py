@@ -12,6 +12,7 @@ from boxloop.cli.errors import EXIT_CODES, reported
 from boxloop.version import __version__
 
 COMMANDS = {
+    "report": "From a table to a page: models tried, one chosen, and where it fails.",
     "demo": "Show what the library does, on bundled data.",
     "fit": "Fit a model to a table and write it to a file.",
     "score": "Log-density of each row, with its component or its factors.",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
 import click
-import numpy as np
 
 TABLE_ENDS = (".csv", ".csv.gz", ".parquet", ".pq")
 
@@ -26,6 +24,8 @@ def tell(
         show: prints the tables.
         quiet: whether to leave the tables out.
     """
+    from boxloop.report.numbers import plain
+
     text = json.dumps(plain(facts), indent=2, ensure_ascii=False)
     if json_to == "-":
         click.echo(text)
@@ -36,24 +36,6 @@ def tell(
         write_atomic(Path(json_to), f"{text}\n".encode())
     if not quiet:
         show()
-
-
-def plain(value: Any) -> Any:
-    """A value of NumPy's and Python's as JSON knows it.
-
-    Example:
-        >>> plain({"a": np.array([1.0, np.nan]), "b": (np.int64(2), Path("c"))})
-        {'a': [1.0, None], 'b': [2, 'c']}
-    """
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value) if isinstance(value, Path) else value
 
 
 def echo_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:

@@ -1,13 +1,23 @@
-"""Expectations under Gaussian laws in closed form, whatever the shape of their covariance."""
+"""Expectations in closed form: under Gaussian laws of any covariance, and of powers of counts."""
 
 from __future__ import annotations
+
+from math import comb
 
 import torch
 from torch import Tensor
 
-from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian, SphericalGaussian, TiedGaussian
+from boxloop.laws import (
+    Bernoulli,
+    DiagonalGaussian,
+    FullGaussian,
+    LowRankGaussian,
+    Poisson,
+    SphericalGaussian,
+    TiedGaussian,
+)
 from boxloop.numeric import covariance as forms
-from boxloop.types import Covariance
+from boxloop.types import Covariance, Law
 
 GAUSSIAN = (FullGaussian, TiedGaussian, DiagonalGaussian, SphericalGaussian, LowRankGaussian)
 
@@ -40,3 +50,19 @@ def power(mean: Tensor, variance: Tensor, order: int) -> Tensor:
     for r in range(2, order + 1):
         last, current = current, mean * current + (r - 1) * variance * last
     return current
+
+
+def count_power(law: Law, origin: Tensor, order: int) -> Tensor | None:
+    r"""E[(x - origin)^order] of every column of independent counts, (m, d); None for other laws.
+
+    Poisson moments about zero are Touchard's polynomials, :math:`T_{r+1} = \lambda \sum_k \binom{r}{k} T_k`.
+    """
+    if isinstance(law, Bernoulli):
+        return (1.0 - law.mean) * (-origin) ** order + law.mean * (1.0 - origin) ** order
+    if not isinstance(law, Poisson):
+        return None
+    raw = [torch.ones_like(law.mean)]
+    for r in range(order):
+        raw.append(law.mean * torch.stack([comb(r, k) * raw[k] for k in range(r + 1)]).sum(0))
+    parts = [comb(order, r) * raw[r] * (-origin) ** (order - r) for r in range(order + 1)]
+    return torch.stack(parts).sum(0)

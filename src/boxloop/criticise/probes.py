@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise.closed import GAUSSIAN, power, projected_variance
+from boxloop.criticise.closed import GAUSSIAN, count_power, power, projected_variance
 from boxloop.criticise.tally import Scene, Tally, tally_values
 from boxloop.types import Law
 
@@ -149,11 +149,21 @@ class PowerProbe(Vector):
         return torch.where(lost > 0, torch.nan, known)
 
     def exact(self, law: Law) -> Tensor | None:
-        """Moments of a normal variable."""
+        """Moments of a normal variable, or of the counts of single columns."""
         if not isinstance(law, GAUSSIAN):
-            return None
+            return self._of_counts(law)
         mean, variance = _projected(law, self.scene, self.directions)
         return power(mean, variance, self.order)
+
+    def _of_counts(self, law: Law) -> Tensor | None:
+        if bool(((self.directions != 0).sum(1) > 1).any()):
+            return None
+        found = count_power(law, self.scene.origin, self.order)
+        return (
+            None
+            if found is None
+            else (found / self.scene.scale**self.order) @ (self.directions**self.order).mT
+        )
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,11 @@ def say(axes: Axes, text: str) -> None:
     )
 
 
-def add_legend(axes: Axes, *, beside: bool = False, title: str | None = None) -> None:
-    """A legend without a frame, whose words are text: inside where there is room, or beside the axes."""
+def add_legend(axes: Axes, where: str = "best", *, beside: bool = False, title: str | None = None) -> None:
+    """A legend without a frame, whose words are text: inside the axes, or beside them where it would cover something."""
     legend = axes.legend(
         frameon=False,
-        loc="upper left" if beside else "best",
+        loc="upper left" if beside else where,
         bbox_to_anchor=(1.0, 1.0) if beside else None,
         fontsize=LABEL - 1.5,
         title=title,
@@ -108,11 +108,11 @@ def short(name: object, most: int = 18) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def png(drawn: Axes | Figure) -> bytes:
+def png(drawn: Axes | Figure, dpi: int = DPI) -> bytes:
     """A figure, or the one that some axes are on, as PNG."""
     figure: Figure | SubFigure = drawn.figure if isinstance(drawn, Axes) else drawn
     out = io.BytesIO()
     if isinstance(figure, SubFigure):
         figure = figure.figure
-    figure.savefig(out, format="png")
+    figure.savefig(out, format="png", dpi=dpi)
     return out.getvalue()

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from boxloop.criticise import Mega, as_model, mega
-from boxloop.criticise.functions import First, Power, Second
+from boxloop.criticise.functions import First, Power, Second, TestFunction
 from boxloop.criticise.sampling import sample_rows
 from boxloop.data import open_source
 from boxloop.numeric import generator
@@ -38,9 +38,13 @@ HELD, MOST_HELD, FEWEST = 0.2, 10_000, 20
 """Share of the rows that judge, most of them, and fewest rows of a table that can be reported on."""
 MANY, VERY_MANY = 2_000, 20_000
 """Rows from which three folds do in place of five, and one in place of three."""
-KNOWN, CHEAP = 2_000, 300
-"""Most parameters whose error is worked out for the chosen model, and for the others that are criticised."""
-DRAWS = 499
+KNOWN, CHEAP = 3e8, 3e7
+"""Most work (parameters x rows x columns) that the error of the parameters may take, for the chosen model and for each
+of the others that are criticised."""
+DRAWS, FEW_DRAWS = 499, 199
+"""From the null law of the chosen model, and of the others."""
+FUNCTIONS: tuple[TestFunction, ...] = (First(), Second(), Power(3), Power(4))
+"""What a model is criticised by: means, covariances, skewness, tails."""
 ALIKE = 10.0
 """Columns whose spreads differ by no more than this may be treated alike."""
 
@@ -230,7 +234,7 @@ def _behind(trials: Sequence[Trial]) -> tuple[int, Array]:
     best = int(scores.argmax())
     found = np.full((len(trials), 2), np.nan)
     fine = np.flatnonzero(np.isfinite(scores))
-    gap, error = paired([trials[j].density for j in fine], int(np.flatnonzero(fine == best)[0]))
+    gap, error = paired([trials[j].density for j in fine.tolist()], int(np.flatnonzero(fine == best)[0]))
     found[fine] = np.column_stack([gap, error])
     return best, found
 
@@ -249,24 +253,15 @@ def _finalists(trials: Sequence[Trial], chosen: int) -> list[int]:
 def _judged(
     trial: Trial, rows: Array, held: Array, names: Sequence[str], seed: int, *, first: bool
 ) -> Finalist:
-    estimator = clone(trial.candidate.estimator)
-    functions = [First(), Second(), Power(3), Power(4)]
-    train = rows if trial.n_parameters <= (KNOWN if first else CHEAP) else None
+    estimator, judges = clone(trial.candidate.estimator), _named(held, names)
+    affordable = trial.n_parameters * rows.size <= (KNOWN if first else CHEAP)
+    draws = DRAWS if first else FEW_DRAWS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the trials have told them
         estimator.fit(_named(rows, names))
-        try:
-            found = mega(
-                estimator,
-                _named(held, names),
-                functions=functions,
-                train=train,
-                draws=DRAWS,
-                random_state=seed,
-            )
-        except np.linalg.LinAlgError:
-            found = mega(estimator, _named(held, names), functions=functions, draws=DRAWS, random_state=seed)
-    return Finalist(trial, estimator, found, mean_error(log_densities(estimator, _named(held, names))))
+        train = _named(rows, names) if affordable else None
+        found = mega(estimator, judges, functions=FUNCTIONS, train=train, draws=draws, random_state=seed)
+    return Finalist(trial, estimator, found, mean_error(log_densities(estimator, judges)))
 
 
 def _named(rows: Array, names: Sequence[str]) -> Any:

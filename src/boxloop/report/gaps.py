@@ -13,7 +13,7 @@ def gap_picture(result: Mega) -> bytes:
     figure = new_figure(12.6 if wide else 7.0, 6.0)
     axes = figure.subplots(1, 2 if wide else 1, squeeze=False, width_ratios=[1.0, 1.15] if wide else None)
     if pairs is not None:
-        pairs.plot(axes[0][0]).set_title("Variances and covariances", loc="left")
+        pairs.plot(axes[0][0])
     result.plot(axes[0][-1])
     chance = "" if result.p_value is None else f"; all tests together: p = {result.p_value:.3g}"
     figure.suptitle(f"Data minus model on {result.n_rows} rows{chance}", color=INK, fontsize=12)

@@ -1,8 +1,13 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and as JSON knows them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 LONG = 1e5
 """Numbers from here on, or below its inverse, are written with a power of ten."""
@@ -34,3 +39,21 @@ def with_error(value: float, error: float) -> str:
         return number(value)
     places = max(0, 1 - math.floor(math.log10(error)))
     return f"{value:.{places}f} ± {error:.{places}f}"
+
+
+def plain(value: Any) -> Any:
+    """A value of NumPy's and Python's as JSON knows it.
+
+    Example:
+        >>> plain({"a": np.array([1.0, np.nan]), "b": (np.int64(2), Path("c"))})
+        {'a': [1.0, None], 'b': [2, 'c']}
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value

@@ -19,6 +19,8 @@ RATE = 0.05
 """Rate of false discoveries among the misfits that are named."""
 NAMED = 6
 SURE = 2.0
+MANY = 0.1
+"""Share of the rows from which outliers are no outliers."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _how_sure(found: Findings) -> Line:
             f"Sure: every other kind of model is more than {SURE:g} standard errors worse on the same rows."
         )
         return Line("How sure?", said, "good")
-    return Line("How sure?", f"Not told apart from {listed(close)} by these rows.", "doubtful")
+    return Line("How sure?", f"These rows do not tell it from: {'; '.join(close)}.", "doubtful")
 
 
 def _told_apart(one: Trial, other: Trial) -> bool:
@@ -132,7 +134,7 @@ def _does_it_fit(found: Findings) -> Line:
     chance = criticism.p_value if criticism.p_value is not None else float("nan")
     rows = f"{criticism.n_rows} rows that took no part in the fit or the choice"
     if chance >= RATE:
-        said = f"No misfit found on {rows}: if the model were true, gaps as large would occur in {chance:.0%} of tables."
+        said = f"No misfit found on {rows}: a true model would show gaps as large in {chance:.0%} of tables."
         return Line("Does it fit?", said, "good")
     size = "fewer than 1 table in 100" if chance <= 0.01 else f"{chance:.0%} of tables"
     said = (
@@ -183,6 +185,10 @@ def _advice(found: Findings) -> Iterator[str]:
 def _strange_rows(outlying: Outlying) -> Line:
     if not outlying.flagged:
         return Line("Strange rows?", "None, beyond what chance explains.", "good")
+    if outlying.flagged > MANY * len(outlying.scores):
+        share = outlying.flagged / len(outlying.scores)
+        said = f"{share:.0%} of all rows are unlikely under the model: the model is at fault, not the rows."
+        return Line("Strange rows?", said, "bad")
     rows = listed([f"{row.place}" for row in outlying.rows[: min(outlying.flagged, 5)]])
     more = f" and {outlying.flagged - 5} more" if outlying.flagged > 5 else ""
     are = "row" if outlying.flagged == 1 else "rows"

@@ -1,0 +1,129 @@
+"""``boxloop report``: from a table to a page one can act on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from boxloop.cli.options import (
+    column_options,
+    data_argument,
+    json_option,
+    output_option,
+    seed_option,
+    threads_option,
+    watch_options,
+    watching,
+    with_examples,
+)
+
+if TYPE_CHECKING:
+    from boxloop.report.whole import Report
+
+
+@with_examples(
+    "boxloop report wine",
+    "boxloop report rows.csv -o report.html --drop id --seed 1",
+    "boxloop report folder/ --rows 20000 --json findings.json",
+)
+@data_argument
+@column_options
+@click.option(
+    "--rows",
+    type=click.IntRange(min=20),
+    default=50_000,
+    show_default=True,
+    help="Most rows to work with; of more, so many are drawn.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Fits at the same time; all cores if omitted.")
+@seed_option
+@threads_option
+@watch_options
+@output_option("The page; report.md, report.json and the model go beside it.", default=Path("report.html"))
+@json_option
+def command(
+    data: str,
+    columns: list[str] | None,
+    drop: tuple[str, ...],
+    rows: int,
+    jobs: int | None,
+    seed: int,
+    quiet: bool,
+    progress: bool | None,
+    output: Path,
+    json_to: str | None,
+) -> None:
+    """From a table to a page: models tried, one chosen, and where it fails.
+
+    DATA is a CSV, Parquet or .npy file, a folder of such files, or a bundled data set (boxloop datasets). Columns
+    that no model can use are left out, with the reason. Rows are split: some choose the model, the others judge it.
+
+    Writes the page, and beside it the same as Markdown, all numbers as JSON, and the model (*.boxloop).
+    """
+    from boxloop.cli.output import check_outputs
+    from boxloop.cli.output import tell as say
+    from boxloop.cli.watch import watched
+    from boxloop.report.examine import examine
+    from boxloop.report.read import read_table
+    from boxloop.report.whole import facts, make_report
+
+    check_outputs([output, json_to], data)
+    table = read_table(data, columns, drop, rows, seed)
+    with watched("report", watching(quiet, progress)) as tell:
+
+        def told(what: str, share: float) -> None:
+            tell(round(100 * share), 100, what)
+
+        found = examine(table, seed, jobs or os.cpu_count(), told)
+        told("writing", 0.99)
+        report = make_report(found, spelled(data, columns, drop, rows, seed, output))
+        written = write(report, output)
+    say(facts(report), json_to, lambda: show(report, written), quiet)
+
+
+def spelled(
+    data: str, columns: list[str] | None, drop: tuple[str, ...], rows: int, seed: int, output: Path
+) -> str:
+    """The command that gives the same report."""
+    words = ["boxloop", "report", data]
+    if columns:
+        words += ["--columns", ",".join(columns)]
+    for name in drop:
+        words += ["--drop", name]
+    words += ["--rows", str(rows), "--seed", str(seed), "-o", str(output)]
+    return shlex.join(words)
+
+
+def write(report: Report, output: Path) -> list[Path]:
+    """Write the page and what belongs to it; returns their paths."""
+    from boxloop.persist import write_atomic
+    from boxloop.report.whole import as_html, as_json, as_markdown
+
+    model = output.with_suffix(".boxloop")
+    report.found.model.estimator.save(model)
+    written = {
+        output: as_html(report, model.name),
+        output.with_suffix(".md"): as_markdown(report, model.name),
+        output.with_suffix(".json"): as_json(report),
+    }
+    for path, text in written.items():
+        write_atomic(path, text.encode())
+    return [*written, model]
+
+
+def show(report: Report, written: list[Path]) -> None:
+    """Print the verdict."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    colours = {"good": "green", "doubtful": "yellow", "bad": "red", "plain": "none"}
+    for line in report.lines:
+        console.print(Text.assemble((f"{line.question} ", f"bold {colours[line.mood]}"), line.answer))
+    console.print()
+    for path in written:
+        click.echo(f"Written: {path}")

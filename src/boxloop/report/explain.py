@@ -1,0 +1,91 @@
+"""The chosen model by its parts: components or factors, by the names of the columns, with errors."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from boxloop.estimators import FactorAnalysis, GaussianMixture, ProbabilisticPCA
+from boxloop.report.columns import Array
+from boxloop.report.examine import Findings
+
+FEW = 600
+"""Most parameters whose errors are worked out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """The parts of a model.
+
+    Args:
+        word: what a part is called.
+        meaning: what a number in the table is.
+        names: of the columns.
+        values: of each part and column, (k, d): means of components, correlations with factors.
+        errors: their standard errors, NaN where they were not worked out.
+        order: columns by how much they tell parts apart, the most telling first.
+        weights: share of the rows in each component, and its errors; None for factors.
+        explained: share of each column's variance that the factors explain; None for components.
+    """
+
+    word: str
+    meaning: str
+    names: tuple[str, ...]
+    values: Array
+    errors: Array
+    order: tuple[int, ...]
+    weights: tuple[list[float], list[float]] | None = None
+    explained: Array | None = None
+
+
+def explain(found: Findings) -> Explanation:
+    """The parts of the chosen model, with standard errors where these are affordable."""
+    estimator, rows, names = found.model.estimator, found.table.rows[found.first], found.table.names
+    errors = _errors(found)
+    spread = np.nanstd(rows, axis=0)
+    if isinstance(estimator, FactorAnalysis | ProbabilisticPCA):
+        values = estimator.components_ / spread
+        error = errors["components"] / spread if errors else np.full_like(values, np.nan)
+        explained = np.square(values).sum(0).clip(max=1.0)
+        order = tuple(np.argsort(-explained, kind="stable").tolist())
+        meaning = "correlation of the column with the factor"
+        return Explanation("factor", meaning, names, values, error, order, None, explained)
+    values = np.asarray(_means(estimator))
+    error = np.asarray(errors[_mean_name(errors)]) if errors else np.full_like(values, np.nan)
+    share = np.asarray(estimator.weights_)
+    apart = np.sqrt(share @ np.square(values - share @ values)) / np.where(spread > 0, spread, 1.0)
+    weights = (share.tolist(), np.asarray(errors["weights"]).tolist() if errors else [np.nan] * len(share))
+    order = tuple(np.argsort(-apart, kind="stable").tolist()) if len(share) > 1 else tuple(range(len(names)))
+    return Explanation(
+        "component", "mean of the column in the component", names, values, error, order, weights
+    )
+
+
+def _means(estimator: Any) -> Array:
+    if isinstance(estimator, GaussianMixture):
+        return np.asarray(estimator.means_)
+    return np.asarray(estimator.model_.family.mean.numpy())
+
+
+def _mean_name(errors: dict[str, Array]) -> str:
+    return next(name for name in errors if name not in ("weights", "covariances"))
+
+
+def _errors(found: Findings) -> dict[str, Array]:
+    """Standard errors of the parameters; empty where there are too many or the information is singular."""
+    if found.model.trial.n_parameters > FEW:
+        return {}
+    from boxloop.data import open_source
+
+    rows = open_source(found.table.rows[found.first], columns=list(found.table.names))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NaN marks what has no error
+        try:
+            return {
+                name: np.asarray(value) for name, value in found.model.estimator.standard_errors(rows).items()
+            }
+        except (ValueError, np.linalg.LinAlgError):
+            return {}

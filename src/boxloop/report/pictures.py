@@ -1,0 +1,169 @@
+"""The pictures of a report, each with words for readers who cannot see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from boxloop import figures
+from boxloop.criticise.calibration import calibration
+from boxloop.data import open_source
+from boxloop.estimators import GaussianMixture
+from boxloop.report.columns import Array
+from boxloop.report.examine import Findings
+from boxloop.report.explain import Explanation
+from boxloop.report.outlying import Outlying
+
+LINES = 12
+"""Most candidates in a picture."""
+PAGE_DPI = 110
+"""Enough for a screen, and a page of all pictures stays below two megabytes."""
+PAIRED = 4
+"""Most columns of the pair plot."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG with a caption and a description.
+
+    Args:
+        key: where it belongs on the page.
+        png: the picture.
+        caption: what to look for.
+        alt: what it shows, in words.
+    """
+
+    key: str
+    png: bytes
+    caption: str
+    alt: str
+
+
+def pictures(found: Findings, parts: Explanation, outlying: Outlying) -> dict[str, Picture]:
+    """All pictures by key."""
+    made = [*_comparison(found), *_model(found, parts), *_fit(found), *_rows(found, outlying)]
+    return {picture.key: picture for picture in made}
+
+
+def _comparison(found: Findings) -> Iterator[Picture]:
+    by_family: dict[str, list[int]] = {}
+    for place, trial in enumerate(found.trials):
+        by_family.setdefault(trial.candidate.family, []).append(place)
+    lines = {}
+    for family, places in by_family.items():
+        sizes = np.array([found.trials[p].candidate.size for p in places])
+        lines[family] = (sizes, -found.behind[places, 0], found.behind[places, 1])
+    chosen = found.trials[found.chosen].candidate
+    ring = (float(chosen.size), -float(found.behind[found.chosen, 0]))
+    axes = figures.curves(
+        lines,
+        best=ring,
+        told="chosen",
+        title="Rows held out choose the size",
+        across="components or factors",
+        up="log-likelihood a row, less the best's",
+    )
+    low = np.nanquantile(-found.behind[:, 0], 0.25)
+    axes.set_ylim(bottom=min(1.3 * float(low), ring[1] - 0.1 * abs(float(low)) - 1e-9))
+    said = f"Held-out log-likelihood by size for {len(lines)} families; {chosen.name} is chosen."
+    yield Picture("curve", _png(axes), "Each point is one candidate; bars are one standard error.", said)
+    names = [f.trial.candidate.name for f in found.finalists]
+    if len(names) > 1:
+        yield Picture(
+            "path",
+            _png(found.path.plot()),
+            "The finalists when each pays for its moment gaps on the rows that judge (document 000, eq. 17).",
+            f"Chosen as the penalty grows: {', then '.join(map(str, found.path.chosen))}.",
+        )
+
+
+def _model(found: Findings, parts: Explanation) -> Iterator[Picture]:
+    estimator, rows, names = found.model.estimator, found.table.rows, found.table.names
+    if parts.word == "factor":
+        axes = figures.loadings(
+            parts.values,
+            names,
+            parts.errors,
+            title="Which columns load on which factor",
+            across=parts.meaning,
+        )
+        yield Picture(
+            "parts", _png(axes), "Bars are two standard errors.", "Loadings of the columns on the factors."
+        )
+    places = list(parts.order[:PAIRED])
+    if isinstance(estimator, GaussianMixture) and len(places) > 1:
+        component = np.asarray(estimator.predict(open_source(rows, columns=list(names))))
+        covariances = np.asarray(found.model.estimator.model_.family.covariance().dense().numpy())
+        covariances = np.broadcast_to(covariances, (len(estimator.weights_), *covariances.shape[1:]))
+        grid = figures.pair_grid(
+            rows[:, places],
+            np.asarray(estimator.weights_),
+            np.asarray(estimator.means_)[:, places],
+            covariances[:, places][:, :, places],
+            [names[j] for j in places],
+            component=component,
+        )
+        said = f"Components over the rows in {', '.join(names[j] for j in places)}."
+        caption = "Colours are components; ellipses hold one and two standard deviations."
+        yield Picture("pairs", _png(grid.flat[0]), caption, said)
+    yield _beside(found, places[:2] if len(places) > 1 else places)
+
+
+def _beside(found: Findings, places: list[int]) -> Picture:
+    """Data and as many rows of the model, in the two columns that tell most."""
+    data, names = found.table.rows, [found.table.names[j] for j in places]
+    drawn = found.drawn(len(data))
+    figure = figures.new_figure(9.0, 3.9)
+    left, right = figure.subplots(1, 2, sharex=True, sharey=len(places) > 1)
+    for axes, rows, title in ((left, data, "Data"), (right, drawn, "Drawn from the model")):
+        shown: Array = rows[:, places]
+        shown = shown[np.isfinite(shown).all(1)]
+        if len(places) == 1:
+            axes.hist(shown[:, 0], bins=40, color=figures.COLOURS[0], alpha=0.7)
+        elif len(shown) > 4000:
+            axes.hexbin(*shown.T, gridsize=50, mincnt=1, cmap="Greys", linewidths=0.0)
+        else:
+            axes.scatter(
+                *shown.T, s=14, alpha=0.6, color=figures.COLOURS[0], edgecolors="white", linewidths=0.4
+            )
+        figures.dress(axes, title, names[0], names[1] if len(names) > 1 else "rows")
+    return Picture(
+        "beside",
+        figures.png(figure, PAGE_DPI),
+        "If the model is good you could not tell which is which.",
+        f"Rows of the data beside rows drawn from the model, in {' and '.join(names)}.",
+    )
+
+
+def _fit(found: Findings) -> Iterator[Picture]:
+    criticism = found.model.criticism
+    caption = "Gaps in units of their errors: within 2 is chance."
+    yield Picture(
+        "worst", _png(criticism.plot()), caption, "The moments with the largest gaps between data and model."
+    )
+    if len(found.table.names) > 1:
+        axes = criticism["second"].plot()
+        said = "Variances and covariances: where the model has too little (purple) or too much (orange)."
+        yield Picture("heat", _png(axes), said, "Heat map of z-scores of all pairs of columns.")
+    held = open_source(found.table.rows[found.second], columns=list(found.table.names))
+    axes = calibration(found.model.estimator, held, random_state=found.seed).plot()
+    caption = "Lines of a true model stay in the band: above it, the model puts too little below a value."
+    yield Picture("probability", _png(axes), caption, "Observed less nominal probabilities of every column.")
+
+
+def _rows(found: Findings, outlying: Outlying) -> Iterator[Picture]:
+    threshold = outlying.threshold if np.isfinite(outlying.threshold) else -np.inf
+    shown = outlying.scores
+    axes = figures.outlier_scores(
+        shown, threshold, title="Rows by log-density under the model", up="log-density"
+    )
+    yield Picture(
+        "outliers", _png(axes), "Rows at the bottom are the least likely.", "Log-density of every row."
+    )
+
+
+def _png(axes: Any) -> bytes:
+    return figures.png(axes, PAGE_DPI)

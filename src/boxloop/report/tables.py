@@ -1,0 +1,159 @@
+"""The tables of a report: text in cells, the same for the page and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from boxloop.report.examine import Finalist, Findings
+from boxloop.report.explain import Explanation
+from boxloop.report.numbers import number, with_error
+from boxloop.report.outlying import Outlying
+from boxloop.report.verdict import Misfit
+
+MOST_ROWS = 40
+"""Most columns, or misfits, that a table lists."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Heads and cells, all of them text; ``marked`` is the row to look at first."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    marked: int | None = None
+    note: str = ""
+
+
+def candidate_table(found: Findings) -> Table:
+    """Every candidate, best first."""
+    order = np.argsort(np.where(np.isfinite(found.behind[:, 0]), found.behind[:, 0], np.inf), kind="stable")
+    rows = []
+    for place in order.tolist():
+        trial = found.trials[place]
+        behind = "best" if place == found.best else with_error(*found.behind[place])
+        said = "failed" if trial.failure else ("warned" if trial.troubles else "")
+        level = with_error(*trial.score) if not trial.failure else "-"
+        cells = [number(trial.n_parameters, 6), level, "-" if trial.failure else behind]
+        rows.append([trial.candidate.name, *cells, number(trial.aic, 6), number(trial.bic, 6), said])
+    heads = [
+        "candidate",
+        "parameters",
+        "held-out log-likelihood a row",
+        "behind the best",
+        "AIC",
+        "BIC",
+        "fits",
+    ]
+    return Table(heads, rows, order.tolist().index(found.chosen))
+
+
+def finalist_table(found: Findings) -> Table:
+    """The finalists on the rows that judge."""
+    rows = [[f.trial.candidate.name, with_error(*f.score), *_gaps(f)] for f in found.finalists]
+    heads = [
+        "finalist",
+        "log-likelihood a row",
+        "means",
+        "covariances",
+        "skewness",
+        "tails",
+        "together",
+        "note",
+    ]
+    return Table(heads, rows, 0)
+
+
+def _gaps(finalist: Finalist) -> list[str]:
+    found = finalist.criticism
+    cells = [chance(gap.p_value) for gap in found.gaps] + [chance(found.p_value)]
+    return [*cells, "" if found.training == "included" else "error of the fit left out: p too small"]
+
+
+def chance(value: float | None) -> str:
+    """A p-value.
+
+    Example:
+        >>> chance(0.0404), chance(0.002), chance(None)
+        ('0.04', '0.002', '-')
+    """
+    return "-" if value is None else f"{value:.2g}"
+
+
+def misfit_table(misfits: Sequence[Misfit]) -> Table:
+    """The moments that misfit, worst first."""
+    rows = [
+        [m.what, number(m.data), number(m.model), f"{m.z:+.1f}", chance(m.p_value), chance(m.discovery)]
+        for m in misfits[:MOST_ROWS]
+    ]
+    left = len(misfits) - len(rows)
+    note = f"{left} more are in report.json." if left > 0 else ""
+    return Table(["moment", "data", "model", "z", "p-value", "false-discovery rate"], rows, None, note)
+
+
+def part_table(parts: Explanation) -> Table:
+    """Components or factors by column."""
+    shown = parts.order[:MOST_ROWS]
+    rows = []
+    if parts.weights is not None:
+        rows.append(["weight", *(_share(*pair) for pair in zip(*parts.weights, strict=True))])
+    for j in shown:
+        pairs = zip(parts.values[:, j].tolist(), parts.errors[:, j].tolist(), strict=True)
+        extra = [] if parts.explained is None else [f"{parts.explained[j]:.0%}"]
+        rows.append([parts.names[j], *(with_error(*pair) for pair in pairs), *extra])
+    heads = ["", *(f"{parts.word} {k}" for k in range(len(parts.values)))]
+    left = len(parts.order) - len(shown)
+    note = f"{left} columns that tell the {parts.word}s apart least are left out." if left > 0 else ""
+    return Table([*heads, *(["explained"] if parts.explained is not None else [])], rows, None, note)
+
+
+def _share(value: float, error: float) -> str:
+    return f"{value:.1%}" if not np.isfinite(error) else f"{value:.1%} ± {error:.1%}"
+
+
+def outlier_table(found: Outlying) -> Table:
+    """The strangest rows and why."""
+    rows = [
+        [
+            str(row.place),
+            number(row.score),
+            chance(row.p_value),
+            "yes" if row.flagged else "",
+            "; ".join(f"{name} = {value:.4g} (-{drop:.1f})" for name, value, drop in row.reasons),
+        ]
+        for row in found.rows
+    ]
+    heads = ["row", "log-density", "p-value", "outlier", "columns that make it so (drop in log-density)"]
+    return Table(heads, rows)
+
+
+def column_table(found: Findings) -> Table:
+    """Every column of the data."""
+    rows = []
+    for column in found.table.columns:
+        numbers = (
+            column.mean,
+            column.deviation,
+            column.lowest,
+            column.highest,
+            column.skewness,
+            column.tails,
+        )
+        said = f"left out: {column.aside}" if column.aside else ", ".join(column.notes)
+        cells = [number(value, 3) for value in numbers]
+        rows.append([column.name, *cells, f"{column.missing:.1%}", str(column.distinct or "-"), said])
+    heads = [
+        "column",
+        "mean",
+        "deviation",
+        "lowest",
+        "highest",
+        "skewness",
+        "tails",
+        "missing",
+        "values",
+        "remarks",
+    ]
+    return Table(heads, rows)

@@ -1,0 +1,179 @@
+"""The whole report in its three forms: a page, Markdown, and JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import platform
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import sklearn
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from boxloop.report import tables
+from boxloop.report.examine import Finalist, Findings
+from boxloop.report.explain import Explanation, explain
+from boxloop.report.numbers import number, plain
+from boxloop.report.outlying import Outlying, outlying
+from boxloop.report.pictures import Picture, pictures
+from boxloop.report.verdict import Line, Misfit, misfits, verdict
+from boxloop.version import __version__
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Findings and all that is said about them.
+
+    Args:
+        found: the findings.
+        command: what a reader types to have the same report.
+        lines: the verdict.
+        misfits: of the chosen model.
+        parts: its components or factors.
+        outlying: the strangest rows.
+    """
+
+    found: Findings
+    command: str
+    lines: tuple[Line, ...]
+    misfits: tuple[Misfit, ...]
+    parts: Explanation
+    outlying: Outlying
+
+
+def make_report(found: Findings, command: str) -> Report:
+    """Work out all that the page will say.
+
+    Args:
+        found: what :func:`boxloop.report.examine.examine` gave.
+        command: that reproduces it.
+    """
+    strange = outlying(found)
+    return Report(found, command, verdict(found, strange), misfits(found), explain(found), strange)
+
+
+def versions() -> dict[str, str]:
+    """Of all that numbers may depend on."""
+    return {
+        "boxloop": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
+def as_html(report: Report, model: str) -> str:
+    """One page with nothing to fetch from elsewhere.
+
+    Args:
+        report: what to say.
+        model: name of the model file beside the page.
+    """
+    return _render("report.html.jinja", report, model, pictures(report.found, report.parts, report.outlying))
+
+
+def as_markdown(report: Report, model: str) -> str:
+    """The same without pictures."""
+    return _render("report.md.jinja", report, model, {})
+
+
+def _render(template: str, report: Report, model: str, drawn: dict[str, Picture]) -> str:
+    environment = Environment(
+        loader=PackageLoader("boxloop.report"),
+        autoescape=template.endswith(".html.jinja"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["data"] = lambda png: base64.b64encode(png).decode()
+    environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
+    found = report.found
+    return environment.get_template(template).render(
+        report=report,
+        found=found,
+        table=found.table,
+        chosen=found.trials[found.chosen].candidate,
+        pictures=drawn,
+        candidates=tables.candidate_table(found),
+        finalists=tables.finalist_table(found),
+        misfits=tables.misfit_table(report.misfits),
+        parts=tables.part_table(report.parts),
+        outliers=tables.outlier_table(report.outlying),
+        columns=tables.column_table(found),
+        number=number,
+        versions=versions(),
+        model=model,
+    )
+
+
+def facts(report: Report) -> dict[str, Any]:
+    """All numbers, for programs."""
+    found = report.found
+    return {
+        "format": 1,
+        "data": {"label": found.table.label, "sha256": found.table.digest, "rows": found.table.n_rows},
+        "rows": {"used": len(found.table.rows), "first": len(found.first), "second": len(found.second)},
+        "values": found.table.kind,
+        "seed": found.seed,
+        "folds": found.folds,
+        "command": report.command,
+        "versions": versions(),
+        "verdict": [asdict(line) for line in report.lines],
+        "columns": [asdict(column) for column in found.table.columns],
+        "candidates": [_trial(found, place) for place in range(len(found.trials))],
+        "finalists": [_finalist(f) for f in found.finalists],
+        "path": {"breakpoints": found.path.breakpoints, "chosen": found.path.chosen},
+        "misfits": [asdict(misfit) for misfit in report.misfits],
+        "parts": {
+            key: getattr(report.parts, key)
+            for key in ("word", "meaning", "names", "values", "errors", "weights")
+        },
+        "outliers": {
+            "flagged": report.outlying.flagged,
+            "threshold": report.outlying.threshold,
+            "rows": [asdict(row) for row in report.outlying.rows],
+        },
+    }
+
+
+def as_json(report: Report) -> str:
+    """The same as text; what is not finite is null."""
+    return json.dumps(plain(facts(report)), indent=1, ensure_ascii=False) + "\n"
+
+
+def _trial(found: Findings, place: int) -> dict[str, Any]:
+    trial = found.trials[place]
+    behind, error = found.behind[place]
+    return {
+        "name": trial.candidate.name,
+        "family": trial.candidate.family,
+        "size": trial.candidate.size,
+        "n_parameters": trial.n_parameters,
+        "log_likelihood": trial.score[0],
+        "error": trial.score[1],
+        "behind": behind,
+        "behind_error": error,
+        "aic": trial.aic,
+        "bic": trial.bic,
+        "chosen": place == found.chosen,
+        "warnings": trial.troubles,
+        "failure": trial.failure,
+    }
+
+
+def _finalist(finalist: Finalist) -> dict[str, Any]:
+    criticism = finalist.criticism
+    return {
+        "name": finalist.trial.candidate.name,
+        "log_likelihood": finalist.score[0],
+        "error": finalist.score[1],
+        "p_value": criticism.p_value,
+        "training_error": criticism.training,
+        "p_values": {gap.name: gap.p_value for gap in criticism.gaps},
+        "norms": {gap.name: gap.norm() for gap in criticism.gaps},
+    }
