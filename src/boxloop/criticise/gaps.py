@@ -233,8 +233,8 @@ class Mega:
             for function, entry in zip(table["function"], table["entry"], strict=True)
         ]
         marked = table["discovery"].to_numpy() <= rate
-        title = f"Worst moments (marked: {rate:.0%} false discovery)"
-        return dots(table["z"].to_numpy(), names, ax, marked=marked, title=title)
+        across = f"gap in units of its error\n(marked: {rate:.0%} false discovery)"
+        return dots(table["z"].to_numpy(), names, ax, marked=marked, title="Worst moments", across=across)
 
     def __repr__(self) -> str:
         lines = [f"moment gaps on {self.n_rows} rows; training error {self.training}"]

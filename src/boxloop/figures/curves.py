@@ -37,7 +37,7 @@ def curves(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes()
+    ax = ax if ax is not None else new_axes(6.6 if len(lines) == 1 else 8.6, 4.6)
     dress(ax, title, across, f"{up}\n(bars: 1 standard error)")
     ax.axhline(0.0, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
     whole = True
@@ -59,8 +59,12 @@ def curves(
     if best is not None:
         (ring,) = ax.plot(*best, "o", color=MARKED, label=told or None, fillstyle="none")
         ring.set(markersize=14.0, markeredgewidth=2.0)
-    if len(lines) > 1 or told:
-        add_legend(ax)
+    if len(lines) > 1:
+        add_legend(ax, beside=True)
+    elif told:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.14 * (high - low))  # room for the legend above all that is drawn
+        add_legend(ax, "upper right")
     if whole:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return ax

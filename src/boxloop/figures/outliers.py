@@ -32,7 +32,7 @@ def outlier_scores(
     Returns:
         The axes. Of more rows than can be seen, ordinary ones are thinned out evenly; flagged ones are all there.
     """
-    ax = ax if ax is not None else new_axes(7.6, 4.2)
+    ax = ax if ax is not None else new_axes(8.8, 4.2)
     values = np.asarray(scores, dtype=float)
     dress(ax, title, "row", up)
     lost = np.isneginf(values)
@@ -66,7 +66,7 @@ def outlier_scores(
         )
     if lost.any():
         ax.axhspan(low - 0.2 * (high - low), low - 0.06 * (high - low), color=FAINT, alpha=0.15, linewidth=0)
-    add_legend(ax)
+    add_legend(ax, beside=True)
     return ax
 
 

@@ -110,7 +110,7 @@ def uniform_histogram(
     ax.axhline(1.0, color=INK, linewidth=0.8)
     ax.set_xlim(0.0, 1.0)
     ax.set_ylim(0.0, 1.3 * max(float(height.max()), band[1]))
-    add_legend(ax)
+    add_legend(ax, "upper right")
     return ax
 
 

@@ -81,7 +81,7 @@ def say(axes: Axes, text: str) -> None:
 
 
 def add_legend(axes: Axes, where: str = "best", *, beside: bool = False, title: str | None = None) -> None:
-    """A legend without a frame, whose words are text: inside the axes, or beside them where it would cover something."""
+    """A legend without a frame, whose words are text: inside the axes, or beside them where it might cover things."""
     legend = axes.legend(
         frameon=False,
         loc="upper left" if beside else where,

@@ -48,5 +48,5 @@ def trace(
     if span > 0.0 and np.ptp(line[known]) > 8.0 * span:
         ax.set_ylim(float(later.min()) - 0.6 * span, float(later.max()) + 0.15 * span)
     if told:
-        add_legend(ax)
+        add_legend(ax, "lower right")
     return ax

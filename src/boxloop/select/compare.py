@@ -118,7 +118,7 @@ class Comparison:
             self.difference_error,
             ax,
             marked=[name == self.best for name in self.names],
-            title="No model is clearly best" if self.best is None else f"{short(self.best, 30)} is best",
+            title=short(self.verdict, 56),
             across="log-likelihood of a row, less the best's",
         )
 

@@ -51,7 +51,7 @@ def draw_candidates(found: Mapping[str, Any], best: int, criterion: Any, ax: Axe
         },
         ax,
         best=(params[best][number], value[best]),
-        told=f"chosen: {short(label(params[best]), 40)}",
+        told=f"chosen: {label(params[best])}" if len(lines) == 1 else "chosen",
         title="Candidates of the search",
         across=number,
         up=measure,
