@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # The main job of the library, as `make demo` shows it.
-DEMO := boxloop demo -o demo --page report.html
+DEMO := boxloop report wine -o report.html --progress
 
 .PHONY: setup demo test test-slow lint format bench clean
 .DEFAULT_GOAL := setup
@@ -47,4 +47,4 @@ bench: $(BENCH_READY)
 	set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo report.html
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist report.html report.md report.json report.png report.boxloop

@@ -13,7 +13,6 @@ from boxloop.version import __version__
 
 COMMANDS = {
     "report": "From a table to a page: models tried, one chosen, and where it fails.",
-    "demo": "Show what the library does, on bundled data.",
     "fit": "Fit a model to a table and write it to a file.",
     "score": "Log-density of each row, with its component or its factors.",
     "criticise": "Where a model fails: moment gaps with errors and p-values, by name.",

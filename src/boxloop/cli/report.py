@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 @seed_option
 @threads_option
 @watch_options
-@output_option("The page; report.md, report.json and the model go beside it.", default=Path("report.html"))
+@output_option(
+    "The page; all else goes beside it, under the same name.", default=Path("report.html"), show_default=True
+)
 @json_option
 def command(
     data: str,
@@ -62,7 +64,7 @@ def command(
     DATA is a CSV, Parquet or .npy file, a folder of such files, or a bundled data set (boxloop datasets). Columns
     that no model can use are left out, with the reason. Rows are split: some choose the model, the others judge it.
 
-    Writes the page, and beside it the same as Markdown, all numbers as JSON, and the model (*.boxloop).
+    Writes the page, and beside it the same as Markdown, all numbers as JSON, a picture, and the model (*.boxloop).
     """
     from boxloop.cli.output import check_outputs
     from boxloop.cli.output import tell as say
@@ -101,6 +103,7 @@ def spelled(
 def write(report: Report, output: Path) -> list[Path]:
     """Write the page and what belongs to it; returns their paths."""
     from boxloop.persist import write_atomic
+    from boxloop.report.pictures import overview
     from boxloop.report.whole import as_html, as_json, as_markdown
 
     model = output.with_suffix(".boxloop")
@@ -112,7 +115,8 @@ def write(report: Report, output: Path) -> list[Path]:
     }
     for path, text in written.items():
         write_atomic(path, text.encode())
-    return [*written, model]
+    write_atomic(output.with_suffix(".png"), overview(report.found))
+    return [*written, output.with_suffix(".png"), model]
 
 
 def show(report: Report, written: list[Path]) -> None:

@@ -66,3 +66,14 @@ def count_power(law: Law, origin: Tensor, order: int) -> Tensor | None:
         raw.append(law.mean * torch.stack([comb(r, k) * raw[k] for k in range(r + 1)]).sum(0))
     parts = [comb(order, r) * raw[r] * (-origin) ** (order - r) for r in range(order + 1)]
     return torch.stack(parts).sum(0)
+
+
+def count_below(law: Law, places: Tensor, thresholds: Tensor) -> Tensor | None:
+    """P(x <= threshold) of these columns of independent counts, (m, p); None for other laws."""
+    at, mean = thresholds.floor(), law.mean[:, places]
+    if isinstance(law, Bernoulli):
+        return torch.where(at < 0.0, 0.0, torch.where(at < 1.0, 1.0 - mean, 1.0))
+    if not isinstance(law, Poisson):
+        return None
+    upper = torch.special.gammaincc((at + 1.0).clamp(min=1.0).expand_as(mean), mean)
+    return torch.where(at < 0.0, 0.0, upper)

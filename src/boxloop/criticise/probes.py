@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise.closed import GAUSSIAN, count_power, power, projected_variance
+from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
 from boxloop.criticise.tally import Scene, Tally, tally_values
 from boxloop.types import Law
 
@@ -217,9 +217,9 @@ class BelowProbe(Vector):
         return torch.where(torch.isnan(chosen), torch.nan, (chosen <= self.thresholds).to(rows.dtype))
 
     def exact(self, law: Law) -> Tensor | None:
-        """Normal distribution functions."""
+        """Normal distribution functions, or those of counts."""
         if not isinstance(law, GAUSSIAN):
-            return None
+            return count_below(law, self.places, self.thresholds)
         spread = law.covariance().diagonal().sqrt()[:, self.places]
         return torch.special.ndtr((self.thresholds - law.mean[:, self.places]) / spread)
 

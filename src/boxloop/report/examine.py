@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from boxloop.criticise import Mega, as_model, mega
-from boxloop.criticise.functions import First, Power, Second, TestFunction
+from boxloop.criticise.functions import Below, First, Power, Second, TestFunction
 from boxloop.criticise.sampling import sample_rows
 from boxloop.data import open_source
 from boxloop.numeric import generator
@@ -43,8 +43,8 @@ KNOWN, CHEAP = 3e8, 3e7
 of the others that are criticised."""
 DRAWS, FEW_DRAWS = 499, 199
 """From the null law of the chosen model, and of the others."""
-FUNCTIONS: tuple[TestFunction, ...] = (First(), Second(), Power(3), Power(4))
-"""What a model is criticised by: means, covariances, skewness, tails."""
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of the rows fitted to: as large a share of the rows that judge should lie below them."""
 ALIKE = 10.0
 """Columns whose spreads differ by no more than this may be treated alike."""
 
@@ -260,8 +260,16 @@ def _judged(
         warnings.simplefilter("ignore")  # the trials have told them
         estimator.fit(_named(rows, names))
         train = _named(rows, names) if affordable else None
-        found = mega(estimator, judges, functions=FUNCTIONS, train=train, draws=draws, random_state=seed)
+        found = mega(
+            estimator, judges, functions=functions(rows), train=train, draws=draws, random_state=seed
+        )
     return Finalist(trial, estimator, found, mean_error(log_densities(estimator, judges)))
+
+
+def functions(rows: Array) -> list[TestFunction]:
+    """What a model is criticised by: means, covariances, skewness, tails, and shares below quantiles of some rows."""
+    quantiles = {j: np.unique(np.nanquantile(column, LEVELS)).tolist() for j, column in enumerate(rows.T)}
+    return [First(), Second(), Power(3), Power(4), Below(thresholds=quantiles)]
 
 
 def _named(rows: Array, names: Sequence[str]) -> Any:

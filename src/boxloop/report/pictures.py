@@ -48,7 +48,30 @@ def pictures(found: Findings, parts: Explanation, outlying: Outlying) -> dict[st
     return {picture.key: picture for picture in made}
 
 
+def overview(found: Findings) -> bytes:
+    """What the candidates did and where the chosen one fails, as one PNG for the terminal's user."""
+    figure = figures.new_figure(12.6, 5.0)
+    left, right = figure.subplots(1, 2)
+    _curve(found, left)
+    found.model.criticism.plot(right)
+    return figures.png(figure)
+
+
 def _comparison(found: Findings) -> Iterator[Picture]:
+    chosen = found.trials[found.chosen].candidate
+    said = f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
+    caption = "Each point is one candidate; bars are one standard error."
+    yield Picture("curve", _png(_curve(found)), caption, said)
+    if len(found.finalists) > 1:
+        yield Picture(
+            "path",
+            _png(found.path.plot()),
+            "The finalists when each pays for its moment gaps on the rows that judge (document 000, eq. 17).",
+            f"Chosen as the penalty grows: {', then '.join(map(str, found.path.chosen))}.",
+        )
+
+
+def _curve(found: Findings, ax: Any = None) -> Any:
     by_family: dict[str, list[int]] = {}
     for place, trial in enumerate(found.trials):
         by_family.setdefault(trial.candidate.family, []).append(place)
@@ -60,24 +83,16 @@ def _comparison(found: Findings) -> Iterator[Picture]:
     ring = (float(chosen.size), -float(found.behind[found.chosen, 0]))
     axes = figures.curves(
         lines,
+        ax,
         best=ring,
         told="chosen",
         title="Rows held out choose the size",
         across="components or factors",
         up="log-likelihood a row, less the best's",
     )
-    low = np.nanquantile(-found.behind[:, 0], 0.25)
-    axes.set_ylim(bottom=min(1.3 * float(low), ring[1] - 0.1 * abs(float(low)) - 1e-9))
-    said = f"Held-out log-likelihood by size for {len(lines)} families; {chosen.name} is chosen."
-    yield Picture("curve", _png(axes), "Each point is one candidate; bars are one standard error.", said)
-    names = [f.trial.candidate.name for f in found.finalists]
-    if len(names) > 1:
-        yield Picture(
-            "path",
-            _png(found.path.plot()),
-            "The finalists when each pays for its moment gaps on the rows that judge (document 000, eq. 17).",
-            f"Chosen as the penalty grows: {', then '.join(map(str, found.path.chosen))}.",
-        )
+    low = float(np.nanquantile(-found.behind[:, 0], 0.25))
+    axes.set_ylim(bottom=min(1.3 * low, ring[1] - 0.1 * abs(low) - 1e-9))
+    return axes
 
 
 def _model(found: Findings, parts: Explanation) -> Iterator[Picture]:

@@ -71,16 +71,19 @@ def misfits(found: Findings) -> tuple[Misfit, ...]:
 
 
 def _misfit(row: dict[str, Any]) -> Misfit:
-    entry = str(row["entry"])
-    pair = tuple(entry.split(" x ")) if row["function"] == "second" else (entry,)
-    if row["function"] == "second":
-        what = f"variance of {pair[0]}" if pair[0] == pair[-1] else f"covariance of {pair[0]} and {pair[-1]}"
-        pair = pair[:1] if pair[0] == pair[-1] else pair
+    entry, kind = str(row["entry"]), str(row["function"])
+    columns: tuple[str, ...] = (entry,)
+    if kind == "second":
+        one, other = entry.split(" x ", 1)
+        columns = (one,) if one == other else (one, other)
+        what = f"variance of {one}" if one == other else f"covariance of {one} and {other}"
+    elif kind == "below":
+        name, at = entry.rsplit(" <= ", 1)
+        columns, what = (name,), f"share of {name} up to {at}"
     else:
         names = {"first": "mean", "third": "third moment (skewness)", "fourth": "fourth moment (tails)"}
-        what = f"{names[str(row['function'])]} of {entry}"
-    numbers = (float(row[key]) for key in ("data", "model", "z", "p_value", "discovery"))
-    return Misfit(what, pair, *numbers)
+        what = f"{names[kind]} of {entry}"
+    return Misfit(what, columns, *(float(row[key]) for key in ("data", "model", "z", "p_value", "discovery")))
 
 
 def verdict(found: Findings, outlying: Outlying) -> tuple[Line, ...]:
@@ -137,9 +140,7 @@ def _does_it_fit(found: Findings) -> Line:
         said = f"No misfit found on {rows}: a true model would show gaps as large in {chance:.0%} of tables."
         return Line("Does it fit?", said, "good")
     size = "fewer than 1 table in 100" if chance <= 0.01 else f"{chance:.0%} of tables"
-    said = (
-        f"No: on {rows}, means, covariances, skewness or tails differ more than they would in all but {size}."
-    )
+    said = f"No: on {rows}, moments or shares differ more than they would in all but {size}."
     return Line("Does it fit?", said, "bad")
 
 

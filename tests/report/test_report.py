@@ -1,0 +1,246 @@
+"""From a file to a page: what is on it, that it is right, safe, small and the same every time."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import boxloop
+from boxloop.cli import main
+from boxloop.report.examine import examine
+from boxloop.report.outlying import outlying
+from boxloop.report.read import read_table
+from boxloop.report.verdict import misfits, verdict
+
+MEGABYTES = 2_000_000
+VOID = {"meta", "img", "br", "link", "input"}
+
+
+class Reader(HTMLParser):
+    """Notes tags that do not match, and everything that is not on the page itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+        self.pictures: list[dict[str, str | None]] = []
+        self.ids: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "img":
+            self.pictures.append(found)
+        self.ids += [found["id"]] if "id" in found else []
+        for key in ("src", "href"):
+            if key in found and not found[key].startswith(("data:", "#")):
+                self.outside.append(found[key])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def write(path, columns):
+    lines = [",".join(columns)]
+    lines += [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def skewed_clusters(n=1200, seed=0):
+    rng = np.random.default_rng(seed)
+    label = rng.integers(2, size=n)
+    a, b = rng.normal(size=n) + 6 * label, rng.normal(size=n) - 4 * label
+    return {
+        "a": a,
+        "b": b,
+        "income": np.exp(0.7 * rng.normal(size=n)),
+        "who": [f"p{i % 7}" for i in range(n)],
+    }
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    data = write(folder / "rows.csv", skewed_clusters())
+    result = CliRunner().invoke(main, ["report", str(data), "-o", str(folder / "page.html"), "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    return folder, result.output
+
+
+def test_the_page_stands_alone(made):
+    page = (made[0] / "page.html").read_text()
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    assert reader.outside == []
+    assert len(page) < MEGABYTES
+    assert len(reader.ids) == len(set(reader.ids))
+    assert all(picture["alt"] for picture in reader.pictures)
+    assert len(reader.pictures) >= 7
+    text = " ".join(reader.text)
+    for section in ("What to worry about", "Candidates", "Where it fails", "Strange rows", "Columns"):
+        assert section in text
+
+
+def test_the_verdict_names_what_is_wrong(made):
+    """Two clusters and a log-normal column: the shape of that column must be found, and a remedy named."""
+    facts = json.loads((made[0] / "page.json").read_text())
+    answers = {line["question"]: line["answer"] for line in facts["verdict"]}
+    assert "2 components" in answers["Which model?"]
+    assert facts["finalists"][0]["p_value"] < 0.05
+    assert facts["misfits"][0]["columns"] == ["income"]
+    assert "income" in answers["What does it miss?"]
+    assert "logarithm of income" in answers["What next?"]
+    assert "who (text" in answers["Columns left out?"]
+    assert answers["Which model?"].split(":")[0] in made[1].replace("\n", " ")
+
+
+def test_a_good_model_is_not_blamed(tmp_path):
+    rng = np.random.default_rng(3)
+    np.save(tmp_path / "rows.npy", rng.normal(size=(500, 3)) @ rng.normal(size=(3, 3)))
+    found = examine(read_table(str(tmp_path / "rows.npy")))
+    assert found.model.criticism.p_value > 0.01
+    assert found.trials[found.chosen].candidate.name == "Gaussian mixture, 1 component"
+    lines = {line.question: line for line in verdict(found, outlying(found))}
+    assert lines["Does it fit?"].mood == "good"
+    assert len(misfits(found)) == 0
+
+
+def test_the_rows_that_judge_took_no_part(made):
+    facts = json.loads((made[0] / "page.json").read_text())
+    assert facts["rows"] == {"used": 1200, "first": 960, "second": 240}
+    table = read_table(str(made[0] / "rows.csv"))
+    found = examine(table)
+    assert set(found.first) | set(found.second) == set(range(1200))
+    assert not set(found.first) & set(found.second)
+    assert all(len(trial.density) == len(found.first) for trial in found.trials)
+
+
+def test_the_model_beside_the_page_is_the_one_described(made):
+    model = boxloop.load(made[0] / "page.boxloop")
+    facts = json.loads((made[0] / "page.json").read_text())
+    assert tuple(model.feature_names_in_) == ("a", "b", "income")
+    np.testing.assert_allclose(model.means_, facts["parts"]["values"], rtol=1e-12)
+    rows = np.column_stack([skewed_clusters()[name] for name in ("a", "b", "income")])
+    worst = facts["outliers"]["rows"][0]
+    import pandas
+
+    scores = model.score_samples(pandas.DataFrame(rows, columns=["a", "b", "income"]))
+    assert int(scores.argmin()) == worst["place"]
+    assert scores.min() == pytest.approx(worst["score"], rel=1e-6)
+
+
+def test_the_same_seed_gives_the_same_page(made, tmp_path):
+    pages = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        where = tmp_path / name / "page.html"
+        call = ["report", str(made[0] / "rows.csv"), "-o", str(where), "--jobs", "1", "-q"]
+        assert CliRunner().invoke(main, call).exit_code == 0
+        pages.append(where.read_text().replace(f"/{name}/", "/"))
+    assert pages[0] == pages[1]
+
+
+def test_f44_names_from_the_data_are_text(tmp_path):
+    """FAULTS 44: a column named ``<script>`` is escaped, on the page and in Markdown tables."""
+    columns = skewed_clusters(120)
+    evil = "<script>alert(1)</script>"
+    rows = {evil: columns["a"], "a|b": columns["b"], "$x^2$": columns["income"]}
+    result = CliRunner().invoke(
+        main, ["report", str(write(tmp_path / "r.csv", rows)), "-o", str(tmp_path / "r.html"), "--jobs", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "r.html").read_text()
+    assert evil not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert len(re.findall("<script>", page)) == 1  # ours
+    for line in (tmp_path / "r.md").read_text().splitlines():
+        assert not line.startswith("| a|b")
+
+
+@pytest.mark.parametrize("kind", ["counts", "yes or no", "holes", "one column"])
+def test_other_kinds_of_tables(kind, tmp_path):
+    rng = np.random.default_rng(1)
+    rows = {
+        "counts": rng.poisson([1.0, 4.0, 0.5], size=(200, 3)),
+        "yes or no": rng.random((200, 4)) < [0.2, 0.5, 0.7, 0.4],
+        "holes": np.where(rng.random((200, 3)) < 0.1, np.nan, rng.normal(size=(200, 3))),
+        "one column": rng.normal(size=(200, 1)),
+    }[kind]
+    np.save(tmp_path / "rows.npy", np.asarray(rows, dtype=float))
+    call = ["report", str(tmp_path / "rows.npy"), "-o", str(tmp_path / "r.html"), "--jobs", "1", "--json"]
+    result = CliRunner().invoke(main, call)
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["values"] == (kind if kind in ("counts", "yes or no") else "measurements")
+    assert any(candidate["chosen"] for candidate in facts["candidates"])
+    if kind == "holes":
+        assert any(line["question"] == "Missing values?" for line in facts["verdict"])
+
+
+def test_a_long_table_is_drawn_from(tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(5000, 2)))
+    table = read_table(str(tmp_path / "rows.npy"), rows=1000, seed=1)
+    assert 850 < len(table.rows) < 1150
+    assert table.n_rows == 5000
+    everything = np.load(tmp_path / "rows.npy")
+    np.testing.assert_array_equal(everything[table.places], table.rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"a": ["x", "y"] * 20}, "no column holds numbers"),
+        ({"a": [1.0] * 40, "b": list(range(40))}, "no column can be used"),
+        ({"a": [1.0, 2.5, 0.3], "b": [4.0, 1.5, 9.1]}, "too few"),
+    ],
+    ids=["text", "useless", "few rows"],
+)
+def test_tables_without_an_answer(columns, said, tmp_path):
+    data = write(tmp_path / "rows.csv", columns)
+    result = CliRunner().invoke(main, ["report", str(data), "-o", str(tmp_path / "r.html")])
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_f37_ctrl_c_exits_130_and_leaves_no_page(tmp_path, monkeypatch):
+    """FAULTS 37: an interrupted report ends with 130."""
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("boxloop.report.examine.fill", interrupted)
+    result = CliRunner().invoke(main, ["report", "iris", "-o", str(tmp_path / "r.html")])
+    assert result.exit_code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_f49_a_malformed_row_is_named(tmp_path):
+    """FAULTS 49: the file and the row are in the message."""
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3\n4,5\n")
+    result = CliRunner().invoke(main, ["report", str(tmp_path / "rows.csv"), "-o", str(tmp_path / "r.html")])
+    assert result.exit_code == 1
+    assert "rows.csv" in result.stderr
+    assert "row 3" in result.stderr
+
+
+def test_markdown_and_page_say_the_same(made):
+    page, text = (made[0] / "page.html").read_text(), (made[0] / "page.md").read_text()
+    facts = json.loads((made[0] / "page.json").read_text())
+    for line in facts["verdict"]:
+        assert line["question"] in page
+        assert line["answer"] in text
+    assert facts["data"]["sha256"] in page
+    assert facts["command"] in text
