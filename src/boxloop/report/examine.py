@@ -155,9 +155,9 @@ def examine(
 
     Example:
         >>> from boxloop.report.read import read_table
-        >>> found = examine(read_table("iris"))
-        >>> found.model.trial.candidate.family
-        'Gaussian mixture, shared covariance'
+        >>> found = examine(read_table("iris", columns=["petal length (cm)"]))
+        >>> found.model.trial.candidate.name
+        'Gaussian mixture, 2 components'
     """
     n, d = table.rows.shape
     if n < FEWEST:
@@ -268,7 +268,9 @@ def _judged(
 
 def functions(rows: Array) -> list[TestFunction]:
     """What a model is criticised by: means, covariances, skewness, tails, and shares below quantiles of some rows."""
-    quantiles = {j: np.unique(np.nanquantile(column, LEVELS)).tolist() for j, column in enumerate(rows.T)}
+    quantiles: dict[str | int, list[float]] = {}
+    for j, column in enumerate(rows.T):
+        quantiles[j] = np.unique(np.nanquantile(column, LEVELS)).tolist()
     return [First(), Second(), Power(3), Power(4), Below(thresholds=quantiles)]
 
 
