@@ -244,3 +244,11 @@ def test_markdown_and_page_say_the_same(made):
         assert line["answer"] in text
     assert facts["data"]["sha256"] in page
     assert facts["command"] in text
+
+
+def test_tables_have_a_head_for_every_cell(made):
+    page = (made[0] / "page.html").read_text()
+    for table in re.findall("<table.*?</table>", page, re.DOTALL):
+        heads = len(re.findall('<th scope="col">', table))
+        for row in re.findall("<tr.*?</tr>", table.split("</thead>")[1], re.DOTALL):
+            assert len(re.findall("<t[hd][ >]", row)) == heads

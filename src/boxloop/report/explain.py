@@ -40,6 +40,11 @@ class Explanation:
     weights: tuple[list[float], list[float]] | None = None
     explained: Array | None = None
 
+    @property
+    def certain(self) -> bool:
+        """Whether the errors were worked out."""
+        return bool(np.isfinite(self.errors).any())
+
 
 def explain(found: Findings) -> Explanation:
     """The parts of the chosen model, with standard errors where these are affordable."""

@@ -60,6 +60,7 @@ def finalist_table(found: Findings) -> Table:
         "covariances",
         "skewness",
         "tails",
+        "shape",
         "together",
         "note",
     ]
