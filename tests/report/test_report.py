@@ -114,7 +114,7 @@ def test_a_good_model_is_not_blamed(tmp_path):
     assert found.trials[found.chosen].candidate.name == "Gaussian mixture, 1 component"
     lines = {line.question: line for line in verdict(found, outlying(found))}
     assert lines["Does it fit?"].mood == "good"
-    assert len(misfits(found)) == 0
+    assert len(misfits(found.model)) == 0
 
 
 def test_the_rows_that_judge_took_no_part(made):

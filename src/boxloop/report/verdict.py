@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from boxloop.report.candidates import RANKS, SIZES
 from boxloop.report.columns import COUNTS
-from boxloop.report.examine import Findings, Trial
+from boxloop.report.examine import Finalist, Findings, Trial
 from boxloop.report.numbers import number, with_error
 from boxloop.report.outlying import Outlying
 from boxloop.report.sentences import counted, listed
@@ -64,9 +64,9 @@ class Misfit:
         )
 
 
-def misfits(found: Findings) -> tuple[Misfit, ...]:
-    """The moments in which the model taken differs from the rows that judge it, worst first."""
-    table = found.model.criticism.misfits(RATE)
+def misfits(finalist: Finalist) -> tuple[Misfit, ...]:
+    """The moments in which a model differs from the rows that judge it, worst first."""
+    table = finalist.criticism.misfits(RATE)
     return tuple(_misfit(row) for row in table.to_dict("records"))
 
 
@@ -145,7 +145,7 @@ def _does_it_fit(found: Findings) -> Line:
 
 
 def _what_it_misses(found: Findings) -> Line:
-    worst = misfits(found)
+    worst = misfits(found.model)
     if not worst:
         return Line(
             "What does it miss?", f"No single moment stands out at {RATE:.0%} false discoveries.", "good"
@@ -161,7 +161,7 @@ def advice(found: Findings) -> list[str]:
 
 
 def _advice(found: Findings) -> Iterator[str]:
-    chosen, worst = found.trials[found.chosen].candidate, misfits(found)
+    chosen, worst = found.trials[found.chosen].candidate, misfits(found.model)
     skewed = {c.name for c in found.table.columns if c.used and any("logarithm" in note for note in c.notes)}
     hit = [name for name in dict.fromkeys(c for m in worst for c in m.columns) if name in skewed]
     if hit:

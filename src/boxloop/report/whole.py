@@ -22,6 +22,9 @@ from boxloop.report.pictures import Picture, pictures
 from boxloop.report.verdict import Line, Misfit, misfits, verdict
 from boxloop.version import __version__
 
+OTHERS = 10
+"""Misfits shown of each finalist that was not taken."""
+
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -52,7 +55,7 @@ def make_report(found: Findings, command: str) -> Report:
         command: that reproduces it.
     """
     strange = outlying(found)
-    return Report(found, command, verdict(found, strange), misfits(found), explain(found), strange)
+    return Report(found, command, verdict(found, strange), misfits(found.model), explain(found), strange)
 
 
 def versions() -> dict[str, str]:
@@ -102,6 +105,9 @@ def _render(template: str, report: Report, model: str, drawn: dict[str, Picture]
         candidates=tables.candidate_table(found),
         finalists=tables.finalist_table(found),
         misfits=tables.misfit_table(report.misfits),
+        others=[
+            (f.trial.candidate.name, tables.misfit_table(misfits(f)[:OTHERS])) for f in found.finalists[1:]
+        ],
         parts=tables.part_table(report.parts),
         outliers=tables.outlier_table(report.outlying),
         columns=tables.column_table(found),
