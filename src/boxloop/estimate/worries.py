@@ -17,6 +17,9 @@ MOST_NAMED = 10
 SAME = 1e-8
 """Relative distance within which two components are one."""
 
+AT_FLOOR = "is held at the floor"
+"""How a worry says that a variance would have vanished."""
+
 
 def worries(
     model: Mixture[Any] | LinearGaussian, frame: Frame, names: tuple[str, ...], outcome: Outcome[Any]
@@ -36,7 +39,7 @@ def worries(
     held = _held(model, names)
     if held is not None:
         found.append(
-            f"{held} is held at the floor ({_condition(model)}); the data do not determine it "
+            f"{held} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
             "(too few rows, duplicate rows or collinear columns)"
         )
     for one, other in _twins(model) if isinstance(model, Mixture) else ():

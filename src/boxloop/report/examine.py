@@ -20,6 +20,7 @@ from boxloop.criticise import Mega, as_model, mega
 from boxloop.criticise.functions import Below, First, Power, Second, TestFunction
 from boxloop.criticise.sampling import sample_rows
 from boxloop.data import open_source
+from boxloop.estimate.worries import AT_FLOOR
 from boxloop.numeric import generator
 from boxloop.report.candidates import Candidate, candidates
 from boxloop.report.columns import Array
@@ -70,6 +71,12 @@ class Trial:
     bic: float
     troubles: tuple[str, ...]
     failure: str
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether components shrank onto single values: the likelihood then measures the floor under the variance."""
+        held = any(AT_FLOOR in said for said in self.troubles)
+        return held and self.candidate.unit == "component"
 
     @property
     def score(self) -> tuple[float, float]:
@@ -174,11 +181,12 @@ def examine(
     seen = min(len(fold.train) for fold in folds if fold.train is not None)
     offered = candidates(table.kind, seen, d, seed, alike=alike)
     trials = _tried(offered, rows, folds, jobs, tell)
-    best, behind = _behind(trials)
+    sound = _sound(trials)
+    best, behind = _behind(trials, sound)
     counts = [trial.n_parameters for trial in trials]
-    chosen = one_standard_error(behind[:, 0], behind[:, 1], counts)
+    chosen = one_standard_error(np.where(sound, behind[:, 0], np.nan), behind[:, 1], counts)
     finalists = []
-    places = _finalists(trials, chosen)
+    places = _finalists(trials, chosen, sound)
     for i, place in enumerate(places):
         tell(f"criticising {trials[place].candidate.name}", 0.7 + 0.3 * i / len(places))
         finalists.append(_judged(trials[place], rows, table.rows[second], table.names, seed, first=i == 0))
@@ -217,7 +225,9 @@ def _tried(
 def _trial(candidate: Candidate, cells: Sequence[Cell], folds: Sequence[Fold]) -> Trial:
     failure = next((cell.failure for cell in cells if cell.failure), "")
     whole = cells[-1]
-    troubles = tuple(dict.fromkeys(said for cell in cells for said in cell.warnings))
+    troubles = (
+        whole.warnings or tuple(dict.fromkeys(said for cell in cells for said in cell.warnings[:1]))[:1]
+    )
     if failure:
         return Trial(candidate, np.empty(0), whole.n_parameters, np.nan, np.nan, troubles, failure)
     order = np.argsort(np.concatenate([fold.test for fold in folds if fold.test is not None]))
@@ -226,25 +236,33 @@ def _trial(candidate: Candidate, cells: Sequence[Cell], folds: Sequence[Fold]) -
     return Trial(candidate, density, whole.n_parameters, aic, bic, troubles, "")
 
 
-def _behind(trials: Sequence[Trial]) -> tuple[int, Array]:
-    scores = np.array([trial.score[0] for trial in trials])
-    scores = np.where(np.isfinite(scores), scores, -np.inf)
-    if not np.isfinite(scores).any():
+def _sound(trials: Sequence[Trial]) -> NDArray[np.bool_]:
+    """Which candidates may be chosen: those that did not collapse, unless all did."""
+    fitted = np.array([bool(np.isfinite(trial.score[0])) for trial in trials])
+    if not fitted.any():
         raise ValueError(f"no candidate could be fitted; the first: {trials[0].failure or 'density zero'}")
+    sound = fitted & np.array([not trial.collapsed for trial in trials])
+    return sound if sound.any() else fitted
+
+
+def _behind(trials: Sequence[Trial], sound: NDArray[np.bool_]) -> tuple[int, Array]:
+    """The best of the sound candidates, and how far each candidate is behind it."""
+    means = np.array([trial.score[0] for trial in trials])
+    scores = np.where(sound, means, -np.inf)
     best = int(scores.argmax())
     found = np.full((len(trials), 2), np.nan)
-    fine = np.flatnonzero(np.isfinite(scores))
+    fine = np.flatnonzero(np.isfinite(means))
     gap, error = paired([trials[j].density for j in fine.tolist()], int(np.flatnonzero(fine == best)[0]))
     found[fine] = np.column_stack([gap, error])
     return best, found
 
 
-def _finalists(trials: Sequence[Trial], chosen: int) -> list[int]:
+def _finalists(trials: Sequence[Trial], chosen: int, sound: NDArray[np.bool_]) -> list[int]:
     """The chosen candidate, then the best of every other family, by falling score."""
     best: dict[str, int] = {}
     for place, trial in enumerate(trials):
         family, score = trial.candidate.family, trial.score[0]
-        if np.isfinite(score) and (family not in best or score > trials[best[family]].score[0]):
+        if sound[place] and (family not in best or score > trials[best[family]].score[0]):
             best[family] = place
     best.pop(trials[chosen].candidate.family)
     return [chosen, *sorted(best.values(), key=lambda place: -trials[place].score[0])]

@@ -34,7 +34,15 @@ def candidate_table(found: Findings) -> Table:
     for place in order.tolist():
         trial = found.trials[place]
         behind = "best" if place == found.best else with_error(*found.behind[place])
-        said = "failed" if trial.failure else ("warned" if trial.troubles else "")
+        said = (
+            "failed"
+            if trial.failure
+            else "collapsed"
+            if trial.collapsed
+            else "warned"
+            if trial.troubles
+            else ""
+        )
         level = with_error(*trial.score) if not trial.failure else "-"
         cells = [number(trial.n_parameters, 6), level, "-" if trial.failure else behind]
         rows.append([trial.candidate.name, *cells, number(trial.aic, 6), number(trial.bic, 6), said])

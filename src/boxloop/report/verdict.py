@@ -217,6 +217,16 @@ def _troubles(found: Findings) -> Iterator[Line]:
             " ".join(f"{said.rstrip('.')}." for said in chosen.troubles[:3]),
             "doubtful",
         )
+    collapsed = sum(t.collapsed for t in found.trials)
+    if collapsed and not chosen.collapsed:
+        tied = [
+            c.name for c in found.table.columns if c.used and any("of the values are" in n for n in c.notes)
+        ]
+        where = f" (look at {listed(tied[:NAMED])})" if tied else ""
+        said = (
+            f"{counted(collapsed, 'mixture')} shrank onto values that many rows share{where}: not considered."
+        )
+        yield Line("Candidates set aside?", said, "doubtful")
     failed = [t.candidate.name for t in found.trials if t.failure]
     if failed:
         yield Line("Candidates that failed?", f"{listed(failed[:NAMED])}: {found_failure(found)}", "doubtful")
