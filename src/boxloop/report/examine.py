@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit
 
-from boxloop.criticise import Mega, as_model, mega
+from boxloop.criticise import mega
 from boxloop.criticise.functions import Below, First, Power, Second, TestFunction
-from boxloop.criticise.sampling import sample_rows
-from boxloop.data import open_source
-from boxloop.estimate.worries import AT_FLOOR
-from boxloop.numeric import generator
 from boxloop.report.candidates import Candidate, candidates
 from boxloop.report.columns import Array
+from boxloop.report.findings import Finalist, Findings, Trial, named
 from boxloop.report.read import Table
 from boxloop.run import Progress
 from boxloop.select import penalised_path
@@ -48,102 +44,6 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the rows fitted to: as large a share of the rows that judge should lie below them."""
 ALIKE = 10.0
 """Columns whose spreads differ by no more than this may be treated alike."""
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """How one candidate did.
-
-    Args:
-        candidate: what was tried.
-        density: log-density of each row under the fits that did not see it; empty where a fit failed.
-        n_parameters: of the model.
-        aic: Akaike's criterion of the fit to all rows.
-        bic: the Bayesian one.
-        troubles: what the fits warned of.
-        failure: why there is no result.
-    """
-
-    candidate: Candidate
-    density: Array
-    n_parameters: float
-    aic: float
-    bic: float
-    troubles: tuple[str, ...]
-    failure: str
-
-    @property
-    def collapsed(self) -> bool:
-        """Whether components shrank onto single values: the likelihood then measures the floor under the variance."""
-        held = any(AT_FLOOR in said for said in self.troubles)
-        return held and self.candidate.unit == "component"
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """Mean held-out log-likelihood of a row and its standard error."""
-        return mean_error(self.density) if len(self.density) else (float("nan"), float("nan"))
-
-
-@dataclass(frozen=True, eq=False)
-class Finalist:
-    """A candidate fitted to all rows of the first part and judged on the second.
-
-    Args:
-        trial: how it did before.
-        estimator: fitted.
-        criticism: its moment gaps on the rows that judge.
-        score: mean log-likelihood of these rows and its standard error.
-    """
-
-    trial: Trial
-    estimator: Any
-    criticism: Mega
-    score: tuple[float, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Findings:
-    """All that a report says.
-
-    Args:
-        table: the rows.
-        seed: of every random choice.
-        first: places of the rows that candidates were fitted to and chosen by.
-        second: places of the rows that judge.
-        folds: how often the first part was split.
-        trials: every candidate, in order.
-        best: place of the candidate with the highest held-out log-likelihood.
-        chosen: place of the one taken.
-        behind: how far each candidate is behind the best, with the error of that paired difference, (trials, 2).
-        finalists: the chosen one first, then the best of every other family.
-        path: which finalist a moment penalty of each weight would choose.
-    """
-
-    table: Table
-    seed: int
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
-    folds: int
-    trials: tuple[Trial, ...]
-    best: int
-    chosen: int
-    behind: Array
-    finalists: tuple[Finalist, ...]
-    path: Path
-
-    @property
-    def model(self) -> Finalist:
-        """The model taken."""
-        return self.finalists[0]
-
-    def density(self, rows: Array) -> Array:
-        """Log-density of rows under it."""
-        return log_densities(self.model.estimator, _named(rows, self.table.names))
-
-    def drawn(self, n: int) -> Array:
-        """Rows drawn from it, the same every time."""
-        model = as_model(self.model.estimator)
-        return sample_rows(model, n, generator(self.seed)).numpy()
 
 
 def examine(
@@ -190,7 +90,7 @@ def examine(
     for i, place in enumerate(places):
         tell(f"criticising {trials[place].candidate.name}", 0.7 + 0.3 * i / len(places))
         finalists.append(_judged(trials[place], rows, table.rows[second], table.names, seed, first=i == 0))
-    path = _path(finalists, _named(table.rows[second], table.names), seed)
+    path = _path(finalists, named(table.rows[second], table.names), seed)
     return Findings(
         table, seed, first, second, len(folds), trials, best, chosen, behind, tuple(finalists), path
     )
@@ -269,15 +169,15 @@ def _finalists(trials: Sequence[Trial], chosen: int, sound: NDArray[np.bool_]) -
 
 
 def _judged(
-    trial: Trial, rows: Array, held: Array, names: Sequence[str], seed: int, *, first: bool
+    trial: Trial, rows: Array, held: Array, names: tuple[str, ...], seed: int, *, first: bool
 ) -> Finalist:
-    estimator, judges = clone(trial.candidate.estimator), _named(held, names)
+    estimator, judges = clone(trial.candidate.estimator), named(held, names)
     affordable = trial.n_parameters * rows.size <= (KNOWN if first else CHEAP)
     draws = DRAWS if first else FEW_DRAWS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the trials have told them
-        estimator.fit(_named(rows, names))
-        train = _named(rows, names) if affordable else None
+        estimator.fit(named(rows, names))
+        train = named(rows, names) if affordable else None
         found = mega(
             estimator, judges, functions=functions(rows), train=train, draws=draws, random_state=seed
         )
@@ -290,10 +190,6 @@ def functions(rows: Array) -> list[TestFunction]:
     for j, column in enumerate(rows.T):
         quantiles[j] = np.unique(np.nanquantile(column, LEVELS)).tolist()
     return [First(), Second(), Power(3), Power(4), Below(thresholds=quantiles)]
-
-
-def _named(rows: Array, names: Sequence[str]) -> Any:
-    return open_source(rows, columns=list(names))
 
 
 def _path(finalists: Sequence[Finalist], held: Any, seed: int) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 
 from boxloop.estimators import FactorAnalysis, GaussianMixture, ProbabilisticPCA
 from boxloop.report.columns import Array
-from boxloop.report.examine import Findings
+from boxloop.report.findings import Findings
 
 FEW = 600
 """Most parameters whose errors are worked out."""

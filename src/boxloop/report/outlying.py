@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from boxloop.report.columns import Array
-from boxloop.report.examine import Findings
+from boxloop.report.findings import Findings
 from boxloop.select.outliers import conditional
 
 RATE = 0.05

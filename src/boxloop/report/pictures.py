@@ -13,8 +13,8 @@ from boxloop.criticise.calibration import calibration
 from boxloop.data import open_source
 from boxloop.estimators import GaussianMixture
 from boxloop.report.columns import Array
-from boxloop.report.examine import Findings
 from boxloop.report.explain import Explanation
+from boxloop.report.findings import Findings
 from boxloop.report.outlying import Outlying
 
 LINES = 12

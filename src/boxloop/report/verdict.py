@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from boxloop.report.candidates import RANKS, SIZES
 from boxloop.report.columns import COUNTS
-from boxloop.report.examine import Finalist, Findings, Trial
+from boxloop.report.findings import Finalist, Findings, Trial
 from boxloop.report.numbers import number, with_error
 from boxloop.report.outlying import Outlying
 from boxloop.report.sentences import counted, listed

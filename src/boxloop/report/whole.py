@@ -14,8 +14,8 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from boxloop.report import tables
-from boxloop.report.examine import Finalist, Findings
 from boxloop.report.explain import Explanation, explain
+from boxloop.report.findings import Finalist, Findings
 from boxloop.report.numbers import number, plain
 from boxloop.report.outlying import Outlying, outlying
 from boxloop.report.pictures import Picture, pictures
