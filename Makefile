@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
+DOCS_READY := $(VENV)/.docs-ready
 # The main job of the library, as `make demo` shows it.
 DEMO := boxloop report wine -o report.html --progress
 
-.PHONY: setup demo test test-slow lint format bench clean
+.PHONY: setup demo test test-slow lint format bench docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -22,6 +23,10 @@ $(READY): pyproject.toml constraints.txt
 
 $(BENCH_READY): $(READY)
 	$(PIP) -e '.[bench]'
+	touch $@
+
+$(DOCS_READY): $(READY)
+	$(PIP) -e '.[docs]'
 	touch $@
 
 # On small tables one thread is quickest: several would wait for one another.
@@ -46,5 +51,9 @@ format: $(READY)
 bench: $(BENCH_READY)
 	set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
 
+# The pages, with every warning an error: docs/_build/html/index.html.
+docs: $(DOCS_READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist report.html report.md report.json report.png report.boxloop
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build docs/api/generated report.html report.md report.json report.png report.boxloop

@@ -1,10 +1,12 @@
 """Figures and numbers of the gallery page "What MEGA can and cannot see".
 
-python docs/gallery/what_mega_can_see.py
+python docs/gallery/what_mega_can_see.py              # 60 repetitions, some minutes
+python docs/gallery/what_mega_can_see.py --repeats 1  # a look, some seconds
 """
 
 from __future__ import annotations
 
+import argparse
 import warnings
 from pathlib import Path
 
@@ -19,7 +21,6 @@ from boxloop.figures import COLOURS, FAINT, INK
 HERE = Path(__file__).parent
 TESTS = {"first": First(), "second": Second(), "third": Power(3), "fourth": Power(4), "fourier": Fourier(50)}
 COMPONENTS = (1, 2, 3, 4, 6)
-REPEATS = 60
 CENTRES = np.array([[-2.2, 0.0], [2.2, 0.0], [0.0, 2.6]])
 
 
@@ -27,13 +28,13 @@ def clusters(rng: np.random.Generator, n: int) -> np.ndarray:
     return CENTRES[rng.integers(3, size=n)] + 0.9 * rng.normal(size=(n, 2))
 
 
-def rejections(n: int) -> tuple[dict[str, list[float]], list[float]]:
+def rejections(n: int, repeats: int) -> tuple[dict[str, list[float]], list[float]]:
     """How often each test rejects at 5%, by number of components; and the exact second gap on the training rows."""
     found = {name: [] for name in [*TESTS, "together"]}
     own = []
     for k in COMPONENTS:
         chances, gaps = [], []
-        for seed in range(REPEATS):
+        for seed in range(repeats):
             rng = np.random.default_rng(seed)
             train, held = clusters(rng, n), clusters(rng, n)
             fit = GaussianMixture(k, random_state=0, tol=1e-8, max_iter=2000).fit(train)
@@ -47,14 +48,14 @@ def rejections(n: int) -> tuple[dict[str, list[float]], list[float]]:
     return found, own
 
 
-def training_error() -> dict[str, list[float]]:
+def training_error(repeats: int) -> dict[str, list[float]]:
     """How often a true model is rejected at 5%, with and without the error of its parameters."""
     sizes = (100, 400, 1600)
     found: dict[str, list[float]] = {"included": [], "left out": []}
     for held in sizes:
         for name in found:
             chances = []
-            for seed in range(REPEATS):
+            for seed in range(repeats):
                 rng = np.random.default_rng(seed)
                 train, test = clusters(rng, 400), clusters(rng, held)
                 fit = GaussianMixture(3, random_state=0, tol=1e-8).fit(train)
@@ -106,10 +107,13 @@ def draw(by_k: dict[str, list[float]], by_size: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=60)
+    repeats = parser.parse_args().repeats
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        by_k, _ = rejections(600)
-        draw(by_k, training_error())
+        by_k, _ = rejections(600, repeats)
+        draw(by_k, training_error(repeats))
 
 
 if __name__ == "__main__":

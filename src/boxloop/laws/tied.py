@@ -68,7 +68,7 @@ class TiedGaussian(Tree):
 
     @cached_property
     def natural(self) -> Tensor:
-        """Weights of the features (1, y, |y|^2) with y = L^-1 x, (k, 2 + d)."""
+        """Weights of the features (1, y, ``|y|^2``) with y = L^-1 x, (k, 2 + d)."""
         centre = self.mean @ self.whitener.mT
         constant = self.log_constant - 0.5 * centre.square().sum(1, keepdim=True)
         return torch.cat([constant, centre, torch.full_like(constant, -0.5)], dim=1)

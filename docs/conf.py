@@ -1,0 +1,52 @@
+"""Sphinx settings: Markdown pages, docstrings in Google style, and no network while building."""
+
+from __future__ import annotations
+
+from boxloop.version import __version__
+
+project = "boxloop"
+author = "The boxloop developers"
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+exclude_patterns = ["_build", "_templates"]
+templates_path = ["_templates"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+napoleon_custom_sections = ["Deviation"]
+autosummary_generate = True
+autosummary_imported_members = True
+# On a file system that does not tell cases apart these pages would fall on those of functions.
+autosummary_filename_map = {
+    "boxloop.criticise.Calibration": "boxloop.criticise.Calibration-class",
+    "boxloop.criticise.Mega": "boxloop.criticise.Mega-class",
+}
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_default_options = {
+    "members": True,
+    # Members of these are not ours to document, nor are those that scikit-learn adds.
+    "inherited-members": "BaseEstimator,OutlierMixin,TransformerMixin,ClassNamePrefixFeaturesOutMixin,"
+    "MetaEstimatorMixin,Protocol,Generic,BaseException,tuple,object",
+    "exclude-members": "get_metadata_routing,get_params,set_params,set_output,set_fit_request,"
+    "set_partial_fit_request,set_predict_request,set_score_request,set_transform_request,"
+    "set_inverse_transform_request",
+}
+
+html_theme = "furo"
+html_title = "boxloop"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False

@@ -1,0 +1,103 @@
+"""Code that the pages show runs: every script of the gallery, every block of a guide and of the README."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GALLERY = sorted((DOCS / "gallery").glob("*.py"))
+SHORT = {"what_mega_can_see": ["--repeats", "1"]}
+"""A script whose page needs minutes gets words that make it short."""
+PAGES = [
+    page
+    for page in sorted([ROOT / "README.md", *DOCS.glob("*.md"), *(DOCS / "guides").glob("*.md")])
+    if "```python" in page.read_text(encoding="utf-8")
+]
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+def blocks(page: str) -> list[tuple[int, str]]:
+    """The Python of a page: each block with the line it begins at."""
+    found = re.finditer(r"^```python\n(.*?)^```", page, re.S | re.M)
+    return [(page[: match.start(1)].count("\n"), match.group(1)) for match in found]
+
+
+def run_blocks(page: Path) -> None:
+    """Run the blocks of a page one after another, with the page's own lines in tracebacks."""
+    names: dict[str, object] = {"__name__": page.stem}
+    for line, text in blocks(page.read_text(encoding="utf-8")):
+        tree = ast.increment_lineno(ast.parse(text), line)
+        exec(compile(tree, str(page), "exec"), names)
+
+
+def same_words(printed: str, shown: str) -> bool:
+    """Whether two texts agree, numbers within 2% or two units of their last digit: machines round differently."""
+    if NUMBER.sub("#", printed).split() != NUMBER.sub("#", shown).split():
+        return False
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
+    return all(abs(float(a) - float(b)) <= max(0.02 * abs(float(b)), 2.1 * last_digit(b)) for a, b in pairs)
+
+
+def last_digit(number: str) -> float:
+    decimals = len(number.partition(".")[2])
+    return 10.0**-decimals if decimals else 0.0
+
+
+@pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_runs_and_draws(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copy(script, tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(copy), *SHORT.get(script.stem, [])])
+    exec(
+        compile(copy.read_text(encoding="utf-8"), str(copy), "exec"),
+        {"__name__": "__main__", "__file__": str(copy)},
+    )
+    assert copy.with_suffix(".png").stat().st_size > 10_000
+    shown = re.findall(
+        r"^```text\n(.*?)^```", script.with_suffix(".md").read_text(encoding="utf-8"), re.S | re.M
+    )
+    printed = capsys.readouterr().out
+    assert all(same_words(printed, text) for text in shown), printed
+
+
+@pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
+def test_every_script_has_a_page_with_its_picture(script: Path) -> None:
+    page = script.with_suffix(".md").read_text(encoding="utf-8")
+    assert script.with_suffix(".png").exists()
+    assert f"({script.stem}.png)" in page
+    assert f"{script.stem}.md" in (DOCS / "gallery" / "index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks(page)
+
+
+def test_a_broken_block_fails_with_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n```python\nx = 1\n```\n\n```python\ny = x + z\n```\n")
+    with pytest.raises(NameError) as caught:
+        run_blocks(page)
+    assert caught.traceback[-1].lineno == 7  # counted from 0
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown", "same"),
+    [
+        ("gap 0.501 of 9", "gap 0.50 of 9", True),
+        ("gap 0.47 of 9", "gap 0.50 of 9", False),
+        ("gap 0.50 of 8", "gap 0.50 of 9", False),
+        ("hole 0.50 of 9", "gap 0.50 of 9", False),
+    ],
+)
+def test_printed_numbers_are_held_against_those_shown(printed: str, shown: str, same: bool) -> None:
+    assert same_words(printed, shown) == same
