@@ -42,6 +42,13 @@ def test_useless_columns_are_left_out_with_the_reason():
     assert "two values" in found["flag"].aside
 
 
+def test_a_column_that_hardly_varies_is_left_out():
+    rare = np.zeros(N)
+    rare[:4] = RNG.normal(size=4)
+    found = told(rare=rare, a=RNG.normal(size=N))
+    assert found["rare"].aside == "the same value in all but 4 rows"
+
+
 def test_columns_that_hold_no_numbers_keep_their_place():
     found = describe(
         ["name", "a"], RNG.normal(size=(N, 1)), {"name": "text, 9 different in the first 400 rows"}

@@ -14,6 +14,9 @@ TWO_VALUES, MOSTLY_ONE, TAIL, SKEWED, HOLES = 2, 0.5, 3.0, 1.5, 0.5
 """What is remarkable: so few values, a value that so many rows share, so much excess kurtosis, so much skewness, so
 large a share of missing values."""
 
+RARE = 10
+"""A column that differs from its usual value in fewer rows tells a model nothing that lasts."""
+
 CONTINUOUS, COUNTS, BINARY = "measurements", "counts", "yes or no"
 
 
@@ -111,6 +114,9 @@ def _measured(name: str, values: Array) -> Column:
     column = Column(name, "", missing, len(levels), float(levels[0]), float(levels[-1]), mean, deviation)
     if len(levels) == 1:
         return replace(column, aside="the same value in every row")
+    others = len(known) - int(counts.max())
+    if others < RARE and len(known) >= 10 * RARE:
+        return replace(column, aside=f"the same value in all but {others} rows")
     if len(known) > 10 and _numbered(known):
         return replace(column, aside="numbers the rows")
     z = (known - mean) / deviation

@@ -60,7 +60,7 @@ class Misfit:
         more = "too small" if self.z > 0 else "too large"
         return (
             f"the model's {self.what} is {more}: {number(self.model, 3)} where the data have {number(self.data, 3)} "
-            f"({abs(self.z):.1f} standard errors)"
+            f"({'over 999' if abs(self.z) > 999 else f'{abs(self.z):.1f}'} standard errors)"
         )
 
 
@@ -157,7 +157,10 @@ def _what_it_misses(found: Findings) -> Line:
 
 def advice(found: Findings) -> list[str]:
     """What to try next, the most promising first."""
-    return list(_advice(found)) or ["Nothing urgent: use the model, and judge it again on new rows"]
+    said_ = list(_advice(found))
+    if not said_ and _does_it_fit(found).mood == "bad":
+        return ["No candidate mends what is missed: decide whether that matters for what the model is for"]
+    return said_ or ["Nothing urgent: use the model, and judge it again on new rows"]
 
 
 def _advice(found: Findings) -> Iterator[str]:
@@ -165,7 +168,8 @@ def _advice(found: Findings) -> Iterator[str]:
     skewed = {c.name for c in found.table.columns if c.used and any("logarithm" in note for note in c.notes)}
     hit = [name for name in dict.fromkeys(c for m in worst for c in m.columns) if name in skewed]
     if hit:
-        yield f"Take the logarithm of {listed(hit[:NAMED])}: skewed and positive, and the model misses its shape"
+        shape = "its shape" if len(hit) == 1 else "their shapes"
+        yield f"Take the logarithm of {listed(hit[:NAMED])}: skewed and positive, and the model misses {shape}"
     if chosen.size in (SIZES[-1], RANKS[-1]):
         yield f"Try more {chosen.unit}s: the largest size on offer was taken"
     factors = chosen.unit == "factor"
@@ -200,7 +204,12 @@ def _strange_rows(outlying: Outlying) -> Line:
 def _columns(found: Findings) -> Iterator[Line]:
     aside = [f"{c.name} ({c.aside})" for c in found.table.columns if not c.used]
     if aside:
-        yield Line("Columns left out?", f"{listed(aside)}.", "doubtful")
+        rest = (
+            [f"{counted(len(aside) - NAMED, 'other')} (all are listed under Columns)"]
+            if len(aside) > NAMED
+            else []
+        )
+        yield Line("Columns left out?", f"{listed([*aside[:NAMED], *rest])}.", "doubtful")
     holes = [c for c in found.table.columns if c.used and c.missing > 0]
     if holes:
         names = listed([f"{c.name} ({c.missing:.1%})" for c in holes[:NAMED]])
