@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from sphinx.ext import autosummary
+
 from boxloop.version import __version__
+
+# A first sentence that names an equation does not end there.
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("eq.", "sect.")
 
 project = "boxloop"
 author = "The boxloop developers"
@@ -48,5 +53,6 @@ html_theme = "furo"
 html_title = "boxloop"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
