@@ -19,6 +19,7 @@ _HOMES = {
     "Select": "boxloop.select",
     "as_model": "boxloop.criticise",
     "compare": "boxloop.select",
+    "make_report": "boxloop.report.making",
     "mega": "boxloop.criticise",
     "moment_penalty": "boxloop.criticise",
     "penalised_path": "boxloop.select",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
     from boxloop.estimators import load as load
     from boxloop.progress import ProgressBar as ProgressBar
+    from boxloop.report.making import make_report as make_report
     from boxloop.select import OutlierDetector as OutlierDetector
     from boxloop.select import Select as Select
     from boxloop.select import compare as compare

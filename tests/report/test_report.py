@@ -252,3 +252,37 @@ def test_tables_have_a_head_for_every_cell(made):
         heads = len(re.findall('<th scope="col">', table))
         for row in re.findall("<tr.*?</tr>", table.split("</thead>")[1], re.DOTALL):
             assert len(re.findall("<t[hd][ >]", row)) == heads
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
+def test_a_report_on_rows_in_memory(kind, tmp_path):
+    import pandas
+    import polars
+
+    columns = skewed_clusters(200)
+    data = {
+        "pandas": pandas.DataFrame(columns),
+        "polars": polars.DataFrame(columns),
+        "array": np.column_stack([columns["a"], columns["b"], columns["income"]]),
+    }[kind]
+    report = boxloop.make_report(data, jobs=1, drop=["x1"] if kind == "array" else ["b"])
+    assert report.estimator.n_features_in_ == 2
+    assert "make_report(data" in report.command
+    assert str(report).startswith("Which model?")
+    assert {path.suffix for path in report.save(tmp_path / "r.html")} == {
+        ".html",
+        ".md",
+        ".json",
+        ".png",
+        ".boxloop",
+    }
+    if kind != "array":
+        assert "who" in str(report)
+        assert tuple(report.estimator.feature_names_in_) == ("a", "income")
+
+
+def test_unknown_columns_are_refused():
+    with pytest.raises(ValueError, match="petal"):
+        boxloop.make_report("iris", columns=["petal"])
+    with pytest.raises(ValueError, match="nothing"):
+        boxloop.make_report("iris", drop=["nothing"])

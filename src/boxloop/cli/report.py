@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,54 +67,22 @@ def command(
     from boxloop.cli.output import check_outputs
     from boxloop.cli.output import tell as say
     from boxloop.cli.watch import watched
-    from boxloop.report.examine import examine
-    from boxloop.report.read import read_table
-    from boxloop.report.whole import facts, make_report
+    from boxloop.report.making import make_report
+    from boxloop.report.whole import facts
 
     check_outputs([output, json_to], data)
-    table = read_table(data, columns, drop, rows, seed)
     with watched("report", watching(quiet, progress)) as tell:
-
-        def told(what: str, share: float) -> None:
-            tell(round(100 * share), 100, what)
-
-        found = examine(table, seed, jobs or os.cpu_count(), told)
-        told("writing", 0.99)
-        report = make_report(found, spelled(data, columns, drop, rows, seed, output))
-        written = write(report, output)
+        report = make_report(
+            data,
+            columns=columns,
+            drop=drop,
+            rows=rows,
+            random_state=seed,
+            jobs=jobs,
+            tell=lambda what, share: tell(round(100 * share), 100, what),
+        )
+        written = report.save(output)
     say(facts(report), json_to, lambda: show(report, written), quiet)
-
-
-def spelled(
-    data: str, columns: list[str] | None, drop: tuple[str, ...], rows: int, seed: int, output: Path
-) -> str:
-    """The command that gives the same report."""
-    words = ["boxloop", "report", data]
-    if columns:
-        words += ["--columns", ",".join(columns)]
-    for name in drop:
-        words += ["--drop", name]
-    words += ["--rows", str(rows), "--seed", str(seed), "-o", str(output)]
-    return shlex.join(words)
-
-
-def write(report: Report, output: Path) -> list[Path]:
-    """Write the page and what belongs to it; returns their paths."""
-    from boxloop.persist import write_atomic
-    from boxloop.report.pictures import overview
-    from boxloop.report.whole import as_html, as_json, as_markdown
-
-    model = output.with_suffix(".boxloop")
-    report.found.model.estimator.save(model)
-    written = {
-        output: as_html(report, model.name),
-        output.with_suffix(".md"): as_markdown(report, model.name),
-        output.with_suffix(".json"): as_json(report),
-    }
-    for path, text in written.items():
-        write_atomic(path, text.encode())
-    write_atomic(output.with_suffix(".png"), overview(report.found))
-    return [*written, output.with_suffix(".png"), model]
 
 
 def show(report: Report, written: list[Path]) -> None:

@@ -50,13 +50,20 @@ def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | Non
     return dense_source(rows, weight, names)
 
 
+def holds_numbers(kind: Any) -> bool:
+    """Whether a narwhals type is numeric, or true and false."""
+    import narwhals.stable.v2 as nw
+
+    return bool(kind == nw.Boolean or kind.is_numeric())
+
+
 def _numbers(name: str, series: Any) -> np.ndarray:
     import narwhals.stable.v2 as nw
 
+    if not holds_numbers(series.dtype):
+        raise ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
     if series.dtype == nw.Boolean:
         series = series.cast(nw.Float64)
-    elif not series.dtype.is_numeric():
-        raise ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
     return np.asarray(series.to_numpy(), dtype=np.float64)
 
 

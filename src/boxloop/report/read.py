@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data import kept_rows, open_table
+from boxloop.data import kept_rows, open_source, open_table
+from boxloop.data.checks import choose_columns
+from boxloop.data.frames import as_frame, frame_source, holds_numbers
 from boxloop.data.table import open_reader_of
 from boxloop.numeric import generator
 from boxloop.report.columns import Array, Column, describe, kind_of
+from boxloop.types import Source
 
 MOST_ROWS = 50_000
 """Rows that a report works with; of more, so many are drawn."""
@@ -47,8 +52,36 @@ class Table:
         return tuple(column.name for column in self.columns if column.used)
 
 
+@dataclass(frozen=True)
+class _Door:
+    """A table before it is read: its name, columns, which of them hold no numbers, and how to open the others."""
+
+    label: str
+    names: tuple[str, ...]
+    aside: Mapping[str, str]
+    open: Callable[[Sequence[str]], Source]
+
+
+def _door(data: Any) -> _Door:
+    if isinstance(data, str | PathLike):
+        reader = open_reader_of(data)
+        return _Door(reader.label, reader.names, reader.aside, lambda names: open_table(data, columns=names))
+    frame = as_frame(data)
+    if frame is not None:
+        names = tuple(map(str, frame.columns))
+        aside = {str(name): str(kind) for name, kind in frame.schema.items() if not holds_numbers(kind)}
+        return _Door("table", names, aside, lambda names: frame_source(frame, columns=names))
+    source = open_source(data)
+    return _Door("table", source.names, {}, lambda names: _chosen(data, source.names, names))
+
+
+def _chosen(data: Any, names: tuple[str, ...], wanted: Sequence[str]) -> Source:
+    places = [names.index(name) for name in wanted]
+    return open_source(np.asarray(data)[:, places], columns=list(wanted))
+
+
 def read_table(
-    data: str,
+    data: Any,
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     rows: int = MOST_ROWS,
@@ -57,7 +90,7 @@ def read_table(
     """Read a table, or about so many rows of it, drawn with equal chance.
 
     Args:
-        data: a path or the name of a bundled data set.
+        data: a path, the name of a bundled data set, a data frame or an array.
         columns: the columns to look at; all when omitted.
         drop: columns to leave out.
         rows: most rows to keep.
@@ -71,23 +104,24 @@ def read_table(
         >>> table.rows.shape, table.kind
         ((150, 4), 'measurements')
     """
-    reader = open_reader_of(data)
-    wanted = [name for name in (columns or reader.names) if name not in drop]
-    words = {name: what for name, what in reader.aside.items() if name in wanted}
+    door = _door(data)
+    choose_columns(door.names, [*(columns or ()), *drop], None, door.label)
+    wanted = [name for name in (columns or door.names) if name not in drop]
+    words = {name: what for name, what in door.aside.items() if name in wanted}
     numbers = [name for name in wanted if name not in words]
     if not numbers:
-        raise ValueError(f"{reader.label}: no column holds numbers")
-    source = open_table(data, columns=numbers)
+        raise ValueError(f"{door.label}: no column holds numbers")
+    source = door.open(numbers)
     kept = kept_rows(source, rows, generator(seed))
     found = describe(wanted, kept.rows.numpy(), words)
     used = [column.used for column in found if column.name in numbers]
     if not any(used):
         reasons = "; ".join(f"{column.name}: {column.aside}" for column in found)
-        raise ValueError(f"{reader.label}: no column can be used ({reasons})")
+        raise ValueError(f"{door.label}: no column can be used ({reasons})")
     values = kept.rows.numpy()[:, used]
     present = ~np.isnan(values).all(1)
     return Table(
-        reader.label,
+        door.label,
         found,
         kind_of(values),
         np.ascontiguousarray(values[present]),
@@ -97,14 +131,14 @@ def read_table(
     )
 
 
-def fingerprint(data: str, rows: Array) -> str:
+def fingerprint(data: Any, rows: Array) -> str:
     """SHA-256 of the bytes of a file, or of all files of a folder; of the values where there is no file."""
-    path = Path(data)
+    path = Path(data) if isinstance(data, str | PathLike) else Path()
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     whole = hashlib.sha256()
-    if path.is_dir():
+    if path.is_dir() and isinstance(data, str | PathLike):
         for part in sorted(p for p in path.rglob("*") if p.is_file()):
             whole.update(fingerprint(str(part), rows).encode())
     else:

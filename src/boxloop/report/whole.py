@@ -6,6 +6,8 @@ import base64
 import json
 import platform
 from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,13 @@ import sklearn
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from boxloop.persist import write_atomic
 from boxloop.report import tables
 from boxloop.report.explain import Explanation, explain
 from boxloop.report.findings import Finalist, Findings
 from boxloop.report.numbers import number, plain
 from boxloop.report.outlying import Outlying, outlying
-from boxloop.report.pictures import Picture, pictures
+from boxloop.report.pictures import Picture, overview, pictures
 from boxloop.report.verdict import Line, Misfit, misfits, verdict
 from boxloop.version import __version__
 
@@ -26,7 +29,7 @@ OTHERS = 10
 """Misfits shown of each finalist that was not taken."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """Findings and all that is said about them.
 
@@ -46,8 +49,38 @@ class Report:
     parts: Explanation
     outlying: Outlying
 
+    @property
+    def estimator(self) -> Any:
+        """The model taken, fitted to the rows that chose it."""
+        return self.found.model.estimator
 
-def make_report(found: Findings, command: str) -> Report:
+    def __str__(self) -> str:
+        return "\n".join(f"{line.question} {line.answer}" for line in self.lines)
+
+    def save(self, path: str | PathLike[str]) -> list[Path]:
+        """Write the page, and beside it the same as Markdown, all numbers as JSON, a picture and the model.
+
+        Args:
+            path: of the page, ``report.html`` say.
+
+        Returns:
+            The paths written.
+        """
+        page = Path(path)
+        model = page.with_suffix(".boxloop")
+        self.estimator.save(model)
+        parts = {
+            page: as_html(self, model.name).encode(),
+            page.with_suffix(".md"): as_markdown(self, model.name).encode(),
+            page.with_suffix(".json"): as_json(self).encode(),
+            page.with_suffix(".png"): overview(self.found),
+        }
+        for place, content in parts.items():
+            write_atomic(place, content)
+        return [*parts, model]
+
+
+def written_up(found: Findings, command: str) -> Report:
     """Work out all that the page will say.
 
     Args:

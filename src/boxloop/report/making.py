@@ -1,0 +1,68 @@
+"""A report in one call, from anything that holds rows."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+from boxloop.report.examine import Tell, examine
+from boxloop.report.read import MOST_ROWS, read_table
+from boxloop.report.whole import Report, written_up
+
+
+def make_report(
+    data: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    rows: int = MOST_ROWS,
+    random_state: int = 0,
+    jobs: int | None = None,
+    tell: Tell = lambda what, share: None,
+) -> Report:
+    """Try models on a table, choose one on rows held out, and find where it fails on rows that took no part.
+
+    Args:
+        data: a path (CSV, Parquet, ``.npy``, or a folder of these), the name of a bundled data set, a data frame
+            (pandas, polars, Arrow) or an array. NaN marks a missing value; columns that no model can use are left out, with the
+            reason.
+        columns: the columns to look at; all when omitted.
+        drop: columns to leave out.
+        rows: most rows to work with; of more, so many are drawn.
+        random_state: seed of every random choice: the same one gives the same report.
+        jobs: fits at the same time; all cores when omitted.
+        tell: told what is being done, and which share of the whole is done.
+
+    Returns:
+        The report: print it for the verdict, ``save`` it for the page.
+
+    Raises:
+        ValueError: a table that cannot be read, too few rows, or no column that can be used.
+
+    Example:
+        >>> from boxloop import make_report
+        >>> report = make_report("iris", columns=["petal length (cm)"], jobs=1)
+        >>> print(str(report).splitlines()[0])
+        Which model? Gaussian mixture, 2 components: the best of 8 candidates on rows held out.
+    """
+    table = read_table(data, columns, drop, rows, random_state)
+    found = examine(table, random_state, jobs or os.cpu_count(), tell)
+    tell("writing", 0.99)
+    return written_up(found, _spelled(data, columns, drop, rows, random_state))
+
+
+def _spelled(data: Any, columns: Sequence[str] | None, drop: Sequence[str], rows: int, seed: int) -> str:
+    """The command, or the call, that gives the same report."""
+    if not isinstance(data, str | PathLike):
+        given = f", columns={list(columns)}" if columns else ""
+        left = f", drop={list(drop)}" if drop else ""
+        return f"boxloop.make_report(data{given}{left}, rows={rows}, random_state={seed})"
+    words = ["boxloop", "report", str(data)]
+    if columns:
+        words += ["--columns", ",".join(f'"{c}"' if "," in c else c for c in columns)]
+    for name in drop:
+        words += ["--drop", name]
+    return shlex.join([*words, "--rows", str(rows), "--seed", str(seed)])
