@@ -27,8 +27,8 @@ def make_report(
 
     Args:
         data: a path (CSV, Parquet, ``.npy``, or a folder of these), the name of a bundled data set, a data frame
-            (pandas, polars, Arrow) or an array. NaN marks a missing value; columns that no model can use are left out, with the
-            reason.
+            (pandas, polars, Arrow) or an array. NaN marks a missing value; columns that no model can use are left
+            out, with the reason.
         columns: the columns to look at; all when omitted.
         drop: columns to leave out.
         rows: most rows to work with; of more, so many are drawn.
