@@ -233,7 +233,7 @@ def _troubles(found: Findings) -> Iterator[Line]:
         ]
         where = f" (look at {listed(tied[:NAMED])})" if tied else ""
         said = (
-            f"{counted(collapsed, 'mixture')} shrank onto values that many rows share{where}: not considered."
+            f"{counted(collapsed, 'mixture')} shrank onto few rows or shared values{where}: not considered."
         )
         yield Line("Candidates set aside?", said, "doubtful")
     failed = [t.candidate.name for t in found.trials if t.failure]
