@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -55,8 +56,8 @@ def heat_map(
     else:
         ax.set_xlabel("column", fontsize=LABEL, color=INK)
         ax.set_ylabel("column", fontsize=LABEL, color=INK)
-    bar = ax.figure.colorbar(image, ax=ax, shrink=0.85)
+    bar: Any = ax.figure.colorbar(image, ax=ax, shrink=0.85)  # its stubs differ between releases
     bar.set_label(label, color=INK, fontsize=LABEL, parse_math=False)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=LABEL - 1.5, colors=INK, length=2)
     return ax

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,7 +83,8 @@ def say(axes: Axes, text: str) -> None:
 
 def add_legend(axes: Axes, where: str = "best", *, beside: bool = False, title: str | None = None) -> None:
     """A legend without a frame, whose words are text: inside the axes, or beside them where it might cover things."""
-    legend = axes.legend(
+    make: Any = axes.legend  # its stubs differ between releases
+    legend = make(
         frameon=False,
         loc="upper left" if beside else where,
         bbox_to_anchor=(1.0, 1.0) if beside else None,
