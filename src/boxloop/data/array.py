@@ -24,9 +24,9 @@ GPU_VALUES = 1 << 24
 
 
 def tile_rows(n_columns: int) -> int:
-    """Rows per tile for a table of this width: between 512 and 8192."""
+    """Rows per tile for a table of this width: between 512 and 12288."""
     d = max(n_columns, 1)
-    return max(512, min(8192, max(TILE_VALUES // d, min(2 * d, WIDE_VALUES // d))))
+    return max(512, min(12288, max(TILE_VALUES // d, min(2 * d, WIDE_VALUES // d))))
 
 
 def total(function: Callable[[Tensor, Tensor], T], tiles: Iterator[tuple[Tensor, Tensor]]) -> T:

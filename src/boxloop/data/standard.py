@@ -143,6 +143,8 @@ class Standardised:
 
     def _map(self, rows: Tensor) -> Tensor:
         columns = torch.empty(rows.shape[::-1], dtype=self.dtype, device=rows.device)
+        if self.dtype != rows.dtype:
+            return columns.copy_(rows.sub(self.frame.origin).div_(self.frame.scale).mT).mT
         torch.sub(rows.mT, self.frame.origin[:, None], out=columns)  # in float64, then rounded once
         return columns.div_(self.frame.scale[:, None]).mT
 

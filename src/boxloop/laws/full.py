@@ -216,7 +216,7 @@ class WhitenedView:
         first, second = scatter(self.columns.mT, centre, share, NEGLIGIBLE)
         mean = centre.double()  # as this tile's precision knows it
         count = share.sum(1, keepdim=True, dtype=torch.float64)
-        cross = first.double()[:, :, None] * mean[:, None, :]
-        middle = (count * mean)[:, :, None] * mean[:, None, :]
-        total = second.double() + cross + cross.mT + middle
+        half = first.double() + 0.5 * count * mean
+        cross = half[:, :, None] * mean[:, None, :]
+        total = second.double() + cross + cross.mT
         return Sums(torch.cat([count, first.double() + count * mean, pack(total)], dim=1))

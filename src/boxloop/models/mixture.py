@@ -76,8 +76,11 @@ class Mixture(Tree, Generic[S]):
     def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
         count = statistics.count
+        empty = count <= EMPTY * count.sum()
+        if not bool(empty.any()):
+            return statistics, ()
         parts = {k: [k] for k in range(self.n_components)}
-        for target in torch.nonzero(count <= EMPTY * count.sum())[:, 0].tolist():
+        for target in torch.nonzero(empty)[:, 0].tolist():
             largest = max(parts, key=lambda k: float(count[k]) / len(parts[k]))
             parts[largest].append(target)
         events = []
