@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import boxloop
 from boxloop.cli import main
+from boxloop.figures import outlier_scores
 from boxloop.report.examine import examine
 from boxloop.report.outlying import outlying
 from boxloop.report.read import read_table
@@ -286,3 +287,18 @@ def test_unknown_columns_are_refused():
         boxloop.make_report("iris", columns=["petal"])
     with pytest.raises(ValueError, match="nothing"):
         boxloop.make_report("iris", drop=["nothing"])
+
+
+def test_the_picture_of_outliers_says_what_the_table_says(tmp_path):
+    """As many flagged, under the numbers that the rows have in the file, also when only some are drawn."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 2))
+    rows[::500] += 9.0
+    np.save(tmp_path / "rows.npy", rows)
+    found = examine(read_table(str(tmp_path / "rows.npy"), rows=1500))
+    strange = outlying(found)
+    assert 0 < strange.flagged == int((strange.scores < strange.threshold).sum())
+    axes = outlier_scores(strange.scores, strange.threshold, places=found.table.places)
+    assert f"{strange.flagged} flagged" in [text.get_text() for text in axes.get_legend().get_texts()]
+    marked = axes.collections[1].get_offsets()[:, 0].astype(int).tolist()
+    assert sorted(marked) == sorted(row.place for row in strange.rows if row.flagged)

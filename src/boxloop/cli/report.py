@@ -97,3 +97,4 @@ def show(report: Report, written: list[Path]) -> None:
     console.print()
     for path in written:
         click.echo(f"Written: {path}")
+    click.echo(f"Open {written[0]} in a browser; it explains each of these answers.")

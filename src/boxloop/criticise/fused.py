@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from boxloop.numeric import gram
+from boxloop.numeric import gram, product
 
 TINY = 1e-12
 """Under the root of the second gap, whose slope is infinite at zero."""
@@ -51,8 +51,8 @@ class _Fused(torch.autograd.Function):
         by_rows, by_mean, _ = ctx.needs_input_grad
         n, m = len(rows), len(mean)
         return (
-            torch.addmm(along, rows, steep, beta=1.0 / n, alpha=2.0 / n) if by_rows else None,
-            torch.addmm(along, mean, steep, beta=-1.0 / m, alpha=-2.0 / m) if by_mean else None,
+            product(rows, steep * (2.0 / n)).add_(along, alpha=1.0 / n) if by_rows else None,
+            product(mean, steep * (-2.0 / m)).add_(along, alpha=-1.0 / m) if by_mean else None,
             -steep.diagonal() if ctx.diagonal else -steep,
         )
 

@@ -17,6 +17,7 @@ def outlier_scores(
     threshold: float,
     ax: Axes | None = None,
     *,
+    places: ArrayLike | None = None,
     title: str = "",
     up: str = "",
 ) -> Axes:
@@ -26,6 +27,7 @@ def outlier_scores(
         scores: one a row. A score of -inf is drawn at the lower edge, NaN not at all.
         threshold: rows below it are flagged; none where it is -inf.
         ax: where to draw; a figure of its own when omitted.
+        places: the row numbers; from 0 on when omitted.
         title: of the picture.
         up: what the scores are.
 
@@ -34,6 +36,7 @@ def outlier_scores(
     """
     ax = ax if ax is not None else new_axes(8.8, 4.2)
     values = np.asarray(scores, dtype=float)
+    number = np.arange(len(values)) if places is None else np.asarray(places)
     dress(ax, title, "row", up)
     lost = np.isneginf(values)
     seen = values[np.isfinite(values)]
@@ -46,7 +49,7 @@ def outlier_scores(
     step = max(1, -(-len(usual) // PLENTY))
     thinned = f" (1 of {step} drawn)" if step > 1 else ""
     ax.scatter(
-        usual[::step],
+        number[usual[::step]],
         drawn[usual[::step]],
         s=12,
         color=PLAIN,
@@ -55,14 +58,21 @@ def outlier_scores(
         label=f"other rows{thinned}",
     )
     found = np.flatnonzero(flagged)
-    ax.scatter(found, drawn[found], s=30, color=MARKED, marker="v", label=f"{len(found)} flagged", zorder=3)
+    ax.scatter(
+        number[found], drawn[found], s=30, color=MARKED, marker="v", label=f"{len(found)} flagged", zorder=3
+    )
     if np.isfinite(threshold):
         ax.axhline(
             threshold, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label=f"threshold {threshold:.4g}"
         )
     for row in _apart(found[np.argsort(values[found], kind="stable")], drawn):
         ax.annotate(
-            f"{row}", (row, drawn[row]), (5.0, -3.0), textcoords="offset points", fontsize=8, color=INK
+            f"{number[row]}",
+            (number[row], drawn[row]),
+            (5.0, -3.0),
+            textcoords="offset points",
+            fontsize=8,
+            color=INK,
         )
     if lost.any():
         ax.axhspan(low - 0.2 * (high - low), low - 0.06 * (high - low), color=FAINT, alpha=0.15, linewidth=0)

@@ -46,8 +46,8 @@ class Outlying:
     Args:
         rows: the strangest, worst first.
         flagged: how many of all rows count as outliers.
-        scores: log-density of every row.
-        threshold: rows below it are flagged; NaN where none is.
+        scores: log-density of every row, NaN where it has a missing value.
+        threshold: rows below it are flagged; -inf where none is.
     """
 
     rows: tuple[Strange, ...]
@@ -83,8 +83,8 @@ def outlying(found: Findings) -> Outlying:
         )
         for i, drop, row in zip(order, _drops(found, table.rows[order]), table.rows[order], strict=True)
     ]
-    threshold = float(scores[flagged].max()) if flagged.any() else float("nan")
-    return Outlying(tuple(strange), int(flagged.sum()), scores, threshold)
+    threshold = float(np.nextafter(scores[flagged].max(), np.inf)) if flagged.any() else -np.inf
+    return Outlying(tuple(strange), int(flagged.sum()), np.where(complete, scores, np.nan), threshold)
 
 
 def _reasons(names: Sequence[str], drop: Array, row: Array) -> tuple[tuple[str, float, float], ...]:

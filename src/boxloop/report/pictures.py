@@ -165,15 +165,17 @@ def _fit(found: Findings) -> Iterator[Picture]:
         yield Picture("heat", _png(axes), said, "Heat map of z-scores of all pairs of columns.")
     held = open_source(found.table.rows[found.second], columns=list(found.table.names))
     axes = calibration(found.model.estimator, held, random_state=found.seed).plot()
-    caption = "Lines of a true model stay in the band: above it, the model puts too little below a value."
+    caption = "Lines of a true model stay in the band, but for the error of its fit; above, it puts too little below."
     yield Picture("probability", _png(axes), caption, "Observed less nominal probabilities of every column.")
 
 
 def _rows(found: Findings, outlying: Outlying) -> Iterator[Picture]:
-    threshold = outlying.threshold if np.isfinite(outlying.threshold) else -np.inf
-    shown = outlying.scores
     axes = figures.outlier_scores(
-        shown, threshold, title="Rows by log-density under the model", up="log-density"
+        outlying.scores,
+        outlying.threshold,
+        places=found.table.places,
+        title="Rows by log-density under the model",
+        up="log-density",
     )
     yield Picture(
         "outliers", _png(axes), "Rows at the bottom are the least likely.", "Log-density of every row."
