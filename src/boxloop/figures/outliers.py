@@ -38,46 +38,38 @@ def outlier_scores(
     values = np.asarray(scores, dtype=float)
     number = np.arange(len(values)) if places is None else np.asarray(places)
     dress(ax, title, "row", up)
-    lost = np.isneginf(values)
+    drawn, edge = _heights(values, threshold)
+    found = np.flatnonzero(values < threshold)
+    usual = np.flatnonzero(~(values < threshold) & np.isfinite(drawn))
+    step = max(1, -(-len(usual) // PLENTY))
+    thinned = f" (1 of {step} drawn)" if step > 1 else ""
+    few = usual[::step]
+    ax.scatter(
+        number[few], drawn[few], s=12, color=PLAIN, alpha=0.5, linewidth=0, label=f"other rows{thinned}"
+    )
+    lowest = f"{len(found)} flagged"
+    ax.scatter(number[found], drawn[found], s=30, color=MARKED, marker="v", label=lowest, zorder=3)
+    if np.isfinite(threshold):
+        dashes = (0, (4, 3))
+        ax.axhline(threshold, color=INK, linewidth=1.0, linestyle=dashes, label=f"threshold {threshold:.4g}")
+    for row in _apart(found[np.argsort(values[found], kind="stable")], drawn):
+        at = (number[row], drawn[row])
+        ax.annotate(f"{number[row]}", at, (5.0, -3.0), textcoords="offset points", fontsize=8, color=INK)
+    if np.isneginf(values).any():
+        ax.axhspan(*edge, color=FAINT, alpha=0.15, linewidth=0)
+    add_legend(ax, beside=True)
+    return ax
+
+
+def _heights(values: Array, threshold: float) -> tuple[Array, tuple[float, float]]:
+    """Where each score is drawn, and the strip below all others in which those of -inf lie."""
     seen = values[np.isfinite(values)]
     low = float(min(seen.min(initial=np.inf), threshold if np.isfinite(threshold) else np.inf))
     high = float(seen.max(initial=low if np.isfinite(low) else 0.0))
     low = low if np.isfinite(low) else high - 1.0
-    drawn = np.where(lost, low - 0.12 * (high - low), values)
-    flagged = values < threshold
-    usual = np.flatnonzero(~flagged & np.isfinite(drawn))
-    step = max(1, -(-len(usual) // PLENTY))
-    thinned = f" (1 of {step} drawn)" if step > 1 else ""
-    ax.scatter(
-        number[usual[::step]],
-        drawn[usual[::step]],
-        s=12,
-        color=PLAIN,
-        alpha=0.5,
-        linewidth=0,
-        label=f"other rows{thinned}",
-    )
-    found = np.flatnonzero(flagged)
-    ax.scatter(
-        number[found], drawn[found], s=30, color=MARKED, marker="v", label=f"{len(found)} flagged", zorder=3
-    )
-    if np.isfinite(threshold):
-        ax.axhline(
-            threshold, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label=f"threshold {threshold:.4g}"
-        )
-    for row in _apart(found[np.argsort(values[found], kind="stable")], drawn):
-        ax.annotate(
-            f"{number[row]}",
-            (number[row], drawn[row]),
-            (5.0, -3.0),
-            textcoords="offset points",
-            fontsize=8,
-            color=INK,
-        )
-    if lost.any():
-        ax.axhspan(low - 0.2 * (high - low), low - 0.06 * (high - low), color=FAINT, alpha=0.15, linewidth=0)
-    add_legend(ax, beside=True)
-    return ax
+    reach = high - low
+    drawn = np.where(np.isneginf(values), low - 0.12 * reach, values)
+    return drawn, (low - 0.2 * reach, low - 0.06 * reach)
 
 
 def _apart(rows: NDArray[np.int64], drawn: Array) -> list[int]:
