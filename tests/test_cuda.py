@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import boxloop
+from boxloop.criticise.fused import fused_gap
+from boxloop.numeric import generator, normal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -50,3 +52,40 @@ def test_asking_for_a_missing_device_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="auto"):
         boxloop.GaussianMixture(device="cuda").fit(rows())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("d", [1, 2, 7, 64])
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_penalty_and_its_gradient_are_those_of_the_cpu(dtype, d, whole):
+    X, M = (normal((n, d), generator(n), torch.float64) for n in (30, 200))
+    S = torch.eye(d).double() if whole else torch.ones(d).double()
+    found = []
+    for device, kind in (("cpu", torch.float64), ("cuda", dtype)):
+        inputs = [part.to(device, kind).requires_grad_() for part in (X, M, S)]
+        value = fused_gap(*inputs)
+        found.append([value, *torch.autograd.grad(value, inputs)])
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-3
+    for ours, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours.cpu().double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_the_penalty_can_be_captured_in_a_graph():
+    X, M, S = (torch.rand(n, 8, device="cuda").double() for n in (30, 200, 200))
+    M.requires_grad_()
+
+    def step():
+        return torch.autograd.grad(fused_gap(X, M, S.mean(0)), M)[0]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = step()
+    with torch.no_grad():
+        M.mul_(2.0)
+    graph.replay()
+    torch.testing.assert_close(made, step())

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from sklearn.datasets import load_wine
 
-from boxloop import GaussianMixture
+from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.estimators import checkpoints
 from boxloop.persist import CheckpointWriter, ModelFileError
 from boxloop.run import Progress
@@ -48,7 +49,8 @@ def kill_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(case: Case, engine: str) -> dict[str, Any]:
-    return ENGINES[engine] | ({"solver": "em"} if case.name == "ppca" else {})
+    slow = {"ppca": {"solver": "em"}, "factor": {"accelerate": False}}  # both know quicker ways
+    return ENGINES[engine] | slow.get(case.name, {})
 
 
 @every
@@ -68,6 +70,20 @@ def test_killed_and_resumed(
     assert_same(resumed, straight, rtol=0, atol=0)
     assert resumed.lower_bounds_ == straight.lower_bounds_
     assert resumed.n_iter_ == straight.n_iter_
+
+
+@pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
+def test_newton_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = load_wine().data
+    straight = FactorAnalysis(5).fit(X)
+    assert straight.n_iter_ > 10
+    with monkeypatch.context() as patch:
+        kill_after(8, patch)
+        with pytest.raises(Killed):
+            FactorAnalysis(5, checkpoint=tmp_path / "c").fit(X)
+    resumed = FactorAnalysis(5, checkpoint=tmp_path / "c").fit(X)
+    assert_same(resumed, straight, rtol=0, atol=0)
+    assert resumed.lower_bounds_ == straight.lower_bounds_
 
 
 @every

@@ -203,6 +203,8 @@ def test_f15_unlike_units(case: Case) -> None:
 @pytest.mark.parametrize("accelerate", [True, False])
 def test_f16_likelihood_that_falls(case: Case, accelerate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     X = case.rows(300)
+    if case.name == "factor":
+        X[0, 0] = np.nan  # complete rows are fitted by a search that accepts no fall
     owner = Mixture if case.mixing else LinearGaussian
     solve, calls = owner.solve, []
     em_only = {"solver": "em"} if case.name == "ppca" else {}

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from boxloop.numeric import blas
-from boxloop.numeric.blas import lower_norms, lower_product, product, scatter
+from boxloop.numeric.blas import lower_norms, lower_product, product, scatter, triangle
+from boxloop.numeric.random import generator, normal
 
 SHAPES = [
     (1, 1, 1),
@@ -103,3 +104,18 @@ def test_moments_about_centres(n, negligible):
     ):
         for a, b in zip(found, expected, strict=True):
             assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("n", "d"), [(300, 13), (1000, 30), (5000, 100), (257, 256), (20, 30), (600, 300), (9, 1)]
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_triangle_is_the_upper_half_of_a_product(n, d, dtype, turned):
+    rows = normal((d, n) if turned else (n, d), generator(1), dtype)
+    rows = rows.mT if turned else rows
+    expected = torch.triu(rows.double().mT @ rows.double())
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(
+        torch.triu(triangle(rows)).double(), expected, rtol=tolerance, atol=tolerance * n
+    )

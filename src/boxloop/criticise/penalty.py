@@ -18,8 +18,8 @@ from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.fused import TINY, fused_gap
 from boxloop.criticise.wide import narrow, second_gap_norm
 from boxloop.laws import Categorical
+from boxloop.numeric import column_means, gram
 from boxloop.numeric import covariance as forms
-from boxloop.numeric import gram
 from boxloop.types import LatentModel, Law
 
 
@@ -108,7 +108,7 @@ def _mean_covariance(law: Law) -> Tensor:
     """Of m laws of equal weight: its diagonal (d,) when it has nothing else, or (d, d)."""
     covariance = law.covariance()
     if isinstance(covariance, forms.Diagonal):
-        return covariance.variance.mean(0)
+        return column_means(covariance.variance)
     return averaged(covariance, law.mean.new_full((len(law.mean),), 1.0 / len(law.mean)))
 
 

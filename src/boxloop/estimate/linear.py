@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import Standardised, shuffled, summarise_moments
+from boxloop.data import ArraySource, Standardised, shuffled, summarise_moments
 from boxloop.estimate.em import EMState, em
 from boxloop.estimate.fit import (
     Coordinates,
@@ -29,6 +29,12 @@ from boxloop.run import run
 from boxloop.types import Source
 
 L = TypeVar("L", bound=LinearGaussian)
+
+SAMPLE_ROWS = 4096
+"""Rows that start a fit whose second moments are not known."""
+
+EXPLAINED = 1e-6
+"""Less than this part of a column's variance left by the others is rounding."""
 
 PROFILE_COLUMNS = 512
 """Widest table for which eigenvalues in every step are cheap beside hundreds of EM rounds."""
@@ -70,7 +76,7 @@ def fit_linear(
     else:
         frame = usable(summary.frame, kind, source.names)
         standard = summary.rows(frame.origin, frame.scale)
-    mean, spread = _sample_moments(standard, 4096 if summary is None else standard.n_rows, generator)
+    mean, spread = _sample_moments(standard, generator)
     if plan.resume is not None:
         first: Any = plan.resume.state.model
     elif start is not None:
@@ -82,33 +88,48 @@ def fit_linear(
         outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
         profile = issubclass(model, FactorModel) and summary is not None and len(mean) <= PROFILE_COLUMNS
-        helped = partial(profiled, source=standard, mean=mean, covariance=gram(spread)) if profile else None
+        helped = partial(profiled, mean=mean, covariance=gram(spread)) if profile else None
         outcome = plan.run(standard, first, generator, helped)
     fit = finished(outcome, source, standard, frame, kind)
     return replace(fit, model=fit.model.canonical())
 
 
-def _sample_moments(source: Source, size: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def _sample_moments(source: Source, generator: Generator) -> tuple[Tensor, Tensor]:
     """Mean (d,) and rows whose Gram matrix is the covariance: enough for principal directions of any width."""
-    sample = draw_sample(source, size, generator)
-    filled = torch.from_numpy(sample.filled).to(sample.rows.device)
-    weight = sample.weight / sample.weight.sum()
-    mean = weight @ filled
-    return mean, (filled - mean) * weight.sqrt()[:, None]
+    if isinstance(source, ArraySource) and source.weight is not None:  # moments, as rows
+        filled, weight = source.rows, source.weight
+    else:
+        sample = draw_sample(source, SAMPLE_ROWS, generator)
+        filled, weight = torch.from_numpy(sample.filled).to(sample.rows.device), sample.weight
+    share = weight / weight.sum()
+    mean = share @ filled
+    return mean, (filled - mean) * share.sqrt()[:, None]
 
 
 def _linear_start(model: type[L], mean: Tensor, spread: Tensor, k: int, floor: float) -> L:
-    """Principal directions of the sample, noise from what they leave."""
+    """Principal directions of the sample, noise from what they leave; for factors, from what columns share."""
     d = len(mean)
     values, axes = _principal(spread, k)
     rest = (spread.square().sum() - values.sum()).clamp(min=0.0) / max(d - k, 1)
     noise = rest.clamp(min=floor)
     loadings = axes * (values - noise).clamp(min=0.0).sqrt()
-    if issubclass(model, FactorModel):
-        variance = spread.square().sum(0)
-        noise = (variance - loadings.square().sum(1)).clamp(min=floor).maximum(0.05 * variance)
-        return model(mean, loadings, noise, floor)
-    return model(mean, loadings, noise[None], floor)
+    if not issubclass(model, FactorModel):
+        return model(mean, loadings, noise[None], floor)
+    variance = spread.square().sum(0)
+    own = _unshared(spread, k)
+    if own is None:
+        own = (variance - loadings.square().sum(1)).maximum(0.05 * variance)
+    return model(mean, loadings, own.clamp(min=floor), floor)
+
+
+def _unshared(spread: Tensor, k: int) -> Tensor | None:
+    """Variance of each column that the others do not explain, Joreskog's start, (d,); None where they explain all."""
+    n, d = spread.shape
+    factor, failed = torch.linalg.cholesky_ex(gram(spread)) if n > d else (spread, True)
+    if bool(failed):
+        return None
+    own = (1.0 - 0.5 * k / d) / torch.cholesky_inverse(factor).diagonal()
+    return own if bool((own > EXPLAINED * spread.square().sum(0)).all()) else None
 
 
 def _principal(spread: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,8 @@ def worries(
     if held is not None:
         found.append(
             f"{held} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
-            "(too few rows, duplicate rows or collinear columns)"
+            f"(too few rows, {'' if isinstance(model, Mixture) else 'too many factors, '}"
+            "duplicate rows or collinear columns)"
         )
     for one, other in _twins(model) if isinstance(model, Mixture) else ():
         found.append(f"components {one} and {other} are the same: the data do not tell them apart")

@@ -21,8 +21,10 @@ class FactorAnalysis(LinearEstimator):
 
     .. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I), \quad \epsilon \sim N(0, \mathrm{diag}(\psi))
 
-    Document 004, section 2.1. Complete rows are read once: their second moments are enough, and each round of the
-    accelerated, parameter-expanded EM then costs the same for a thousand rows as for a billion.
+    Document 004, section 2.1. Complete rows are read once: their second moments are enough, and each round then costs
+    the same for a thousand rows as for a billion. Up to 128 columns a round is a Newton step on the likelihood of the
+    noise, the loadings that are best for it put in; beyond, and with missing values, it is accelerated,
+    parameter-expanded EM.
 
     Args:
         n_components: number of factors k; all columns when ``None``.
@@ -35,7 +37,8 @@ class FactorAnalysis(LinearEstimator):
         warm_start: start from the previous fit.
         verbose: show a progress bar.
         method: ``em``, ``online`` (mini-batches) or ``gradient``.
-        accelerate: extrapolate EM (guarded SQUAREM).
+        accelerate: Newton's method or, where it does not apply, extrapolated EM (guarded SQUAREM); ``False`` is
+            plain EM.
         batch_size: rows of a mini-batch.
         checkpoint: file to save progress in and to resume from.
         device: ``cpu``, ``cuda`` or ``auto``.

@@ -70,8 +70,10 @@ def load(path: str | PathLike[str]) -> Any:
         >>> from tempfile import TemporaryDirectory
         >>> import numpy as np
         >>> from boxloop import FactorAnalysis, load
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(50, 1)) + rng.normal(size=(50, 3))
         >>> with TemporaryDirectory() as folder:
-        ...     FactorAnalysis(1).fit(np.random.default_rng(0).normal(size=(50, 3))).save(f"{folder}/fa.boxloop")
+        ...     FactorAnalysis(1).fit(X).save(f"{folder}/fa.boxloop")
         ...     load(f"{folder}/fa.boxloop").components_.shape
         (1, 3)
     """

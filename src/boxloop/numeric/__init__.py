@@ -3,6 +3,7 @@
 from boxloop.numeric.blas import lower_norms, lower_product, product, scatter, sparse_product
 from boxloop.numeric.linalg import (
     ConditionError,
+    column_means,
     floor_covariance,
     from_log_factor,
     gram,
@@ -19,6 +20,7 @@ from boxloop.numeric.random import generator, normal, seed, spawn
 
 __all__ = [
     "ConditionError",
+    "column_means",
     "floor_covariance",
     "from_log_factor",
     "generator",

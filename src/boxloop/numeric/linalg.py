@@ -6,8 +6,9 @@ from functools import lru_cache
 from typing import Any, cast
 
 import torch
-from scipy.linalg import blas
 from torch import Tensor
+
+from boxloop.numeric.blas import triangle
 
 
 class ConditionError(ValueError):
@@ -123,12 +124,7 @@ def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """The same, right in the upper triangle only: sums of them need one :func:`mirrored` at the end."""
     if weight is not None and not bool((weight == 1.0).all()):
         rows = rows * weight.sqrt()[:, None]
-    if rows.device.type != "cpu":
-        return rows.mT @ rows
-    routine = blas.dsyrk if rows.dtype == torch.float64 else blas.ssyrk
-    array = rows.numpy()  # in whichever order it is stored, so that nothing is copied
-    packed = routine(1.0, array.T) if array.flags.c_contiguous else routine(1.0, array, trans=1)
-    return torch.from_numpy(packed)
+    return triangle(rows) if rows.device.type == "cpu" else rows.mT @ rows
 
 
 def mirrored(upper: Tensor) -> Tensor:
@@ -136,6 +132,13 @@ def mirrored(upper: Tensor) -> Tensor:
     if upper.device.type != "cpu":
         return upper
     return torch.triu(upper) + torch.triu(upper, 1).mT
+
+
+def column_means(rows: Tensor) -> Tensor:
+    """``rows.mean(0)``; on a GPU as a product, which is quicker than a sum down the columns."""
+    if rows.device.type == "cpu":
+        return rows.mean(0)
+    return rows.new_full((len(rows),), 1.0 / max(len(rows), 1)) @ rows
 
 
 def woodbury(loadings: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
