@@ -137,3 +137,27 @@ def test_a_categorical_prior_is_exact(rows):
 def test_what_is_no_model_is_refused(thing):
     with pytest.raises(TypeError, match="cannot take"):
         as_model(thing)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_network_works_in_its_own_precision(whole):
+    """Nodes are float64, most networks float32: the network itself, or a method of it, is met half-way."""
+
+    class Decoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(2, 3)
+
+        def forward(self, z):
+            assert z.dtype == torch.float32
+            mean = self.net(z)
+            return mean, torch.ones_like(mean)
+
+    net = Decoder()
+    model = as_model(2, net if whole else net.forward)
+    z = torch.zeros(4, 2, dtype=torch.float64)
+    assert model.emission(z).mean.dtype == torch.float64
+    wanted = net.net.bias.detach().double().expand(4, 3)
+    torch.testing.assert_close(model.emission(z).mean.detach(), wanted)
+    rows = wanted[:1] + torch.randn(50, 3, generator=generator(0)).double()
+    assert mega(model, rows, draws=0)["first"].norm() > 0

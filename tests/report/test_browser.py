@@ -5,6 +5,7 @@ Skipped where Chromium and its driver are not installed.
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -104,6 +105,50 @@ def test_tables_sort_by_mouse_and_keyboard(driver, page):
     assert rising == sorted(rising)
     driver.execute_script("arguments[0].click()", head)
     assert driver.execute_script(column) == rising[::-1]
+
+
+def test_pointing_at_a_picture_gives_the_value(driver, page):
+    """Every picture's first spot, by mouse; then the next by keyboard; and the words are those of the table."""
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    opened(driver, page)
+    plots = [p for p in driver.find_elements("css selector", ".plot[data-spots]") if p.is_displayed()]
+    assert len(plots) >= 4
+    for plot in plots:
+        spots = json.loads(plot.get_attribute("data-spots"))
+        assert all(0.0 <= x <= 1.0 and 0.0 <= y <= 1.0 for x, y, _ in spots)
+        driver.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+        x, y, _ = spots[0]
+        size = plot.size
+        ActionChains(driver).move_to_element_with_offset(
+            plot, round((x - 0.5) * size["width"]), round((y - 0.5) * size["height"])
+        ).perform()
+        tip = plot.find_element("class name", "tip")
+        assert tip.is_displayed()
+        near = [w for a, b, w in spots if abs(a - x) * size["width"] < 2 and abs(b - y) * size["height"] < 2]
+        assert tip.text in near
+        here = [w for *_, w in spots].index(tip.text)
+        plot.send_keys(Keys.ARROW_RIGHT)
+        assert tip.text == spots[(here + 1) % len(spots)][2]
+        plot.send_keys(Keys.ESCAPE)
+        assert not tip.is_displayed()
+    best = driver.find_element("css selector", "#fit ~ .scroll tbody tr th").text.split(" ", 2)[-1]
+    first = json.loads(driver.find_element("css selector", "#fit ~ .pair .plot").get_attribute("data-spots"))
+    assert any(word in first[0][2] for word in best.split())
+
+
+def test_another_candidate_can_be_chosen(driver, page):
+    from selenium.webdriver.support.ui import Select
+
+    opened(driver, page)
+    choice = Select(driver.find_element("css selector", ".choose select"))
+    panels = driver.find_elements("css selector", ".choose details")
+    assert [o.text for o in choice.options] == ["(none)", *[p.get_attribute("data-name") for p in panels]]
+    assert not any(p.is_displayed() for p in panels)
+    choice.select_by_index(2)
+    assert [p.is_displayed() for p in panels] == [i == 1 for i in range(len(panels))]
+    assert panels[1].get_attribute("open")
 
 
 def test_it_is_readable_without_scripts(driver, page):

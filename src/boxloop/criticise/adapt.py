@@ -105,7 +105,8 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
             ``BayesianGaussianMixture``, ``FactorAnalysis`` or ``PCA``; a fitted hmmlearn ``GaussianHMM`` (its rows in
             the long run); or, with ``emission``, a prior: a law, a ``torch.distributions`` object, or a number k of
             standard normal latent columns.
-        emission: z (m, k) -> a law, a ``torch.distributions`` object, or ``(mean, variance)`` as a decoder gives.
+        emission: z (m, k) -> a law, a ``torch.distributions`` object, or ``(mean, variance)`` as a decoder gives. A
+            ``torch.nn.Module``, or a method of one, is given z in the precision and on the device of its parameters.
 
     Returns:
         An object with ``prior()`` and ``emission(z)``.
@@ -117,7 +118,7 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
         tensor([[0., 0., 0.]], dtype=torch.float64)
     """
     if emission is not None:
-        return Pair(_prior(given), lambda z: _law(emission(z)))
+        return Pair(_prior(given), _decoder(emission))
     if isinstance(given, AnyModel):
         return given
     if isinstance(given, Modelled):
@@ -133,6 +134,20 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
     raise TypeError(
         f"cannot take {type(given).__name__} as a model: it needs prior() and emission(z), or emission="
     )
+
+
+def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Law]:
+    """A function from z to laws; a network's numbers come in its own precision and go in that of z."""
+    owner = getattr(emission, "__self__", emission)
+    weight = next(owner.parameters(), None) if isinstance(owner, torch.nn.Module) else None
+    if weight is None:
+        return lambda z: _law(emission(z))
+
+    def laws(z: Tensor) -> Law:
+        found: Any = emission(z.to(weight))
+        return _law(tuple(part.to(z) for part in found) if isinstance(found, tuple) else found)
+
+    return laws
 
 
 def _tensor(value: Any) -> Tensor:

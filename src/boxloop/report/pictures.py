@@ -16,6 +16,7 @@ from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Findings
 from boxloop.report.outlying import Outlying
+from boxloop.report.spots import Spot, curve_spots, heat_spots, outlier_spots, worst_spots
 
 LINES = 12
 """Most candidates in a picture."""
@@ -34,12 +35,14 @@ class Picture:
         png: the picture.
         caption: what to look for.
         alt: what it shows, in words.
+        spots: what to say of places that a reader points at.
     """
 
     key: str
     png: bytes
     caption: str
     alt: str
+    spots: tuple[Spot, ...] = ()
 
 
 def pictures(found: Findings, parts: Explanation, outlying: Outlying) -> dict[str, Picture]:
@@ -61,7 +64,8 @@ def _comparison(found: Findings) -> Iterator[Picture]:
     chosen = found.trials[found.chosen].candidate
     said = f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
     caption = "Each point is one candidate; bars are one standard error."
-    yield Picture("curve", _png(_curve(found)), caption, said)
+    axes = _curve(found)
+    yield Picture("curve", _png(axes), caption, said, curve_spots(found, axes))
     if len(found.finalists) > 1:
         yield Picture(
             "path",
@@ -156,13 +160,20 @@ def _beside(found: Findings, places: list[int]) -> Picture:
 def _fit(found: Findings) -> Iterator[Picture]:
     criticism = found.model.criticism
     caption = "Gaps in units of their errors: within 2 is chance."
-    yield Picture(
-        "worst", _png(criticism.plot()), caption, "The moments with the largest gaps between data and model."
-    )
+    for place, finalist in enumerate(found.finalists):
+        axes = finalist.criticism.plot()
+        yield Picture(
+            f"worst {place}",
+            _png(axes),
+            caption,
+            f"The moments with the largest gaps between data and {finalist.trial.candidate.name}.",
+            worst_spots(finalist.criticism, axes),
+        )
     if len(found.table.names) > 1:
         axes = criticism["second"].plot()
         said = "Variances and covariances: where the model has too little (purple) or too much (orange)."
-        yield Picture("heat", _png(axes), said, "Heat map of z-scores of all pairs of columns.")
+        alt = "Heat map of z-scores of all pairs of columns."
+        yield Picture("heat", _png(axes), said, alt, heat_spots(criticism["second"], axes))
     held = open_source(found.table.rows[found.second], columns=list(found.table.names))
     axes = calibration(found.model.estimator, held, random_state=found.seed).plot()
     caption = "Lines of a true model stay in the band, but for the error of its fit; above, it puts too little below."
@@ -178,7 +189,11 @@ def _rows(found: Findings, outlying: Outlying) -> Iterator[Picture]:
         up="log-density",
     )
     yield Picture(
-        "outliers", _png(axes), "Rows at the bottom are the least likely.", "Log-density of every row."
+        "outliers",
+        _png(axes),
+        "Rows at the bottom are the least likely.",
+        "Log-density of every row.",
+        outlier_spots(found, outlying, axes),
     )
 
 

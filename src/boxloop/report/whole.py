@@ -139,7 +139,9 @@ def _render(template: str, report: Report, model: str, drawn: dict[str, Picture]
         finalists=tables.finalist_table(found),
         misfits=tables.misfit_table(report.misfits),
         others=[
-            (f.trial.candidate.name, tables.misfit_table(misfits(f)[:OTHERS])) for f in found.finalists[1:]
+            (place, f.trial.candidate.name, tables.misfit_table(misfits(f)[:OTHERS]))
+            for place, f in enumerate(found.finalists)
+            if place
         ],
         parts=tables.part_table(report.parts),
         outliers=tables.outlier_table(report.outlying),
