@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from boxloop.data.sparse import SparseSource, csr_tensor
 from boxloop.numeric import normal
 
 
@@ -113,3 +114,58 @@ def planted_outliers(n: int, n_columns: int, n_planted: int, generator: Generato
     planted = torch.zeros(n, dtype=torch.long)
     planted[chosen] = 1
     return rows, planted
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Documents of one topic each, with known topics.
+
+    Args:
+        weights: of the topics, (k,).
+        probabilities: of each word in each topic, (k, b).
+    """
+
+    weights: Tensor
+    probabilities: Tensor
+
+    def source(self, n: int, length: int | tuple[int, int], generator: Generator) -> SparseSource:
+        """n documents of so many words, or of a length drawn between two, as sparse counts."""
+        low, high = (length, length) if isinstance(length, int) else length
+        sizes = torch.randint(low, high + 1, (n,), generator=generator)
+        topic = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        b = self.probabilities.shape[1]
+        flat = []
+        for h in range(len(self.weights)):
+            mine = (topic == h).nonzero()[:, 0]
+            place = mine.repeat_interleave(sizes[mine])
+            if len(place):
+                word = torch.multinomial(
+                    self.probabilities[h], len(place), replacement=True, generator=generator
+                )
+                flat.append(place * b + word)
+        cells, counts = torch.cat(flat).unique(return_counts=True)
+        ends = torch.searchsorted(cells, torch.arange(n + 1) * b)
+        return SparseSource(csr_tensor(ends, cells % b, counts.double(), (n, b)))
+
+
+def documents(k: int, n_words: int, generator: Generator, *, concentration: float = 0.2) -> Topics:
+    """Topics drawn from a symmetric Dirichlet law, with weights from Dirichlet(5).
+
+    Args:
+        k: number of topics.
+        n_words: size of the vocabulary.
+        generator: random stream.
+        concentration: of the topics; small values give each topic few words of its own.
+
+    Example:
+        >>> from boxloop.numeric import generator
+        >>> tuple(documents(2, 10, generator(0)).source(4, 6, generator(1)).rows.shape)
+        (4, 10)
+    """
+
+    def drawn(shape: tuple[int, ...], level: float) -> Tensor:
+        draws = torch._standard_gamma(torch.full(shape, level, dtype=torch.float64), generator=generator)
+        draws = draws.clamp(min=1e-12)
+        return draws / draws.sum(-1, keepdim=True)
+
+    return Topics(drawn((k,), 5.0), drawn((k, n_words), concentration))

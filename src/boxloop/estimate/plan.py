@@ -16,7 +16,8 @@ from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.run import Observer, Outcome, run
 from boxloop.types import Source
 
-Engine = Literal["em", "online", "gradient"]
+Engine = Literal["em", "online", "gradient", "spectral"]
+"""The last has no rounds: a model that knows it is fitted without a plan's loop."""
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
-from boxloop.estimators.base import to_numpy
+from boxloop.estimate.fit import Fit
+from boxloop.estimate.plan import Plan
+from boxloop.estimate.spectral_fit import fit_spectral, spectral_start, topic_errors
+from boxloop.estimate.start import PARTITIONS
+from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.laws import Multinomial
-from boxloop.laws.family import Family
 from boxloop.models import Mixture
+from boxloop.numeric import generator
+from boxloop.types import Source
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -32,11 +38,13 @@ class MultinomialMixture(CountMixture):
         tol: stop when the mean log-likelihood of a row rises by less.
         max_iter: most EM rounds; passes over the rows for the other methods.
         n_init: how many times the line-up of starts is repeated.
-        init_params: as in :class:`GaussianMixture`.
+        init_params: as in :class:`GaussianMixture`, or ``spectral``: topics from moments, which no bad start can trap.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
         verbose: show a progress bar.
-        method: ``em``, ``online`` or ``gradient``.
+        method: ``em``, ``online``, ``gradient``, or ``spectral``: topics from the moments of pairs and triples of words
+            alone (document 001), in a few passes and without a likelihood. Documents of fewer than three words are
+            skipped then.
         accelerate: extrapolate EM (guarded SQUAREM).
         batch_size: rows of a mini-batch.
         checkpoint: file to save progress in and to resume from.
@@ -63,13 +71,39 @@ class MultinomialMixture(CountMixture):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],
+        "init_params": [StrOptions({"auto", "spectral", *PARTITIONS})],
+        "method": [StrOptions({"em", "online", "gradient", "spectral"})],
     }
 
-    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+    def _template(self, n_columns: int, device: torch.device) -> Multinomial:
         level = torch.full(
             (self.n_components, n_columns), 1.0 / n_columns, dtype=torch.float64, device=device
         )
         return Multinomial(level, self.total)
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        stream = generator(self.random_state)
+        moments = "spectral" in (self.method, self.init_params) and start is None and plan.resume is None
+        if not moments:
+            return super()._fit(source, plan, start)
+        template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
+        if self.method == "spectral":
+            return fit_spectral(source, template, stream)
+        first, notes = spectral_start(source, template, stream)
+        fit = super()._fit(source, plan, first)
+        return replace(fit, worries=(*notes, *fit.worries))
+
+    def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
+        """Standard errors of weights and probabilities; see the base class.
+
+        With ``method="spectral"``, by the delta method through the map from moments to topics, for the rows of the fit.
+        """
+        if self.method != "spectral":
+            return dict(super().standard_errors(X, sample_weight))
+        check_is_fitted(self)
+        source = self._open(X, sample_weight, reset=False)
+        found = topic_errors(source, self.n_components, generator(self.random_state))
+        return {name: to_numpy(value) for name, value in found.items()}
 
     def _publish(self, model: Mixture[Any]) -> None:
         super()._publish(model)
