@@ -81,21 +81,24 @@ class Documents:
         scale = seen.rsqrt() if scaled else torch.ones_like(mean)
         return cls(source, scale, ratio, scale * mean, total, words, skipped)
 
-    def shares(self, rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def shares(self, rows: Tensor, weight: Tensor, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Length of each document, at least 3, and its weight, none for a shorter one; (n,) each."""
-        length = _lengths(rows)
+        length = _lengths(rows) if length is None else length
         enough = length >= FEWEST
         length = length.clamp(min=FEWEST)
         return length, weight * enough * (length / (length + self.ratio))
 
     def pairs(self, right: Tensor) -> Tensor:
         """The pair moment times a thin matrix, (b, r)."""
+        spread = torch.cat([self.scale[:, None] * right, torch.ones_like(right[:, :1])], dim=1)
 
         def multiply(rows: Tensor, weight: Tensor) -> _Sums:
-            length, share = self.shares(rows, weight)
+            inner = times(rows, spread)  # the last column: lengths
+            length, share = self.shares(rows, weight, inner[:, -1])
             heavy = (share / (length * (length - 1.0)))[:, None]
-            inner = times(rows, self.scale[:, None] * right)
-            return _Sums(share.sum(), times(rows, torch.cat([heavy * inner, heavy], dim=1), transpose=True))
+            inner[:, :-1] *= heavy
+            inner[:, -1:] = heavy
+            return _Sums(share.sum(), times(rows, inner, transpose=True))
 
         sums = self.source.reduce(multiply)
         found = sums.parts * (self.scale[:, None] / sums.weight)
@@ -109,10 +112,12 @@ class Documents:
         """
         r = left.shape[1]
         spread = self.scale[:, None] * left
+        with_lengths = torch.cat([spread, torch.ones_like(left[:, :1])], dim=1)
 
         def moments(rows: Tensor, weight: Tensor) -> _Sums:
-            length, share = self.shares(rows, weight)
-            y = times(rows, spread)
+            y = times(rows, with_lengths)
+            length, share = self.shares(rows, weight, y[:, -1])
+            y = y[:, :-1]
             once = (share / length)[:, None]
             two = once / (length - 1.0)[:, None]
             three = two / (length - 2.0)[:, None]

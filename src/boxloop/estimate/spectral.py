@@ -107,29 +107,29 @@ def spectral(
         raise SpectralError(f"{k} topics over {b} words: there cannot be more topics than words")
     documents = Documents.of(source, weighting, scaled=scaled)
     notes = [f"{documents.skipped} documents of fewer than 3 words skipped"] if documents.skipped else []
-    basis = span(documents, min(b, k + EXTRA), generator)
+    spectrum, basis = largest(documents, k, generator)
     mean, pair, triple = documents.projected(basis)
     values, axes = torch.linalg.eigh(0.5 * (pair + pair.mT))
-    values, axes = values.flip(0), axes.flip(1)
-    positive = int((values > 1e-10 * values[0].clamp(min=1e-300)).sum())
-    if positive < k:
+    least = 1e-10 * spectrum[0].clamp(min=1e-300)
+    positive = int((spectrum > least).sum())
+    if positive < k or bool(values[0] <= least):
         raise SpectralError(
             f"the pair moments of these documents have {positive} positive eigenvalues: "
             f"{k} topics cannot be told apart, {positive} at most"
         )
-    whitener = axes[:, :k] / values[:k].sqrt()
+    whitener = axes / values.sqrt()
     tensor = torch.einsum("abc,ag,bh,cj->ghj", triple, whitener, whitener, whitener).cpu().numpy()
     turn = DIAGONALISERS[method](tensor, generator)
     left = _left(tensor, turn)
     if left > NOISY:
         notes.append(f"{left:.0%} of the third moment is that of no topics: there may be fewer than {k}")
-    dewhitener = axes[:, :k] * values[:k].sqrt() @ torch.from_numpy(turn).to(axes)
+    dewhitener = axes * values.sqrt() @ torch.from_numpy(turn).to(axes)
     columns = basis @ dewhitener / documents.scale[:, None]
     weights, unprojected, more = _scaled(columns, mean, documents.scale)
     probabilities = to_simplex(unprojected)
     order = weights.argsort(descending=True, stable=True)
     return Spectral(
-        weights[order], probabilities[order], unprojected[order], values, left, documents, (*notes, *more)
+        weights[order], probabilities[order], unprojected[order], spectrum, left, documents, (*notes, *more)
     )
 
 
@@ -139,16 +139,21 @@ def _left(tensor: Array, axes: Array) -> float:
     return float(max(1.0 - (sizes @ sizes) / max(np.square(tensor).sum(), 1e-300), 0.0))
 
 
-def span(documents: Documents, width: int, generator: Generator) -> Tensor:
-    """An orthonormal basis (b, width) of the span of the largest eigenvectors of the pair moment.
+def largest(documents: Documents, k: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """The largest signed eigenvalues of the pair moment (k + some,), and a basis (b, k) of the first k vectors' span.
 
-    Halko, Martinsson and Tropp (2011), algorithm 4.4.
+    Random range finder with power steps (Halko, Martinsson and Tropp 2011, algorithm 4.4); the products of the last
+    step give the eigenvalues and, being one step on, the better vectors.
     """
-    start = normal((len(documents.scale), width), generator).to(documents.scale)
-    basis, _ = torch.linalg.qr(documents.pairs(start))
+    width = min(len(documents.scale), k + EXTRA)
+    image = documents.pairs(normal((len(documents.scale), width), generator).to(documents.scale))
     for _ in range(POWER_STEPS):
-        basis, _ = torch.linalg.qr(documents.pairs(basis))
-    return basis
+        basis, _ = torch.linalg.qr(image)
+        image = documents.pairs(basis)
+    small = basis.mT @ image
+    values, axes = torch.linalg.eigh(0.5 * (small + small.mT))
+    vectors, _ = torch.linalg.qr(image @ axes.flip(1)[:, :k])
+    return values.flip(0), vectors
 
 
 def _scaled(columns: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, list[str]]:
