@@ -14,6 +14,10 @@ _HOMES = {
     "PoissonMixture": "boxloop.estimators",
     "ProbabilisticPCA": "boxloop.estimators",
     "load": "boxloop.estimators",
+    "Estimate": "boxloop.estimate",
+    "m_estimate": "boxloop.estimate",
+    "match_moments": "boxloop.estimate",
+    "z_estimate": "boxloop.estimate",
     "ProgressBar": "boxloop.progress",
     "OutlierDetector": "boxloop.select",
     "Select": "boxloop.select",
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from boxloop.criticise import as_model as as_model
     from boxloop.criticise import mega as mega
     from boxloop.criticise import moment_penalty as moment_penalty
+    from boxloop.estimate import Estimate as Estimate
+    from boxloop.estimate import m_estimate as m_estimate
+    from boxloop.estimate import match_moments as match_moments
+    from boxloop.estimate import z_estimate as z_estimate
     from boxloop.estimators import BernoulliMixture as BernoulliMixture
     from boxloop.estimators import FactorAnalysis as FactorAnalysis
     from boxloop.estimators import FitWarning as FitWarning

@@ -1,10 +1,23 @@
 """Engines that fit any model of the contract."""
 
 from boxloop.estimate.em import EMState, accelerated_em, em
+from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
+from boxloop.estimate.equations import z_estimate
 from boxloop.estimate.errors import ParameterErrors, standard_errors
+from boxloop.estimate.estimating_functions import (
+    huber,
+    linear_regression,
+    mean_equation,
+    quantile,
+    quantile_step,
+    residual_equation,
+)
 from boxloop.estimate.gradient import AscentState, generalised_em, gradient_ascent
+from boxloop.estimate.matching import match_moments
+from boxloop.estimate.objective import m_estimate
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.estimate.restarts import race
+from boxloop.estimate.result import Estimate, JTest
 from boxloop.estimate.start import PARTITIONS, Sample, start_mixture
 
 __all__ = [
@@ -12,6 +25,12 @@ __all__ = [
     "AscentState",
     "Batches",
     "EMState",
+    "EquationError",
+    "Estimate",
+    "EstimateWarning",
+    "JTest",
+    "NoRootError",
+    "NotIdentifiedError",
     "OnlinePlan",
     "OnlineState",
     "ParameterErrors",
@@ -20,8 +39,17 @@ __all__ = [
     "em",
     "generalised_em",
     "gradient_ascent",
+    "huber",
+    "linear_regression",
+    "m_estimate",
+    "match_moments",
+    "mean_equation",
     "online_em",
+    "quantile",
+    "quantile_step",
     "race",
+    "residual_equation",
     "standard_errors",
     "start_mixture",
+    "z_estimate",
 ]

@@ -1,0 +1,185 @@
+"""Averages of an equation of one's own over any source of rows: values, slopes and outer products add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from boxloop.estimate.equation_faults import EquationError
+from boxloop.tree import Tree
+from boxloop.types import Source
+
+RowFunction = Callable[[Tensor, Tensor], Tensor]
+"""(p,) parameters and (n, d) rows to (n, q) values."""
+BACKWARD_VALUES = 1 << 24
+"""Values that one batched backward pass may hold."""
+
+
+@dataclass(frozen=True)
+class EquationSums(Tree):
+    """Sums over rows: values (q,), their derivative (q, p), outer products (q, q), weight."""
+
+    value: Tensor
+    slope: Tensor
+    outer: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What the rows say at one point, per unit of weight.
+
+    Args:
+        mean: of the equations, (q,).
+        slope: its derivative, (q, p).
+        second: mean outer product, (q, q).
+        weight: of all rows.
+    """
+
+    mean: Tensor
+    slope: Tensor
+    second: Tensor
+    weight: float
+
+    @property
+    def size(self) -> Tensor:
+        """Root mean square of each equation, (q,); one where an equation is zero on every row."""
+        found = self.second.diagonal().clamp(min=0.0).sqrt()
+        return torch.where(found > 0, found, 1.0)
+
+    @property
+    def centred(self) -> Tensor:
+        """Covariance of the equations over rows, (q, q)."""
+        return self.second - torch.outer(self.mean, self.mean)
+
+    @property
+    def z(self) -> Tensor:
+        """The mean of each equation in units of its own standard error, (q,)."""
+        return self.weight**0.5 * self.mean / self.size
+
+    def is_finite(self) -> bool:
+        """Whether all of it is."""
+        parts = (self.mean, self.slope, self.second)
+        return all(bool(torch.isfinite(part).all()) for part in parts)
+
+
+def measure_equations(
+    function: RowFunction, source: Source, point: Tensor, smooth: Tensor | None = None
+) -> Measure:
+    """One pass over the rows; nothing larger than a tile is held.
+
+    Args:
+        function: the equations.
+        source: the rows.
+        point: (p,).
+        smooth: steps of central differences, (p,), where autograd does not see the slope of the mean.
+    """
+
+    def tile(rows: Tensor, weight: Tensor) -> EquationSums:
+        rows, weight, here = _weighted(rows, weight, point)
+        if smooth is not None:
+            value = function(here, rows)
+            slope = _differences(function, rows, weight, here, smooth.to(rows.device))
+        else:
+
+            def summed(vector: Tensor) -> tuple[Tensor, Tensor]:
+                value = function(vector, rows)
+                return weight @ value, value
+
+            chunk = max(1, BACKWARD_VALUES // max(rows.shape[0] * rows.shape[1], 1))
+            slope, value = torch.func.jacrev(summed, has_aux=True, chunk_size=chunk)(here)
+        value = value.detach()
+        outer = value.mT @ (value * weight[:, None])
+        return EquationSums(weight @ value, slope.detach(), outer, weight.sum()).to("cpu")
+
+    sums = source.reduce(tile)
+    total = float(sums.weight)
+    return Measure(sums.value / total, sums.slope / total, sums.outer / total, total)
+
+
+def checked(function: Callable[[Tensor, Tensor], object], p: int, what: str = "psi") -> RowFunction:
+    """The user's function, its answer checked: one line a row, at least as many columns as parameters."""
+
+    def values(vector: Tensor, rows: Tensor) -> Tensor:
+        found = function(vector, rows)
+        if not isinstance(found, Tensor):
+            raise EquationError(f"{what} must return a torch tensor, not {type(found).__name__}")
+        if found.ndim == 1 and p == 1:
+            found = found[:, None]
+        if found.ndim != 2 or found.shape[0] != rows.shape[0]:
+            raise EquationError(
+                f"{what} must return one line a row, ({rows.shape[0]}, {p}) here; it returned {tuple(found.shape)}"
+            )
+        if found.shape[1] < p:
+            raise EquationError(
+                f"{what} gives {found.shape[1]} equation(s) for {p} parameters: they cannot be determined"
+            )
+        return found.to(torch.float64)
+
+    return values
+
+
+def group_outer(
+    function: RowFunction, source: Source, point: Tensor, groups: Tensor, centre: Tensor | None = None
+) -> Tensor:
+    r"""Outer products of sums within groups, per unit of weight, (q, q); one line a group is held.
+
+    .. math:: \frac{1}{W} \sum_g s_g s_g^\top, \qquad s_g = \sum_{i \in g} w_i (\psi(\theta, x_i) - c)
+
+    Args:
+        function: the equations.
+        source: the rows.
+        point: (p,).
+        groups: number of each row's group, (n,), from 0.
+        centre: c, (q,); zero when omitted.
+    """
+    held, start, total = None, 0, 0.0
+    for rows, weight in source.chunks():
+        value = function(point.to(rows.device), rows).detach().cpu()
+        value = value if centre is None else value - centre
+        mine = weight.cpu()
+        value = torch.where(mine[:, None] > 0, value * mine[:, None], 0.0)
+        held = value.new_zeros(int(groups.max()) + 1, value.shape[1]) if held is None else held
+        held.index_add_(0, groups[start : start + len(value)], value)
+        start, total = start + len(value), total + float(mine.sum())
+    if held is None:
+        raise EquationError("the source has no rows")
+    return held.mT @ held / total
+
+
+def first_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:
+    """A sentence that names the first row where the function is not finite."""
+    start = 0
+    for rows, weight in source.chunks():
+        value = function(point.to(rows.device), rows).detach()
+        bad = torch.nonzero(~torch.isfinite(value) & (weight > 0)[:, None])
+        if len(bad):
+            row, column = bad[0].tolist()
+            text = (
+                f"{what} is {float(value[row, column])} at row {start + row} (counted from 0), entry {column}"
+            )
+            holes = (
+                torch.nonzero(torch.isnan(rows[row]))[:, 0].tolist() if rows.layout == torch.strided else []
+            )
+            return text + (f"; column {source.names[holes[0]]!r} is missing there" if holes else "")
+        start += len(value)
+    return f"{what} is finite on every row, its derivative is not"
+
+
+def _weighted(rows: Tensor, weight: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A tile without its rows of no weight, which may hold anything."""
+    weight = weight.to(torch.float64)
+    if rows.layout == torch.strided and not bool((weight > 0).all()):
+        rows, weight = rows[weight > 0], weight[weight > 0]
+    return rows, weight, point.to(rows.device)
+
+
+def _differences(function: RowFunction, rows: Tensor, weight: Tensor, point: Tensor, step: Tensor) -> Tensor:
+    columns = []
+    for shift, length in zip(torch.diag(step), step, strict=True):
+        rise = weight @ function(point + shift, rows) - weight @ function(point - shift, rows)
+        columns.append(rise / (2.0 * length))
+    return torch.stack(columns, dim=1)
