@@ -27,6 +27,7 @@ _HOMES = {
     "mega": "boxloop.criticise",
     "moment_penalty": "boxloop.criticise",
     "penalised_path": "boxloop.select",
+    "topic_spectrum": "boxloop.select",
 }
 """Each public name and the module it is loaded from on first use, so that importing boxloop is quick."""
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from boxloop.select import Select as Select
     from boxloop.select import compare as compare
     from boxloop.select import penalised_path as penalised_path
+    from boxloop.select import topic_spectrum as topic_spectrum
 else:
     __all__ = ["__version__", *_HOMES]
 

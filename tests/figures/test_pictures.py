@@ -93,6 +93,10 @@ PICTURES: dict[str, Draw] = {
     "outliers, constant": lambda ax: figures.outlier_scores(np.zeros(10), 0.0, ax),
     "outliers, none finite": lambda ax: figures.outlier_scores([np.nan, -np.inf], -1.0, ax),
     "outliers, many rows": lambda ax: figures.outlier_scores(RNG.normal(size=3 * PLENTY), -2.0, ax),
+    "spectrum": lambda ax: figures.spectrum(
+        np.array([1.0, 0.3, 0.01, -0.01]), np.abs(NORMAL[:2]) / 100, 2, ax, title=ODD[0]
+    ),
+    "spectrum, nothing tested": lambda ax: figures.spectrum(np.array([1.0, 0.0]), np.zeros((0, 5)), 1, ax),
     "trace": lambda ax: figures.trace([-50.0, -2.0, -1.5, -1.4, -1.39, -1.389, -1.3889], ax, told=ODD[0]),
     "trace, one round": lambda ax: figures.trace([-1.0], ax),
     "trace, no rounds": lambda ax: figures.trace([np.nan, -np.inf], ax),

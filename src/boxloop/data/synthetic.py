@@ -128,10 +128,13 @@ class Topics:
     weights: Tensor
     probabilities: Tensor
 
-    def source(self, n: int, length: int | tuple[int, int], generator: Generator) -> SparseSource:
-        """n documents of so many words, or of a length drawn between two, as sparse counts."""
-        low, high = (length, length) if isinstance(length, int) else length
-        sizes = torch.randint(low, high + 1, (n,), generator=generator)
+    def source(self, n: int, length: int | tuple[int, int] | Tensor, generator: Generator) -> SparseSource:
+        """n documents of so many words, of a length drawn between two, or of given lengths (n,), as sparse counts."""
+        if isinstance(length, Tensor):
+            sizes = length
+        else:
+            low, high = (length, length) if isinstance(length, int) else length
+            sizes = torch.randint(low, high + 1, (n,), generator=generator)
         topic = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         b = self.probabilities.shape[1]
         flat = []

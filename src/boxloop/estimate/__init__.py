@@ -18,6 +18,8 @@ from boxloop.estimate.objective import m_estimate
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.estimate.restarts import race
 from boxloop.estimate.result import Estimate, JTest
+from boxloop.estimate.spectral import Spectral, SpectralError, match, spectral
+from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_errors
 from boxloop.estimate.start import PARTITIONS, Sample, start_mixture
 
 __all__ = [
@@ -35,13 +37,18 @@ __all__ = [
     "OnlineState",
     "ParameterErrors",
     "Sample",
+    "Spectral",
+    "SpectralError",
+    "SpectralErrors",
     "accelerated_em",
+    "bootstrap",
     "em",
     "generalised_em",
     "gradient_ascent",
     "huber",
     "linear_regression",
     "m_estimate",
+    "match",
     "match_moments",
     "mean_equation",
     "online_em",
@@ -49,6 +56,8 @@ __all__ = [
     "quantile_step",
     "race",
     "residual_equation",
+    "spectral",
+    "spectral_errors",
     "standard_errors",
     "start_mixture",
     "z_estimate",

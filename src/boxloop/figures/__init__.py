@@ -14,6 +14,7 @@ from boxloop.figures.outliers import outlier_scores
 from boxloop.figures.pairs import pair_grid
 from boxloop.figures.path import path_choice, path_lines
 from boxloop.figures.probability import coverage, probability_lines, uniform_histogram
+from boxloop.figures.spectrum import spectrum
 from boxloop.figures.style import (
     COLOURS,
     DPI,
@@ -53,6 +54,7 @@ __all__ = [
     "png",
     "probability_lines",
     "short",
+    "spectrum",
     "trace",
     "uniform_histogram",
 ]
