@@ -20,7 +20,7 @@ from boxloop.estimate.equation_sums import (
     group_outer,
     measure_equations,
 )
-from boxloop.estimate.identified import check_identified
+from boxloop.estimate.identified import check_identified, scales
 from boxloop.estimate.parameters import Parameters, read_start
 from boxloop.estimate.result import Estimate
 from boxloop.estimate.sandwich import read_groups, sandwich, small_sample
@@ -184,9 +184,9 @@ def _roots(equations: Equations, begin: Sequence[Parameters], max_iter: int, tol
 
 def _estimate(equations: Equations, first: Parameters, found: Found, correction: bool) -> Estimate:
     here = found.here
-    check_identified(here.slope, here.size, first.names)
+    check_identified(here.slope, first.names)
     meat, n_groups = equations.meat(found.point, here, centre=False)
-    whiten = torch.diag(1.0 / here.size)
+    whiten = torch.diag(scales(here.slope)[0])
     factor = small_sample(here.weight, len(found.point), n_groups) if correction else 1.0
     return Estimate(
         theta=first.shaped(found.point),

@@ -112,7 +112,7 @@ def match_moments(
 
 def _estimate(facts: _Facts, first: Parameters, done: Weighed, correction: bool) -> Estimate:
     found, p = done.found, len(first.vector)
-    check_identified(found.here.slope, facts.spread, first.names)
+    check_identified(found.here.slope, first.names)
     factor = small_sample(facts.weight, p, facts.n_groups) if correction else 1.0
     return Estimate(
         theta=first.shaped(found.point),

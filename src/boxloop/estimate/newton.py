@@ -1,7 +1,7 @@
 r"""Roots and least squares of mean equations by Newton's method, held in check.
 
 A round solves :math:`C A \delta = -C \bar\psi` through the singular values of the scaled slope: the full step first,
-then shorter ones, then Levenberg's and Marquardt's damped ones, until :math:`|C \bar\psi|` falls.
+then shorter ones, then Levenberg's and Marquardt's damped ones and longer ones, until :math:`|C \bar\psi|` falls.
 """
 
 from __future__ import annotations
@@ -48,11 +48,27 @@ def newton(
         for move in moves(whiten @ state.here.slope, whiten @ state.here.mean):
             point = state.point + move
             there = measure(point)
-            if there.is_finite() and float((whiten @ there.mean).norm()) < length:
+            if there.is_finite() and _better(whiten, state.here, there):
                 return Round(RootState(point, there), -length)
         return Round(replace(state, stuck=True), -length, final=True)
 
     return step
+
+
+def _better(whiten: Tensor, here: Measure, there: Measure) -> bool:
+    """Whether the equations are shorter; at a bottom, where that drowns in rounding, whether it is flatter."""
+    before, after = (float((whiten @ one.mean).norm()) for one in (here, there))
+    if after < before:
+        return True
+    flatter = pull(whiten, there).norm() < 0.5 * pull(whiten, here).norm()
+    return after <= (1.0 + 1e-12) * before and bool(flatter)
+
+
+def pull(whiten: Tensor, here: Measure) -> Tensor:
+    """How much each parameter could still shorten the whitened equations, by unit of what it moves them, (p,)."""
+    slope, residual = whiten @ here.slope, whiten @ here.mean
+    length = slope.norm(dim=0)
+    return (slope.mT @ residual) / torch.where(length > 0, length, 1.0)
 
 
 def moves(slope: Tensor, residual: Tensor) -> Iterator[Tensor]:
@@ -68,6 +84,8 @@ def moves(slope: Tensor, residual: Tensor) -> Iterator[Tensor]:
     for power in range(-3, 10):
         damped = size / (size.square() + size[0].square() * 10.0**power)
         yield -unit * (right.mT @ (damped * share))
+    for longer in (1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0):  # over a plateau of equations that jump
+        yield full * longer
 
 
 def at_root(tol: float) -> Callable[[RootState], bool]:
@@ -86,10 +104,8 @@ def at_least(whiten: Tensor, tol: float) -> Callable[[RootState], bool]:
 
     def settled(state: RootState) -> bool:
         here = state.here
-        slope, residual = whiten @ here.slope, whiten @ here.mean
-        length = slope.norm(dim=0)
-        pull = (slope.mT @ residual) / torch.where(length > 0, length, 1.0)
-        noise = ROUNDING * (slope.abs() @ state.point.abs()).norm()
-        return bool((here.weight**0.5 * pull.abs() <= tol).all()) or float(pull.abs().max()) <= float(noise)
+        left = float(pull(whiten, here).abs().max())
+        noise = ROUNDING * float(((whiten @ here.slope).abs() @ state.point.abs()).norm())
+        return here.weight**0.5 * left <= tol or left <= noise
 
     return settled

@@ -15,7 +15,7 @@ from boxloop.estimate.ascent import AscentPoint, apart, ascent, level, scaled_cu
 from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError
 from boxloop.estimate.equation_sums import RowFunction, first_bad_row, measure_equations
 from boxloop.estimate.equations import Equations
-from boxloop.estimate.identified import check_identified
+from boxloop.estimate.identified import check_identified, scales
 from boxloop.estimate.parameters import Parameters, read_start
 from boxloop.estimate.result import Estimate
 from boxloop.estimate.sandwich import sandwich, small_sample
@@ -170,7 +170,7 @@ def _worry(top: AscentPoint, one: Parameters, rounds: int) -> None:
 
 def _estimate(equations: Equations, first: Parameters, top: AscentPoint, correction: bool) -> Estimate:
     here = top.here
-    check_identified(here.slope, here.size, first.names)
+    check_identified(here.slope, first.names)
     curvature, _ = scaled_curvature(here)
     if level(top, NEARLY) and float(torch.linalg.eigvalsh(curvature)[-1]) > 0.0:
         raise NoRootError(
@@ -181,7 +181,7 @@ def _estimate(equations: Equations, first: Parameters, top: AscentPoint, correct
     return Estimate(
         theta=first.shaped(top.point),
         names=first.names,
-        covariance=factor * sandwich(here.slope, meat, here.weight, torch.diag(1.0 / here.size)),
+        covariance=factor * sandwich(here.slope, meat, here.weight, torch.diag(scales(here.slope)[0])),
         method="M-estimate",
         weight=here.weight,
         n_iter=0,

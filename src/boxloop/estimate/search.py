@@ -12,13 +12,13 @@ from torch import Tensor
 from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError
 from boxloop.estimate.equation_sums import Measure
 from boxloop.estimate.identified import free_direction
-from boxloop.estimate.newton import Measuring, RootState, at_least, at_root, newton
+from boxloop.estimate.newton import Measuring, RootState, at_least, at_root, newton, pull
 from boxloop.run import run
 
 NEARLY = 1e-4
 """Standard errors from zero that rounding may leave where no step helps any more."""
 STEPPED = 0.05
-"""The same for equations that jump: they have no exact root, and need none (document 002, theorem A.6)."""
+"""The same for equations that jump, or 6 p / sqrt(n) if more: no exact root exists, or is needed (002, theorem A.6)."""
 APART = 1e-3
 """Standard errors beyond which two roots are two."""
 
@@ -67,7 +67,7 @@ def find_root(
         return Found(state.point, state.here, rounds, True)
     worst = float(state.here.z.abs().max())
     p = len(start)
-    enough = max(STEPPED, 2.0 * p / state.here.weight**0.5) if stepped else NEARLY
+    enough = max(STEPPED, 6.0 * p / state.here.weight**0.5) if stepped else NEARLY
     if worst <= enough and (state.stuck or stepped):
         return Found(state.point, state.here, rounds, True)
     if state.stuck or _at_bottom(state, whiten):
@@ -127,10 +127,7 @@ def distinct(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
 
 def _at_bottom(state: RootState, whiten: Tensor) -> bool:
     """Whether the length of the equations is least here, so that more rounds would not help."""
-    slope, residual = whiten @ state.here.slope, whiten @ state.here.mean
-    length = slope.norm(dim=0)
-    pull = (slope.mT @ residual) / torch.where(length > 0, length, 1.0)
-    return float(pull.norm()) <= 1e-3 * float(residual.norm())
+    return float(pull(whiten, state.here).norm()) <= 1e-3 * float((whiten @ state.here.mean).norm())
 
 
 def _no_root(state: RootState, names: Sequence[str]) -> str:
@@ -141,5 +138,5 @@ def _no_root(state: RootState, names: Sequence[str]) -> str:
         f"no root was found: at the best point ({place}{', ...' if len(names) > 6 else ''}) |mean psi| is "
         f"{float(here.mean.norm()):.3g}, with equation {worst} {float(z[worst]):.3g} standard errors from zero"
     )
-    free = free_direction(here.slope, here.size, names)
+    free = free_direction(here.slope, names)
     return text if free is None else f"{text}; there {free}"
