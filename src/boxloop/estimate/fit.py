@@ -16,6 +16,7 @@ from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
+from boxloop.estimate.spectral import SpectralError
 from boxloop.estimate.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.estimate.worries import worries
 from boxloop.laws.family import Family
@@ -163,7 +164,15 @@ def _raced(
     size = min(20_000, max(2_000, 200 * k, 10 * k * d))
     sample = draw_sample(source, size, generator)
     names = starts if k > 1 else starts[:1]
-    models = [start_mixture(template, k, sample, PARTITIONS[name](sample, k, generator)) for name in names]
+    models = []
+    for name in names:
+        try:
+            share = PARTITIONS[name](sample, k, generator)
+        except SpectralError:
+            if len(set(names)) == 1:
+                raise
+            continue  # one of many starts that does not apply
+        models.append(start_mixture(template, k, sample, share))
     if len(models) == 1:
         return models[0], False
     rows = ArraySource(sample.rows, sample.weight)

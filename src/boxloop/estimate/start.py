@@ -23,6 +23,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
+from boxloop.estimate.spectral_gaussian import round_shares
 from boxloop.laws.family import Family
 from boxloop.laws.sums import PooledSums, Sums
 from boxloop.models import Mixture
@@ -135,6 +136,12 @@ def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
     return _one_hot(_nearest(sample.filled, sample.filled[chosen]), k, sample)
 
 
+def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """Responsibilities of round clusters that second and third moments show; see :func:`round_clusters`."""
+    weight = (sample.weight / sample.weight.sum()).cpu().numpy()
+    return torch.from_numpy(round_shares(sample.filled, weight, k, generator)).to(sample.rows.device)
+
+
 def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Uniform random responsibilities."""
     share = torch.rand(k, len(sample.rows), dtype=torch.float64, generator=generator, device=generator.device)
@@ -149,10 +156,19 @@ PARTITIONS: dict[str, Partition] = {
     "k-means++": seeded,
     "random_from_data": random_rows,
     "random": random_shares,
+    "spectral": moment_shares,
 }
 
 AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "pursuit", "pursuit", "projection", "random_from_data")
 """The line-up of ``init_params="auto"``, most useful first."""
+
+MANY = 10
+"""Clusters from which k-means often merges two of them, and moments, where columns are as many, do not."""
+
+
+def lineup(k: int, n_columns: int) -> tuple[str, ...]:
+    """The starts that race for so many clusters in so many columns."""
+    return (*AUTO, "spectral") if MANY <= k <= n_columns else AUTO
 
 
 def start_mixture(template: Family[S], k: int, sample: Sample, share: Tensor) -> Mixture[S]:

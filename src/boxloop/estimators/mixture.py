@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from boxloop.data.frames import make_frame
 from boxloop.estimate.fit import Fit, fit_mixture
 from boxloop.estimate.plan import Plan
-from boxloop.estimate.start import AUTO, PARTITIONS
+from boxloop.estimate.start import PARTITIONS, lineup
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.streaming import StreamingEstimator
 from boxloop.laws.family import Family
@@ -81,14 +81,15 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
             raise ValueError(
                 "warm_start needs a previous fit with the same columns and the same kind of components"
             )
-        lineup = AUTO * self.n_init if self.init_params == "auto" else (self.init_params,) * self.n_init
+        auto = self.init_params == "auto"
+        starts = lineup(self.n_components, source.n_columns) if auto else (self.init_params,)
         return fit_mixture(
             source,
             template,
             kind=self._kind,
             generator=generator(self.random_state),
             plan=plan,
-            starts=lineup,
+            starts=starts * self.n_init,
             start=start if start is not None else self._given_start(source.n_columns, device),
             adjust=self._adjustment(),
         )
