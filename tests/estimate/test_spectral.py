@@ -272,3 +272,51 @@ def test_the_estimator_warns_of_short_documents():
         MultinomialMixture(2, method="spectral", random_state=0).fit(
             PROBLEM.source(2000, (1, 6), generator(0))
         )
+
+
+def mixed_documents(problem: Topics, alpha: Tensor, n: int, length: int, seed: int) -> SparseSource:
+    """Every document draws its own shares of the topics."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(alpha.numpy(), size=n)
+    counts = rng.multinomial(length, shares @ problem.probabilities.numpy())
+    return sparse_source(sparse.csr_array(counts))
+
+
+def test_moments_of_mixed_topics_without_the_mixing():
+    """Dirichlet moments in closed form; what is left is one term for each topic."""
+    problem, alpha = documents(3, 7, generator(1), concentration=1.0), torch.tensor([0.2, 0.5, 0.8]).double()
+    a, b = alpha.sum(), problem.probabilities
+    two = (torch.outer(alpha, alpha) + torch.diag(alpha)) / (a * (a + 1))
+    three = torch.zeros(3, 3, 3).double()
+    for i in range(3):
+        for j in range(3):
+            for k in range(3):
+                rise = alpha.clone()
+                value = 1.0
+                for step, h in enumerate((i, j, k)):
+                    value = value * float(rise[h]) / float(a + step)
+                    rise[h] += 1.0
+                three[i, j, k] = value
+    made = Documents(None, torch.ones(7).double(), 0.0, (alpha / a) @ b, 1.0, 1.0, 0, float(a))
+    pair, triple = made._unmixed(
+        (alpha / a) @ b, b.mT @ two @ b, torch.einsum("ijk,ia,jb,kc->abc", three, b, b, b)
+    )
+    torch.testing.assert_close(pair, torch.einsum("h,ha,hb->ab", alpha / (a * (a + 1)), b, b))
+    scale = 2.0 / (a * (a + 1) * (a + 2))
+    torch.testing.assert_close(triple, torch.einsum("h,ha,hb,hc->abc", scale * alpha, b, b, b))
+
+
+def test_topics_that_documents_mix():
+    problem, alpha = documents(3, 30, generator(2), concentration=0.3), torch.tensor([0.3, 0.3, 0.6]).double()
+    source = mixed_documents(problem, alpha, 30_000, 30, 0)
+    right = spectral(source, 3, generator(0), concentration=1.2)
+    wrong = spectral(source, 3, generator(0))
+    assert error_of(right, problem) < 0.06 < 0.2 < error_of(wrong, problem)
+    place = match(problem.probabilities, right.probabilities)
+    torch.testing.assert_close(right.weights[place], alpha / 1.2, atol=0.02, rtol=0)
+    with pytest.raises(ValueError, match="use bootstrap"):
+        spectral_errors(right)
+    _, weights, _ = bootstrap(source.taken(torch.arange(3000)), 3, generator(1), draws=3, concentration=1.2)
+    assert weights.shape == (3, 3)
+    with pytest.raises(ValueError, match="must not be negative"):
+        spectral(source, 3, generator(0), concentration=-1.0)

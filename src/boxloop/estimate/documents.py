@@ -8,6 +8,10 @@ With :math:`(L)_j = L (L-1) \cdots` and c the counts of a document of length L, 
 are unbiased for :math:`E[x_1], E[x_1 x_2^\top], E[x_1 \otimes x_2 \otimes x_3]`: all pairs and triples of distinct
 places of the document count. A matrix with as many rows as words is only ever multiplied by a thin one.
 
+Documents that mix topics, in shares drawn from a Dirichlet law of concentration :math:`\alpha_0` (latent Dirichlet
+allocation), have the same moments but for known multiples of the lower ones, which are taken away (Anandkumar, Foster,
+Hsu, Kakade and Liu 2012); :math:`\alpha_0 = 0` is one topic a document.
+
 Deviation: document 001 writes :math:`E[x_1 x_1^\top]`, which is diagonal and tells nothing about the topics.
 """
 
@@ -47,6 +51,7 @@ class Documents:
         total: weight of all documents that are long enough.
         words: how many words they have.
         skipped: how many are not.
+        concentration: alpha_0, of the topics in a document; 0 for one topic.
     """
 
     source: Source
@@ -56,9 +61,17 @@ class Documents:
     total: float
     words: float
     skipped: int
+    concentration: float = 0.0
 
     @classmethod
-    def of(cls, source: Source, weighting: Weighting = "information", *, scaled: bool = True) -> Documents:
+    def of(
+        cls,
+        source: Source,
+        weighting: Weighting = "information",
+        *,
+        scaled: bool = True,
+        concentration: float = 0.0,
+    ) -> Documents:
         r"""Read the documents once: their number, and how often each word occurs.
 
         Args:
@@ -66,6 +79,7 @@ class Documents:
             weighting: ``documents`` counts all alike. ``information`` weighs by the inverse of a document's variance,
                 :math:`L / (L + r)` with r the variance of a word within a topic over that between topics.
             scaled: divide each word by the root of its frequency.
+            concentration: of the topics in a document.
         """
         found = source.reduce(_survey)
         total = float(found.weight)
@@ -79,7 +93,7 @@ class Documents:
         ratio = (1.0 - alike) / between if weighting == "information" else 0.0
         seen = mean.clamp(min=float(mean[mean > 0].min()))
         scale = seen.rsqrt() if scaled else torch.ones_like(mean)
-        return cls(source, scale, ratio, scale * mean, total, words, skipped)
+        return cls(source, scale, ratio, scale * mean, total, words, skipped, concentration)
 
     def shares(self, rows: Tensor, weight: Tensor, length: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Length of each document, at least 3, and its weight, none for a shorter one; (n,) each."""
@@ -89,7 +103,7 @@ class Documents:
         return length, weight * enough * (length / (length + self.ratio))
 
     def pairs(self, right: Tensor) -> Tensor:
-        """The pair moment times a thin matrix, (b, r)."""
+        """The pair moment, less what mixing topics adds, times a thin matrix, (b, r)."""
         spread = torch.cat([self.scale[:, None] * right, torch.ones_like(right[:, :1])], dim=1)
 
         def multiply(rows: Tensor, weight: Tensor) -> _Sums:
@@ -102,7 +116,8 @@ class Documents:
 
         sums = self.source.reduce(multiply)
         found = sums.parts * (self.scale[:, None] / sums.weight)
-        return found[:, :-1] - (self.scale * found[:, -1])[:, None] * right
+        less = self.concentration / (self.concentration + 1.0) * self.mean[:, None] * (self.mean @ right)
+        return found[:, :-1] - (self.scale * found[:, -1])[:, None] * right - less
 
     def projected(self, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The first moment, (b,), and second and third ones of ``left.T @ D c``, (r, r), (r, r, r), in one pass.
@@ -134,7 +149,18 @@ class Documents:
         cube = (square.mT @ (words[:, r + 2, None] * spread)).reshape(r, r, r)
         triple = third.reshape(r, r, r) - mixed - mixed.permute(0, 2, 1) - mixed.permute(2, 0, 1) + 2.0 * cube
         pair = second.reshape(r, r) - spread.mT @ (words[:, r + 1, None] * spread)
-        return self.scale * words[:, r], pair, triple
+        return self.scale * words[:, r], *self._unmixed(self.mean @ left, pair, triple)
+
+    def _unmixed(self, m: Tensor, pair: Tensor, triple: Tensor) -> tuple[Tensor, Tensor]:
+        """Second and third moments without what mixing topics adds, from the first one in the same coordinates."""
+        a = self.concentration
+        if a == 0.0:
+            return pair, triple
+        mixed = pair[:, :, None] * m
+        mixed = mixed + mixed.permute(0, 2, 1) + mixed.permute(2, 0, 1)
+        cube = m[:, None, None] * m[:, None] * m
+        triple = triple - a / (a + 2.0) * mixed + 2.0 * a * a / ((a + 1.0) * (a + 2.0)) * cube
+        return pair - a / (a + 1.0) * m[:, None] * m, triple
 
 
 def _survey(rows: Tensor, weight: Tensor) -> _Sums:

@@ -77,6 +77,7 @@ def spectral(
     weighting: Weighting = "information",
     method: Method = "joint",
     scaled: bool = True,
+    concentration: float = 0.0,
 ) -> Spectral:
     """Topics of documents by the method of moments.
 
@@ -88,6 +89,8 @@ def spectral(
         method: how the third moment is made diagonal: ``joint`` (all slices at once), ``gap`` (one slice, of the
             direction with the widest gap), ``power`` (the tensor power method).
         scaled: divide each word by the root of its frequency first; otherwise noise in frequent words decides.
+        concentration: 0 for one topic a document; else the sum of the Dirichlet parameters from which each document
+            draws its shares of the topics (latent Dirichlet allocation), and ``weights`` are mean shares.
 
     Raises:
         SpectralError: fewer than k independent moments.
@@ -105,7 +108,9 @@ def spectral(
     b = source.n_columns
     if k > b:
         raise SpectralError(f"{k} topics over {b} words: there cannot be more topics than words")
-    documents = Documents.of(source, weighting, scaled=scaled)
+    if not concentration >= 0.0:
+        raise ValueError(f"concentration={concentration} must not be negative")
+    documents = Documents.of(source, weighting, scaled=scaled, concentration=concentration)
     notes = [f"{documents.skipped} documents of fewer than 3 words skipped"] if documents.skipped else []
     spectrum, basis = largest(documents, k, generator)
     mean, pair, triple = documents.projected(basis)

@@ -66,6 +66,8 @@ def spectral_errors(found: Spectral) -> SpectralErrors:
     Returns:
         Errors of the estimate before its projection to the simplex, which only takes error away.
     """
+    if found.documents.concentration > 0.0:
+        raise ValueError("errors of documents that mix topics are not known in closed form: use bootstrap")
     frame = _Frame.of(found)
     sums = found.documents.source.reduce(frame.squares)
     topics, k = found.unprojected, len(found.weights)
@@ -168,6 +170,7 @@ def bootstrap(
     *,
     draws: int = 50,
     method: Method = "joint",
+    concentration: float = 0.0,
 ) -> tuple[Spectral, Tensor, Tensor]:
     """Topics, and those of documents drawn with replacement, matched to them.
 
@@ -177,15 +180,16 @@ def bootstrap(
         generator: random stream.
         draws: how many samples.
         method: of the diagonalisation.
+        concentration: as in :func:`boxloop.estimate.spectral.spectral`.
 
     Returns:
         The topics; weights of each draw, (draws, k); probabilities, (draws, k, b).
     """
-    found = spectral(source, k, generator, method=method)
+    found = spectral(source, k, generator, method=method, concentration=concentration)
     weights, topics = [], []
     for _ in range(draws):
         order = torch.randint(source.n_rows, (source.n_rows,), generator=generator)
-        again = spectral(source.taken(order), k, generator, method=method)
+        again = spectral(source.taken(order), k, generator, method=method, concentration=concentration)
         place = match(found.probabilities, again.probabilities)
         weights.append(again.weights[place])
         topics.append(again.unprojected[place])
