@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from boxloop.estimators.base import LatentEstimator
     from boxloop.types import Source
 
-STARTS = ("auto", "kmeans", "whitened", "projection", "pursuit", "k-means++", "random_from_data", "random")
+STARTS = (
+    "auto",
+    "kmeans",
+    "whitened",
+    "projection",
+    "pursuit",
+    "k-means++",
+    "random_from_data",
+    "random",
+    "spectral",
+)
 
 _count = click.IntRange(min=1)
 
@@ -45,7 +55,11 @@ _count = click.IntRange(min=1)
 @click.option("-k", "--components", "n_components", type=_count, help=components_help)
 @click.option("--covariance", "covariance_type", type=covariance_choice, help="Shape of Gaussian components.")
 @click.option("--rotation", type=click.Choice(["varimax", "quartimax"]), help="Rotation of factor loadings.")
-@click.option("--method", type=click.Choice(["em", "online", "gradient"]), help="How to fit.")
+@click.option(
+    "--method",
+    type=click.Choice(["em", "online", "gradient", "spectral"]),
+    help="How to fit; spectral is for documents.",
+)
 @click.option("--tol", type=click.FloatRange(min=0.0), help="Stop when a round gains less than this per row.")
 @click.option("--max-iter", type=click.IntRange(min=0), help="Most rounds of EM, or passes over the rows.")
 @click.option("--batch-size", type=_count, help="Rows of a mini-batch (online, gradient).")

@@ -31,7 +31,7 @@ def make_estimator(model: str, given: Mapping[str, Any]) -> LatentEstimator:
     for name in given:
         if name not in kind().get_params():
             raise click.UsageError(f"{model} has no option {flag(name)}")
-    if "batch_size" in given and given.get("method", "em") == "em":
+    if "batch_size" in given and given.get("method", "em") in ("em", "spectral"):
         raise click.UsageError("--batch-size needs --method online or --method gradient")
     return kind(**given)
 
