@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -280,17 +279,11 @@ print("heavy", *heavy, file=sys.stderr)
 @pytest.mark.parametrize(
     "arguments", [["--help"], *([name, "--help"] for name in WALKED), ["completion", "zsh"]]
 )
-def test_help_needs_nothing_heavy_and_no_waiting(arguments: list[str]) -> None:
-    taken = []
-    for _ in range(5):  # the quickest of five: other work on the machine is not what is measured
-        begun = time.perf_counter()
-        command = [sys.executable, "-c", QUICK, *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True)
-        taken.append(time.perf_counter() - begun)
-        assert ran.stderr == "heavy\n"
-        if taken[-1] < 0.3:
-            break
-    assert min(taken) < 0.3
+def test_help_needs_nothing_heavy(arguments: list[str]) -> None:
+    """What would make a user wait; the time itself is in the benchmarks, where nothing else runs."""
+    command = [sys.executable, "-c", QUICK, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stderr == "heavy\n"
 
 
 def test_the_program_has_the_commands_that_are_walked() -> None:
