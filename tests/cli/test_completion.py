@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -73,15 +72,14 @@ def test_an_unknown_shell_says_which_there_are(monkeypatch: pytest.MonkeyPatch) 
     assert "'dash'; name one: bash, zsh, fish" in result.stderr
 
 
-def test_tab_does_not_wait() -> None:
+def test_tab_loads_nothing_heavy() -> None:
     words = {"_BOXLOOP_COMPLETE": "bash_complete", "COMP_WORDS": "boxloop fit wi", "COMP_CWORD": "2"}
-    code = "from boxloop.cli import main; main(prog_name='boxloop')"
-    taken = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        ran = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True
-        )
-        taken.append(time.perf_counter() - begun)
-    assert ran.stdout == "plain,wine\n"
-    assert min(taken) < 0.3
+    code = (
+        "import sys\nfrom boxloop.cli import main\n"
+        "try:\n    main(prog_name='boxloop')\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'torch', 'numpy', 'sklearn', 'rich'} & set(sys.modules)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "plain,wine\n[]\n"
