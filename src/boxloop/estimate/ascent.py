@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from boxloop.estimate.equation_sums import Measure, RowFunction
-from boxloop.estimate.newton import Measuring, RootState, at_root
+from boxloop.estimate.equation_sums import EquationSums, Measure, RowFunction, averaged, summed, weighted
+from boxloop.estimate.newton import RootState, at_root
 from boxloop.run import Round
+from boxloop.types import Source
 
 ARMIJO = 1e-4
 FLAT = 1e-6
@@ -28,40 +30,62 @@ class AscentPoint:
     here: Measure
     stuck: bool = False
 
+    def is_finite(self) -> bool:
+        """Whether all of it is."""
+        return math.isfinite(self.value) and self.here.is_finite()
 
-def with_gradient(objective: RowFunction) -> RowFunction:
-    """(n,) values to (n, 1 + p): the objective of each row, then its gradient.
 
-    The gradient of every row is the derivative, in u, of the gradient of a sum with weights u: two reverse passes, and
-    no call of the objective row by row.
+def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> AscentPoint:
+    r"""One pass over the rows: the mean objective, its gradient row by row, and its second derivative.
+
+    The gradient of the weighted sum, :math:`g = \sum_i w_i \nabla m(x_i)`, is linear in the weights: its derivative in
+    w is the gradient of every row, and its derivative in theta the second derivative. Both come from the same p passes.
+
+    Args:
+        objective: of the parameters (p,) and rows (n, d), (n,).
+        source: the rows.
+        point: (p,).
     """
 
-    def values(vector: Tensor, rows: Tensor) -> Tensor:
-        def pulled(share: Tensor) -> tuple[Tensor, Tensor]:
-            def summed(moving: Tensor) -> tuple[Tensor, Tensor]:
-                found = objective(moving, rows)
-                return share @ found, found
+    def tile(rows: Tensor, weight: Tensor) -> EquationSums:
+        rows, weight, here = weighted(rows, weight, point)
+        value, gradient, curvature = derivatives(objective, rows, weight, here)
+        first = (weight @ gradient)[None]
+        both = torch.cat([value[:, None], gradient], dim=1)
+        return summed(both, torch.cat([first, curvature]), weight)
 
-            return torch.func.grad(summed, has_aux=True)(vector)
-
-        share = torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device)
-        gradient, value = torch.func.jacrev(pulled, has_aux=True)(share)
-        return torch.cat([value[:, None], gradient.mT], dim=1)
-
-    return values
-
-
-def apart(point: Tensor, both: Measure) -> AscentPoint:
-    """The objective, entry 0 of a measure, told apart from its gradient."""
+    both = averaged(source.reduce(tile))
     here = Measure(both.mean[1:], both.slope[1:], both.second[1:, 1:], both.weight)
     return AscentPoint(point, float(both.mean[0]), ROUNDING * float(both.second[0, 0].sqrt()), here)
 
 
-def ascent(measure: Measuring, tol: float) -> Callable[[AscentPoint], Round[AscentPoint]]:
+def derivatives(
+    objective: RowFunction, rows: Tensor, weight: Tensor, point: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Objective (n,) and gradient (n, p) of each row, and the second derivative (p, p) of their weighted sum."""
+    share = weight.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = objective(point, rows)
+        total = share @ value
+        if not total.requires_grad or not value.requires_grad:
+            zero = value.new_zeros(len(value), len(point))
+            return value.detach(), zero, value.new_zeros(len(point), len(point))
+        (gradient,) = torch.autograd.grad(total, point, create_graph=True)
+        by_row, curvature = [], []
+        for one in gradient:
+            row, bend = torch.autograd.grad(one, (share, point), retain_graph=True, allow_unused=True)
+            by_row.append(torch.zeros_like(share) if row is None else row)
+            curvature.append(torch.zeros_like(point) if bend is None else bend)
+    return value.detach(), torch.stack(by_row, dim=1).detach(), torch.stack(curvature).detach()
+
+
+def ascent(
+    measure: Callable[[Tensor], AscentPoint], tol: float
+) -> Callable[[AscentPoint], Round[AscentPoint]]:
     """One round: a step uphill by the curvature, shortened until the mean objective rises.
 
     Args:
-        measure: objective (entry 0) and gradient at a point.
+        measure: objective and derivatives at a point.
         tol: largest mean gradient at a maximum, in units of its standard error.
     """
 
@@ -72,10 +96,9 @@ def ascent(measure: Measuring, tol: float) -> Callable[[AscentPoint], Round[Asce
         gain = float(state.here.mean @ move)
         for halving in range(40):
             length = 0.5**halving
-            both = measure(state.point + length * move)
-            if not both.is_finite():
+            there = measure(state.point + length * move)
+            if not there.is_finite():
                 continue
-            there = apart(state.point + length * move, both)
             risen = there.value >= state.value + ARMIJO * length * gain
             # Near the top the rise drowns in rounding; there the gradient decides.
             steady = there.value >= state.value - state.noise

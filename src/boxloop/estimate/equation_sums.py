@@ -14,8 +14,6 @@ from boxloop.types import Source
 
 RowFunction = Callable[[Tensor, Tensor], Tensor]
 """(p,) parameters and (n, d) rows to (n, q) values."""
-BACKWARD_VALUES = 1 << 24
-"""Values that one batched backward pass may hold."""
 
 
 @dataclass(frozen=True)
@@ -79,25 +77,39 @@ def measure_equations(
     """
 
     def tile(rows: Tensor, weight: Tensor) -> EquationSums:
-        rows, weight, here = _weighted(rows, weight, point)
+        rows, weight, here = weighted(rows, weight, point)
         if smooth is not None:
-            value = function(here, rows)
-            slope = _differences(function, rows, weight, here, smooth.to(rows.device))
+            with torch.no_grad():
+                value = function(here, rows)
+                slope = _differences(function, rows, weight, here, smooth.to(rows.device))
         else:
+            with torch.enable_grad():
+                value = function(here, rows)
+                slope = slope_of(weight @ value, here)
+            value = value.detach()
+        return summed(value, slope, weight)
 
-            def summed(vector: Tensor) -> tuple[Tensor, Tensor]:
-                value = function(vector, rows)
-                return weight @ value, value
+    return averaged(source.reduce(tile))
 
-            chunk = max(1, BACKWARD_VALUES // max(rows.shape[0] * rows.shape[1], 1))
-            slope, value = torch.func.jacrev(summed, has_aux=True, chunk_size=chunk)(here)
-        value = value.detach()
-        outer = value.mT @ (value * weight[:, None])
-        return EquationSums(weight @ value, slope.detach(), outer, weight.sum()).to("cpu")
 
-    sums = source.reduce(tile)
+def summed(value: Tensor, slope: Tensor, weight: Tensor) -> EquationSums:
+    """The sums of one tile, on the CPU: values (n, q), slope of their weighted sum (q, p), weights (n,)."""
+    outer = value.mT @ (value * weight[:, None])
+    return EquationSums(weight @ value, slope, outer, weight.sum()).to("cpu")
+
+
+def averaged(sums: EquationSums) -> Measure:
+    """Sums over all rows, per unit of weight."""
     total = float(sums.weight)
     return Measure(sums.value / total, sums.slope / total, sums.outer / total, total)
+
+
+def slope_of(output: Tensor, point: Tensor) -> Tensor:
+    """Derivative of each output (q,) with respect to the point (p,) behind it, (q, p); zero where unrelated."""
+    if not output.requires_grad:
+        return output.new_zeros(len(output), len(point))
+    rows = [torch.autograd.grad(one, point, retain_graph=True, allow_unused=True)[0] for one in output]
+    return torch.stack([torch.zeros_like(point) if row is None else row for row in rows]).detach()
 
 
 def checked(function: Callable[[Tensor, Tensor], object], p: int, what: str = "psi") -> RowFunction:
@@ -169,12 +181,12 @@ def first_bad_row(function: RowFunction, source: Source, point: Tensor, what: st
     return f"{what} is finite on every row, its derivative is not"
 
 
-def _weighted(rows: Tensor, weight: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A tile without its rows of no weight, which may hold anything."""
+def weighted(rows: Tensor, weight: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A tile without its rows of no weight, which may hold anything, and the point ready for derivatives."""
     weight = weight.to(torch.float64)
     if rows.layout == torch.strided and not bool((weight > 0).all()):
         rows, weight = rows[weight > 0], weight[weight > 0]
-    return rows, weight, point.to(rows.device)
+    return rows, weight, point.detach().to(rows.device, copy=True).requires_grad_()
 
 
 def _differences(function: RowFunction, rows: Tensor, weight: Tensor, point: Tensor, step: Tensor) -> Tensor:

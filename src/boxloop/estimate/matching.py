@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from boxloop.data.open import open_source
 from boxloop.estimate.equation_faults import EquationError
-from boxloop.estimate.equation_sums import Measure, first_bad_row, group_outer, measure_equations
+from boxloop.estimate.equation_sums import Measure, first_bad_row, group_outer, measure_equations, slope_of
 from boxloop.estimate.identified import check_identified
 from boxloop.estimate.parameters import Parameters, read_start
 from boxloop.estimate.result import Estimate
@@ -203,7 +203,9 @@ def _measuring(facts: _Facts, law: _Law, first: Parameters) -> Callable[[Tensor]
         with torch.no_grad():
             mean = gap(point)
         if law.smooth is None:
-            slope = torch.func.jacrev(gap)(point).detach()
+            moving = point.detach().clone().requires_grad_()
+            with torch.enable_grad():
+                slope = slope_of(gap(moving), moving)
         else:
             step = torch.as_tensor(law.smooth, dtype=torch.float64).expand(len(point))
             moved = [

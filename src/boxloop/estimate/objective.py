@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from boxloop.data.open import open_source
-from boxloop.estimate.ascent import AscentPoint, apart, ascent, level, scaled_curvature, with_gradient
+from boxloop.estimate.ascent import (
+    AscentPoint,
+    ascent,
+    derivatives,
+    level,
+    measure_objective,
+    scaled_curvature,
+)
 from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError
-from boxloop.estimate.equation_sums import RowFunction, first_bad_row, measure_equations
+from boxloop.estimate.equation_sums import RowFunction, first_bad_row
 from boxloop.estimate.equations import Equations
 from boxloop.estimate.identified import check_identified, scales
 from boxloop.estimate.parameters import Parameters, read_start
@@ -120,32 +127,41 @@ def _signed(objective: Callable[[Any, Tensor], Tensor], first: Parameters, minim
 
 
 def _gradient(values: RowFunction) -> RowFunction:
-    both = with_gradient(values)
-    return lambda vector, rows: both(vector, rows)[:, 1:]
+    """The gradient of each row, (n, p)."""
+
+    def rows_of(vector: Tensor, rows: Tensor) -> Tensor:
+        ones = torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device)
+        return derivatives(values, rows, ones, vector.detach().clone().requires_grad_())[1]
+
+    return rows_of
 
 
 def _tops(
     values: RowFunction, source: Source, begin: Sequence[Parameters], max_iter: int, tol: float
 ) -> tuple[list[AscentPoint], list[int]]:
     """Where each start leads, and in how many rounds."""
-    both = with_gradient(values)
     tops, rounds = [], []
     for one in begin:
-        first = measure_equations(both, source, one.vector)
+        first = measure_objective(values, source, one.vector)
         if not first.is_finite():
-            what = first_bad_row(both, source, one.vector, "the objective or its gradient")
-            raise EquationError(f"at the start {what}")
-        outcome = run(
-            ascent(lambda point: measure_equations(both, source, point), tol),
-            apart(one.vector, first),
-            max_rounds=max_iter,
-        )
+            raise EquationError(f"at the start {_bad_row(values, source, one.vector)}")
+        step = ascent(lambda point: measure_objective(values, source, point), tol)
+        outcome = run(step, first, max_rounds=max_iter)
         top = outcome.state
         if not level(top, tol):
             _worry(top, one, outcome.rounds)
         tops.append(top)
         rounds.append(max(outcome.rounds - int(outcome.converged), 0))
     return tops, rounds
+
+
+def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
+    gradient = _gradient(values)
+
+    def both(vector: Tensor, rows: Tensor) -> Tensor:
+        return torch.cat([values(vector, rows)[:, None], gradient(vector, rows)], dim=1)
+
+    return first_bad_row(both, source, point, "the objective or its gradient")
 
 
 def _worry(top: AscentPoint, one: Parameters, rounds: int) -> None:

@@ -65,11 +65,21 @@ class ExponentialFamily(ABC):
 
     def mean(self, natural: Tensor) -> Tensor:
         r""":math:`E_\eta[T(X)] = \nabla A(\eta)`, (p,)."""
-        return torch.func.grad(self.log_partition)(natural)
+        return self._mean(natural)[1]
 
     def covariance(self, natural: Tensor) -> Tensor:
         r""":math:`\mathrm{Cov}_\eta[T(X)] = \nabla^2 A(\eta)`, (p, p): also the information of one row on eta."""
-        return torch.func.jacrev(torch.func.grad(self.log_partition))(natural)
+        here, mean = self._mean(natural, keep=True)
+        rows = [torch.autograd.grad(one, here, retain_graph=True, allow_unused=True)[0] for one in mean]
+        return torch.stack([torch.zeros_like(here) if row is None else row for row in rows]).detach()
+
+    def _mean(self, natural: Tensor, keep: bool = False) -> tuple[Tensor, Tensor]:
+        """Where the gradient was taken, and the gradient; differentiable on demand, or where the parameter is."""
+        here = natural if natural.requires_grad else natural.detach().clone().requires_grad_()
+        keep = keep or natural.requires_grad
+        with torch.enable_grad():
+            (mean,) = torch.autograd.grad(self.log_partition(here), here, create_graph=keep)
+        return here, mean
 
     def log_prob(self, natural: Tensor, rows: Tensor) -> Tensor:
         """Log-density of each row, (n,)."""
