@@ -94,7 +94,7 @@ def draw_rivals(runs: Mapping[str, Runs]) -> Figure:
         )
     axis.axhline(1.0, color=INK, linewidth=0.9)
     axis.set_yscale("log")
-    ticks(axis.yaxis, (0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0))
+    ticks(axis.yaxis, (0.8, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0))
     axis.set_xticks(range(len(runs)), labels=[case.replace(" ", "\n", 1) for case in runs])
     axis.set_xlim(-0.5, len(runs) - 0.5)
     for edge in range(len(runs) - 1):

@@ -41,7 +41,7 @@ RIVALS = {
 }
 """Ways to make the third moment diagonal, the default first."""
 CASES = {
-    "the problem of this page": (5, 50, 100_000, 10, 0.2),
+    "five topics": (5, 50, 100_000, 10, 0.2),
     "few documents": (5, 50, 2_000, 10, 0.2),
     "documents of three words": (5, 50, 50_000, 3, 0.2),
     "topics alike": (5, 50, 100_000, 10, 1.0),
