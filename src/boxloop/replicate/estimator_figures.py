@@ -41,7 +41,7 @@ def _paths(axes: Any, paths: dict[str, Rows], lengths: Sequence[int]) -> None:
     axes.plot(n, middle * (n / n[0]) ** -0.5, "--", color=FAINT, lw=1.2, label="slope -1/2")
     low = min(float(path.min()) for path in paths.values())
     axes.set_ylim(bottom=low / 12.0)  # room for the legend below all lines
-    axes.legend(frameon=False, fontsize=8.5, loc="lower left", ncols=2)
+    axes.legend(frameon=False, fontsize=7.5, loc="lower left", ncols=2, columnspacing=0.8, handlelength=1.6)
 
 
 def _errors(axes: Any, errors: dict[str, Rows]) -> None:

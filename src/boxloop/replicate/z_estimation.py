@@ -19,7 +19,7 @@ from boxloop.replicate.estimator_trials import (
     run_trials,
 )
 from boxloop.replicate.experiment import Finding, Options, Report
-from boxloop.replicate.words import held, met, percent, standard_error
+from boxloop.replicate.words import held, met, standard_error
 
 SLOPE = len(PROBLEMS) - 1
 
@@ -157,8 +157,8 @@ def coverages(trials: list[Trials]) -> list[Finding]:
         lines.append(
             Finding(
                 f"95% intervals from the sandwich, {t.problem.name}",
-                "not in the document; 95%",
-                percent(share) if len(t.value) < 1000 else f"{100.0 * share:.1f}%",
+                "not in the document; 0.95",
+                f"{share:.3f}",
                 error,
                 met(abs(share - 0.95) < 4.0 * error + 0.01),
                 why,
@@ -169,8 +169,8 @@ def coverages(trials: list[Trials]) -> list[Finding]:
     lines.append(
         Finding(
             "95% intervals from the information, A.5 with noise that grows",
-            "not in the document; theory says 80%",
-            percent(share) if len(t.value) < 1000 else f"{100.0 * share:.1f}%",
+            "not in the document; theory says 0.798",
+            f"{share:.3f}",
             error,
             met(abs(share - 0.798) < 4.0 * error + 0.01),
             "The model has one variance and the rows do not: its information is too sure, the sandwich is not.",
