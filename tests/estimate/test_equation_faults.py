@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop import m_estimate, z_estimate
+from boxloop import m_estimate, match_moments, z_estimate
 from boxloop.estimate import (
     EquationError,
     EstimateWarning,
@@ -142,6 +142,24 @@ def test_bad_options(options, words: str) -> None:
 def test_few_groups_are_doubted() -> None:
     with pytest.warns(EstimateWarning, match="2 groups for 3 parameters"):
         z_estimate(mean_equation, ROWS, [0.0, 0.0, 0.0], groups=np.arange(300) % 2)
+    with pytest.warns(EstimateWarning, match="2 groups for 2 parameters"):
+        match_moments(lambda x: x[:, :2], lambda t: t, ROWS, [0.0, 0.0], groups=np.arange(300) % 2)
+
+
+def test_several_starts_for_too_many_equations() -> None:
+    with pytest.raises(ValueError, match="starts are for as many"):
+        z_estimate(lambda t, x: x - t, ROWS, [0.0], starts=[[1.0]])
+
+
+def test_an_equation_without_noise_has_nothing_left_over() -> None:
+    """A ratio of other parameters is the same on every row; rounding is not a miss."""
+
+    def psi(t: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[:, 0] - t[0], x[:, 2] - t[1], (t[0] - t[1] * t[2]).expand(len(x))], dim=1)
+
+    found = z_estimate(psi, ROWS, [1.0, 1.0, 1.0])
+    assert found.converged
+    assert found.residual < 1e-6
 
 
 def test_few_rounds_warn() -> None:

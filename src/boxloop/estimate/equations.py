@@ -21,6 +21,7 @@ from boxloop.estimate.equation_sums import (
     measure_equations,
 )
 from boxloop.estimate.identified import check_identified, scales
+from boxloop.estimate.newton import left_over
 from boxloop.estimate.parameters import Parameters, read_start
 from boxloop.estimate.result import Estimate
 from boxloop.estimate.sandwich import read_groups, sandwich, small_sample
@@ -67,7 +68,8 @@ def z_estimate(
             :math:`(\bar\psi(\theta + h) - \bar\psi(\theta - h)) / 2h`. For a quantile that is a density estimate with a
             box of half-width h; it must shrink with n, but slower than :math:`n^{-1/2}`.
         steps: with more equations than parameters: ``one``, ``two`` or ``iterated`` weightings.
-        starts: other places to begin at; all roots are kept in ``roots``, and a warning is given if they differ.
+        starts: other places to begin at; all roots are kept in ``roots``, and a warning is given if they differ. Not
+            for more equations than parameters.
         correction: multiply the covariance by n / (n - p), with groups by G / (G - 1) x (n - 1) / (n - p).
         max_iter: most rounds of Newton's method.
         tol: largest mean equation at a root, in units of its standard error.
@@ -98,6 +100,8 @@ def z_estimate(
     values = checked(lambda vector, rows: psi(first.shaped(vector), rows), len(first.vector))
     equations = Equations(values, source, _steps(smooth, len(first.vector)), groups)
     if equations.width(first.vector) > len(first.vector):
+        if starts:
+            raise ValueError("starts are for as many equations as parameters")
         return _weighed(equations, first, steps, correction, max_iter, tol)
     found = _roots(equations, begin, max_iter, tol)
     estimate = _estimate(equations, first, found[0], correction)
@@ -141,13 +145,7 @@ class Equations:
         """Covariance of the equations of one row, (q, q), and how many groups there are."""
         if self.groups is None:
             return (here.centred if centre else here.second), None
-        groups, count = read_groups(self.groups, self.source)
-        if count <= len(point):
-            warnings.warn(
-                f"{count} groups for {len(point)} parameters: errors from so few groups are not to be trusted",
-                EstimateWarning,
-                stacklevel=4,
-            )
+        groups, count = read_groups(self.groups, self.source, len(point))
         return group_outer(self.values, self.source, point, groups, here.mean if centre else None), count
 
 
@@ -197,7 +195,7 @@ def _estimate(equations: Equations, first: Parameters, found: Found, correction:
         weight=here.weight,
         n_iter=found.n_iter,
         converged=found.converged,
-        residual=float(here.z.abs().max()),
+        residual=float(left_over(found.point, here).max()),
         n_groups=n_groups,
     )
 

@@ -13,6 +13,7 @@ from boxloop.data.open import open_source
 from boxloop.estimate.equation_faults import EquationError
 from boxloop.estimate.equation_sums import Measure, first_bad_row, group_outer, measure_equations, slope_of
 from boxloop.estimate.identified import check_identified
+from boxloop.estimate.newton import left_over
 from boxloop.estimate.parameters import Parameters, read_start
 from boxloop.estimate.result import Estimate
 from boxloop.estimate.sandwich import read_groups, sandwich, small_sample
@@ -90,7 +91,7 @@ def match_moments(
         raise ValueError("give either expected or sampler")
     source = open_source(X, sample_weight)
     first = read_start(start, names)
-    facts = _facts(statistics, source, groups)
+    facts = _facts(statistics, source, groups, len(first.vector))
     q, p = len(facts.mean), len(first.vector)
     if q < p:
         raise EquationError(f"{q} statistic(s) for {p} parameters: they cannot be determined")
@@ -122,7 +123,7 @@ def _estimate(facts: _Facts, first: Parameters, done: Weighed, correction: bool)
         weight=facts.weight,
         n_iter=found.n_iter,
         converged=found.converged,
-        residual=float(found.here.z.abs().max()),
+        residual=float(left_over(found.point, found.here).max()),
         n_groups=facts.n_groups,
     )
 
@@ -143,7 +144,7 @@ class _Facts:
         return torch.where(found > 0, found, 1.0)
 
 
-def _facts(statistics: Callable[[Tensor], Tensor], source: Source, groups: object) -> _Facts:
+def _facts(statistics: Callable[[Tensor], Tensor], source: Source, groups: object, p: int) -> _Facts:
     def values(_: Tensor, rows: Tensor) -> Tensor:
         found = statistics(rows)
         if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[0] != rows.shape[0]:
@@ -162,7 +163,7 @@ def _facts(statistics: Callable[[Tensor], Tensor], source: Source, groups: objec
     mean = rough.mean + about.mean
     if groups is None:
         return _Facts(mean, about.centred, about.centred, rough.weight, None)
-    labels, count = read_groups(groups, source)
+    labels, count = read_groups(groups, source, p)
     meat = group_outer(values, source, nowhere, labels, mean)
     return _Facts(mean, about.centred, meat, rough.weight, count)
 

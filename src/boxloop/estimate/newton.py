@@ -91,12 +91,13 @@ def moves(slope: Tensor, residual: Tensor) -> Iterator[Tensor]:
 def at_root(tol: float) -> Callable[[RootState], bool]:
     """Whether every mean equation is zero: within ``tol`` of its standard errors, or to rounding."""
 
-    def settled(state: RootState) -> bool:
-        here = state.here
-        noise = ROUNDING * (here.slope.abs() @ state.point.abs())
-        return bool(((here.z.abs() <= tol) | (here.mean.abs() <= noise)).all())
+    return lambda state: bool((left_over(state.point, state.here) <= tol).all())
 
-    return settled
+
+def left_over(point: Tensor, here: Measure) -> Tensor:
+    """How far each mean equation is from zero, in units of its standard error, (q,); 0 where that is rounding."""
+    noise = ROUNDING * (here.slope.abs() @ point.abs())
+    return torch.where(here.mean.abs() <= noise, 0.0, here.z.abs())
 
 
 def at_least(whiten: Tensor, tol: float) -> Callable[[RootState], bool]:

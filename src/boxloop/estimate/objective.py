@@ -23,6 +23,7 @@ from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoR
 from boxloop.estimate.equation_sums import RowFunction, first_bad_row
 from boxloop.estimate.equations import Equations
 from boxloop.estimate.identified import check_identified, scales
+from boxloop.estimate.newton import left_over
 from boxloop.estimate.parameters import Parameters, read_start
 from boxloop.estimate.result import Estimate
 from boxloop.estimate.sandwich import sandwich, small_sample
@@ -202,7 +203,7 @@ def _estimate(equations: Equations, first: Parameters, top: AscentPoint, correct
         weight=here.weight,
         n_iter=0,
         converged=True,
-        residual=float(here.z.abs().max()),
+        residual=float(left_over(top.point, here).max()),
         n_groups=n_groups,
     )
 

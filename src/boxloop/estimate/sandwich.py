@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from boxloop.data.checks import column_place
+from boxloop.estimate.equation_faults import EstimateWarning
 from boxloop.types import Source
 
 
@@ -31,12 +34,13 @@ def sandwich(slope: Tensor, meat: Tensor, weight: float, whiten: Tensor) -> Tens
     return 0.5 * (found + found.mT)
 
 
-def read_groups(groups: object, source: Source) -> tuple[Tensor, int]:
+def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
     """The number of each row's group, (n,), and how many there are.
 
     Args:
         groups: one label a row, or the name of a column that holds them.
         source: the rows.
+        p: number of parameters; as few groups are doubted with a warning.
     """
     if isinstance(groups, str):
         place = column_place(source.names, groups)
@@ -50,6 +54,12 @@ def read_groups(groups: object, source: Source) -> tuple[Tensor, int]:
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError(f"the group of row {int(np.isnan(labels).argmax())} (counted from 0) is missing")
     found, place_of = np.unique(labels, return_inverse=True)
+    if len(found) <= p:
+        warnings.warn(
+            f"{len(found)} groups for {p} parameters: errors from so few groups are not to be trusted",
+            EstimateWarning,
+            stacklevel=5,
+        )
     return torch.from_numpy(np.asarray(place_of, dtype=np.int64)), len(found)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError
 from boxloop.estimate.equation_sums import Measure
 from boxloop.estimate.identified import free_direction
-from boxloop.estimate.newton import Measuring, RootState, at_least, at_root, newton, pull
+from boxloop.estimate.newton import Measuring, RootState, at_least, at_root, left_over, newton, pull
 from boxloop.run import run
 
 NEARLY = 1e-4
@@ -65,8 +65,8 @@ def find_root(
     state, rounds = outcome.state, outcome.rounds - int(outcome.converged)
     if settled(state):
         return Found(state.point, state.here, rounds, True)
-    worst = float(state.here.z.abs().max())
-    p = len(start)
+    left, p = left_over(state.point, state.here), len(start)
+    worst = float(left.max())
     enough = max(STEPPED, 6.0 * p / state.here.weight**0.5) if stepped else NEARLY
     if worst <= enough and (state.stuck or stepped):
         return Found(state.point, state.here, rounds, True)
@@ -74,7 +74,7 @@ def find_root(
         raise NoRootError(_no_root(state, names))
     warnings.warn(
         f"the search for a root did not converge in {rounds} rounds: the mean of equation "
-        f"{int(state.here.z.abs().argmax())} is still {worst:.3g} standard errors from zero",
+        f"{int(left.argmax())} is still {worst:.3g} standard errors from zero",
         EstimateWarning,
         stacklevel=4,
     )
@@ -131,7 +131,7 @@ def _at_bottom(state: RootState, whiten: Tensor) -> bool:
 
 
 def _no_root(state: RootState, names: Sequence[str]) -> str:
-    here, z = state.here, state.here.z.abs()
+    here, z = state.here, left_over(state.point, state.here)
     worst = int(z.argmax())
     place = ", ".join(f"{name} = {float(value):.6g}" for name, value in zip(names[:6], state.point))
     text = (
