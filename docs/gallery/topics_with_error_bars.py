@@ -22,7 +22,7 @@ TOPICS = {
 }
 SHARES = np.array([0.5, 0.3, 0.2])
 
-rng = np.random.default_rng(1)
+rng = np.random.default_rng(2)
 truth = np.array(list(TOPICS.values())) / 100.0
 about = rng.choice(3, size=3000, p=SHARES)
 X = rng.multinomial(rng.integers(4, 9, size=3000), truth[about])

@@ -10,9 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
+import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
+from boxloop.data import (
+    ArraySource,
+    Frame,
+    Standardised,
+    identity_frame,
+    kept_rows,
+    shuffled,
+    survey,
+)
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
@@ -26,6 +35,13 @@ from boxloop.tree import Tree
 from boxloop.types import Source
 
 M = TypeVar("M")
+
+RACE_ROWS = 20_000
+"""Most rows on which starts race."""
+
+SAMPLE_VALUES = 1 << 22
+"""Values of the sample on which starts race, where that leaves enough rows: it is held dense."""
+
 Coordinates = Literal["columns", "common", "none"]
 
 
@@ -97,6 +113,7 @@ def fit_mixture(
     starts: Sequence[str] = AUTO,
     start: Mixture[Any] | None = None,
     adjust: Callable[[Mixture[Any]], Mixture[Any]] | None = None,
+    rivals: Sequence[Mixture[Any]] = (),
 ) -> Fit[Mixture[Any]]:
     """Fit a mixture by EM from the best of several starts.
 
@@ -108,6 +125,7 @@ def fit_mixture(
         plan: how long to iterate.
         starts: names from :data:`boxloop.estimate.start.PARTITIONS`, raced against each other.
         start: a model to start from instead, in the data's coordinates.
+        rivals: models that race against the starts, in standard coordinates.
         adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
     """
     source = source if plan.engine == "em" else shuffled(source, generator)
@@ -119,7 +137,7 @@ def fit_mixture(
     elif start is not None:
         model = to_standard(start, frame, kind)
     else:
-        model, cut = _raced(standard, template, starts, generator, plan)
+        model, cut = _raced(standard, template, starts, generator, plan, rivals)
         if adjust is not None:
             model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
     if cut:
@@ -157,14 +175,19 @@ def averages(outcome: Outcome[Any], source: Source) -> Any:
 
 
 def _raced(
-    source: Source, template: Family[Any], starts: Sequence[str], generator: Generator, plan: Plan
+    source: Source,
+    template: Family[Any],
+    starts: Sequence[str],
+    generator: Generator,
+    plan: Plan,
+    rivals: Sequence[Mixture[Any]],
 ) -> tuple[Mixture[Any], bool]:
     """The winner of the starts, and whether Ctrl-C ended the race."""
     k, d = template.mean.shape
-    size = min(20_000, max(2_000, 200 * k, 10 * k * d))
+    size = min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
     sample = draw_sample(source, size, generator)
     names = starts if k > 1 else starts[:1]
-    models = []
+    models = list(rivals)
     for name in names:
         try:
             share = PARTITIONS[name](sample, k, generator)
@@ -175,7 +198,8 @@ def _raced(
         models.append(start_mixture(template, k, sample, share))
     if len(models) == 1:
         return models[0], False
-    rows = ArraySource(sample.rows, sample.weight)
+    whole = _is_sparse(source) and source.n_rows <= RACE_ROWS
+    rows = source if whole else ArraySource(sample.rows, sample.weight)  # sparse rows are quick as they are
     heat = race(
         accelerated_em(rows),
         [EMState(m) for m in models],
@@ -184,6 +208,11 @@ def _raced(
         doubtful=lambda state: bool(state.best.family.floored().any()),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
+
+
+def _is_sparse(source: Source) -> bool:
+    rows, _ = next(iter(source.chunks(1)))
+    return rows.layout != torch.strided
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class GaussianMixture(MixtureEstimator):
         max_iter: most EM rounds; passes over the rows for the other methods.
         n_init: how many times the line-up of starts is repeated.
         init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``pursuit``,
-            ``projection``, ``k-means++``, ``random_from_data``, ``random``, ``spectral`` (round clusters from second and
-            third moments; needs as many columns as components).
+            ``projection``, ``k-means++``, ``random_from_data``, ``random``, ``spectral`` (round clusters from moments;
+            needs as many columns as components).
         weights_init: starting weights, (k,). What is not given of a start comes from ``init_params``.
         means_init: starting means, (k, d).
         precisions_init: starting precisions, in the shape of ``precisions_``.

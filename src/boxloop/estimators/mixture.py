@@ -65,6 +65,14 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
         """A start given by the user, in the data's coordinates."""
         return None
 
+    def _lineup(self, source: Source) -> tuple[str, ...]:
+        """The starts that race by default."""
+        return lineup(self.n_components, source.n_columns)
+
+    def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
+        """Models that race against them."""
+        return ()
+
     def _adjustment(self) -> Callable[[Mixture[Any]], Mixture[Any]] | None:
         """What puts the parts of a start that the user gave into the winner of the race, in data coordinates."""
         return None
@@ -82,7 +90,8 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
                 "warm_start needs a previous fit with the same columns and the same kind of components"
             )
         auto = self.init_params == "auto"
-        starts = lineup(self.n_components, source.n_columns) if auto else (self.init_params,)
+        starts = self._lineup(source) if auto else (self.init_params,)
+        rivals = self._rivals(source) if auto and start is None and plan.resume is None else ()
         return fit_mixture(
             source,
             template,
@@ -92,6 +101,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
             starts=starts * self.n_init,
             start=start if start is not None else self._given_start(source.n_columns, device),
             adjust=self._adjustment(),
+            rivals=rivals,
         )
 
     @_fit_context(prefer_skip_nested_validation=True)

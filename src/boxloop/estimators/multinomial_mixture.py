@@ -93,6 +93,19 @@ class MultinomialMixture(CountMixture):
         fit = super()._fit(source, plan, first)
         return replace(fit, worries=(*notes, *fit.worries))
 
+    def _lineup(self, source: Source) -> tuple[str, ...]:
+        return (
+            "kmeans",
+            *("random_from_data",) * 3,
+        )  # directions of least Gaussian shape say nothing of counts
+
+    def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
+        template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
+        try:
+            return (spectral_start(source, template, generator(self.random_state))[0],)
+        except ValueError:  # short documents, fractions, holes, or fewer topics: the other starts do without
+            return ()
+
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors of weights and probabilities; see the base class.
 
