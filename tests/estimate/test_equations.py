@@ -11,7 +11,15 @@ from torch import Tensor
 
 from boxloop import Estimate, z_estimate
 from boxloop.data import open_source
-from boxloop.estimate import equations, huber, linear_regression, mean_equation, quantile, quantile_step
+from boxloop.estimate import (
+    NoRootError,
+    equations,
+    huber,
+    linear_regression,
+    mean_equation,
+    quantile,
+    quantile_step,
+)
 from boxloop.estimate.equation_sums import measure_equations
 from estimate.equation_cases import chunked, logit_rows, logit_score, near, regression_rows
 
@@ -251,6 +259,20 @@ def test_more_equations_than_parameters_is_iv_by_two_steps() -> None:
     settled = z_estimate(psi, rows, [0.0], steps="iterated")
     near(settled.theta, [solve(np.linalg.inv(spread(float(settled.theta))))])
     assert abs(float(settled.theta) - theta) < 0.1 * float(found.standard_errors)
+
+
+def test_wild_starts_find_the_root_or_say_so() -> None:
+    """Ten units off, nearly all rows are saturated and Newton's step leads to infinity, where psi is flat."""
+    rows, reached = logit_rows(), 0
+    expected = z_estimate(logit_score, rows, ZERO).theta
+    for start in np.random.default_rng(0).normal(0.0, 10.0, size=(20, 3)):
+        try:
+            found = z_estimate(logit_score, rows, start)
+        except NoRootError:
+            continue
+        near(found.theta, expected, 1e-6)
+        reached += 1
+    assert reached >= 16
 
 
 # The result

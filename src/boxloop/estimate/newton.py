@@ -19,6 +19,10 @@ Measuring = Callable[[Tensor], Measure]
 ROUNDING = 64.0 * torch.finfo(torch.float64).eps
 """Error of a mean equation relative to the parameters' own share in it."""
 SINGULAR = 1e-12
+ENOUGH = 0.1
+"""Share of the promised fall that a step must keep; where none does, the best of those that fall at all is taken."""
+LONGER = 2.0
+"""How much longer than this step the next one may be: near a root steps shrink; where psi saturates they explode."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +46,51 @@ def newton(
     """
 
     def step(state: RootState) -> Round[RootState]:
-        length = float((whiten @ state.here.mean).norm())
+        residual = whiten @ state.here.mean
+        length = float(residual.norm())
         if settled(state):
             return Round(state, -length, final=True)
-        for move in moves(whiten @ state.here.slope, whiten @ state.here.mean):
-            point = state.point + move
-            there = measure(point)
-            if there.is_finite() and _better(whiten, state.here, there):
-                return Round(RootState(point, there), -length)
-        return Round(replace(state, stuck=True), -length, final=True)
+        slope = whiten @ state.here.slope
+        trusted = _trusted(whiten, state.here)
+        best: tuple[bool, RootState] | None = None
+        for move, gain in moves(slope, residual):
+            there = measure(state.point + move)
+            if not there.is_finite():
+                continue
+            fresh, calm = RootState(state.point + move, there), trusted(there)
+            fall = length**2 - float((whiten @ there.mean).norm()) ** 2
+            if calm and ((gain > 0.0 and fall >= ENOUGH * gain) or _flatter(whiten, state.here, there)):
+                return Round(fresh, -length)
+            rival = state.here if best is None or calm > best[0] else best[1].here
+            shorter = (whiten @ there.mean).norm() < (whiten @ rival.mean).norm()
+            if (best is None or calm >= best[0]) and bool(shorter):
+                best = (calm, fresh)
+        return Round(replace(state, stuck=True) if best is None else best[1], -length, final=best is None)
 
     return step
 
 
-def _better(whiten: Tensor, here: Measure, there: Measure) -> bool:
-    """Whether the equations are shorter; at a bottom, where that drowns in rounding, whether it is flatter."""
+def _trusted(whiten: Tensor, here: Measure) -> Callable[[Measure], bool]:
+    """Whether the step after a step would be about as short; only roots are told from flat places by it."""
+    slope = whiten @ here.slope
+    unit = slope.norm(dim=0)
+    stride = float((unit * next(moves(slope, whiten @ here.mean))[0]).norm())
+
+    def calm(there: Measure) -> bool:
+        if slope.shape[0] > slope.shape[1]:
+            return True
+        ahead = next(moves(whiten @ there.slope, whiten @ there.mean))[0]
+        return float((unit * ahead).norm()) <= LONGER * stride
+
+    return calm
+
+
+def _flatter(whiten: Tensor, here: Measure, there: Measure) -> bool:
+    """Near the bottom of a least square, where a fall drowns in rounding: whether less could still be gained."""
     before, after = (float((whiten @ one.mean).norm()) for one in (here, there))
-    if after < before:
-        return True
-    flatter = pull(whiten, there).norm() < 0.5 * pull(whiten, here).norm()
-    return after <= (1.0 + 1e-12) * before and bool(flatter)
+    if here.slope.shape[0] == here.slope.shape[1] or after > (1.0 + 1e-12) * before:
+        return False
+    return bool(pull(whiten, there).norm() < 0.5 * pull(whiten, here).norm())
 
 
 def pull(whiten: Tensor, here: Measure) -> Tensor:
@@ -71,21 +100,23 @@ def pull(whiten: Tensor, here: Measure) -> Tensor:
     return (slope.mT @ residual) / torch.where(length > 0, length, 1.0)
 
 
-def moves(slope: Tensor, residual: Tensor) -> Iterator[Tensor]:
-    """Steps to try, boldest first; empty where the slope has nothing to say."""
+def moves(slope: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """Steps to try, boldest first, each with the fall of the squared length that a straight line promises."""
     length = slope.norm(dim=0)
     unit = torch.where(length > 0, 1.0 / length.clamp(min=1e-300), 0.0)
     left, size, right = torch.linalg.svd(slope * unit, full_matrices=False)
     good = size > SINGULAR * size[0]
-    share = left.mT @ residual
-    full = -unit * (right.mT @ torch.where(good, share / torch.where(good, size, 1.0), 0.0))
-    for halving in range(7):
-        yield full * 0.5**halving
+    share = torch.where(good, left.mT @ residual, 0.0)
+    full = -unit * (right.mT @ (share / torch.where(good, size, 1.0)))
+    reach = float(share.square().sum())
+    for halving in range(13):
+        yield full * 0.5**halving, (1.0 - (1.0 - 0.5**halving) ** 2) * reach
     for power in range(-3, 10):
-        damped = size / (size.square() + size[0].square() * 10.0**power)
-        yield -unit * (right.mT @ (damped * share))
+        kept = size[0].square() * 10.0**power / (size.square() + size[0].square() * 10.0**power)
+        move = -unit * (right.mT @ (share * (1.0 - kept) / torch.where(good, size, 1.0)))
+        yield move, float(((1.0 - kept.square()) * share.square()).sum())
     for longer in (1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0):  # over a plateau of equations that jump
-        yield full * longer
+        yield full * longer, 0.0
 
 
 def at_root(tol: float) -> Callable[[RootState], bool]:
