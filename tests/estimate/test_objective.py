@@ -98,7 +98,7 @@ def test_the_highest_of_several_maxima_is_taken() -> None:
 
 
 def test_the_objective_rises_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from boxloop.estimate import objective
+    from boxloop.estimate.equations import objective
 
     traces = []
     plain = objective.run

@@ -1,10 +1,8 @@
 """Engines that fit any model of the contract."""
 
 from boxloop.estimate.em import EMState, accelerated_em, em
-from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
-from boxloop.estimate.equations import z_estimate
-from boxloop.estimate.errors import ParameterErrors, standard_errors
-from boxloop.estimate.estimating_functions import (
+from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
+from boxloop.estimate.equations.functions import (
     huber,
     linear_regression,
     mean_equation,
@@ -12,12 +10,14 @@ from boxloop.estimate.estimating_functions import (
     quantile_step,
     residual_equation,
 )
+from boxloop.estimate.equations.matching import match_moments
+from boxloop.estimate.equations.objective import m_estimate
+from boxloop.estimate.equations.result import Estimate, JTest
+from boxloop.estimate.equations.roots import z_estimate
+from boxloop.estimate.errors import ParameterErrors, standard_errors
 from boxloop.estimate.gradient import AscentState, generalised_em, gradient_ascent
-from boxloop.estimate.matching import match_moments
-from boxloop.estimate.objective import m_estimate
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.estimate.restarts import race
-from boxloop.estimate.result import Estimate, JTest
 from boxloop.estimate.spectral import Spectral, SpectralError, match, spectral
 from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_errors
 from boxloop.estimate.start import PARTITIONS, Sample, start_mixture

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data.checks import column_place
-from boxloop.estimate.equation_faults import EstimateWarning
+from boxloop.estimate.equations.faults import EstimateWarning
 from boxloop.types import Source
 
 

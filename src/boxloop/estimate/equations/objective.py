@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data.open import open_source
-from boxloop.estimate.ascent import (
+from boxloop.estimate.equations.ascent import (
     AscentPoint,
     ascent,
     derivatives,
@@ -19,15 +19,15 @@ from boxloop.estimate.ascent import (
     measure_objective,
     scaled_curvature,
 )
-from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError
-from boxloop.estimate.equation_sums import RowFunction, first_bad_row
-from boxloop.estimate.equations import Equations
-from boxloop.estimate.identified import check_identified, scales
-from boxloop.estimate.newton import left_over
-from boxloop.estimate.parameters import Parameters, read_start
-from boxloop.estimate.result import Estimate
-from boxloop.estimate.sandwich import sandwich, small_sample
-from boxloop.estimate.search import NEARLY, distinct
+from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError
+from boxloop.estimate.equations.identified import check_identified, scales
+from boxloop.estimate.equations.newton import left_over
+from boxloop.estimate.equations.parameters import Parameters, read_start
+from boxloop.estimate.equations.result import Estimate
+from boxloop.estimate.equations.roots import Equations
+from boxloop.estimate.equations.sandwich import sandwich, small_sample
+from boxloop.estimate.equations.search import NEARLY, distinct
+from boxloop.estimate.equations.sums import RowFunction, first_bad_row
 from boxloop.run import run
 from boxloop.types import Source
 

@@ -10,11 +10,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from boxloop.estimate.equation_faults import EquationError
-from boxloop.estimate.equation_sums import Measure
-from boxloop.estimate.newton import Measuring
-from boxloop.estimate.result import JTest
-from boxloop.estimate.search import APART, Found, find_least
+from boxloop.estimate.equations.faults import EquationError
+from boxloop.estimate.equations.newton import Measuring
+from boxloop.estimate.equations.result import JTest
+from boxloop.estimate.equations.search import APART, Found, find_least
+from boxloop.estimate.equations.sums import Measure
 
 Steps = Literal["one", "two", "iterated"]
 TOLD = {"one": "one step", "two": "two steps", "iterated": "iterated"}

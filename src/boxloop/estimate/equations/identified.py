@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from boxloop.estimate.equation_faults import NotIdentifiedError
+from boxloop.estimate.equations.faults import NotIdentifiedError
 
 RANK = 1e-10
 """Smallest singular value, beside the largest and in scaled coordinates, that is not zero."""

@@ -11,8 +11,14 @@ import torch
 from torch import Tensor
 
 from boxloop.data.open import open_source
-from boxloop.estimate.equation_faults import EstimateWarning, NoRootError
-from boxloop.estimate.equation_sums import (
+from boxloop.estimate.equations.faults import EstimateWarning, NoRootError
+from boxloop.estimate.equations.identified import check_identified, scales
+from boxloop.estimate.equations.newton import left_over
+from boxloop.estimate.equations.parameters import Parameters, read_start
+from boxloop.estimate.equations.result import Estimate
+from boxloop.estimate.equations.sandwich import read_groups, sandwich, small_sample
+from boxloop.estimate.equations.search import Found, distinct, find_root, measured
+from boxloop.estimate.equations.sums import (
     Measure,
     RowFunction,
     checked,
@@ -20,13 +26,7 @@ from boxloop.estimate.equation_sums import (
     group_outer,
     measure_equations,
 )
-from boxloop.estimate.identified import check_identified, scales
-from boxloop.estimate.newton import left_over
-from boxloop.estimate.parameters import Parameters, read_start
-from boxloop.estimate.result import Estimate
-from boxloop.estimate.sandwich import read_groups, sandwich, small_sample
-from boxloop.estimate.search import Found, distinct, find_root, measured
-from boxloop.estimate.weighing import TOLD, Steps, find_weighed, hansen
+from boxloop.estimate.equations.weighing import TOLD, Steps, find_weighed, hansen
 from boxloop.types import Source
 
 

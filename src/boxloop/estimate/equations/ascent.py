@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxloop.estimate.equation_sums import EquationSums, Measure, RowFunction, averaged, summed, weighted
-from boxloop.estimate.newton import RootState, at_root
+from boxloop.estimate.equations.newton import RootState, at_root
+from boxloop.estimate.equations.sums import EquationSums, Measure, RowFunction, averaged, summed, weighted
 from boxloop.run import Round
 from boxloop.types import Source
 

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from boxloop.data.frames import make_frame
-from boxloop.estimate.parameters import Theta
+from boxloop.estimate.equations.parameters import Theta
 from boxloop.tree import flatten, unflatten
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.estimate.equation_faults import EquationError, EstimateWarning, NoRootError
-from boxloop.estimate.equation_sums import Measure
-from boxloop.estimate.identified import free_direction
-from boxloop.estimate.newton import Measuring, RootState, at_least, at_root, left_over, newton, pull
+from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError
+from boxloop.estimate.equations.identified import free_direction
+from boxloop.estimate.equations.newton import Measuring, RootState, at_least, at_root, left_over, newton, pull
+from boxloop.estimate.equations.sums import Measure
 from boxloop.run import run
 
 NEARLY = 1e-4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxloop.estimate.equation_sums import Measure
+from boxloop.estimate.equations.sums import Measure
 from boxloop.run import Round
 
 Measuring = Callable[[Tensor], Measure]

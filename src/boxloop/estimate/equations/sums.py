@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.estimate.equation_faults import EquationError
+from boxloop.estimate.equations.faults import EquationError
 from boxloop.tree import Tree
 from boxloop.types import Source
 

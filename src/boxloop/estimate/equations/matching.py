@@ -10,15 +10,15 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data.open import open_source
-from boxloop.estimate.equation_faults import EquationError
-from boxloop.estimate.equation_sums import Measure, first_bad_row, group_outer, measure_equations, slope_of
-from boxloop.estimate.identified import check_identified
-from boxloop.estimate.newton import left_over
-from boxloop.estimate.parameters import Parameters, read_start
-from boxloop.estimate.result import Estimate
-from boxloop.estimate.sandwich import read_groups, sandwich, small_sample
-from boxloop.estimate.search import find_root, measured
-from boxloop.estimate.weighing import TOLD, Steps, Weighed, find_weighed, hansen
+from boxloop.estimate.equations.faults import EquationError
+from boxloop.estimate.equations.identified import check_identified
+from boxloop.estimate.equations.newton import left_over
+from boxloop.estimate.equations.parameters import Parameters, read_start
+from boxloop.estimate.equations.result import Estimate
+from boxloop.estimate.equations.sandwich import read_groups, sandwich, small_sample
+from boxloop.estimate.equations.search import find_root, measured
+from boxloop.estimate.equations.sums import Measure, first_bad_row, group_outer, measure_equations, slope_of
+from boxloop.estimate.equations.weighing import TOLD, Steps, Weighed, find_weighed, hansen
 from boxloop.numeric.random import RandomState, generator, seed
 from boxloop.types import Source
 

@@ -1,0 +1,1 @@
+"""Estimating equations: roots, optima and moments, with sandwich errors."""
