@@ -16,7 +16,7 @@ from boxloop.data.sparse import sparse_source
 from boxloop.data.synthetic import Topics, documents
 from boxloop.estimate.documents import Documents
 from boxloop.estimate.spectral import DIAGONALISERS, Spectral, SpectralError, match, spectral, to_simplex
-from boxloop.estimate.spectral_errors import bootstrap, spectral_errors
+from boxloop.estimate.spectral_errors import bootstrap, spectral_covariance, spectral_errors
 from boxloop.numeric import generator
 
 PROBLEM = documents(3, 12, generator(0), concentration=1.0)
@@ -154,7 +154,7 @@ def test_errors_are_those_of_differences():
     frame = _Frame.of(found)
     one = source.taken(torch.tensor([row]))
     length, share = found.documents.shares(one.rows, torch.ones(1).double())
-    y, inner, kappa, shares = frame._influence(one.rows, length)
+    y, inner, kappa, shares = frame.influence(one.rows, length)
     counts = one.rows.to_dense()[0]
     topics = torch.stack(
         [kappa[0, h] * counts * (y[0, h] - frame.own[h]) + inner[0, h] @ found.unprojected for h in range(3)]
@@ -173,6 +173,25 @@ def test_errors_are_those_of_differences():
         rtol=0.03,
         atol=0.02 * scale * float(shares.abs().max()),
     )
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_whole_covariance_has_the_errors_on_its_diagonal(dense):
+    source = PROBLEM.source(800, (2, 9), generator(3))
+    source = replace(source, weight=torch.rand(800, generator=generator(4)).double())
+    given = ArraySource(source.rows.to_dense(), source.weight) if dense else source
+    found = spectral(given, 3, generator(0))
+    errors, covariance = spectral_errors(found), spectral_covariance(found)
+    torch.testing.assert_close(covariance, covariance.mT)
+    torch.testing.assert_close(covariance[:3, :3], errors.weights_covariance)
+    torch.testing.assert_close(covariance.diagonal()[3:].sqrt().reshape(3, 12), errors.probabilities)
+    rows = covariance[3:, 3:].reshape(3, 12, 3, 12)
+    torch.testing.assert_close(
+        rows.sum((1, 3)), torch.zeros(3, 3).double(), atol=1e-12, rtol=0
+    )  # sums are one
+    wide = documents(2, 2000, generator(0)).source(300, 9, generator(1))
+    with pytest.raises(ValueError, match="4002 rows, over 3000: use spectral_errors"):
+        spectral_covariance(spectral(wide, 2, generator(0)))
 
 
 def test_intervals_cover():

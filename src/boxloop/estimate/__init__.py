@@ -19,7 +19,7 @@ from boxloop.estimate.gradient import AscentState, generalised_em, gradient_asce
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.estimate.restarts import race
 from boxloop.estimate.spectral import Spectral, SpectralError, match, spectral
-from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_errors
+from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_covariance, spectral_errors
 from boxloop.estimate.start import PARTITIONS, Sample, start_mixture
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "race",
     "residual_equation",
     "spectral",
+    "spectral_covariance",
     "spectral_errors",
     "standard_errors",
     "start_mixture",

@@ -30,6 +30,9 @@ from boxloop.estimate.documents import Documents, times
 from boxloop.estimate.spectral import Method, Spectral, match, spectral
 from boxloop.tree import Tree
 
+WIDEST = 3000
+"""Most parameters whose whole covariance is worked out."""
+
 
 @dataclass(frozen=True)
 class SpectralErrors:
@@ -66,8 +69,6 @@ def spectral_errors(found: Spectral) -> SpectralErrors:
     Returns:
         Errors of the estimate before its projection to the simplex, which only takes error away.
     """
-    if found.documents.concentration > 0.0:
-        raise ValueError("errors of documents that mix topics are not known in closed form: use bootstrap")
     frame = _Frame.of(found)
     sums = found.documents.source.reduce(frame.squares)
     topics, k = found.unprojected, len(found.weights)
@@ -81,6 +82,40 @@ def spectral_errors(found: Spectral) -> SpectralErrors:
     covariance = sums.shares / total**2
     variance = (low + 2.0 * mixed + high) / total**2
     return SpectralErrors(covariance.diagonal().sqrt(), variance.clamp(min=0.0).sqrt(), covariance)
+
+
+@dataclass(frozen=True)
+class _Outer(Tree):
+    weight: Tensor
+    outer: Tensor
+
+
+def spectral_covariance(found: Spectral) -> Tensor:
+    """Covariance of all weights and probabilities, (k + k b, k + k b): weights first, then topic after topic.
+
+    Its diagonal holds the squares of what :func:`spectral_errors` gives; that function needs no matrix of this size.
+
+    Args:
+        found: topics of so few words that k (b + 1) is at most ``WIDEST``.
+    """
+    k, b = found.unprojected.shape
+    if k * (b + 1) > WIDEST:
+        raise ValueError(
+            f"{k} topics of {b} words have a covariance of {k * (b + 1)} rows, over {WIDEST}: use spectral_errors"
+        )
+    frame = _Frame.of(found)
+
+    def outer(rows: Tensor, weight: Tensor) -> _Outer:
+        length, share = found.documents.shares(rows, weight)
+        heavy = torch.where(weight > 0, share * share / weight.clamp(min=1e-300), 0.0)
+        y, inner, kappa, shares = frame.influence(rows, length)
+        counts = (rows.to_dense() if rows.layout != torch.strided else rows).double()
+        words = kappa[:, :, None] * counts[:, None, :] * (y[:, :, None] - frame.own)
+        moved = torch.cat([shares, (words + inner @ found.unprojected).flatten(1)], dim=1)
+        return _Outer(share.sum(), (heavy[:, None] * moved).mT @ moved)
+
+    sums = found.documents.source.reduce(outer)
+    return sums.outer / sums.weight**2
 
 
 @dataclass(frozen=True)
@@ -105,6 +140,10 @@ class _Frame:
 
     @classmethod
     def of(cls, found: Spectral) -> _Frame:
+        if found.documents.concentration > 0.0:
+            raise ValueError(
+                "errors of documents that mix topics are not known in closed form: use bootstrap"
+            )
         scale = found.documents.scale
         dual = torch.linalg.pinv(found.unprojected.mT * scale[:, None])
         spread = scale[:, None] * dual.mT
@@ -116,7 +155,7 @@ class _Frame:
         """Sums over a tile of documents."""
         length, share = self.documents.shares(rows, weight)
         heavy = torch.where(weight > 0, share * share / weight.clamp(min=1e-300), 0.0)
-        y, inner, kappa, shares = self._influence(rows, length)
+        y, inner, kappa, shares = self.influence(rows, length)
         strong = heavy[:, None] * kappa  # (n, k)
         low = torch.einsum("n,nhg,nhj->hgj", heavy, inner, inner)
         cross = torch.stack([(strong * y)[:, :, None] * inner, strong[:, :, None] * inner], dim=2)
@@ -125,7 +164,7 @@ class _Frame:
         squared = times(_squared(rows), square.reshape(len(y), -1), transpose=True)
         return _Squares(share.sum(), (heavy[:, None] * shares).mT @ shares, low, crossed, squared)
 
-    def _influence(self, rows: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def influence(self, rows: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of each document: y (n, k); z (n, k, k), its part along the topics; kappa (n, k); and on pi (n, k).
 
         The influence on topic h is ``kappa_h c (y_h - own_h) + B z_h``.
