@@ -339,3 +339,23 @@ def test_topics_that_documents_mix():
     assert weights.shape == (3, 3)
     with pytest.raises(ValueError, match="must not be negative"):
         spectral(source, 3, generator(0), concentration=-1.0)
+
+
+def test_a_warm_start_changes_nothing_that_has_no_start(tmp_path):
+    source = PROBLEM.source(3000, 8, generator(0))
+    options = {"method": "spectral", "random_state": 0, "warm_start": True, "checkpoint": tmp_path / "c"}
+    fit = MultinomialMixture(3, **options).fit(source)
+    first = fit.probabilities_.copy()
+    np.testing.assert_array_equal(fit.fit(source).probabilities_, first)
+
+
+@pytest.mark.parametrize("options", [{"method": "spectral"}, {"init_params": "spectral"}])
+def test_moments_start_a_stream(options):
+    source = PROBLEM.source(6000, 8, generator(0))
+    stream = MultinomialMixture(3, random_state=0, **options)
+    for rows, _ in source.chunks(1000):
+        stream.partial_fit(rows.to_dense().numpy())
+    place = match(PROBLEM.probabilities, torch.from_numpy(stream.probabilities_))
+    error = np.abs(stream.probabilities_[place.numpy()] - PROBLEM.probabilities.numpy()).sum(1).max()
+    assert error < 0.15
+    assert stream.n_samples_seen_ == 6000

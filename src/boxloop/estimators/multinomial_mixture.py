@@ -82,12 +82,12 @@ class MultinomialMixture(CountMixture):
         return Multinomial(level, self.total)
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
-        stream = generator(self.random_state)
-        moments = "spectral" in (self.method, self.init_params) and start is None and plan.resume is None
-        if not moments:
+        fresh = start is None and plan.resume is None
+        if self.method != "spectral" and not (self.init_params == "spectral" and fresh):
             return super()._fit(source, plan, start)
+        stream = generator(self.random_state)
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
-        if self.method == "spectral":
+        if self.method == "spectral":  # needs no start, not even a warm one
             return fit_spectral(source, template, stream)
         first, notes = spectral_start(source, template, stream)
         fit = super()._fit(source, plan, first)
