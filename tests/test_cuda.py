@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 import boxloop
 from boxloop.criticise.fused import fused_gap
+from boxloop.data.synthetic import documents
 from boxloop.numeric import generator, normal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -89,3 +91,29 @@ def test_the_penalty_can_be_captured_in_a_graph():
         M.mul_(2.0)
     graph.replay()
     torch.testing.assert_close(made, step())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("options", [{"method": "spectral"}, {"init_params": "spectral"}, {}])
+def test_topics_are_those_of_the_cpu(options, sparse):
+    X = documents(3, 20, generator(0)).source(3000, 8, generator(1)).rows.to_dense().numpy()
+    X = csr_array(X) if sparse else X
+    cpu, gpu = (
+        boxloop.MultinomialMixture(3, random_state=0, device=device, **options).fit(X)
+        for device in ("cpu", "cuda")
+    )
+    np.testing.assert_allclose(gpu.probabilities_, cpu.probabilities_, atol=1e-6)
+    for name, error in cpu.standard_errors(X).items():
+        np.testing.assert_allclose(gpu.standard_errors(X)[name], error, rtol=1e-4, atol=1e-6)
+
+
+def test_equations_are_those_of_the_cpu():
+    X = torch.randn(500, 2, generator=generator(0), dtype=torch.float64)
+
+    def line(theta, rows):
+        x, y = rows[:, 0], rows[:, 1]
+        return torch.stack([torch.ones_like(x), x], 1) * (y - theta[0] - theta[1] * x)[:, None]
+
+    cpu, gpu = (boxloop.z_estimate(line, X.to(device), [0.0, 0.0]) for device in ("cpu", "cuda"))
+    torch.testing.assert_close(gpu.theta.cpu(), cpu.theta)
+    torch.testing.assert_close(gpu.covariance.cpu(), cpu.covariance)

@@ -132,4 +132,5 @@ def csr_tensor(ends: Tensor, column: Tensor, value: Tensor, shape: tuple[int, in
     """A sparse CSR tensor from its three parts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         return torch.sparse_csr_tensor(ends, column, value, size=shape, check_invariants=False)
