@@ -209,3 +209,8 @@ def test_a_minimum_is_no_maximum() -> None:
 def test_a_flat_direction_of_an_objective_is_named() -> None:
     with pytest.raises(NotIdentifiedError, match=r"\+1 theta\[0\], -1 theta\[1\]"):
         m_estimate(lambda t, x: -(x[:, 0] - t[0] - t[1]).square(), ROWS, [1.0, 0.0])
+
+
+def test_an_objective_without_a_maximum() -> None:
+    with pytest.raises(NoRootError, match="rises without end"):
+        m_estimate(lambda theta, rows: theta[0] * rows[:, 0].square(), regression_rows(), [0.5])

@@ -31,6 +31,9 @@ from boxloop.estimate.equations.sums import RowFunction, first_bad_row
 from boxloop.run import run
 from boxloop.types import Source
 
+BEYOND = 1e50
+"""Parameters that large are on their way to infinity."""
+
 
 def m_estimate(
     objective: Callable[[Any, Tensor], Tensor],
@@ -170,6 +173,10 @@ def _worry(top: AscentPoint, one: Parameters, rounds: int) -> None:
     worst = float(top.here.z.abs().max())
     if worst <= NEARLY:
         return
+    if float(top.point.abs().max()) > BEYOND:
+        raise NoRootError(
+            "the objective rises without end: it has no maximum (minimise=True for one that falls)"
+        )
     if top.stuck:
         place = ", ".join(f"{name} = {float(value):.6g}" for name, value in zip(one.names[:6], top.point))
         raise NoRootError(
