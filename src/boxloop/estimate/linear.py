@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Standardised, shuffled, summarise_moments
-from boxloop.estimate.em import EMState, em
+from boxloop.estimate.em import EMState, Step, em
 from boxloop.estimate.fit import (
     Coordinates,
     Fit,
@@ -22,6 +22,7 @@ from boxloop.estimate.fit import (
 )
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.profile import profiled
+from boxloop.estimate.restarts import race
 from boxloop.models import FactorModel, PrincipalModel
 from boxloop.models.linear import LinearGaussian
 from boxloop.numeric import gram
@@ -35,6 +36,9 @@ SAMPLE_ROWS = 4096
 
 EXPLAINED = 1e-6
 """Less than this part of a column's variance left by the others is rounding."""
+
+RACED_COLUMNS, RACED_ROUNDS = 40, 15
+"""Widest table on which two starts race, and for how many rounds: there a round takes less than a millisecond."""
 
 PROFILE_COLUMNS = 512
 """Widest table for which eigenvalues in every step are cheap beside hundreds of EM rounds."""
@@ -83,12 +87,21 @@ def fit_linear(
         first = to_standard(start, frame, kind)
     else:
         first = _linear_start(model, mean, spread, k, floor)
+    alone = plan.resume is not None or start is not None
     if issubclass(model, PrincipalModel) and exact and summary is not None and start is None:
         outcome = run(em(standard), EMState(first), max_rounds=1)
         outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
         profile = issubclass(model, FactorModel) and summary is not None and len(mean) <= PROFILE_COLUMNS
         helped = partial(profiled, mean=mean, covariance=gram(spread)) if profile else None
+        if (
+            profile
+            and not alone
+            and plan.accelerate
+            and plan.finish
+            and len(mean) <= RACED_COLUMNS < plan.max_rounds
+        ):
+            first = _raced(profiled(em(standard), mean, gram(spread)), first, spread)
         outcome = plan.run(standard, first, generator, helped)
     fit = finished(outcome, source, standard, frame, kind)
     return replace(fit, model=fit.model.canonical())
@@ -120,6 +133,16 @@ def _linear_start(model: type[L], mean: Tensor, spread: Tensor, k: int, floor: f
     if own is None:
         own = (variance - loadings.square().sum(1)).maximum(0.05 * variance)
     return model(mean, loadings, own.clamp(min=floor), floor)
+
+
+def _raced(step: Step[FactorModel], first: FactorModel, spread: Tensor) -> FactorModel:
+    """The better of two starts after some rounds: what columns share, and what principal directions leave."""
+    variance, k = spread.square().sum(0), first.loadings.shape[1]
+    values, axes = _principal(spread, k)
+    left = (variance - (axes.square() * values).sum(1)).maximum(0.05 * variance)
+    other = replace(first, noise=left.clamp(min=first.floor))
+    heat = race(step, [EMState(first), EMState(other)], rounds=RACED_ROUNDS, tol=1e-9)
+    return first if any(outcome.interrupted for outcome in heat) else heat[0].state.best
 
 
 def _unshared(spread: Tensor, k: int) -> Tensor | None:
