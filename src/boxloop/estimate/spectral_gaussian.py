@@ -22,6 +22,9 @@ from boxloop.numeric.diagonal import joint
 
 Array = NDArray[np.float64]
 
+TILE_VALUES = 1 << 18
+"""Products of pairs of columns that are held at once."""
+
 
 def round_clusters(rows: Array, weight: Array, k: int, generator: Generator) -> tuple[Array, Array, float]:
     """Weights (k,), means (k, d) and variance of round clusters.
@@ -53,7 +56,7 @@ def round_clusters(rows: Array, weight: Array, k: int, generator: Generator) -> 
         raise SpectralError(f"second moments show fewer than {k} clusters")
     whiten = axes / np.sqrt(values)
     y = x @ whiten
-    third = np.einsum("n,na,nb,nc->abc", weight, y, y, y, optimize=True)
+    third = _third(y, weight)
     plane, centre = whiten.T @ (unit[:, None] * whiten), weight @ y
     third -= noise * sum(np.einsum(f"a,bc->{order}", centre, plane) for order in ("abc", "bac", "bca"))
     turn = joint(third, generator)
@@ -62,6 +65,17 @@ def round_clusters(rows: Array, weight: Array, k: int, generator: Generator) -> 
         raise SpectralError(f"third moments show fewer than {k} clusters")
     share = (found[-1] / size) ** 2  # a column is sqrt(pi) (mu, c)
     return share / share.sum(), (found[:-1] / found[-1] * size).T + mean, max(noise, 0.0)
+
+
+def _third(y: Array, weight: Array) -> Array:
+    """Third moment of rows (n, k), (k, k, k), as a matrix product on tiles."""
+    n, k = y.shape
+    found, step = np.zeros((k, k * k)), max(1, TILE_VALUES // (k * k))
+    for start in range(0, n, step):
+        some = y[start : start + step]
+        pairs = (some[:, :, None] * some[:, None, :]).reshape(len(some), -1)
+        found += (some * weight[start : start + step, None]).T @ pairs
+    return found.reshape(k, k, k)
 
 
 def round_shares(rows: Array, weight: Array, k: int, generator: Generator) -> Array:
