@@ -9,7 +9,7 @@ import pytest
 SMALL = {"candidates.SIZES": (1, 2), "candidates.RANKS": (1,), "examine.DRAWS": 99, "examine.FEW_DRAWS": 49}
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # a wider one would outlast these tests
 def few_candidates():
     """Two sizes of each family, and few draws."""
     patches = [patch(f"boxloop.report.{name}", value) for name, value in SMALL.items()]
