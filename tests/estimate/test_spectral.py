@@ -14,8 +14,8 @@ from boxloop import MultinomialMixture
 from boxloop.data import ArraySource, SparseSource
 from boxloop.data.sparse import sparse_source
 from boxloop.data.synthetic import Topics, documents
-from boxloop.estimate.documents import Documents
-from boxloop.estimate.spectral import DIAGONALISERS, Spectral, SpectralError, match, spectral, to_simplex
+from boxloop.estimate.documents import Documents, SpectralError
+from boxloop.estimate.spectral import DIAGONALISERS, Spectral, match, spectral, to_simplex
 from boxloop.estimate.spectral_errors import bootstrap, spectral_covariance, spectral_errors
 from boxloop.numeric import generator
 

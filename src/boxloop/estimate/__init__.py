@@ -1,5 +1,6 @@
 """Engines that fit any model of the contract."""
 
+from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.em import EMState, accelerated_em, em
 from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
 from boxloop.estimate.equations.functions import (
@@ -18,7 +19,7 @@ from boxloop.estimate.errors import ParameterErrors, standard_errors
 from boxloop.estimate.gradient import AscentState, generalised_em, gradient_ascent
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.estimate.restarts import race
-from boxloop.estimate.spectral import Spectral, SpectralError, match, spectral
+from boxloop.estimate.spectral import Spectral, match, spectral
 from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_covariance, spectral_errors
 from boxloop.estimate.start import PARTITIONS, Sample, start_mixture
 

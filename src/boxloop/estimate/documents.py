@@ -33,6 +33,10 @@ FEWEST = 3
 """Words of a document that has a triple of them."""
 
 
+class SpectralError(ValueError):
+    """The moments do not tell so many topics apart, or there are none to be had."""
+
+
 @dataclass(frozen=True)
 class _Sums(Tree):
     weight: Tensor
@@ -85,7 +89,7 @@ class Documents:
         total = float(found.weight)
         skipped = int(found.parts[-1])
         if total <= 0.0:
-            raise ValueError(
+            raise SpectralError(
                 f"every document has fewer than {FEWEST} words: pairs and triples of words are needed"
             )
         mean, alike, words = found.parts[:-3] / total, float(found.parts[-3]) / total, float(found.parts[-2])
@@ -167,7 +171,7 @@ def _survey(rows: Tensor, weight: Tensor) -> _Sums:
     """Weight of the documents; sums of frequencies, chances that two words agree, lengths, and short documents."""
     values = rows.values() if rows.layout != torch.strided else rows
     if not bool((values == values.round()).all()):  # NaN is not equal to itself
-        raise ValueError("spectral estimation needs whole word counts, none missing")
+        raise SpectralError("spectral estimation needs whole word counts, none missing")
     length = _lengths(rows)
     share = weight * (length >= FEWEST)
     length = length.clamp(min=FEWEST)

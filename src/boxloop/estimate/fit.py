@@ -22,10 +22,10 @@ from boxloop.data import (
     shuffled,
     survey,
 )
+from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
-from boxloop.estimate.spectral import SpectralError
 from boxloop.estimate.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.estimate.worries import worries
 from boxloop.laws.family import Family

@@ -26,7 +26,7 @@ from boxloop.estimate.restarts import race
 from boxloop.models import FactorModel, PrincipalModel
 from boxloop.models.linear import LinearGaussian
 from boxloop.numeric import gram
-from boxloop.run import run
+from boxloop.run import Outcome, run
 from boxloop.types import Source
 
 L = TypeVar("L", bound=LinearGaussian)
@@ -88,21 +88,19 @@ def fit_linear(
     else:
         first = _linear_start(model, mean, spread, k, floor)
     alone = plan.resume is not None or start is not None
+    outcome: Outcome[Any] = Outcome(EMState(first))
     if issubclass(model, PrincipalModel) and exact and summary is not None and start is None:
         outcome = run(em(standard), EMState(first), max_rounds=1)
         outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
         profile = issubclass(model, FactorModel) and summary is not None and len(mean) <= PROFILE_COLUMNS
         helped = partial(profiled, mean=mean, covariance=gram(spread)) if profile else None
-        if (
-            profile
-            and not alone
-            and plan.accelerate
-            and plan.finish
-            and len(mean) <= RACED_COLUMNS < plan.max_rounds
-        ):
-            first = _raced(profiled(em(standard), mean, gram(spread)), first, spread)
-        outcome = plan.run(standard, first, generator, helped)
+        narrow = len(mean) <= RACED_COLUMNS and plan.max_rounds > RACED_ROUNDS
+        if profile and narrow and not alone and plan.accelerate and plan.finish:
+            outcome = _raced(profiled(em(standard), mean, gram(spread)), first, spread)
+            first = outcome.state.best
+        if not outcome.interrupted:
+            outcome = plan.run(standard, first, generator, helped)
     fit = finished(outcome, source, standard, frame, kind)
     return replace(fit, model=fit.model.canonical())
 
@@ -135,14 +133,14 @@ def _linear_start(model: type[L], mean: Tensor, spread: Tensor, k: int, floor: f
     return model(mean, loadings, own.clamp(min=floor), floor)
 
 
-def _raced(step: Step[FactorModel], first: FactorModel, spread: Tensor) -> FactorModel:
+def _raced(step: Step[FactorModel], first: FactorModel, spread: Tensor) -> Outcome[EMState[FactorModel]]:
     """The better of two starts after some rounds: what columns share, and what principal directions leave."""
     variance, k = spread.square().sum(0), first.loadings.shape[1]
     values, axes = _principal(spread, k)
     left = (variance - (axes.square() * values).sum(1)).maximum(0.05 * variance)
     other = replace(first, noise=left.clamp(min=first.floor))
     heat = race(step, [EMState(first), EMState(other)], rounds=RACED_ROUNDS, tol=1e-9)
-    return first if any(outcome.interrupted for outcome in heat) else heat[0].state.best
+    return next((outcome for outcome in heat if outcome.interrupted), heat[0])
 
 
 def _unshared(spread: Tensor, k: int) -> Tensor | None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, nnls
 from torch import Generator, Tensor
 
-from boxloop.estimate.documents import Documents, Weighting
+from boxloop.estimate.documents import Documents, SpectralError, Weighting
 from boxloop.numeric import diagonal, normal
 from boxloop.numeric.diagonal import Diagonaliser
 from boxloop.types import Source
@@ -40,10 +40,6 @@ EXTRA, POWER_STEPS = 10, 2
 
 NOISY = 0.03
 """Share of the third moment off its diagonal from which some topics are likely noise."""
-
-
-class SpectralError(ValueError):
-    """The moments do not tell so many topics apart."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import Generator
 
-from boxloop.estimate.spectral import SpectralError
+from boxloop.estimate.documents import SpectralError
 from boxloop.numeric.diagonal import joint
 
 Array = NDArray[np.float64]

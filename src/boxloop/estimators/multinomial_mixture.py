@@ -10,10 +10,10 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.fit import Fit
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.spectral_fit import fit_spectral, spectral_start, topic_errors
-from boxloop.estimate.start import PARTITIONS
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
@@ -71,7 +71,6 @@ class MultinomialMixture(CountMixture):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],
-        "init_params": [StrOptions({"auto", "spectral", *PARTITIONS})],
         "method": [StrOptions({"em", "online", "gradient", "spectral"})],
     }
 
@@ -94,16 +93,16 @@ class MultinomialMixture(CountMixture):
         return replace(fit, worries=(*notes, *fit.worries))
 
     def _lineup(self, source: Source) -> tuple[str, ...]:
-        return (
-            "kmeans",
-            *("random_from_data",) * 3,
-        )  # directions of least Gaussian shape say nothing of counts
+        # Directions of least Gaussian shape say nothing of counts.
+        return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
 
     def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         try:
             return (spectral_start(source, template, generator(self.random_state))[0],)
-        except ValueError:  # short documents, fractions, holes, or fewer topics: the other starts do without
+        except (
+            SpectralError
+        ):  # short documents, fractions, holes, or fewer topics: the other starts do without
             return ()
 
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
