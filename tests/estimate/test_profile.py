@@ -14,6 +14,7 @@ from sklearn.decomposition import FactorAnalysis as Peer
 from boxloop import FactorAnalysis
 from boxloop.data import ArraySource
 from boxloop.estimate.em import EMState, em
+from boxloop.estimate.linear import RACED_ROUNDS
 from boxloop.estimate.profile import Profile, profiled
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
@@ -162,3 +163,20 @@ def test_a_fit_does_not_creep():
     with pytest.warns(UserWarning, match="noise"):
         again = FactorAnalysis(2, tol=1e-10).fit(rows[order])
     np.testing.assert_allclose(again.transform(rows), fit.transform(rows), rtol=1e-6, atol=1e-7)
+
+
+def test_ctrl_c_in_the_race_of_starts_ends_the_fit(monkeypatch):
+    climbed, calls = Profile.climbed, []
+
+    def interrupted(self, floor):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return climbed(self, floor)
+
+    monkeypatch.setattr(Profile, "climbed", interrupted)
+    with pytest.warns(UserWarning, match="interrupted"):
+        fit = FactorAnalysis(2).fit(heywood().numpy())
+    assert fit.interrupted_
+    assert len(calls) <= 3 + RACED_ROUNDS  # the other start runs its heat; the fit itself does not begin
+    assert np.isfinite(fit.score(heywood().numpy()))
