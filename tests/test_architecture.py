@@ -20,6 +20,7 @@ RANK = {
     "types": 0,
     "tree": 0,
     "average": 1,
+    "chain": 1,
     "figures": 1,
     "numeric": 1,
     "data": 1,

@@ -1,0 +1,1 @@
+"""Markov chain Monte Carlo: kernels, adaptation, diagnostics, checks."""
