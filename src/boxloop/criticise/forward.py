@@ -4,7 +4,8 @@ r"""Forward moments: the expectation of test functions under a model.
 
 Exact where z is finite or the model is linear-Gaussian; else by scrambled Sobol nodes, or plain Monte Carlo. Nothing
 is drawn from p(x|z) where the inner expectation has a closed form (document 000, eq. 8 and appendix). Nodes come in
-blocks, so memory does not grow with their number.
+blocks, so memory does not grow with their number. A law known by independent draws is its own nodes: each is used
+once, so that the spread between batches of them is the error of the mean over all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.quasirandom import SobolEngine
 
 from boxloop.criticise.probes import Probe
 from boxloop.laws import Categorical, DiagonalGaussian
+from boxloop.models.drawn import Drawn
 from boxloop.models.linear import LinearGaussian
 from boxloop.numeric.random import seed
 from boxloop.types import LatentModel, Law
@@ -62,7 +64,7 @@ def forward_moments(
         generator: for nodes and inner draws.
         method: ``exact``, ``sobol``, ``monte_carlo``, or ``sample`` (draws of x itself: the sample estimator of
             document 000, section 4.3); ``auto`` is the first that is possible.
-        nodes: how many latent nodes, or rows, in all.
+        nodes: how many latent nodes, or rows, in all; a prior known by its draws has as many as there are draws.
     """
     finite = marginal(model) if method in ("auto", "exact") else None
     if finite is not None:
@@ -76,8 +78,8 @@ def forward_moments(
     if nodes < REPLICATES:
         raise ValueError(f"at least {REPLICATES} nodes are needed, got {nodes}")
     chosen = "sobol" if method == "auto" else method
-    size = nodes // REPLICATES
-    batches = [_batch(model, probes, generator, chosen, size) for _ in range(REPLICATES)]
+    replicates = _replicates(model.prior(), nodes, generator, quasi=chosen == "sobol")
+    batches = [_batch(model, probes, generator, chosen, *part) for part in replicates]
     results = []
     for i in range(len(probes)):
         stack = torch.stack([batch[i] for batch in batches])
@@ -85,11 +87,30 @@ def forward_moments(
     return results
 
 
+def _replicates(
+    prior: Law, nodes: int, generator: Generator, *, quasi: bool
+) -> Iterator[tuple[Iterator[Tensor], int]]:
+    """Blocks of nodes of each replicate, and how many nodes there are in it."""
+    if isinstance(prior, Drawn):
+        if len(prior.rows) < REPLICATES:
+            raise ValueError(f"at least {REPLICATES} draws are needed, got {len(prior.rows)}")
+        for part in prior.rows.tensor_split(REPLICATES):
+            yield iter(part.split(BLOCK)), len(part)
+        return
+    for _ in range(REPLICATES):
+        yield latent_nodes(prior, nodes // REPLICATES, generator, quasi=quasi), nodes // REPLICATES
+
+
 def _batch(
-    model: LatentModel, probes: Sequence[Probe], generator: Generator, method: str, size: int
+    model: LatentModel,
+    probes: Sequence[Probe],
+    generator: Generator,
+    method: str,
+    blocks: Iterator[Tensor],
+    size: int,
 ) -> list[Tensor]:
     totals: list[Tensor] | None = None
-    for z in latent_nodes(model.prior(), size, generator, quasi=method == "sobol"):
+    for z in blocks:
         law = model.emission(z)
         weight = law.mean.new_full((len(law.mean),), 1.0 / size)
         if method == "sample":

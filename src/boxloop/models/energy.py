@@ -1,0 +1,222 @@
+r"""Energy-based models: a density up to its normalising constant.
+
+.. math:: p(x) = \frac{e^{-E(x)}}{Z}, \qquad E(x) = V_\theta(u) - \log b(u) + \sum_j \log s_j,
+          \qquad u = (x - o) / s
+
+Document 002, section 1.1. V is any network; b is a normalised base law, by default a Gaussian that the network tilts.
+
+Why a base: :math:`\int e^{-V}` is infinite for most networks, whose output grows at most linearly in some direction.
+A Gaussian base falls off as :math:`e^{-|u|^2/2}`, so that for every Lipschitz V, :math:`|V(u)| \le a + c|u|`,
+
+.. math:: Z = E_b\left[e^{-V(u)}\right] \le e^a \, E_b\left[e^{c |u|}\right] < \infty .
+
+The model starts at b itself (V = 0, Z = 1), chains can be restarted from b, and annealing begins there. Without a base
+(``base=None``) the network must confine itself, as an exponential family with a quartic term does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from boxloop.models.drawn import Drawn, Points
+from boxloop.numeric.random import normal
+from boxloop.tree import Tree
+from boxloop.types import Law
+
+
+class Network(Protocol):
+    """A function of parameters and rows; it holds neither."""
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, d) -> (n,)."""
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    r"""The network used when none is given: :math:`V(u) = w^\top h_L`, :math:`h_l = \mathrm{silu}(A_l h_{l-1} + a_l)`.
+
+    It is Lipschitz, so any Gaussian base keeps it normalisable. It has no constant: Z would absorb it.
+
+    Args:
+        columns: d.
+        hidden: width of each layer.
+
+    Example:
+        >>> import torch
+        >>> network = Perceptron(2, (8,))
+        >>> network(network.start(torch.Generator()), torch.ones(3, 2).double())
+        tensor([0., 0., 0.], dtype=torch.float64)
+    """
+
+    columns: int
+    hidden: tuple[int, ...] = (64, 64)
+
+    def __post_init__(self) -> None:
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden must name at least one positive width, got {self.hidden}")
+
+    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        """Random layers under a last one of zeros: the model is its base law."""
+        found: list[Tensor] = []
+        before = self.columns
+        for width in self.hidden:
+            found.append(normal((before, width), generator, dtype) * (2.0 / before) ** 0.5)
+            found.append(normal((width,), generator, dtype))
+            before = width
+        return (*found, torch.zeros(before, dtype=dtype, device=generator.device))
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, d) -> (n,)."""
+        *layers, last = parameters
+        for slope, shift in zip(layers[::2], layers[1::2], strict=True):
+            rows = functional.silu(torch.addmm(shift, rows, slope))
+        return rows @ last
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleNetwork:
+    """A ``torch.nn.Module`` as a function of its trainable parameters; the rest of it stays as it is.
+
+    The module is put in evaluation mode: an energy is a function of one row, so dropout and statistics of a batch have
+    no place in it.
+
+    Args:
+        module: (n, d) -> (n,).
+        names: of the parameters that are trained.
+    """
+
+    module: nn.Module
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Self, tuple[Tensor, ...]]:
+        """A copy of a module, and its trainable parameters."""
+        own = copy.deepcopy(module).to(device=device, dtype=dtype).eval()
+        free = {name: value for name, value in own.named_parameters() if value.requires_grad}
+        if not free:
+            raise ValueError(f"{type(module).__name__} has no trainable parameter: there is nothing to fit")
+        own.requires_grad_(False)
+        return cls(own, tuple(free)), tuple(value.detach().clone() for value in free.values())
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, d) -> (n,)."""
+        return functional_call(self.module, dict(zip(self.names, parameters, strict=True)), (rows,))
+
+
+@dataclass(frozen=True)
+class EnergyModel(Tree):
+    r"""A density known up to a constant, with what was found out about the constant.
+
+    Args:
+        network: V, a function of parameters and standardised rows.
+        parameters: of the network.
+        base: b, a single normalised law over standardised rows; None for :math:`b = 1`.
+        origin: o, (d,).
+        scale: s, (d,), positive.
+        log_partition: log Z, where it was estimated.
+        log_partition_error: its standard error.
+        draws: independent draws of the model (N, d), for criticism.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.laws import DiagonalGaussian
+        >>> network = Perceptron(1, (4,))
+        >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
+        >>> model = EnergyModel.start(network, network.start(torch.Generator()), base)
+        >>> model.energy(torch.zeros(1, 1).double())  # log(2 pi) / 2: it starts at its base
+        tensor([0.9189], dtype=torch.float64)
+    """
+
+    network: Any
+    parameters: tuple[Tensor, ...]
+    base: Any
+    origin: Tensor
+    scale: Tensor
+    log_partition: Tensor | None = None
+    log_partition_error: Tensor | None = None
+    draws: Tensor | None = None
+
+    @classmethod
+    def start(
+        cls,
+        network: Network,
+        parameters: tuple[Tensor, ...],
+        base: Law | None = None,
+        columns: int | None = None,
+    ) -> Self:
+        """A model of standardised rows; the number of columns is that of the base where there is one."""
+        d = columns if base is None else base.mean.shape[1]
+        if d is None:
+            raise ValueError("a model without a base must be told its number of columns")
+        zero = parameters[0].new_zeros(d)
+        return cls(network, parameters, base, zero, zero + 1.0)
+
+    def log_density(self, standard: Tensor) -> Tensor:
+        """log b(u) - V(u) of standardised rows, (n,): what chains climb, and what Z normalises."""
+        potential = self.potential(standard)
+        return -potential if self.base is None else self.base.log_prob(standard)[0] - potential
+
+    def potential(self, standard: Tensor) -> Tensor:
+        """V(u) of standardised rows, (n,): the part that depends on parameters.
+
+        Raises:
+            ValueError: the network does not give one number a row.
+        """
+        found: Tensor = self.network(self.parameters, standard)
+        if found.shape != standard.shape[:1]:
+            raise ValueError(
+                f"an energy must give one number a row: {len(standard)} rows need shape ({len(standard)},), "
+                f"got {tuple(found.shape)}"
+            )
+        return found
+
+    def standardise(self, rows: Tensor) -> Tensor:
+        """u = (x - o) / s, in the precision of the parameters."""
+        return ((rows.to(self.origin.dtype) - self.origin) / self.scale).to(self.parameters[0].dtype)
+
+    def energy(self, rows: Tensor) -> Tensor:
+        """E(x) of each row, (n,): minus the log-density, but for log Z."""
+        return self.scale.log().sum() - self.log_density(self.standardise(rows)).to(self.scale.dtype)
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of each row, (n,).
+
+        Raises:
+            ValueError: the partition function was not estimated.
+        """
+        if self.log_partition is None:
+            raise ValueError("the partition function of this model is not known: estimate it first")
+        return -self.energy(rows) - self.log_partition
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``; Z does not change, as it is that of standardised rows."""
+        return replace(
+            self,
+            origin=origin + scale * self.origin,
+            scale=scale * self.scale,
+            draws=None if self.draws is None else origin + scale * self.draws,
+        )
+
+    def prior(self) -> Drawn:
+        """The law of a row, known by draws.
+
+        Raises:
+            ValueError: the model has none.
+        """
+        if self.draws is None:
+            raise ValueError("this model has no draws to be criticised by: sample it first")
+        return Drawn(self.draws)
+
+    def emission(self, z: Tensor) -> Points:
+        """A row given itself."""
+        return Points(z)
