@@ -1,6 +1,6 @@
 """Markov kernels over many chains at once, and the one way to move them.
 
-A kernel is three pure functions. Randomness is an argument like any other: ``noise`` draws that of a whole block of
+A kernel is a few pure functions. Randomness is an argument like any other: ``noise`` draws that of a whole block of
 steps in a few calls, and ``step`` is a function of the chains and of one step's noise alone. The same step can thus
 be replayed, compiled, captured in a CUDA graph, or checked on every state of a finite space.
 
@@ -51,13 +51,14 @@ class Info(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A Markov kernel as three pure functions.
+    """A Markov kernel as pure functions.
 
     Args:
         init: positions (c, d) -> :class:`Chains`; the only place where a log-density is evaluated without a move.
         noise: (chains, n, stream) -> the randomness of n steps, one item each. A step that draws from laws of its
             own may be given the stream itself, n times.
         step: (chains, item) -> (:class:`Chains`, :class:`Info`).
+        chance: log-ratio -> chance of acceptance; None for a kernel that refuses nothing.
 
     Example:
         >>> import torch
@@ -77,6 +78,7 @@ class Kernel(NamedTuple):
     init: Callable[[Tensor], Chains]
     noise: Callable[[Chains, int, Generator], Sequence[Any]]
     step: Callable[[Chains, Any], tuple[Chains, Info]]
+    chance: Callable[[Tensor], Tensor] | None = None
 
 
 class Path(NamedTuple):

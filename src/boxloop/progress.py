@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,15 +37,25 @@ class ProgressBar:
         self.console = console
         self._bar: Bar | None = None
 
-    def stage(self, name: str, keep: bool = True) -> Observer[Any]:
-        """The observer of one named stage; ``keep=False`` erases its line when the stage ends."""
-        return partial(self._observe, name, keep)
+    def stage(
+        self, name: str, keep: bool = True, told: Callable[[Progress[Any]], str] | None = None
+    ) -> Observer[Any]:
+        """The observer of one named stage.
+
+        Args:
+            name: of the stage.
+            keep: false erases its line when the stage ends.
+            told: what to say after a round, instead of how the objective changed.
+        """
+        return partial(self._observe, name, keep, told or _change)
 
     def __call__(self, progress: Progress[Any]) -> None:
         """Observe a stage without a name."""
-        self._observe("fit", True, progress)
+        self._observe("fit", True, _change, progress)
 
-    def _observe(self, name: str, keep: bool, progress: Progress[Any]) -> None:
+    def _observe(
+        self, name: str, keep: bool, told: Callable[[Progress[Any]], str], progress: Progress[Any]
+    ) -> None:
         if self._bar is None and not progress.stopped:
             self._bar = self._start(name, keep, progress.max_rounds)
         if self._bar is None:
@@ -55,7 +66,7 @@ class ProgressBar:
             completed=progress.round,
             total=progress.round if progress.converged else progress.max_rounds,
             objective=f"{trace[-1]:.8g}" if trace else "-",
-            change=f"{trace[-1] - trace[-2]:+.2e}" if len(trace) > 1 else "-",
+            said=told(progress),
         )
         if progress.stopped:
             self._bar.stop()
@@ -72,12 +83,17 @@ class ProgressBar:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("objective {task.fields[objective]}", markup=False),
-            TextColumn("change {task.fields[change]}", markup=False),
+            TextColumn("{task.fields[said]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=not keep,
             disable=not (console.is_terminal if self.show is None else self.show),
         )
-        bar.add_task(name, total=max_rounds, objective="-", change="-")
+        bar.add_task(name, total=max_rounds, objective="-", said="")
         bar.start()
         return bar
+
+
+def _change(progress: Progress[Any]) -> str:
+    trace = progress.trace
+    return f"change {trace[-1] - trace[-2]:+.2e}" if len(trace) > 1 else "change -"

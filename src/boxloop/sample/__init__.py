@@ -1,1 +1,25 @@
 """Markov chain Monte Carlo: kernels, adaptation, diagnostics, checks."""
+
+from boxloop.sample.draws import Draws, SampleWarning
+from boxloop.sample.gibbs import Gibbs
+from boxloop.sample.hmc import HMC
+from boxloop.sample.independent import Generalised, Independent
+from boxloop.sample.mala import MALA
+from boxloop.sample.pseudo_marginal import PseudoMarginal
+from boxloop.sample.random_walk import RandomWalk
+from boxloop.sample.sampling import sample
+from boxloop.sample.target import Target
+
+__all__ = [
+    "HMC",
+    "MALA",
+    "Draws",
+    "Generalised",
+    "Gibbs",
+    "Independent",
+    "PseudoMarginal",
+    "RandomWalk",
+    "SampleWarning",
+    "Target",
+    "sample",
+]

@@ -1,0 +1,208 @@
+r"""Tuning in warm-up: the scale to the best acceptance, the metric to the covariance of the chains.
+
+.. math:: \log h_{t+1} = \log h_t + \gamma_t (\bar\alpha_t - \alpha^*), \qquad \gamma_t = 2 t^{-1/2}
+
+The covariance is a running average over the chains and over a window of the warm-up. Windows grow, and each starts afresh:
+where chains were before they found the target is forgotten. The metric is that of the last window; in the rest of the
+warm-up only the scale moves, and its average is kept. After warm-up nothing moves, so that draws are exact.
+
+References: Robbins and Monro (1951); Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from boxloop.average import Power, Running
+from boxloop.chain import Kernel, Path
+from boxloop.sample.chees import Reach, reached
+from boxloop.sample.hmc import HMC
+from boxloop.sample.metric import Metric
+from boxloop.sample.target import Target
+from boxloop.tree import Tree
+
+WINDOWS = (0.05, 0.15, 0.35, 0.75)
+"""Shares of the warm-up between which covariances are averaged."""
+
+SETTLED = 0.85
+"""Share of the warm-up after which scales are averaged."""
+
+ENOUGH = 64
+"""Proposals that one update of the scale looks at."""
+
+WIDE = 64
+"""Columns up to which the metric is a full matrix, unless one asks otherwise."""
+
+LEAST = 1e-12
+
+EVEN = Power(1.0)
+"""Steps of 1/t: a plain average."""
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """An algorithm whose steps warm-up can tune: those with a ``scale`` of None."""
+
+    scale: Any
+    metric: Any
+    dense: bool | None
+    keeps_slopes: ClassVar[bool]
+
+    def kernel(self, target: Target) -> Kernel:
+        """The kernel that leaves the target's law as it is."""
+
+    def first_scale(self, columns: int) -> float:
+        """Where tuning starts."""
+
+    def goal(self, columns: int) -> float:
+        """The share of moves that is best accepted."""
+
+    def tuned(self, scale: float, metric: Metric) -> Self:
+        """The same algorithm with other steps."""
+
+
+@dataclass(frozen=True)
+class Spread(Tree):
+    """Mean (d,) and covariance (d,) or (d, d) of positions."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, dense: bool) -> Self:
+        """Those of rows (n, d)."""
+        mean = rows.mean(0)
+        apart = rows - mean
+        return cls(mean, apart.mT @ apart / len(rows) if dense else apart.square().mean(0))
+
+    def beside(self, other: Spread, share: float) -> Self:
+        """What, averaged into ``other`` with this share, gives the covariance of both taken together."""
+        apart = self.mean - other.mean
+        between = torch.outer(apart, apart) if self.covariance.dim() == 2 else apart.square()
+        return replace(self, covariance=self.covariance + (1.0 - share) * between)
+
+
+@dataclass(frozen=True)
+class Tuning(Tree):
+    """How far warm-up has come.
+
+    Args:
+        log_scale: of the next steps.
+        metric: of the next steps; None before the first window has closed.
+        centre: mean of the positions behind the metric.
+        steady: average of the last log-scales.
+        steadied: how many these are.
+        spread: running average over the open window.
+        seen: positions in it.
+        updates: of the scale, since the metric last changed.
+        reach: of trajectories, for algorithms that have them.
+    """
+
+    log_scale: float
+    metric: Tensor | None = None
+    centre: Tensor | None = None
+    steady: float = 0.0
+    steadied: int = 0
+    spread: Running[Spread] = field(default_factory=Running)
+    seen: int = 0
+    updates: int = 0
+    reach: Reach | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Tuner:
+    """The plan of a warm-up.
+
+    Args:
+        algorithm: what is tuned.
+        columns: d.
+        steps: of the whole warm-up.
+        chains: c.
+    """
+
+    algorithm: Any
+    columns: int
+    steps: int
+    chains: int
+
+    def begin(self) -> Tuning:
+        """Before the first step."""
+        first = math.log(self.algorithm.first_scale(self.columns))
+        return Tuning(first, self.algorithm.metric, reach=Reach() if self._reaches else None)
+
+    def tuned(self, tuning: Tuning, final: bool = False) -> Any:
+        """The algorithm as it is tuned so far; for good when ``final``."""
+        log_scale = tuning.steady if final and tuning.steadied else tuning.log_scale
+        found = self.algorithm.tuned(math.exp(log_scale), tuning.metric)
+        if tuning.reach is None or tuning.metric is None:
+            return found
+        return replace(found, trajectory=math.exp(tuning.reach.steady if final else tuning.reach.log_length))
+
+    @property
+    def block(self) -> int:
+        """Steps between two updates."""
+        return max(1, ENOUGH // self.chains)
+
+    def update(self, tuning: Tuning, path: Path, before: int, accepted: float) -> Tuning:
+        """After a path that began ``before`` steps into the warm-up, with this share of its proposals accepted."""
+        after = before + len(path.position)
+        if self.algorithm.metric is None:
+            if any(self._passes(before, after, mark) for mark in WINDOWS):
+                tuning = self._closed(tuning)
+            if WINDOWS[0] * self.steps <= after <= WINDOWS[-1] * self.steps:
+                tuning = self._averaged(tuning, path)
+        if tuning.reach is not None and tuning.metric is not None:
+            scale = math.exp(tuning.log_scale)
+            tuning = replace(tuning, reach=reached(tuning.reach, path, tuning.metric, tuning.centre, scale))
+        return self._moved(tuning, accepted, settled=after > SETTLED * self.steps)
+
+    @property
+    def _reaches(self) -> bool:
+        return isinstance(self.algorithm, HMC) and self.algorithm.trajectory is None
+
+    def _passes(self, before: int, after: int, mark: float) -> bool:
+        return before < math.ceil(mark * self.steps) <= after
+
+    def _averaged(self, tuning: Tuning, path: Path) -> Tuning:
+        rows = path.position.reshape(-1, self.columns)
+        dense = self.columns <= WIDE if self.algorithm.dense is None else self.algorithm.dense
+        fresh = Spread.of(rows, dense)
+        if tuning.spread.value is not None:
+            fresh = fresh.beside(tuning.spread.value, EVEN(tuning.spread.count + 1))
+        return replace(tuning, spread=tuning.spread.update(fresh, EVEN), seen=tuning.seen + len(rows))
+
+    def _closed(self, tuning: Tuning) -> Tuning:
+        """The metric of the window that ends; scales are in other units from now on, and start over."""
+        if tuning.spread.value is None:
+            return tuning
+        metric = factor(tuning.spread.value.covariance, tuning.seen)
+        if metric is None:
+            return tuning
+        first = math.log(self.algorithm.first_scale(self.columns))
+        reach = None if tuning.reach is None else Reach()
+        return Tuning(first, metric, tuning.spread.value.mean, reach=reach)
+
+    def _moved(self, tuning: Tuning, accepted: float, settled: bool) -> Tuning:
+        updates = tuning.updates + 1
+        log_scale = tuning.log_scale + 2.0 * updates**-0.5 * (accepted - self.algorithm.goal(self.columns))
+        count = tuning.steadied + settled
+        steady = tuning.steady + (log_scale - tuning.steady) / count if count else tuning.steady
+        return replace(tuning, log_scale=log_scale, updates=updates, steady=steady, steadied=count)
+
+
+def factor(covariance: Tensor, seen: int) -> Tensor | None:
+    """A metric from a covariance; few positions draw it towards a diagonal, and none is made of constant ones."""
+    variance = covariance if covariance.dim() == 1 else covariance.diagonal()
+    if not bool(torch.isfinite(covariance).all()) or not bool((variance > 0).any()):
+        return None
+    scale = variance.clamp(min=LEAST * float(variance.max())).sqrt()
+    if covariance.dim() == 1:
+        return scale
+    shape = covariance / (scale[:, None] * scale) * (seen / (seen + 2.0 * len(scale)))
+    shape.diagonal().fill_(1.0)
+    return scale[:, None] * torch.linalg.cholesky(shape)

@@ -1,0 +1,165 @@
+"""Whether chains agree, and how much they know. R-hat and effective draws are those of arviz-stats.
+
+R-hat alone passes two things that it should not: a chain that never moves, where it divides by nothing, and a draw that is
+infinite. Both are looked for first. One chain cannot disagree with another: its R-hat is not available, which is not a pass.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[np.float64]
+
+AGREED = 1.01
+"""R-hat up to which chains agree (Vehtari et al. 2021)."""
+
+ENOUGH = 400
+"""Effective draws from which R-hat and quantiles are reliable (Vehtari et al. 2021)."""
+
+RARE, NEARLY_ALL = 0.01, 0.995
+"""Acceptance below which a chain hardly moves, and above which it hardly dares to."""
+
+FEWEST = 4
+"""Draws a chain below which nothing can be said."""
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """Of every number, (p,); NaN where it is not available.
+
+    Args:
+        r_hat: rank-normalised split R-hat, or nested R-hat where chains share starts.
+        ess_bulk: effective draws for the centre of the law.
+        ess_tail: effective draws for its 5% and 95% quantiles, the smaller.
+        mcse: Monte Carlo standard error of the mean.
+        infinite: whether a draw is not finite.
+        stuck: chains that never move in it.
+        n_chains: c.
+    """
+
+    r_hat: Array
+    ess_bulk: Array
+    ess_tail: Array
+    mcse: Array
+    infinite: NDArray[np.bool_]
+    stuck: NDArray[np.int64]
+    n_chains: int
+
+    @property
+    def worst(self) -> int:
+        """The number that mixes worst."""
+        bad = self.infinite | (self.stuck > 0)
+        if bad.any():
+            return int(np.argmax(bad))
+        known = np.where(np.isfinite(self.r_hat), self.r_hat, -np.inf)
+        return int(np.argmax(known)) if np.isfinite(known).any() else 0
+
+    def worries(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """In words."""
+        found = []
+        if self.infinite.any():
+            found.append(f"{_listed(names, self.infinite)}: not finite in every draw")
+        if (self.stuck > 0).any():
+            most = int(self.stuck.max())
+            found.append(f"{_listed(names, self.stuck > 0)}: constant in {most} of {self.n_chains} chains")
+        usable = ~self.infinite & (self.stuck == 0)
+        if self.n_chains == 1:
+            found.append("one chain: R-hat is not available, so that nothing shows whether it has found the target")
+        elif usable.any():
+            apart = usable & ~(self.r_hat <= AGREED)
+            if apart.any():
+                worst = float(np.nanmax(np.where(apart, self.r_hat, -np.inf)))
+                found.append(
+                    f"{_listed(names, apart)}: R-hat up to {worst:.3f}, above {AGREED:g}: chains disagree; draw longer"
+                )
+        few = usable & ~(np.minimum(self.ess_bulk, self.ess_tail) >= ENOUGH)
+        if few.any():
+            least = float(np.nanmin(np.where(few, np.minimum(self.ess_bulk, self.ess_tail), np.inf)))
+            found.append(f"{_listed(names, few)}: {least:.0f} effective draws, fewer than {ENOUGH}; draw longer")
+        return tuple(found)
+
+
+def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
+    """Diagnose draws (c, n, p).
+
+    Args:
+        table: one number in each of the last places.
+        superchains: number of groups of chains that began at the same point, in order.
+
+    Example:
+        >>> import numpy as np
+        >>> found = diagnose(np.random.default_rng(0).normal(size=(4, 500, 2)))
+        >>> found.worries(("a", "b"))
+        ()
+    """
+    from arviz_stats.base import array_stats
+
+    chains, draws, numbers = table.shape
+    infinite = ~np.isfinite(table).all((0, 1))
+    stuck = (np.ptp(np.where(infinite, 0.0, table), axis=1) == 0.0).sum(0) if draws else np.zeros(numbers, int)
+    stuck = np.where(infinite, 0, stuck)
+    results = {key: np.full(numbers, np.nan) for key in ("r_hat", "ess_bulk", "ess_tail", "mcse")}
+    for j in np.flatnonzero(~infinite & (stuck == 0)) if draws >= FEWEST else ():
+        column = np.ascontiguousarray(table[:, :, j])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results["ess_bulk"][j] = array_stats.ess(column, method="bulk")
+            results["ess_tail"][j] = array_stats.ess(column, method="tail", prob=(0.05, 0.95))
+            results["mcse"][j] = array_stats.mcse(column, method="mean")
+            if chains > 1:
+                results["r_hat"][j] = _r_hat(array_stats, column, superchains)
+    return Diagnosis(**results, infinite=infinite, stuck=stuck, n_chains=chains)
+
+
+def find_faults(
+    acceptance: Tensor | None, refused: Tensor, positions: Tensor, interrupted: bool
+) -> tuple[str, ...]:
+    """What an algorithm met, in words; it needs no diagnosis.
+
+    Args:
+        acceptance: mean chance of acceptance of each chain, (c,).
+        refused: proposals of each chain whose ratio was not a number, (c,).
+        positions: (n, c, d).
+        interrupted: whether Ctrl-C ended it early.
+    """
+    found = []
+    if interrupted:
+        found.append(f"interrupted after {len(positions)} draws of each chain")
+    if not bool(torch.isfinite(positions).all()):
+        found.append("a draw is not finite: the density does not fall off, or the step is too long")
+    if acceptance is not None and len(positions):
+        low, high = float(acceptance.min()), float(acceptance.max())
+        if low < RARE:
+            chain = int(acceptance.argmin())
+            found.append(
+                f"chain {chain} accepts {low:.2g} of its moves: a smaller scale, a longer warm-up or another start"
+            )
+        if high > NEARLY_ALL:
+            found.append(f"acceptance {high:.4g}: steps are too short to get anywhere; a larger scale")
+    if bool((refused > 0).any()):
+        worst = int(refused.argmax())
+        found.append(
+            f"{int(refused.sum())} moves were refused because the density or its gradient was not a number there "
+            f"(most in chain {worst}, {int(refused[worst])}): a constraint may be missing from support"
+        )
+    return tuple(found)
+
+
+def _r_hat(stats: Any, column: Array, superchains: int | None) -> float:
+    if superchains is None:
+        return float(stats.rhat(column, method="rank"))
+    groups = np.repeat(np.arange(superchains), len(column) // superchains)
+    return float(stats.rhat_nested(column, superchain_ids=groups, method="rank"))
+
+
+def _listed(names: tuple[str, ...], which: NDArray[np.bool_]) -> str:
+    chosen = [name for name, taken in zip(names, which, strict=True) if taken]
+    rest = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
+    return ", ".join(chosen[:3]) + rest

@@ -1,0 +1,225 @@
+"""Draws of chains, with what they say about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from boxloop.data.frames import make_frame
+from boxloop.sample.diagnostics import Diagnosis, diagnose, find_faults
+from boxloop.sample.space import Space
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_SHOWN = 20
+
+
+class SampleWarning(UserWarning):
+    """Something about the chains that a reader of their draws should know."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Draws:
+    """Draws of c chains, n each, after warm-up.
+
+    Args:
+        positions: unconstrained vectors, (n, c, d).
+        log_density: of them, (n, c).
+        space: how they are read as values.
+        algorithm: that made them, as tuned.
+        acceptance: mean chance of acceptance of each chain, (c,); None for one that refuses nothing.
+        refused: proposals of each chain whose ratio was not a number, (c,).
+        warmup: steps before the first draw.
+        thin: steps from one draw to the next.
+        superchains: number of distinct starts, where chains share them.
+        events: what happened on the way.
+        interrupted: whether Ctrl-C ended it early.
+
+    Example:
+        >>> import torch
+        >>> from boxloop import sample
+        >>> draws = sample(lambda x: -0.5 * (x * x).sum(1), torch.zeros(2), chains=4, random_state=0)
+        >>> draws["x"].shape
+        torch.Size([4, 1000, 2])
+        >>> draws.summary().columns.tolist()
+        ['mean', 'sd', 'low', 'high', 'mcse', 'ess_bulk', 'ess_tail', 'r_hat']
+        >>> draws.converged
+        True
+    """
+
+    positions: Tensor
+    log_density: Tensor
+    space: Space
+    algorithm: Any
+    acceptance: Tensor | None
+    refused: Tensor
+    warmup: int
+    thin: int = 1
+    superchains: int | None = None
+    events: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def n_chains(self) -> int:
+        """c."""
+        return self.positions.shape[1]
+
+    @property
+    def n_draws(self) -> int:
+        """n, of each chain."""
+        return self.positions.shape[0]
+
+    @cached_property
+    def values(self) -> dict[str, Tensor]:
+        """Each named value, (c, n, ...), with its constraints."""
+        return self.space.unpack(self.positions.transpose(0, 1))[0]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One value, (c, n, ...); ``"x"`` where values have no names."""
+        return self.values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.space.parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One for each number."""
+        return self.space.names
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """Every number of the values, (c, n, numbers), in the order of ``names``."""
+        parts = [value.flatten(2) if value.dim() > 2 else value[..., None] for value in self.values.values()]
+        return torch.cat(parts, 2).double().cpu().numpy()
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """R-hat, effective draws and Monte Carlo errors of every number."""
+        return diagnose(self.table, self.superchains)
+
+    def summary(self, level: float = 0.95) -> Any:
+        """One line a number, as a frame.
+
+        Args:
+            level: of the central interval from ``low`` to ``high``.
+
+        Returns:
+            Mean, standard deviation, interval, Monte Carlo error of the mean, effective draws in the bulk and in the
+            tails, and R-hat (rank-normalised and split; nested where chains share starts). A number that is not
+            finite in every draw, or constant in a chain, has NaN for them.
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"the level must lie between 0 and 1; it is {level}")
+        if self.n_draws == 0:
+            raise ValueError("there are no draws: sampling was interrupted in warm-up")
+        table = self.table.reshape(-1, self.table.shape[2])
+        low, high = np.quantile(table, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+        found = self.diagnosis
+        columns = {
+            "mean": table.mean(0),
+            "sd": table.std(0, ddof=1),
+            "low": low,
+            "high": high,
+            "mcse": found.mcse,
+            "ess_bulk": found.ess_bulk,
+            "ess_tail": found.ess_tail,
+            "r_hat": found.r_hat,
+        }
+        return make_frame({name: values.tolist() for name, values in columns.items()}, list(self.names))
+
+    @cached_property
+    def worries(self) -> tuple[str, ...]:
+        """What speaks against these draws, worst first; none when they can be used."""
+        return (*self.faults, *(self.diagnosis.worries(self.names) if self.n_draws else ()))
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Worries that need no diagnosis: what the algorithm itself met."""
+        return find_faults(self.acceptance, self.refused, self.positions, self.interrupted)
+
+    @property
+    def converged(self) -> bool:
+        """Whether there is nothing to worry about; never for one chain."""
+        return not self.worries
+
+    def thinned(self, every: int) -> Draws:
+        """Every so many-th draw."""
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        return replace(
+            self,
+            positions=self.positions[every - 1 :: every],
+            log_density=self.log_density[every - 1 :: every],
+            thin=self.thin * every,
+        )
+
+    def to_arviz(self) -> Any:
+        """The draws as an ArviZ ``DataTree``, with a posterior and the log-density as sample statistics."""
+        try:
+            from arviz_base import from_dict
+        except ImportError as error:
+            raise ImportError("to_arviz needs arviz-base: pip install 'boxloop[arviz]'") from error
+        posterior = {name: value.cpu().numpy() for name, value in self.values.items()}
+        return from_dict({"posterior": posterior, "sample_stats": {"lp": self.log_density.T.cpu().numpy()}})
+
+    def plot(
+        self, ax: Axes | None = None, *, name: str | None = None, kind: Literal["trace", "rank"] = "trace"
+    ) -> Axes:
+        """One number in every chain; the one that mixes worst unless named.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            name: one of ``names``.
+            kind: ``trace``, the draws in order; ``rank``, how often each chain has each rank among all draws, which is
+                even when chains agree.
+        """
+        from boxloop.figures import chain_ranks, chain_traces
+
+        if self.n_draws == 0:
+            raise ValueError("there are no draws to show: sampling was interrupted in warm-up")
+        place = self.diagnosis.worst if name is None else self._place(name)
+        picture = {"trace": chain_traces, "rank": chain_ranks}
+        if kind not in picture:
+            raise ValueError(f"kind must be one of {', '.join(picture)}, got {kind!r}")
+        r_hat = float(self.diagnosis.r_hat[place])
+        title = f"{self.names[place]}, R-hat {r_hat:.3f}" if np.isfinite(r_hat) else self.names[place]
+        return picture[kind](self.table[:, :, place], ax, title=title)
+
+    def _place(self, name: str) -> int:
+        if name not in self.names:
+            raise ValueError(f"no number is called {name!r}; the first are {', '.join(self.names[:5])}")
+        return self.names.index(name)
+
+    def __repr__(self) -> str:
+        accepted = "" if self.acceptance is None else f", acceptance {float(self.acceptance.mean()):.2f}"
+        head = (
+            f"{self.n_draws} draws of {self.n_chains} chains after {self.warmup} steps of warm-up, "
+            f"{type(self.algorithm).__name__}{accepted}"
+        )
+        if self.n_draws == 0:
+            return head
+        lines = [head, *str(_shown(self)).splitlines()]
+        if len(self.names) > MOST_SHOWN:
+            lines.append(f"and {len(self.names) - MOST_SHOWN} more")
+        return "\n".join([*lines, *(f"! {worry}" for worry in self.worries)])
+
+
+def _shown(draws: Draws) -> str:
+    found, table = draws.diagnosis, draws.table
+    width = max(len(name) for name in draws.names[:MOST_SHOWN])
+    lines = [f"{'':<{width}} {'mean':>10} {'sd':>9} {'mcse':>8} {'ess':>7} {'R-hat':>6}"]
+    for j, name in enumerate(draws.names[:MOST_SHOWN]):
+        column = table[:, :, j]
+        lines.append(
+            f"{name:<{width}} {column.mean():>10.4g} {column.std(ddof=1):>9.3g} {found.mcse[j]:>8.2g} "
+            f"{found.ess_bulk[j]:>7.0f} {found.r_hat[j]:>6.3f}"
+        )
+    return "\n".join(lines)

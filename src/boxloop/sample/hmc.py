@@ -1,0 +1,149 @@
+r"""Hamiltonian Monte Carlo with trajectories of random length, the same for all chains.
+
+.. math:: p \leftarrow p + \tfrac{h}{2} F^\top \nabla \log \pi(x), \quad x \leftarrow x + h F p, \quad
+          p \leftarrow p + \tfrac{h}{2} F^\top \nabla \log \pi(x)
+
+repeated :math:`\lceil u T / h \rceil` times with u uniform on (0, 1), from :math:`p \sim N(0, I)`; the ratio is
+:math:`\log r = \log \pi(x') - \log \pi(x) + \tfrac12 (|p|^2 - |p'|^2)`. Random lengths keep trajectories from closing on
+themselves; a length that all chains share keeps every one of them busy. How T is tuned is in :mod:`boxloop.sample.chees`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.chain import Chains, Info, Kernel
+from boxloop.sample.metric import Metric, check_metric, pull, stretch
+from boxloop.sample.metropolis import RuleName, metropolis, normals
+from boxloop.sample.target import Target
+
+MOST_STEPS = 1000
+"""Most leapfrog steps of one trajectory."""
+
+
+class Launch(NamedTuple):
+    """The randomness of one trajectory.
+
+    Args:
+        momentum: (c, d).
+        energy: half its squared length, (c,).
+        share: u, of the length T.
+        steps: how many.
+    """
+
+    momentum: Tensor
+    energy: Tensor
+    share: float
+    steps: int
+
+
+class Landing(NamedTuple):
+    """What tuning the length of trajectories needs to know of one: where it went, and how fast it was there.
+
+    Args:
+        start: positions (c, d).
+        end: proposed positions, (c, d).
+        momentum: there, (c, d).
+        share: u.
+        steps: how many were made.
+    """
+
+    start: Tensor
+    end: Tensor
+    momentum: Tensor
+    share: float
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class HMC:
+    r"""Hamiltonian trajectories.
+
+    Args:
+        scale: h, of one leapfrog step. Tuned in warm-up when omitted.
+        trajectory: T, the longest path in units of the metric; a step goes a uniform share of it. Where omitted it is
+            tuned with the scale, and five steps long beside a scale that is given.
+        metric: F; scales (d,), or a Cholesky factor (d, d). Where omitted it is tuned with the scale, and the identity
+            beside a scale that is given.
+        dense: whether warm-up tunes a full metric, or scales of columns; full up to 64 columns when omitted.
+        jitter: false goes the whole length T each time.
+        rule: of acceptance, ``metropolis`` or ``barker``.
+
+    Reference:
+        Duane et al. (1987); Neal (2011); acceptance 0.651 (Beskos et al. 2013).
+
+    Example:
+        >>> import torch
+        >>> from boxloop.chain import advance
+        >>> from boxloop.numeric import generator
+        >>> kernel = HMC(scale=0.5, trajectory=3.0).kernel(Target(lambda x: -0.5 * (x * x).sum(1)))
+        >>> path = advance(kernel, kernel.init(torch.zeros(500, 2)), 20, generator(0))
+        >>> path.position.shape
+        torch.Size([20, 500, 2])
+    """
+
+    scale: float | None = None
+    trajectory: float | None = None
+    metric: Metric = None
+    dense: bool | None = None
+    jitter: bool = True
+    rule: RuleName = "metropolis"
+
+    keeps_slopes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+
+    def kernel(self, target: Target) -> Kernel:
+        """The kernel that leaves the target's law as it is; chains keep the gradient F' grad log pi."""
+        metric, rise = self.metric, target.value_and_gradient
+
+        def init(position: Tensor) -> Chains:
+            value, slope = rise(position)
+            return Chains(position, value, (pull(metric, slope),))
+
+        def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
+            h, length = self.lengths(chains.position.shape[1])
+            momenta = normals(chains, n, stream)
+            energy = momenta.square().sum(2).mul_(0.5)
+            shares = torch.rand(n, generator=stream, device=stream.device).tolist() if self.jitter else [1.0] * n
+            steps = [max(1, min(MOST_STEPS, round(share * length / h + 0.5))) for share in shares]
+            return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), shares, steps)]
+
+        def propose(chains: Chains, launch: Launch) -> tuple[Chains, Info]:
+            h, _ = self.lengths(chains.position.shape[1])
+            position, (slope,) = chains.position, chains.kept
+            momentum = torch.add(launch.momentum, slope, alpha=0.5 * h)
+            for left in range(launch.steps, 0, -1):
+                position = torch.add(position, stretch(metric, momentum), alpha=h)
+                value, raw = rise(position)
+                slope = pull(metric, raw)
+                momentum = torch.add(momentum, slope, alpha=h if left > 1 else 0.5 * h)
+            log_ratio = (value - chains.log_density).add_(launch.energy)
+            log_ratio.sub_((momentum * momentum).sum(1), alpha=0.5)
+            landing = Landing(chains.position, position, momentum, launch.share, launch.steps)
+            return Chains(position, value, (slope,)), Info(log_ratio, landing)
+
+        return metropolis(init, noise, propose, self.rule)
+
+    def lengths(self, columns: int) -> tuple[float, float]:
+        """h and T, or where tuning them starts."""
+        h = self.first_scale(columns) if self.scale is None else self.scale
+        return h, self.trajectory if self.trajectory is not None else 5.0 * h
+
+    def first_scale(self, columns: int) -> float:
+        """Where tuning starts."""
+        return 1.0 / columns**0.25
+
+    def goal(self, columns: int) -> float:
+        """The share of trajectories that is best accepted."""
+        return 0.651 if self.rule == "metropolis" else 0.4
+
+    def tuned(self, scale: float, metric: Metric) -> Self:
+        """The same trajectories in other steps."""
+        return replace(self, scale=scale, metric=metric)

@@ -1,0 +1,164 @@
+"""One round of sampling: some steps of warm-up with their tuning, or some draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.chain import Chains, Kernel, Path, advance
+from boxloop.run import Round
+from boxloop.sample.adapt import Tuner, Tuning
+from boxloop.sample.target import Target
+from boxloop.tree import Tree
+
+BLOCK = 32
+"""Draws of each chain in a round."""
+
+Mover = Callable[[Kernel, Chains, int, Generator], Path]
+
+
+@dataclass(frozen=True)
+class Sampling(Tree):
+    """Where sampling stands after a complete round; all that is needed to go on.
+
+    Args:
+        position: of the chains, (c, d).
+        log_density: there, (c,).
+        kept: what else belongs to the positions.
+        stream: state of the random stream.
+        tuning: of warm-up; None for an algorithm that is not tuned.
+        steps: made so far, those of warm-up included.
+        draws: positions, a block a round, each (n, c, d).
+        densities: log-densities, each (n, c).
+        accepted: sum of chances of acceptance of each chain since warm-up, (c,).
+        refused: proposals of each chain since warm-up whose ratio was not a number, (c,).
+    """
+
+    position: Tensor
+    log_density: Tensor
+    kept: tuple[Tensor, ...]
+    stream: Tensor
+    tuning: Tuning | None
+    steps: int
+    draws: tuple[Tensor, ...]
+    densities: tuple[Tensor, ...]
+    accepted: Tensor
+    refused: Tensor
+
+    @property
+    def chains(self) -> Chains:
+        """As a kernel sees them."""
+        return Chains(self.position, self.log_density, self.kept)
+
+    @property
+    def drawn(self) -> int:
+        """Draws of each chain so far."""
+        return sum(len(block) for block in self.draws)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How chains are moved.
+
+    Args:
+        algorithm: that makes kernels, or a finished kernel.
+        target: of the chains.
+        tuner: of the algorithm; None where nothing is tuned.
+        warmup: steps.
+        draws: of each chain.
+        thin: steps from one draw to the next.
+        stream: one generator, set to the state's own before each round.
+        move: how a block of steps is run.
+    """
+
+    algorithm: Any
+    target: Target
+    tuner: Tuner | None
+    warmup: int
+    draws: int
+    thin: int
+    stream: Generator
+    move: Mover = advance
+
+    @property
+    def rounds(self) -> int:
+        """Of the whole, for the loop."""
+        return -(-self.warmup // self.pause) - (-self.draws // BLOCK)
+
+    @property
+    def pause(self) -> int:
+        """Steps in a round of warm-up."""
+        return BLOCK if self.tuner is None else self.tuner.block
+
+    def begin(self, position: Tensor) -> Sampling:
+        """The state before the first step."""
+        tuning = None if self.tuner is None else self.tuner.begin()
+        chains = self.kernel(tuning, final=False).init(position)
+        zeros = torch.zeros(len(position), dtype=torch.float64, device=position.device)
+        return Sampling(
+            *chains, self.stream.get_state(), tuning, 0, (), (), zeros, torch.zeros_like(zeros, dtype=torch.int64)
+        )
+
+    def settled(self, tuning: Tuning | None, final: bool) -> Any:
+        """The algorithm as tuned."""
+        return self.algorithm if self.tuner is None or tuning is None else self.tuner.tuned(tuning, final)
+
+    def kernel(self, tuning: Tuning | None, final: bool) -> Kernel:
+        """Its kernel."""
+        algorithm = self.settled(tuning, final)
+        return algorithm if isinstance(algorithm, Kernel) else algorithm.kernel(self.target)
+
+    def step(self, state: Sampling) -> Round[Sampling]:
+        """One round."""
+        self.stream.set_state(state.stream)
+        with torch.no_grad():
+            state = self._warmed(state) if state.steps < self.warmup else self._drawn(state)
+        state = replace(state, stream=self.stream.get_state())
+        return Round(state, objective=float(state.log_density.mean()))
+
+    def _warmed(self, state: Sampling) -> Sampling:
+        steps = min(self.pause, self.warmup - state.steps)
+        kernel = self.kernel(state.tuning, final=False)
+        path = self.move(kernel, state.chains, steps, self.stream)
+        tuning, chains = state.tuning, path.chains
+        if self.tuner is not None and tuning is not None:
+            chance, _ = judged(kernel, path)
+            tuning = self.tuner.update(tuning, path, state.steps, float(chance.mean()) / steps)
+            if tuning.metric is not state.tuning.metric and self.algorithm.keeps_slopes:
+                chains = self.kernel(tuning, final=False).init(chains.position)
+        return replace(moved(state, chains, steps), tuning=tuning)
+
+    def _drawn(self, state: Sampling) -> Sampling:
+        count = min(BLOCK, self.draws - state.drawn)
+        kernel = self.kernel(state.tuning, final=True)
+        path = self.move(kernel, state.chains, count * self.thin, self.stream)
+        chance, refused = judged(kernel, path)
+        return replace(
+            moved(state, path.chains, count * self.thin),
+            draws=(*state.draws, path.position[self.thin - 1 :: self.thin]),
+            densities=(*state.densities, path.log_density[self.thin - 1 :: self.thin]),
+            accepted=state.accepted + chance,
+            refused=state.refused + refused,
+        )
+
+
+def moved(state: Sampling, chains: Chains, steps: int) -> Sampling:
+    """The state with its chains elsewhere, some steps on."""
+    position, log_density, kept = chains
+    return replace(
+        state, position=position, log_density=log_density, kept=kept, steps=state.steps + steps
+    )
+
+
+def judged(kernel: Kernel, path: Path) -> tuple[Tensor, Tensor]:
+    """Sum of the chances of acceptance of each chain, (c,), and how many ratios were not a number, (c,)."""
+    log_ratio = path.log_ratio
+    if log_ratio is None or kernel.chance is None:
+        none = torch.zeros_like(path.chains.log_density, dtype=torch.float64)
+        return none, none.long()
+    lost = torch.isnan(log_ratio)
+    return kernel.chance(log_ratio).masked_fill_(lost, 0.0).double().sum(0), lost.sum(0)

@@ -1,0 +1,35 @@
+"""The shape of a proposal: which directions are long. A factor F with covariance F F' of the target."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Metric = Tensor | None
+"""None for the identity, (d,) for scales of the columns, (d, d) for a lower triangular factor."""
+
+
+def stretch(metric: Metric, rows: Tensor) -> Tensor:
+    """F times each row, (..., d)."""
+    if metric is None:
+        return rows
+    return rows * metric if metric.dim() == 1 else rows @ metric.mT
+
+
+def pull(metric: Metric, slopes: Tensor) -> Tensor:
+    """F' times each row: a gradient in stretched coordinates."""
+    if metric is None:
+        return slopes
+    return slopes * metric if metric.dim() == 1 else slopes @ metric
+
+
+def check_metric(metric: Metric) -> None:
+    """Refuse what is no factor of a covariance."""
+    if metric is None:
+        return
+    diagonal = metric if metric.dim() == 1 else metric.diagonal()
+    square = metric.dim() == 1 or (metric.dim() == 2 and metric.shape[0] == metric.shape[1])
+    if not square or not bool((diagonal > 0).all()) or not bool(torch.isfinite(metric).all()):
+        raise ValueError("a metric is a vector of positive scales or a lower triangular factor of a covariance")
+    if metric.dim() == 2 and bool(metric.triu(1).any()):
+        raise ValueError("a metric must be lower triangular: pass torch.linalg.cholesky(covariance)")

@@ -1,0 +1,113 @@
+r"""The Metropolis core: propose, compare, accept or stay. Every kernel with a ratio goes through it.
+
+.. math:: \alpha^{MH}(x, y) = \min(1, r), \qquad \alpha^{b}(x, y) = \frac{r}{1 + r},
+          \qquad r = \frac{\pi(y) \, q(y, x)}{\pi(x) \, q(x, y)}
+
+Document 002, lemmas 1.7, 1.8 and 1.10. A move is accepted when :math:`\log r` exceeds a random threshold: the logarithm
+of a uniform number gives :math:`\alpha^{MH}`, a logistic number :math:`\alpha^b`. The rule is thus the law of a threshold
+and nothing else, and costs the step nothing. A ratio that is not a number exceeds no threshold: such a move is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.chain import Chains, Info, Kernel
+
+RuleName = Literal["metropolis", "barker"]
+Propose = Callable[[Chains, Any], tuple[Chains, Info]]
+Noise = Callable[[Chains, int, Generator], Sequence[Any]]
+
+
+class Rule(NamedTuple):
+    """An acceptance rule.
+
+    Args:
+        threshold: uniform numbers in [0, 1) -> thresholds of the log-ratio; may work in place.
+        probability: log-ratio -> chance of acceptance.
+    """
+
+    threshold: Callable[[Tensor], Tensor]
+    probability: Callable[[Tensor], Tensor]
+
+
+def _logistic(uniform: Tensor) -> Tensor:
+    return torch.logit(uniform.clamp_(min=torch.finfo(uniform.dtype).eps / 4))
+
+
+RULES: dict[RuleName, Rule] = {
+    "metropolis": Rule(lambda uniform: uniform.neg_().log1p_(), lambda log_ratio: log_ratio.clamp(max=0.0).exp()),
+    "barker": Rule(_logistic, torch.sigmoid),
+}
+"""Lemma 1.8. Barker's rule accepts less often and mixes more slowly (Peskun 1973)."""
+
+
+def metropolis(
+    init: Callable[[Tensor], Chains], noise: Noise, propose: Propose, rule: RuleName = "metropolis"
+) -> Kernel:
+    """A kernel from a proposal and its ratio.
+
+    Args:
+        init: positions -> chains, with their log-density and whatever else is kept with a position.
+        noise: the randomness of n proposals, one item each.
+        propose: (chains, item) -> (proposed chains, info with the log-ratio (c,)). Chains hold the stored log-density
+            of both ends.
+        rule: how a ratio becomes a chance of acceptance.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.chain import advance
+        >>> from boxloop.numeric import generator
+        >>> def propose(chains, move):
+        ...     position = chains.position + move
+        ...     there = Chains(position, -0.5 * position[:, 0] ** 2)
+        ...     return there, Info(there.log_density - chains.log_density)
+        >>> kernel = metropolis(
+        ...     init=lambda position: Chains(position, -0.5 * position[:, 0] ** 2),
+        ...     noise=lambda chains, n, stream: torch.randn((n, *chains.position.shape), generator=stream),
+        ...     propose=propose,
+        ... )
+        >>> path = advance(kernel, kernel.init(torch.zeros(1000, 1)), 50, generator(0))
+        >>> bool((path.chains.position.var() - 1.0).abs() < 0.2)
+        True
+    """
+    threshold = RULES[rule].threshold
+
+    def noise_and_bars(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
+        moves = noise(chains, n, stream)
+        log_density = chains.log_density
+        uniform = torch.rand(
+            (n, len(log_density)), generator=stream, dtype=log_density.dtype, device=log_density.device
+        )
+        return list(zip(moves, threshold(uniform).unbind(), strict=True))
+
+    def step(chains: Chains, item: tuple[Any, Tensor]) -> tuple[Chains, Info]:
+        move, bar = item
+        there, info = propose(chains, move)
+        return choose(bar < info.log_ratio, there, chains), info
+
+    return Kernel(init, noise_and_bars, step, RULES[rule].probability)
+
+
+def choose(accept: Tensor, there: Chains, here: Chains) -> Chains:
+    """Each chain at the one end or the other."""
+    column = accept[:, None]
+    return Chains(
+        torch.where(column, there.position, here.position),
+        torch.where(accept, there.log_density, here.log_density),
+        tuple(
+            torch.where(column if new.dim() == 2 else accept.reshape(-1, *(1,) * (new.dim() - 1)), new, old)
+            for new, old in zip(there.kept, here.kept)
+        ),
+    )
+
+
+def normals(chains: Chains, n: int, stream: Generator) -> Tensor:
+    """Standard normal numbers (n, c, d), drawn in float32 and cast: twice as fast, and no law notices."""
+    position = chains.position
+    drawn = torch.randn((n, *position.shape), generator=stream, dtype=torch.float32, device=position.device)
+    return drawn.to(position.dtype)

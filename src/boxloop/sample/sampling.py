@@ -1,0 +1,280 @@
+"""Chains from a log-density: warm-up, draws, and what there is to worry about."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from os import PathLike
+from pathlib import Path as FilePath
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions.constraints import Constraint
+
+from boxloop.average import Running
+from boxloop.chain import Kernel
+from boxloop.numeric.random import RandomState, generator, seed
+from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.progress import ProgressBar
+from boxloop.run import Observer, Outcome, Progress, run
+from boxloop.sample.adapt import Spread, Tunable, Tuner, Tuning
+from boxloop.sample.chees import Reach
+from boxloop.sample.diagnostics import diagnose
+from boxloop.sample.draws import Draws, SampleWarning
+from boxloop.sample.gibbs import Algorithm
+from boxloop.sample.hmc import HMC
+from boxloop.sample.loop import Plan, Sampling
+from boxloop.sample.mala import MALA
+from boxloop.sample.random_walk import RandomWalk
+from boxloop.sample.space import Space, Values
+from boxloop.sample.start import check_target, has_gradient, make_space, read_start, scattered
+from boxloop.sample.target import Pair, Target, make_target
+
+BY_NAME: dict[str, Callable[[], Algorithm]] = {"hmc": HMC, "mala": MALA, "random_walk": RandomWalk}
+STATES = {c.__name__: c for c in (Sampling, Tuning, Running, Spread, Reach)}
+
+
+def sample(
+    log_density: Callable[..., Tensor] | Target | None,
+    start: Any,
+    kernel: Algorithm | Kernel | Literal["hmc", "mala", "random_walk"] | None = None,
+    *,
+    chains: int | None = None,
+    draws: int = 1000,
+    warmup: int = 1000,
+    thin: int = 1,
+    support: Constraint | Mapping[str, Constraint] | None = None,
+    value_and_gradient: Pair | None = None,
+    batched: bool = True,
+    spread: float = 1.0,
+    superchains: int | None = None,
+    random_state: RandomState = None,
+    device: torch.device | str | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    verbose: bool | None = False,
+    observers: Sequence[Observer[Sampling]] = (),
+) -> Draws:
+    r"""Draw from a law that is known up to a constant, with many chains at once.
+
+    .. math:: \pi(x) \propto \exp(\text{log-density}(x))
+
+    Document 002, chapter 1. Warm-up tunes scale, metric and trajectories and is thrown away; after it nothing is tuned, so
+    that draws are exact.
+
+    Args:
+        log_density: all chains' values -> (c,). Values are a tensor (c, ...) or, where ``start`` is a mapping, a mapping
+            of such. None where the kernel needs none. A :class:`~boxloop.sample.Target` is sampled as it is.
+        start: values with a leading axis of chains; or, with ``chains``, one point, around which chains begin.
+        kernel: an algorithm (:class:`~boxloop.sample.HMC`, :class:`~boxloop.sample.MALA`,
+            :class:`~boxloop.sample.RandomWalk`, ...), its name, or a finished :class:`~boxloop.chain.Kernel`. When
+            omitted, Hamiltonian Monte Carlo with lengths tuned across chains where the density can be differentiated,
+            else a random walk.
+        chains: how many, when ``start`` is one point.
+        draws: of each chain.
+        warmup: steps of each chain before the first draw.
+        thin: steps from one draw to the next.
+        support: constraint of the values (``torch.distributions.constraints``), by name for a mapping. Chains move in
+            unconstrained coordinates, and the density is corrected by the Jacobian.
+        value_and_gradient: positions (c, d) -> log-density (c,) and gradient (c, d), where a formula beats
+            differentiation; for a vector without constraint.
+        batched: false for a log-density of one chain's values.
+        spread: standard deviation of the noise around ``start`` when it is one point, in unconstrained coordinates.
+        superchains: begin the chains in so many groups, each from one point; R-hat is then the nested one, which tells
+            whether many *short* chains have found the target (Margossian et al. 2024).
+        random_state: seed or generator.
+        device: where to; that of ``start`` when omitted.
+        checkpoint: a file to save the chains to now and then, and to go on from if it is there. The same trajectory
+            results, bit for bit. It needs an integer ``random_state``.
+        verbose: show progress with acceptance and R-hat; None shows it in a terminal.
+        observers: of the loop.
+
+    Returns:
+        :class:`~boxloop.sample.Draws`: ``draws["name"]``, ``summary()``, ``worries``, ``plot()``, ``to_arviz()``.
+
+    Raises:
+        ValueError: the density has the wrong form, or is zero, infinite or not a number where a chain begins.
+
+    Warns:
+        SampleWarning: moves were refused since the density was not a number there, acceptance is near 0 or 1, a draw is
+            not finite, or Ctrl-C ended it.
+
+    Example:
+        >>> import torch
+        >>> from torch.distributions import constraints
+        >>> from boxloop import sample
+        >>> rows = torch.tensor([2.1, 1.2, 3.3, 2.7, 1.9]).double()
+        >>> def log_density(values):
+        ...     law = torch.distributions.Normal(values["mean"][:, None], values["scale"][:, None])
+        ...     return law.log_prob(rows).sum(1) - values["scale"]
+        >>> draws = sample(
+        ...     log_density,
+        ...     {"mean": torch.tensor(0.0).double(), "scale": torch.tensor(1.0).double()},
+        ...     support={"scale": constraints.positive},
+        ...     chains=8,
+        ...     random_state=0,
+        ... )
+        >>> draws.converged, round(float(draws["mean"].mean()), 1)
+        (True, 2.2)
+    """
+    for name, count, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
+        if count < least:
+            raise ValueError(f"{name} must be at least {least}, got {count}")
+    check_chains(chains, superchains)
+    values = read_start(start, chains, device)
+    target, position = _begin(log_density, values, support, value_and_gradient, batched)
+    stream = generator(seed(random_state), position.device)
+    with torch.no_grad():
+        if chains is not None:
+            position = scattered(target, position, spread, stream, superchains)
+        check_target(target, position)
+    algorithm = choose_algorithm(kernel, target, position, log_density is not None)
+    tuner = make_tuner(algorithm, position, warmup)
+    plan = Plan(algorithm, target, tuner, warmup, draws, thin, stream)
+    outcome = _run(plan, position, checkpoint, random_state, [*observers, *watching(verbose, plan)])
+    found = gather(plan, outcome, target.space or Space.of(position), superchains)
+    if found.faults:
+        warnings.warn("; ".join(found.faults), SampleWarning, stacklevel=2)
+    return found
+
+
+def check_chains(chains: int | None, superchains: int | None) -> None:
+    """Refuse numbers of chains that cannot be."""
+    if chains is not None and chains < 1:
+        raise ValueError(f"chains must be at least 1, got {chains}")
+    if superchains is None:
+        return
+    if chains is None:
+        raise ValueError("superchains begin around one point: pass it as start, and chains=")
+    if superchains < 2 or chains % superchains or chains == superchains:
+        raise ValueError(
+            f"superchains must be at least 2 and divide chains into groups of at least 2, got {superchains} and {chains}"
+        )
+
+
+def choose_algorithm(kernel: Any, target: Target, position: Tensor, known: bool) -> Any:
+    """The algorithm that was asked for, or the default of the target."""
+    if isinstance(kernel, str):
+        if kernel not in BY_NAME:
+            raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, an algorithm or a Kernel, got {kernel!r}")
+        kernel = BY_NAME[kernel]()
+    if kernel is None:
+        if not known:
+            raise ValueError("without a log_density there must be a kernel")
+        kernel = HMC() if has_gradient(target, position) else RandomWalk()
+    if isinstance(kernel, HMC | MALA) and not has_gradient(target, position):
+        raise ValueError(
+            f"{type(kernel).__name__} needs a gradient, and log_density cannot be differentiated: "
+            "write it in torch, pass value_and_gradient, or use RandomWalk"
+        )
+    return kernel
+
+
+def make_tuner(algorithm: Any, position: Tensor, warmup: int) -> Tuner | None:
+    """Who tunes the algorithm; None where its scale is given or there is no warm-up."""
+    if not isinstance(algorithm, Tunable) or algorithm.scale is not None or warmup == 0:
+        return None
+    return Tuner(algorithm, position.shape[1], warmup, len(position))
+
+
+def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: int | None) -> Draws:
+    """The draws of all rounds."""
+    state = outcome.state
+    chains, columns = state.position.shape
+    kernel = plan.kernel(state.tuning, final=True)
+    steps = state.drawn * plan.thin
+    return Draws(
+        positions=torch.cat(state.draws) if state.draws else state.position.new_zeros(0, chains, columns),
+        log_density=torch.cat(state.densities) if state.draws else state.position.new_zeros(0, chains),
+        space=space,
+        algorithm=plan.settled(state.tuning, final=True),
+        acceptance=None if kernel.chance is None or steps == 0 else state.accepted / steps,
+        refused=state.refused,
+        warmup=min(plan.warmup, state.steps),
+        thin=plan.thin,
+        superchains=superchains,
+        events=tuple(outcome.events),
+        interrupted=outcome.interrupted,
+    )
+
+
+def watching(verbose: bool | None, plan: Plan) -> list[Observer[Sampling]]:
+    """A progress bar, where it is wanted."""
+    return [] if verbose is False else [ProgressBar(verbose).stage("chains", told=Said(plan))]
+
+
+class Said:
+    """What the progress bar says of the chains: phase, acceptance, and R-hat of the log-density once a second."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._text, self._time = "", 0.0
+
+    def __call__(self, progress: Progress[Sampling]) -> str:
+        """In a few words."""
+        state = progress.state
+        if state.drawn == 0:
+            return "warm-up"
+        if time.monotonic() - self._time > 1.0 or progress.stopped:
+            accepted = float(state.accepted.mean()) / (state.drawn * self.plan.thin)
+            table = torch.cat(state.densities).T[:, :, None].double().cpu().numpy()
+            r_hat = float(diagnose(table).r_hat[0])
+            self._text = f"acceptance {accepted:.2f}, R-hat {r_hat:.3f}"
+            self._time = time.monotonic()
+        return self._text
+
+
+def _begin(
+    log_density: Any,
+    values: Tensor | Values,
+    support: Constraint | Mapping[str, Constraint] | None,
+    value_and_gradient: Pair | None,
+    batched: bool,
+) -> tuple[Target, Tensor]:
+    space = make_space(values, support)
+    position = space.pack(values)
+    if isinstance(log_density, Target):
+        return (log_density if log_density.space is not None else replace(log_density, space=space)), position
+    if log_density is None:
+        return Target(lambda rows: rows.new_zeros(len(rows)), None, space), position
+    return make_target(log_density, space, value_and_gradient, batched), position
+
+
+def _run(
+    plan: Plan,
+    position: Tensor,
+    checkpoint: str | PathLike[str] | None,
+    random_state: RandomState,
+    observers: Sequence[Observer[Sampling]],
+) -> Outcome[Sampling]:
+    resume = None
+    if checkpoint is not None:
+        if not isinstance(random_state, int | np.integer):
+            raise ValueError("a checkpoint needs an integer random_state: the same start must be drawn again")
+        belongs = _fingerprint(plan, position, int(random_state))
+        if FilePath(checkpoint).exists():
+            resume = read_checkpoint(checkpoint, STATES, belongs)
+        observers = [*observers, CheckpointWriter(checkpoint, belongs, seconds=10.0)]
+    with torch.no_grad():
+        state = plan.begin(position) if resume is None else resume.state
+    return run(plan.step, state, max_rounds=plan.rounds, observers=observers, resume=resume)
+
+
+def _fingerprint(plan: Plan, position: Tensor, random_state: int) -> dict[str, Any]:
+    """What these chains are; how many draws are wanted may change."""
+    digest = hashlib.sha256(np.ascontiguousarray(position.cpu().numpy()).data)
+    settings = {}
+    if is_dataclass(plan.algorithm):
+        settings = {field.name: str(getattr(plan.algorithm, field.name)) for field in fields(plan.algorithm)}
+    return {
+        "algorithm": type(plan.algorithm).__name__,
+        **settings,
+        "start": digest.hexdigest(),
+        "warmup": plan.warmup,
+        "thin": plan.thin,
+        "random_state": random_state,
+    }

@@ -1,0 +1,146 @@
+"""Values of any shape and support as one unconstrained vector a chain, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Transform, biject_to
+from torch.distributions.constraints import Constraint, real
+
+Values = Mapping[str, Tensor]
+ONE = "x"
+"""The name of values that have none."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One named value: where it lies in the vector, and how it is made of it.
+
+    Args:
+        shape: of the value, for one chain.
+        free: shape of its unconstrained form.
+        first: place of its first number.
+        transform: from unconstrained numbers to the value; None where it is the identity.
+    """
+
+    shape: tuple[int, ...]
+    free: tuple[int, ...]
+    first: int
+    transform: Transform | None
+
+    @property
+    def place(self) -> slice:
+        """Its columns in the vector."""
+        return slice(self.first, self.first + prod(self.free))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The form of what is sampled.
+
+    Args:
+        parts: by name.
+        named: whether users meet the values as a mapping, rather than as one tensor.
+
+    Example:
+        >>> import torch
+        >>> from torch.distributions.constraints import positive
+        >>> space = Space.of({"scale": torch.ones(5), "mean": torch.zeros(5, 2)}, {"scale": positive})
+        >>> position = space.pack({"scale": torch.ones(5), "mean": torch.zeros(5, 2)})
+        >>> position.shape, space.names
+        (torch.Size([5, 3]), ('scale', 'mean[0]', 'mean[1]'))
+        >>> values, log_volume = space.unpack(position)
+        >>> values["scale"]
+        tensor([1., 1., 1., 1., 1.])
+    """
+
+    parts: Mapping[str, Part]
+    named: bool
+
+    @classmethod
+    def of(cls, start: Tensor | Values, support: Constraint | Mapping[str, Constraint] | None = None) -> Self:
+        """The space of starting values with a leading axis of chains."""
+        named = not isinstance(start, Tensor)
+        values: Values = start if not isinstance(start, Tensor) else {ONE: start}
+        if support is None:
+            supports: Mapping[str, Constraint] = {}
+        elif isinstance(support, Mapping):
+            supports = support
+        else:
+            supports = {ONE: support}
+        stray = set(supports) - set(values)
+        if stray:
+            raise ValueError(f"support names {sorted(stray)[0]!r}, which is not among {sorted(values)}")
+        parts: dict[str, Part] = {}
+        first = 0
+        for name, value in values.items():
+            parts[name] = _part(name, value, supports.get(name), first)
+            first += prod(parts[name].free)
+        if first == 0:
+            raise ValueError("start has no numbers to sample")
+        return cls(parts, named)
+
+    @property
+    def columns(self) -> int:
+        """d: length of an unconstrained vector."""
+        return sum(prod(part.free) for part in self.parts.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a position is the value itself."""
+        if self.named:
+            return False
+        part = self.parts[ONE]
+        return part.transform is None and len(part.shape) == 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One for each number of the values."""
+        return tuple(label for name, part in self.parts.items() for label in _labels(name, part.shape))
+
+    def pack(self, values: Tensor | Values) -> Tensor:
+        """Unconstrained vectors (c, d) of values with a leading axis of chains."""
+        given: Values = values if not isinstance(values, Tensor) else {ONE: values}
+        free = [
+            given[name] if part.transform is None else part.transform.inv(given[name])
+            for name, part in self.parts.items()
+        ]
+        return torch.cat([value.reshape(len(value), -1) for value in free], 1)
+
+    def unpack(self, position: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Values, and the log of the volume that the map to them stretches, of vectors (..., d)."""
+        values: dict[str, Tensor] = {}
+        log_volume = position.new_zeros(position.shape[:-1])
+        lead = position.dim() - 1
+        for name, part in self.parts.items():
+            free = position[..., part.place].reshape(*position.shape[:-1], *part.free)
+            values[name] = free if part.transform is None else part.transform(free)
+            if part.transform is not None:
+                stretch = part.transform.log_abs_det_jacobian(free, values[name])
+                log_volume = log_volume + stretch.flatten(lead).sum(-1) if stretch.dim() > lead else log_volume + stretch
+        return values, log_volume
+
+
+def _part(name: str, value: Tensor, support: Constraint | None, first: int) -> Part:
+    shape = tuple(value.shape[1:])
+    if support is None or support is real:
+        return Part(shape, shape, first, None)
+    transform = biject_to(support)
+    if not bool(support.check(value).all()):
+        raise ValueError(f"start of {name!r} lies outside of its support, {support}")
+    free = transform.inv(value)
+    if not bool(torch.isfinite(free).all()):
+        raise ValueError(f"start of {name!r} lies on the boundary of its support, {support}: move it inside")
+    return Part(shape, tuple(free.shape[1:]), first, transform)
+
+
+def _labels(name: str, shape: tuple[int, ...]) -> list[str]:
+    if not shape:
+        return [name]
+    places = torch.cartesian_prod(*(torch.arange(size) for size in shape)).reshape(-1, len(shape)).tolist()
+    return [f"{name}[{', '.join(map(str, place))}]" for place in places]
