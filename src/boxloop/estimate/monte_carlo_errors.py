@@ -1,0 +1,209 @@
+r"""What a Monte Carlo fit is worth: standard errors, the Monte Carlo error, and the last step.
+
+Chains run on at the fitted parameters :math:`\hat\theta`, with a kernel that no longer changes. With
+:math:`s_i = \nabla \log p_\theta(x_i, z_i)` the complete-data score of a unit, score and observed information are
+
+.. math:: \nabla \ell = \sum_i E[s_i], \qquad
+          I = \sum_i E[-\nabla^2 \log p_\theta(x_i, z_i)] - \sum_i \mathrm{Cov}(s_i)
+
+given the rows (Fisher's and Louis' identities; Louis 1982). They hold for any latent coordinates, so latent values may
+follow the parameters (``model.follow``), which takes most of the noise away. The estimate reported is
+:math:`\hat\theta + I^{-1} \widehat{\nabla \ell}`: one Newton step on the likelihood itself. It removes what EM has not
+yet gained, whatever engine and rate led here, and its Monte Carlo error is known,
+:math:`I^{-1} V I^{-1}` with V the error of the score from the spread between copies of the chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from boxloop.estimate.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
+from boxloop.models.information import jacobian
+from boxloop.tree import flatten, unflatten
+
+M = TypeVar("M", bound=SampledModel)
+
+FLAT = 1e-6
+"""Smallest curvature of a direction, beside that of the parameters in it, that counts as information."""
+FAR = 1.0
+"""Longest last step, in standard errors: beyond it the fit has not converged, and a quadratic says little."""
+
+
+@dataclass(frozen=True)
+class Assessment(Generic[M]):
+    """A fit with its errors.
+
+    Args:
+        model: after the last step; as it was where there was none.
+        step: length of that step in standard errors; NaN where the information is not positive.
+        covariance: of the free parameters, (p, p).
+        noise: Monte Carlo covariance of the free parameters, (p, p).
+        errors: standard errors by public name, NaN where the likelihood is flat.
+        monte_carlo_errors: by public name.
+        latent_mean: posterior mean of each unit's latent values, (units, q).
+        latent_covariance: (units, q, q).
+        draws: behind these, for each unit.
+    """
+
+    model: M
+    step: float
+    covariance: Tensor
+    noise: Tensor
+    errors: Mapping[str, Tensor]
+    monte_carlo_errors: Mapping[str, Tensor]
+    latent_mean: Tensor
+    latent_covariance: Tensor
+    draws: int
+
+    @property
+    def ratio(self) -> float:
+        """Largest Monte Carlo error beside its standard error."""
+        share = (self.noise.diagonal() / self.covariance.diagonal()).sqrt()
+        return float(share[torch.isfinite(share)].max()) if bool(torch.isfinite(share).any()) else torch.nan
+
+
+def assess(
+    state: MonteCarloState[M], rows: Any, kernels: Kernels, draws: int = 2000, discard: int = 50
+) -> Assessment[M]:
+    """Standard errors and Monte Carlo errors of a fit, and the fit after its last step.
+
+    Args:
+        state: of the fit; its chains go on from where they are.
+        rows: that were fitted.
+        kernels: as in the fit.
+        draws: for each unit, all its chains together.
+        discard: steps of every chain before; they only tell how widely each unit's latent values vary.
+
+    Returns:
+        The assessment; ``state`` is unchanged.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.numeric import generator
+        >>> from boxloop.sample.random_walk import RandomWalk
+        >>> from boxloop.sample.target import Target
+        >>> one = torch.ones(400, 1).double()
+        >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
+        >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse())
+        >>> start = MonteCarloState.start(model, rows, 10, generator(0))
+        >>> def kernels(density, scale, shape):
+        ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
+        >>> found = assess(start, rows, kernels)
+        >>> found.errors["coefficients"].shape, bool(found.ratio < 0.2)
+        (torch.Size([1]), True)
+    """
+    if state.copies < 2:
+        raise ValueError("Monte Carlo errors need at least 2 chains a unit")
+    walk = Walk(state, rows, kernels)
+    sums = _Sums(walk, _spread(walk, discard))
+    for path in walk.paths(-(-draws // walk.copies)):
+        sums.add(path.position)
+    return _judged(state, sums)
+
+
+def _spread(walk: Walk[M], steps: int) -> Tensor:
+    """Covariance of each unit's latent values along the next steps, (units, q, q)."""
+    visited = torch.cat([path.position for path in walk.paths(steps)])
+    z = walk.together(visited).reshape(walk.units, -1, visited.shape[2])
+    apart = z - z.mean(1, keepdim=True)
+    return apart.mT @ apart / z.shape[1]
+
+
+class _Sums(Generic[M]):
+    """Sums over draws of scores, of their products, of curvature, and of latent values."""
+
+    def __init__(self, walk: Walk[M], spread: Tensor) -> None:
+        self.walk, self.spread = walk, spread
+        self.free = walk.state.model.free()
+        self.point = flatten(self.free)
+        p, q = len(self.point), walk.state.position.shape[1]
+        self.steps = 0
+        self.score = self.point.new_zeros(walk.units, walk.copies, p)
+        self.product = self.point.new_zeros(p, p)
+        self.curvature = self.point.new_zeros(p, p)
+        self.latent = self.point.new_zeros(walk.units, q)
+        self.square = self.point.new_zeros(walk.units, q, q)
+
+    def add(self, position: Tensor) -> None:
+        walk, z = self.walk, self.walk.together(position)
+
+        def joint(vector: Tensor) -> Tensor:
+            there = walk.state.model.with_free(unflatten(vector, self.free))
+            moved, volume = there.follow(walk.state.model, z, self.spread)
+            return there.log_joint(walk.rows, moved) + volume
+
+        score, curvature = _derivatives(joint, self.point)
+        self.product += score.mT @ score / walk.copies
+        self.score += score.reshape(walk.units, -1, walk.copies, score.shape[1]).sum(1)
+        self.curvature -= curvature / walk.copies
+        draws = z.reshape(walk.units, -1, z.shape[1])
+        self.latent += draws.sum(1) / walk.copies
+        self.square += draws.mT @ draws / walk.copies
+        self.steps += len(position)
+
+    def information(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Score (p,), its Monte Carlo covariance, and the observed information, (p, p) each."""
+        copy = self.score / self.steps
+        unit = copy.mean(1)
+        apart = (copy - unit[:, None]).reshape(-1, copy.shape[2])
+        error = apart.mT @ apart / (self.walk.copies * (self.walk.copies - 1))
+        # The square of an estimated mean is too large by the variance of the estimate.
+        missing = self.product / self.steps - unit.mT @ unit + error
+        found = self.curvature / self.steps - missing
+        return unit.sum(0), error, 0.5 * (found + found.mT)
+
+
+def _derivatives(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of each of N outputs, (N, p), and the second derivatives of their sum, (p, p).
+
+    The gradient of a weighted sum is linear in the weights: its derivative in them is every output's gradient, at the
+    price of p backward passes, not N.
+    """
+    with torch.enable_grad():
+        moving = point.clone().requires_grad_()
+        value = function(moving)
+        weight = torch.ones_like(value, requires_grad=True)
+        (total,) = torch.autograd.grad(value, moving, weight, create_graph=True)
+        pairs = [torch.autograd.grad(slope, (weight, moving), retain_graph=True) for slope in total]
+    return torch.stack([each for each, _ in pairs], dim=1), torch.stack([curve for _, curve in pairs])
+
+
+def _judged(state: MonteCarloState[M], sums: _Sums[M]) -> Assessment[M]:
+    score, error, information = sums.information()
+    model, point, free = state.model, sums.point, sums.free
+    curve = information.diagonal()
+    unit = torch.where(curve > 0.0, curve, 1.0).rsqrt()
+    values, vectors = torch.linalg.eigh(information * unit * unit[:, None])
+    good = values > FLAT
+    half = unit[:, None] * vectors[:, good] / values[good].sqrt()
+    covariance = half @ half.mT
+    noise = covariance @ error @ covariance
+    move = covariance @ score
+    length = float((score @ move).sqrt()) if bool(good.all()) else torch.nan
+    if length <= FAR:
+        point = point + move
+        model = model.with_free(unflatten(point, free))
+    flat = unit[:, None] * vectors[:, ~good]
+    errors: dict[str, Tensor] = {}
+    monte_carlo: dict[str, Tensor] = {}
+    for name in model.named():
+
+        def value(vector: Tensor, name: str = name) -> Tensor:
+            return state.model.with_free(unflatten(vector, free)).named()[name]
+
+        slope = jacobian(value, point)
+        blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
+        for to, spread in ((errors, covariance), (monte_carlo, noise)):
+            variance = torch.einsum("...i,ij,...j->...", slope, spread, slope)
+            to[name] = torch.where(blind, torch.nan, variance.clamp(min=0.0).sqrt())
+    mean = sums.latent / sums.steps
+    spread = sums.square / sums.steps - mean[:, :, None] * mean[:, None, :]
+    draws = sums.steps * sums.walk.copies
+    return Assessment(model, length, covariance, noise, errors, monte_carlo, mean, spread, draws)
