@@ -16,9 +16,8 @@ temperatures by effective sample size.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +27,6 @@ from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
 from boxloop.sample.bridge import Bridge, Kernels, Ladder, LogDensity, Weighted
 from boxloop.types import Law
-
-FEW, SHARE = 30.0, 0.02
-"""Fewer effective draws than this, or a smaller share of all, and a few weights decide the estimate."""
 
 MOST_RUNGS = 1000
 """A pilot that needs more temperatures has lost its way."""
@@ -108,11 +104,11 @@ def annealed_importance(
     stream = generator(random_state, base.mean.device)
     bridge = Bridge(log_density, base, kernels, steps)
     up = bridge.travel(base.draw(chains, stream)[0], ladder, stream)
-    worries = list(_doubts(up, "up from the base"))
+    worries = list(up.doubts("up from the base"))
     upper = upper_error = None
     if draws is not None:
         down = bridge.travel(draws, ladder, stream, down=True)
-        worries += _doubts(down, "down from the draws")
+        worries += down.doubts("down from the draws")
         upper, upper_error = -down.log_mean, down.error
     for worry in worries:
         warnings.warn(worry, UserWarning, stacklevel=2)
@@ -209,14 +205,3 @@ def _furthest(rise: Tensor, beta: float, kept: float) -> float:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if share(middle) >= kept else (low, middle)
     return max(low, beta + 1e-6)
-
-
-def _doubts(found: Weighted, way: str) -> Iterator[str]:
-    c, effective = len(found.log_weight), found.effective
-    if not math.isfinite(found.log_mean):
-        yield f"no chain that went {way} has a finite weight: the partition function is not known"
-    elif effective < max(min(FEW, 0.5 * c), SHARE * c):
-        yield (
-            f"few weights decide the partition function: of {c} chains that went {way}, {effective:.1f} count; "
-            "use more temperatures, more steps or a base nearer to the density"
-        )

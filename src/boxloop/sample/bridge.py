@@ -16,6 +16,9 @@ LogDensity = Callable[[Tensor], Tensor]
 Kernels = Callable[[LogDensity, float], Kernel]
 """A kernel that leaves a log-density as it is, with steps of a given scale."""
 
+FEW, SHARE = 30.0, 0.02
+"""Fewer effective draws than this, or a smaller share of all, and a few weights decide the estimate."""
+
 
 @dataclass(frozen=True)
 class Ladder:
@@ -94,6 +97,17 @@ class Weighted:
         r"""Standard error of :attr:`log_mean` by the delta method, :math:`\mathrm{sd}(w) / (\bar w \sqrt c)`."""
         c = len(self.log_weight)
         return math.sqrt(max(c / self.effective - 1.0, 0.0) / (c - 1)) if c > 1 else math.nan
+
+    def doubts(self, way: str) -> Iterator[str]:
+        """What makes the mean weight doubtful, of chains that went a way."""
+        c, effective = len(self.log_weight), self.effective
+        if not math.isfinite(self.log_mean):
+            yield f"no chain that went {way} has a finite weight: the partition function is not known"
+        elif effective < max(min(FEW, 0.5 * c), SHARE * c):
+            yield (
+                f"few weights decide the partition function: of {c} chains that went {way}, {effective:.1f} count; "
+                "use more temperatures, more steps or a base nearer to the density"
+            )
 
     def resample(self, n: int, stream: Generator) -> Tensor:
         """n positions in random order, by weight and with low variance (systematic resampling; Kitagawa 1996)."""

@@ -1,0 +1,185 @@
+"""What an energy-based estimator does with its rows: coordinates, a base, training, and the constant afterwards.
+
+Training is in ``estimate``, annealing in ``sample``; this is where they meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from boxloop.chain import advance
+from boxloop.data import Frame, Standardised, shuffled
+from boxloop.estimate.energy import EnergyPlan, EnergyState, energy_ascent
+from boxloop.estimate.fit import coordinates
+from boxloop.estimate.online import Batches
+from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.models.energy import EnergyModel, ModuleNetwork, Perceptron
+from boxloop.numeric import floor_covariance, spawn
+from boxloop.run import Observer, Outcome, run
+from boxloop.sample.annealed import pilot
+from boxloop.sample.bridge import Bridge, Kernels, Weighted
+from boxloop.sample.hmc import HMC
+from boxloop.sample.mala import MALA
+from boxloop.sample.random_walk import RandomWalk
+from boxloop.sample.target import Target
+from boxloop.tree import Tree
+from boxloop.types import Law, Source
+
+BaseKind = Literal["full", "diag"] | None
+KERNELS: dict[str, tuple[Kernels, Callable[[int], float]]] = {
+    "mala": (lambda f, scale: MALA(scale).kernel(Target(f)), MALA().goal),
+    "random_walk": (lambda f, scale: RandomWalk(scale).kernel(Target(f)), RandomWalk().goal),
+    "hmc": (lambda f, scale: HMC(scale).kernel(Target(f)), HMC().goal),
+}
+"""By name: a kernel of a log-density and a scale, and the share of moves that is best accepted."""
+
+FLOOR = 1e-3
+"""Smallest variance of a base law, in standard coordinates: rows on a plane leave the others to the network."""
+
+RUNG_STEPS, SETTLE = 2, 50
+"""Steps at each temperature, and at the last one after draws were chosen by weight, so that copies part."""
+
+BLOCK = 1 << 12
+"""Chains that are annealed together."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """How chains move: a kernel, and the share of its moves to accept."""
+
+    kernels: Kernels
+    goal: float
+
+    @classmethod
+    def of(cls, kernel: Any, columns: int) -> Means:
+        """By name, or from a function (log-density, scale) -> kernel."""
+        if isinstance(kernel, str):
+            kernels, goal = KERNELS[kernel]
+            return cls(kernels, goal(columns))
+        return cls(kernel, MALA().goal(columns))
+
+
+@dataclass(frozen=True)
+class _Second(Tree):
+    product: Tensor
+    weight: Tensor
+
+
+def frame_of(source: Source) -> Frame:
+    """Standard coordinates of rows that an energy can be fitted to.
+
+    Raises:
+        ValueError: fewer than two rows, a missing value, or a column without spread.
+    """
+    if source.n_rows < 2:
+        raise ValueError(f"an energy needs at least 2 rows, got n_samples = {source.n_rows}")
+    frame = coordinates(source, "columns")
+    for name, constant, seen in zip(
+        source.names, frame.constant.tolist(), frame.observed.tolist(), strict=True
+    ):
+        if frame.missing and seen < frame.weight:
+            raise ValueError(f"column {name!r} has a missing value: an energy needs whole rows")
+        if constant:
+            raise ValueError(f"column {name!r} is constant: it has no density, leave it out")
+    return frame
+
+
+def start_model(
+    energy: nn.Module | None, hidden: Sequence[int], kind: BaseKind, rows: Standardised, stream: Generator
+) -> EnergyModel:
+    """The model before training: a network over the Gaussian of standardised rows.
+
+    Args:
+        energy: the network; a perceptron when None.
+        hidden: its widths.
+        kind: of the base's covariance; None for a network that confines itself.
+        rows: standardised, in the precision of the fit.
+        stream: for random layers.
+    """
+    base = None if kind is None else _base(rows, kind)
+    d = rows.n_columns
+    if energy is None:
+        network = Perceptron(d, tuple(int(width) for width in hidden))
+        return EnergyModel.start(network, network.start(stream, rows.dtype), base, d)
+    module, parameters = ModuleNetwork.of(energy, rows.dtype, stream.device)
+    return EnergyModel.start(module, parameters, base, d)
+
+
+def _base(rows: Standardised, kind: BaseKind) -> Law:
+    def second(tile: Tensor, weight: Tensor) -> _Second:
+        values = tile.double()
+        return _Second((values * weight[:, None]).mT @ values, weight.sum())
+
+    total = rows.reduce(second)
+    matrix, _ = floor_covariance((total.product / total.weight)[None], FLOOR)
+    zero = matrix.new_zeros(1, rows.n_columns)
+    law = (
+        FullGaussian.of(zero, matrix)
+        if kind == "full"
+        else DiagonalGaussian(zero, matrix.diagonal(dim1=1, dim2=2))
+    )
+    return law.to(dtype=rows.dtype)
+
+
+def reference(model: EnergyModel) -> Law:
+    """Where chains start and annealing begins: the base, or a standard normal where there is none."""
+    if model.base is not None:
+        law: Law = model.base
+        return law
+    like = model.parameters[0].new_zeros(1, len(model.origin))
+    return DiagonalGaussian(like, like + 1.0)
+
+
+def train(
+    model: EnergyModel,
+    rows: Standardised,
+    means: Means,
+    plan: EnergyPlan,
+    *,
+    rounds: int,
+    buffer: int,
+    batch_size: int,
+    stream: Generator,
+    observers: Sequence[Observer[Any]] = (),
+    resume: Outcome[Any] | None = None,
+) -> Outcome[EnergyState]:
+    """Run the training loop from a model of standardised rows."""
+    order, own = spawn(stream, 2)
+    batches = Batches(replace(rows, source=shuffled(rows.source, order)), batch_size)
+    base = reference(model)
+    step = energy_ascent(model, batches, means.kernels, base, replace(plan, goal=means.goal))
+    state = EnergyState.start(model, base, max(buffer, plan.chains), own)
+    if resume is not None:  # a file is read onto the CPU, where the state of a generator belongs
+        there = resume.state.to(device=state.position.device)
+        resume = replace(resume, state=replace(there, stream=resume.state.stream))
+    return run(step, state, max_rounds=rounds, observers=observers, resume=resume)
+
+
+def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) -> tuple[Weighted, Tensor]:
+    """Chains annealed from the base to a model of standardised rows.
+
+    Args:
+        model: its log-density is climbed.
+        means: how.
+        chains: how many, all independent.
+        stream: randomness.
+
+    Returns:
+        The chains with their weights, whose mean estimates Z; and as many draws of the model, by weight, which have
+        moved on from one another.
+    """
+    base, kernels = reference(model), means.kernels
+    ladder = pilot(model.log_density, base, kernels, random_state=stream, goal=means.goal)
+    bridge = Bridge(model.log_density, base, kernels, RUNG_STEPS)
+    sizes = [min(BLOCK, chains - start) for start in range(0, chains, BLOCK)]
+    blocks = [bridge.travel(base.draw(size, stream)[0], ladder, stream) for size in sizes]
+    whole = Weighted(torch.cat([b.position for b in blocks]), torch.cat([b.log_weight for b in blocks]))
+    kernel = kernels(model.log_density, ladder.scales[-1])
+    chosen = whole.resample(chains, stream).split(BLOCK)
+    settled = [advance(kernel, kernel.init(part), SETTLE, stream).chains.position for part in chosen]
+    return whole, torch.cat(settled)

@@ -1,0 +1,268 @@
+"""Energy-based models as an estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, DensityMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from boxloop.data import Standardised, on_device, open_source
+from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState
+from boxloop.estimators.base import SOURCES, Array, to_numpy
+from boxloop.estimators.energy_files import fingerprint, read, write
+from boxloop.estimators.energy_fit import KERNELS, Means, explore, frame_of, start_model, train
+from boxloop.estimators.mixture import COMMON
+from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.warned import warn_of
+from boxloop.models.energy import EnergyModel
+from boxloop.numeric import generator, spawn
+from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.progress import ProgressBar
+from boxloop.run import Outcome
+from boxloop.types import Source
+
+LEAST_CHAINS = 256
+"""Chains annealed for even one draw: it is chosen among them by weight."""
+
+COUNT, RATE, POSITIVE = (
+    Interval(Integral, 1, None, closed="left"),
+    Interval(Real, 0.0, None, closed="left"),
+    Interval(Real, 0.0, None, closed="neither"),
+)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class EnergyBasedModel(DensityMixin, BaseEstimator):
+    r"""A density given by a network, up to a constant that is estimated.
+
+    .. math:: p(x) = \frac{b(u) \, e^{-V_\theta(u)}}{Z \prod_j s_j}, \qquad u = (x - o) / s
+
+    Document 002, section 1.1: trained by the gradient of the likelihood, whose second term is a mean over persistent
+    Markov chains with a Metropolis correction. V tilts a Gaussian base b in standard coordinates, which keeps the
+    density normalisable; :mod:`boxloop.models.energy` says why. log Z comes from annealed importance sampling.
+
+    Args:
+        energy: a ``torch.nn.Module`` (n, d) -> (n,) over standardised rows; a perceptron when ``None``.
+        hidden: widths of the perceptron's layers.
+        base: covariance of the Gaussian base, ``full`` or ``diag``; ``None`` for an energy that confines itself.
+        max_iter: rounds of training, one mini-batch each.
+        learning_rate: of AdamW, at first; it falls to zero along a cosine.
+        batch_size: rows of a mini-batch.
+        chains: moved in a round.
+        steps: of each chain in a round.
+        buffer: chains that are kept; each round moves some of them.
+        restart: share of the moved chains that start anew from the base.
+        weight_decay: of AdamW.
+        shrink: weight of the mean square of V, which holds it near zero.
+        clip: largest norm of a gradient.
+        kernel: ``mala``, ``hmc``, ``random_walk``, or a function (log-density, scale) -> kernel.
+        partition_chains: chains annealed for log Z, and draws kept for criticism.
+        random_state: seed or generator; global state is never used.
+        verbose: show a progress bar.
+        checkpoint: file to save progress in and to resume from.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        dtype: precision of training, ``float64`` or ``float32``.
+
+    Attributes:
+        model_: the fitted :class:`boxloop.models.energy.EnergyModel`, with draws by which it can be criticised.
+        log_partition_: log Z.
+        log_partition_error_: its standard error; it shifts all log-densities alike.
+        contrasts_: mean energy of chains less that of rows in each round.
+        events_: what went wrong on the way.
+        n_iter_: rounds done.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop.estimators.energy_model import EnergyBasedModel
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.choice([-2.0, 2.0], size=(500, 1)) + 0.5 * rng.normal(size=(500, 1))
+        >>> fit = EnergyBasedModel(hidden=(16,), max_iter=150, learning_rate=0.03, random_state=0).fit(X)
+        >>> bool(fit.score_samples([[2.0]]) > fit.score_samples([[0.0]]))
+        True
+    """
+
+    energy: nn.Module | None = field(default=None, kw_only=False)
+    hidden: Any = (64, 64)
+    base: str | None = "full"
+    max_iter: int = 2000
+    learning_rate: float = 3e-3
+    batch_size: int = 256
+    chains: int = 256
+    steps: int = 10
+    buffer: int = 1024
+    restart: float = 0.05
+    weight_decay: float = 0.0
+    shrink: float = 0.0
+    clip: float = 10.0
+    kernel: Any = "mala"
+    partition_chains: int = 4096
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+    device: str = "cpu"
+    dtype: str = "float64"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "energy": [nn.Module, None],
+        "hidden": ["array-like"],
+        "base": [StrOptions({"full", "diag"}), None],
+        **{name: [COUNT] for name in ("batch_size", "chains", "steps", "buffer")},
+        **{name: [POSITIVE] for name in ("learning_rate", "clip")},
+        **{name: [RATE] for name in ("weight_decay", "shrink")},
+        "restart": [Interval(Real, 0.0, 1.0, closed="both")],
+        "kernel": [StrOptions(set(KERNELS)), callable],
+        "partition_chains": [Interval(Integral, 16, None, closed="left")],
+        **{
+            name: COMMON[name]
+            for name in ("max_iter", "random_state", "verbose", "checkpoint", "device", "dtype")
+        },
+    }
+
+    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
+        """Any table as a source on the right device."""
+        if isinstance(X, (str, PathLike, *SOURCES)):
+            source = open_source(X, sample_weight)
+            if reset:
+                self.n_features_in_ = source.n_columns
+            elif source.n_columns != self.n_features_in_:
+                raise ValueError(f"X has {source.n_columns} columns, the fit had {self.n_features_in_}")
+        else:
+            rows = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+            source = open_source(rows, sample_weight)
+        return on_device(source, pick_device(self.device))
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train the energy, estimate its partition function, and keep draws.
+
+        Args:
+            X: whole rows (n, d): an array, frame, source, or a path of a file or folder of rows in random order.
+            y: ignored.
+            sample_weight: one non-negative weight a row.
+
+        Returns:
+            The estimator itself.
+        """
+        source = self._open(X, sample_weight, reset=True)
+        frame = frame_of(source)
+        rows = Standardised(source, frame, pick_dtype(self.dtype))
+        streams = spawn(generator(self.random_state, frame.origin.device), 3)
+        start = start_model(self.energy, self.hidden, self.base, rows, streams[0])  # type: ignore[arg-type]
+        outcome = self._train(start, rows, streams[1])
+        model = outcome.state.fitted(start)
+        found, drawn = explore(model, self._means(), self.partition_chains, streams[2])
+        model = replace(
+            model,
+            log_partition=frame.origin.new_tensor(found.log_mean),
+            log_partition_error=frame.origin.new_tensor(found.error),
+            draws=drawn.double(),
+        )
+        self.n_samples_seen_ = frame.weight
+        self._store(model.affine(frame.origin, frame.scale), outcome, list(found.doubts("up from the base")))
+        return self
+
+    def _means(self) -> Means:
+        return Means.of(self.kernel, self.n_features_in_)
+
+    def _train(self, model: EnergyModel, rows: Standardised, stream: torch.Generator) -> Outcome[EnergyState]:
+        observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
+        resume = None
+        if self.checkpoint is not None:
+            known, path = fingerprint(self, rows.source), Path(self.checkpoint)
+            resume = read_checkpoint(path, {"EnergyState": EnergyState}, known) if path.exists() else None
+            observers.append(CheckpointWriter(path, known, seconds=10.0))
+        plan = EnergyPlan(
+            Cooling(self.learning_rate, self.max_iter),
+            chains=self.chains,
+            steps=self.steps,
+            restart=self.restart,
+            clip=self.clip,
+            decay=self.weight_decay,
+            shrink=self.shrink,
+        )
+        return train(
+            model,
+            rows,
+            self._means(),
+            plan,
+            rounds=self.max_iter,
+            buffer=self.buffer,
+            batch_size=self.batch_size,
+            stream=stream,
+            observers=observers,
+            resume=resume,
+        )
+
+    def _store(self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str]) -> None:
+        self.n_iter_ = outcome.rounds
+        self.interrupted_ = outcome.interrupted
+        self.converged_ = not outcome.interrupted
+        self.contrasts_ = list(outcome.trace)
+        self.events_ = [*outcome.events, *doubts]
+        self._publish(model)
+        warn_of(self.events_, depth=3)
+
+    def _publish(self, model: EnergyModel) -> None:
+        self.model_ = model
+        assert model.log_partition is not None
+        assert model.log_partition_error is not None
+        self.log_partition_ = float(model.log_partition)
+        self.log_partition_error_ = float(model.log_partition_error)
+
+    def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
+        check_is_fitted(self)
+        source = self._open(X, reset=False)
+        with torch.no_grad():
+            found = torch.cat([function(rows.double()) for rows, _ in source.chunks()])
+        return to_numpy(found)
+
+    def energy_of(self, X: Any) -> Array:
+        """E(x) of each row, (n,): minus the log-density, but for ``log_partition_``."""
+        return self._each(X, lambda rows: self.model_.energy(rows))
+
+    def score_samples(self, X: Any) -> Array:
+        """Log-density of each row, (n,); all share the error of log Z."""
+        return self._each(X, lambda rows: self.model_.log_prob(rows))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-density of the rows."""
+        return float(np.mean(self.score_samples(X)))
+
+    def n_parameters(self) -> int:
+        """Number of trained parameters."""
+        check_is_fitted(self)
+        return sum(value.numel() for value in self.model_.parameters)
+
+    def sample(self, n_samples: int = 1) -> Array:
+        """Independent rows of the fitted model, (n, d), each from a chain of its own annealed from the base."""
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
+        stream = generator(self.random_state, self.model_.origin.device)
+        _, drawn = explore(self.model_, self._means(), max(n_samples, LEAST_CHAINS), stream)
+        return to_numpy(self.model_.origin + self.model_.scale * drawn[:n_samples].double())
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one safe file, if its energy is the perceptron; :meth:`load` reads it."""
+        check_is_fitted(self)
+        write(self, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
+        kept = read(path, cls.__name__)
+        found = cls(**kept.params)
+        for name, value in kept.facts.items():
+            setattr(found, name, value)
+        found._publish(kept.model)
+        return found
