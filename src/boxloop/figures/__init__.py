@@ -4,6 +4,7 @@ Result objects call them from their ``plot`` methods, and only there: importing 
 here touches pyplot; a figure that is made belongs to its caller, as ``axes.figure``.
 """
 
+from boxloop.figures.chains import chain_ranks, chain_traces
 from boxloop.figures.curves import curves
 from boxloop.figures.dots import dots
 from boxloop.figures.ellipses import ellipses
@@ -37,6 +38,8 @@ __all__ = [
     "INK",
     "MARKERS",
     "add_legend",
+    "chain_ranks",
+    "chain_traces",
     "coverage",
     "curves",
     "dots",

@@ -1,5 +1,7 @@
 """Markov chain Monte Carlo: kernels, adaptation, diagnostics, checks."""
 
+from boxloop.sample.calibrate import JointCheck, RankCheck, check_joint, check_ranks
+from boxloop.sample.check import KernelCheck, check_reversible, transition
 from boxloop.sample.draws import Draws, SampleWarning
 from boxloop.sample.gibbs import Gibbs
 from boxloop.sample.hmc import HMC
@@ -17,9 +19,16 @@ __all__ = [
     "Generalised",
     "Gibbs",
     "Independent",
+    "JointCheck",
+    "KernelCheck",
     "PseudoMarginal",
     "RandomWalk",
+    "RankCheck",
     "SampleWarning",
     "Target",
+    "check_joint",
+    "check_ranks",
+    "check_reversible",
     "sample",
+    "transition",
 ]

@@ -2,9 +2,10 @@ r"""Tuning in warm-up: the scale to the best acceptance, the metric to the covar
 
 .. math:: \log h_{t+1} = \log h_t + \gamma_t (\bar\alpha_t - \alpha^*), \qquad \gamma_t = 2 t^{-1/2}
 
-The covariance is a running average over the chains and over a window of the warm-up. Windows grow, and each starts afresh:
-where chains were before they found the target is forgotten. The metric is that of the last window; in the rest of the
-warm-up only the scale moves, and its average is kept. After warm-up nothing moves, so that draws are exact.
+The covariance is a running average over the chains and over a window of the warm-up. Windows grow, and each starts
+afresh: where chains were before they found the target is forgotten. The metric is that of the last window; in the
+rest of the warm-up only the scale moves, and its average is kept. After warm-up nothing moves, so that draws are
+exact.
 
 References: Robbins and Monro (1951); Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008).
 """
@@ -21,18 +22,25 @@ from torch import Tensor
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
 from boxloop.sample.chees import Reach, reached
-from boxloop.sample.hmc import HMC
+from boxloop.sample.hmc import HMC, MOST_STEPS
 from boxloop.sample.metric import Metric
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
 
-WINDOWS = (0.05, 0.15, 0.35, 0.75)
+WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.75)
 """Shares of the warm-up between which covariances are averaged."""
+
+RESCUE, SHORTER = 0.5, (0.25, 1 / 16, 1 / 64)
+"""Up to which share of the warm-up every fourth block is shorter, and how much: a chain far out, where the scale of the
+others is too long for any move to be accepted, comes in by these."""
+
+FIRST_LEAPS = 64
+"""Most leapfrog steps of a trajectory before the first metric is known."""
 
 SETTLED = 0.85
 """Share of the warm-up after which scales are averaged."""
 
-ENOUGH = 64
+ENOUGH = 32
 """Proposals that one update of the scale looks at."""
 
 WIDE = 64
@@ -132,38 +140,51 @@ class Tuner:
 
     def begin(self) -> Tuning:
         """Before the first step."""
-        first = math.log(self.algorithm.first_scale(self.columns))
-        return Tuning(first, self.algorithm.metric, reach=Reach() if self._reaches else None)
+        first = self.algorithm.first_scale(self.columns)
+        return Tuning(
+            math.log(first), self.algorithm.metric, reach=Reach.of(5.0 * first) if self._reaches else None
+        )
 
-    def tuned(self, tuning: Tuning, final: bool = False) -> Any:
-        """The algorithm as it is tuned so far; for good when ``final``."""
-        log_scale = tuning.steady if final and tuning.steadied else tuning.log_scale
-        found = self.algorithm.tuned(math.exp(log_scale), tuning.metric)
-        if tuning.reach is None or tuning.metric is None:
+    def tuned(self, tuning: Tuning, done: int) -> Any:
+        """The algorithm as it is tuned after so many steps; for good when warm-up is over."""
+        over = done >= self.steps
+        log_scale = tuning.steady if over and tuning.steadied else tuning.log_scale
+        shorter = self._shorter(done)
+        found = self.algorithm.tuned(shorter * math.exp(log_scale), tuning.metric)
+        if tuning.reach is None:
             return found
-        return replace(found, trajectory=math.exp(tuning.reach.steady if final else tuning.reach.log_length))
+        length = math.exp(tuning.reach.steady if over else tuning.reach.log_length)
+        most = MOST_STEPS if tuning.metric is not None else FIRST_LEAPS
+        return replace(found, trajectory=shorter * min(length, most * math.exp(log_scale)))
 
     @property
     def block(self) -> int:
         """Steps between two updates."""
         return max(1, ENOUGH // self.chains)
 
-    def update(self, tuning: Tuning, path: Path, before: int, accepted: float) -> Tuning:
-        """After a path that began ``before`` steps into the warm-up, with this share of its proposals accepted."""
+    def update(self, tuning: Tuning, path: Path, before: int, chance: Tensor) -> Tuning:
+        """After a path that began ``before`` steps into the warm-up, with its chances of acceptance."""
         after = before + len(path.position)
         if self.algorithm.metric is None:
             if any(self._passes(before, after, mark) for mark in WINDOWS):
                 tuning = self._closed(tuning)
             if WINDOWS[0] * self.steps <= after <= WINDOWS[-1] * self.steps:
                 tuning = self._averaged(tuning, path)
-        if tuning.reach is not None and tuning.metric is not None:
+        if self._shorter(before) < 1.0:
+            return tuning
+        if tuning.reach is not None:
+            metric = torch.ones_like(path.position[0, 0]) if tuning.metric is None else tuning.metric
             scale = math.exp(tuning.log_scale)
-            tuning = replace(tuning, reach=reached(tuning.reach, path, tuning.metric, tuning.centre, scale))
-        return self._moved(tuning, accepted, settled=after > SETTLED * self.steps)
+            tuning = replace(tuning, reach=reached(tuning.reach, path, metric, tuning.centre, scale))
+        return self._moved(tuning, self._accepted(chance), settled=after > SETTLED * self.steps)
 
     @property
     def _reaches(self) -> bool:
         return isinstance(self.algorithm, HMC) and self.algorithm.trajectory is None
+
+    def _shorter(self, done: int) -> float:
+        turn, place = divmod(done // self.block, 4)
+        return SHORTER[turn % len(SHORTER)] if place == 3 and done < RESCUE * self.steps else 1.0
 
     def _passes(self, before: int, after: int, mark: float) -> bool:
         return before < math.ceil(mark * self.steps) <= after
@@ -184,8 +205,14 @@ class Tuner:
         if metric is None:
             return tuning
         first = math.log(self.algorithm.first_scale(self.columns))
-        reach = None if tuning.reach is None else Reach()
+        reach = None if tuning.reach is None else Reach.of(2.0)
         return Tuning(first, metric, tuning.spread.value.mean, reach=reach)
+
+    def _accepted(self, chance: Tensor) -> float:
+        """Mean chance; of trajectories the harmonic one, which a single chain that cannot move pulls down."""
+        if isinstance(self.algorithm, HMC):
+            return 1.0 / float((1.0 / chance.clamp(min=1e-3)).mean())
+        return float(chance.mean())
 
     def _moved(self, tuning: Tuning, accepted: float, settled: bool) -> Tuning:
         updates = tuning.updates + 1

@@ -1,19 +1,21 @@
 r"""The length of Hamiltonian trajectories, tuned across chains by the ChEES criterion.
 
-.. math:: \mathrm{ChEES}(T) = \tfrac14 \, E\left[ \left( |x' - E x'|^2 - |x - E x|^2 \right)^2 \right], \qquad
-          \frac{d\,\mathrm{ChEES}}{dT} \approx \overline{ \alpha \, u \left( |x' - \bar x'|^2 - |x - \bar x|^2 \right)
-          (x' - \bar x')^\top p' }
+.. math:: C(T) = \tfrac14 \, E\left[ \left( |x' - m|^2 - |x - m|^2 \right)^2 \right], \qquad
+          \frac{dC}{dT} = E\left[ u \left( |x' - m|^2 - |x - m|^2 \right) (x' - m)^\top p' \right]
 
-Hoffman, Radul and Sountsov (2021): how much squared distances from the centre change between the ends of a trajectory, in
-the metric's coordinates. Averages are over all chains, so that many chains tune it in few steps. It is climbed by Adam in
-the logarithm of T. The criterion rises as long as longer trajectories decorrelate; the division by their cost is the
-criterion of this file, :math:`\mathrm{ChEES}(T) / \sqrt{T}`.
+Hoffman, Radul and Sountsov (2021): how much the squared distance from the centre m changes between the ends of a
+trajectory, in the metric's coordinates; ends count by their chance of acceptance. Averages are over all chains, so
+that many chains tune it in few steps.
+
+Deviation: :math:`C(T) \, T^{-1/4}` is climbed rather than C, by steps in log T that are bounded. Longer trajectories
+    cost more; in heavy tails C alone grows without end.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,47 +24,56 @@ from boxloop.chain import Path
 from boxloop.sample.hmc import MOST_STEPS, Landing
 from boxloop.tree import Tree
 
-RATE = 0.05
-DECAY = (0.9, 0.95)
+COST = 0.25
+"""Power of the length that the criterion is divided by."""
+
+MEMORY = 0.8
+"""Share of the averages behind a step that is older than it."""
 
 
 @dataclass(frozen=True)
 class Reach(Tree):
-    """The length of trajectories, and the state of its optimiser.
+    """The length of trajectories.
 
     Args:
         log_length: log T, of the next trajectories.
         steady: average of the later log T.
-        first: moment of the gradients.
-        second: moment of the gradients.
+        slope: running average of dC / d log T.
+        worth: running average of C.
         updates: made so far.
     """
 
-    log_length: float = math.log(1.5)
-    steady: float = math.log(1.5)
-    first: float = 0.0
-    second: float = 0.0
+    log_length: float
+    steady: float
+    slope: float = 0.0
+    worth: float = 0.0
     updates: int = 0
+
+    @classmethod
+    def of(cls, length: float) -> Self:
+        """Before the first update."""
+        return cls(math.log(length), math.log(length))
 
 
 def reached(reach: Reach, path: Path, metric: Tensor, centre: Tensor | None, scale: float) -> Reach:
     """The length after a path of trajectories; distances are from the centre, or the chains' own mean without one."""
-    slopes = [_slope(info.detail, info.log_ratio, metric, centre) for info in path.info]
-    slope = sum(slopes) / len(slopes)
-    slope *= math.exp(reach.log_length)
-    if not math.isfinite(slope):
+    length = math.exp(reach.log_length)
+    found = [_criterion(info.detail, info.log_ratio, metric, centre) for info in path.info]
+    slope = MEMORY * reach.slope + length * sum(slope for slope, _ in found) / len(found)
+    worth = MEMORY * reach.worth + sum(worth for _, worth in found) / len(found)
+    if not (math.isfinite(slope) and math.isfinite(worth) and worth > 0.0):
         return reach
     updates = reach.updates + 1
-    first = DECAY[0] * reach.first + (1.0 - DECAY[0]) * slope
-    second = DECAY[1] * reach.second + (1.0 - DECAY[1]) * slope * slope
-    ascent = (first / (1.0 - DECAY[0] ** updates)) / ((second / (1.0 - DECAY[1] ** updates)) ** 0.5 + 1e-12)
-    moved = reach.log_length + RATE * ascent
-    log_length = min(max(moved, math.log(scale)), math.log(MOST_STEPS * scale))
+    step = 0.5 * updates**-0.5 * min(1.0, max(-1.0, slope / worth - COST))
+    log_length = min(max(reach.log_length + step, math.log(scale)), math.log(MOST_STEPS * scale))
     steady = reach.steady + (log_length - reach.steady) * max(0.1, 1.0 / updates)
-    return Reach(log_length, steady, first, second, updates)
+    return Reach(log_length, steady, slope, worth, updates)
 
 
-def _slope(landing: Landing, log_ratio: Tensor | None, metric: Tensor, centre: Tensor | None) -> float:
+def _criterion(
+    landing: Landing, log_ratio: Tensor | None, metric: Tensor, centre: Tensor | None
+) -> tuple[float, float]:
+    """dC/dT and C of one trajectory of every chain; one that went nowhere counts for nothing."""
     assert log_ratio is not None
     known = torch.isfinite(landing.end).all(1) & torch.isfinite(log_ratio)
     chance = torch.where(known, log_ratio.clamp(max=0.0).exp(), 0.0)
@@ -70,8 +81,11 @@ def _slope(landing: Landing, log_ratio: Tensor | None, metric: Tensor, centre: T
     end = whitened(landing.end - middle, metric)
     start = whitened(landing.start - middle, metric)
     gain = end.square().sum(1) - start.square().sum(1)
-    worth = chance * gain * (end * landing.momentum).sum(1)
-    return landing.share * float(torch.where(known, worth, 0.0).sum() / chance.sum())
+    slope = chance * gain * (end * landing.momentum).sum(1)
+    worth = 0.25 * chance * gain.square()
+    both = torch.where(known, torch.stack([landing.share * slope, worth]), 0.0).sum(1) / len(chance)
+    first, second = both.tolist()
+    return first, second
 
 
 def whitened(rows: Tensor, metric: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
 """Whether chains agree, and how much they know. R-hat and effective draws are those of arviz-stats.
 
-R-hat alone passes two things that it should not: a chain that never moves, where it divides by nothing, and a draw that is
-infinite. Both are looked for first. One chain cannot disagree with another: its R-hat is not available, which is not a pass.
+R-hat alone passes two things that it should not: a chain that never moves, where it divides by nothing, and a draw
+that is infinite. Both are looked for first. One chain cannot disagree with another: its R-hat is not available, which
+is not a pass.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -71,7 +73,9 @@ class Diagnosis:
             found.append(f"{_listed(names, self.stuck > 0)}: constant in {most} of {self.n_chains} chains")
         usable = ~self.infinite & (self.stuck == 0)
         if self.n_chains == 1:
-            found.append("one chain: R-hat is not available, so that nothing shows whether it has found the target")
+            found.append(
+                "one chain: R-hat is not available, so that nothing shows whether it has found the target"
+            )
         elif usable.any():
             apart = usable & ~(self.r_hat <= AGREED)
             if apart.any():
@@ -82,7 +86,9 @@ class Diagnosis:
         few = usable & ~(np.minimum(self.ess_bulk, self.ess_tail) >= ENOUGH)
         if few.any():
             least = float(np.nanmin(np.where(few, np.minimum(self.ess_bulk, self.ess_tail), np.inf)))
-            found.append(f"{_listed(names, few)}: {least:.0f} effective draws, fewer than {ENOUGH}; draw longer")
+            found.append(
+                f"{_listed(names, few)}: {least:.0f} effective draws, fewer than {ENOUGH}; draw longer"
+            )
         return tuple(found)
 
 
@@ -99,22 +105,24 @@ def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
         >>> found.worries(("a", "b"))
         ()
     """
-    from arviz_stats.base import array_stats
+    known: Any = import_module("arviz_stats.base").array_stats
 
     chains, draws, numbers = table.shape
-    infinite = ~np.isfinite(table).all((0, 1))
-    stuck = (np.ptp(np.where(infinite, 0.0, table), axis=1) == 0.0).sum(0) if draws else np.zeros(numbers, int)
+    infinite = np.atleast_1d(~np.isfinite(table).all((0, 1)))
+    stuck = (
+        (np.ptp(np.where(infinite, 0.0, table), axis=1) == 0.0).sum(0) if draws else np.zeros(numbers, int)
+    )
     stuck = np.where(infinite, 0, stuck)
     results = {key: np.full(numbers, np.nan) for key in ("r_hat", "ess_bulk", "ess_tail", "mcse")}
     for j in np.flatnonzero(~infinite & (stuck == 0)) if draws >= FEWEST else ():
         column = np.ascontiguousarray(table[:, :, j])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results["ess_bulk"][j] = array_stats.ess(column, method="bulk")
-            results["ess_tail"][j] = array_stats.ess(column, method="tail", prob=(0.05, 0.95))
-            results["mcse"][j] = array_stats.mcse(column, method="mean")
+            results["ess_bulk"][j] = known.ess(column, method="bulk")
+            results["ess_tail"][j] = known.ess(column, method="tail", prob=(0.05, 0.95))
+            results["mcse"][j] = known.mcse(column, method="mean")
             if chains > 1:
-                results["r_hat"][j] = _r_hat(array_stats, column, superchains)
+                results["r_hat"][j] = _r_hat(known, column, superchains)
     return Diagnosis(**results, infinite=infinite, stuck=stuck, n_chains=chains)
 
 

@@ -45,7 +45,7 @@ class Draws:
 
     Example:
         >>> import torch
-        >>> from boxloop import sample
+        >>> from boxloop.sample import sample
         >>> draws = sample(lambda x: -0.5 * (x * x).sum(1), torch.zeros(2), chains=4, random_state=0)
         >>> draws["x"].shape
         torch.Size([4, 1000, 2])
@@ -186,12 +186,15 @@ class Draws:
         if self.n_draws == 0:
             raise ValueError("there are no draws to show: sampling was interrupted in warm-up")
         place = self.diagnosis.worst if name is None else self._place(name)
-        picture = {"trace": chain_traces, "rank": chain_ranks}
-        if kind not in picture:
-            raise ValueError(f"kind must be one of {', '.join(picture)}, got {kind!r}")
+        if kind not in ("trace", "rank"):
+            raise ValueError(f"kind must be trace or rank, got {kind!r}")
         r_hat = float(self.diagnosis.r_hat[place])
         title = f"{self.names[place]}, R-hat {r_hat:.3f}" if np.isfinite(r_hat) else self.names[place]
-        return picture[kind](self.table[:, :, place], ax, title=title)
+        values = self.table[:, :, place]
+        if kind == "trace":
+            return chain_traces(values, ax, title=title)
+        effective = float(self.diagnosis.ess_bulk[place]) / self.n_chains
+        return chain_ranks(values, ax, title=title, effective=effective if np.isfinite(effective) else None)
 
     def _place(self, name: str) -> int:
         if name not in self.names:

@@ -64,7 +64,9 @@ class Gibbs:
             raise ValueError("Gibbs needs named values: start from a mapping of tensors")
         missing = set(space.parts) ^ set(self.blocks)
         if missing:
-            raise ValueError(f"Gibbs needs one block for each value; {sorted(missing)[0]!r} is on one side only")
+            raise ValueError(
+                f"Gibbs needs one block for each value; {sorted(missing)[0]!r} is on one side only"
+            )
         moved = {name: block for name, block in self.blocks.items() if not callable(block)}
 
         def init(position: Tensor) -> Chains:

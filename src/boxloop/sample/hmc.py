@@ -4,8 +4,9 @@ r"""Hamiltonian Monte Carlo with trajectories of random length, the same for all
           p \leftarrow p + \tfrac{h}{2} F^\top \nabla \log \pi(x)
 
 repeated :math:`\lceil u T / h \rceil` times with u uniform on (0, 1), from :math:`p \sim N(0, I)`; the ratio is
-:math:`\log r = \log \pi(x') - \log \pi(x) + \tfrac12 (|p|^2 - |p'|^2)`. Random lengths keep trajectories from closing on
-themselves; a length that all chains share keeps every one of them busy. How T is tuned is in :mod:`boxloop.sample.chees`.
+:math:`\log r = \log \pi(x') - \log \pi(x) + \tfrac12 (|p|^2 - |p'|^2)`. Random lengths keep trajectories from
+closing on themselves; a length that all chains share keeps every one of them busy. How T is tuned is in
+:mod:`boxloop.sample.chees`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from boxloop.sample.metric import Metric, check_metric, pull, stretch
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target
 
-MOST_STEPS = 1000
+MOST_STEPS = 256
 """Most leapfrog steps of one trajectory."""
 
 
@@ -111,7 +112,9 @@ class HMC:
             h, length = self.lengths(chains.position.shape[1])
             momenta = normals(chains, n, stream)
             energy = momenta.square().sum(2).mul_(0.5)
-            shares = torch.rand(n, generator=stream, device=stream.device).tolist() if self.jitter else [1.0] * n
+            shares = (
+                torch.rand(n, generator=stream, device=stream.device).tolist() if self.jitter else [1.0] * n
+            )
             steps = [max(1, min(MOST_STEPS, round(share * length / h + 0.5))) for share in shares]
             return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), shares, steps)]
 

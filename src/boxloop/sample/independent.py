@@ -2,8 +2,8 @@ r"""The independence sampler: proposals from a law of one's own, wherever the ch
 
 .. math:: y \sim g, \qquad r = \frac{\pi(y) \, g(x)}{\pi(x) \, g(y)}
 
-Document 002, section 1.3 with :math:`q(x, y) = g(y)`. The better g covers the target, tails above all, the more moves are
-accepted; where it misses a part of the target, chains get stuck there.
+Document 002, section 1.3 with :math:`q(x, y) = g(y)`. The better g covers the target, tails above all, the more
+moves are accepted; where it misses a part of the target, chains get stuck there.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Independent:
         def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
             shape = (n, *chains.position.shape)
             drawn = law.draw(n * shape[1], stream)[0].to(chains.position.dtype)
-            return list(zip(drawn.reshape(shape).unbind(), law.log_prob(drawn)[0].reshape(shape[:2]).unbind()))
+            return list(
+                zip(drawn.reshape(shape).unbind(), law.log_prob(drawn)[0].reshape(shape[:2]).unbind())
+            )
 
         def propose(chains: Chains, item: tuple[Tensor, Tensor]) -> tuple[Chains, Info]:
             position, log_proposal = item

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Kernel, Path, advance
 from boxloop.run import Round
 from boxloop.sample.adapt import Tuner, Tuning
-from boxloop.sample.target import Target
+from boxloop.sample.target import Target, unvalidated
 from boxloop.tree import Tree
 
 BLOCK = 32
@@ -97,68 +97,73 @@ class Plan:
     def begin(self, position: Tensor) -> Sampling:
         """The state before the first step."""
         tuning = None if self.tuner is None else self.tuner.begin()
-        chains = self.kernel(tuning, final=False).init(position)
+        chains = self.kernel(tuning, 0).init(position)
         zeros = torch.zeros(len(position), dtype=torch.float64, device=position.device)
         return Sampling(
-            *chains, self.stream.get_state(), tuning, 0, (), (), zeros, torch.zeros_like(zeros, dtype=torch.int64)
+            *chains,
+            self.stream.get_state(),
+            tuning,
+            0,
+            (),
+            (),
+            zeros,
+            torch.zeros_like(zeros, dtype=torch.int64),
         )
 
-    def settled(self, tuning: Tuning | None, final: bool) -> Any:
-        """The algorithm as tuned."""
-        return self.algorithm if self.tuner is None or tuning is None else self.tuner.tuned(tuning, final)
+    def tuned(self, tuning: Tuning | None, done: int) -> Any:
+        """The algorithm after so many steps."""
+        return self.algorithm if self.tuner is None or tuning is None else self.tuner.tuned(tuning, done)
 
-    def kernel(self, tuning: Tuning | None, final: bool) -> Kernel:
+    def kernel(self, tuning: Tuning | None, done: int) -> Kernel:
         """Its kernel."""
-        algorithm = self.settled(tuning, final)
+        algorithm = self.tuned(tuning, done)
         return algorithm if isinstance(algorithm, Kernel) else algorithm.kernel(self.target)
 
     def step(self, state: Sampling) -> Round[Sampling]:
         """One round."""
         self.stream.set_state(state.stream)
-        with torch.no_grad():
+        with torch.no_grad(), unvalidated():
             state = self._warmed(state) if state.steps < self.warmup else self._drawn(state)
         state = replace(state, stream=self.stream.get_state())
         return Round(state, objective=float(state.log_density.mean()))
 
     def _warmed(self, state: Sampling) -> Sampling:
         steps = min(self.pause, self.warmup - state.steps)
-        kernel = self.kernel(state.tuning, final=False)
+        kernel = self.kernel(state.tuning, state.steps)
         path = self.move(kernel, state.chains, steps, self.stream)
         tuning, chains = state.tuning, path.chains
         if self.tuner is not None and tuning is not None:
-            chance, _ = judged(kernel, path)
-            tuning = self.tuner.update(tuning, path, state.steps, float(chance.mean()) / steps)
-            if tuning.metric is not state.tuning.metric and self.algorithm.keeps_slopes:
-                chains = self.kernel(tuning, final=False).init(chains.position)
+            before = tuning.metric
+            tuning = self.tuner.update(tuning, path, state.steps, judged(kernel, path)[0])
+            if self.algorithm.keeps_slopes and tuning.metric is not before:
+                chains = self.kernel(tuning, 0).init(chains.position)
         return replace(moved(state, chains, steps), tuning=tuning)
 
     def _drawn(self, state: Sampling) -> Sampling:
         count = min(BLOCK, self.draws - state.drawn)
-        kernel = self.kernel(state.tuning, final=True)
+        kernel = self.kernel(state.tuning, self.warmup)
         path = self.move(kernel, state.chains, count * self.thin, self.stream)
-        chance, refused = judged(kernel, path)
+        chance, lost = judged(kernel, path)
         return replace(
             moved(state, path.chains, count * self.thin),
             draws=(*state.draws, path.position[self.thin - 1 :: self.thin]),
             densities=(*state.densities, path.log_density[self.thin - 1 :: self.thin]),
-            accepted=state.accepted + chance,
-            refused=state.refused + refused,
+            accepted=state.accepted + chance.sum(0),
+            refused=state.refused + lost.sum(0),
         )
 
 
 def moved(state: Sampling, chains: Chains, steps: int) -> Sampling:
     """The state with its chains elsewhere, some steps on."""
     position, log_density, kept = chains
-    return replace(
-        state, position=position, log_density=log_density, kept=kept, steps=state.steps + steps
-    )
+    return replace(state, position=position, log_density=log_density, kept=kept, steps=state.steps + steps)
 
 
 def judged(kernel: Kernel, path: Path) -> tuple[Tensor, Tensor]:
-    """Sum of the chances of acceptance of each chain, (c,), and how many ratios were not a number, (c,)."""
+    """Chance of acceptance of each proposal, (n, c), and whether its ratio was not a number; none that are certain."""
     log_ratio = path.log_ratio
     if log_ratio is None or kernel.chance is None:
-        none = torch.zeros_like(path.chains.log_density, dtype=torch.float64)
-        return none, none.long()
+        log_ratio = path.log_density.new_zeros(0, path.log_density.shape[1])
     lost = torch.isnan(log_ratio)
-    return kernel.chance(log_ratio).masked_fill_(lost, 0.0).double().sum(0), lost.sum(0)
+    chance = log_ratio if kernel.chance is None else kernel.chance(log_ratio).masked_fill_(lost, 0.0)
+    return chance.double(), lost

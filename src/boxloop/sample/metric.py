@@ -30,6 +30,8 @@ def check_metric(metric: Metric) -> None:
     diagonal = metric if metric.dim() == 1 else metric.diagonal()
     square = metric.dim() == 1 or (metric.dim() == 2 and metric.shape[0] == metric.shape[1])
     if not square or not bool((diagonal > 0).all()) or not bool(torch.isfinite(metric).all()):
-        raise ValueError("a metric is a vector of positive scales or a lower triangular factor of a covariance")
+        raise ValueError(
+            "a metric is a vector of positive scales or a lower triangular factor of a covariance"
+        )
     if metric.dim() == 2 and bool(metric.triu(1).any()):
         raise ValueError("a metric must be lower triangular: pass torch.linalg.cholesky(covariance)")

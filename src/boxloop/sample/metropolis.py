@@ -4,8 +4,9 @@ r"""The Metropolis core: propose, compare, accept or stay. Every kernel with a r
           \qquad r = \frac{\pi(y) \, q(y, x)}{\pi(x) \, q(x, y)}
 
 Document 002, lemmas 1.7, 1.8 and 1.10. A move is accepted when :math:`\log r` exceeds a random threshold: the logarithm
-of a uniform number gives :math:`\alpha^{MH}`, a logistic number :math:`\alpha^b`. The rule is thus the law of a threshold
-and nothing else, and costs the step nothing. A ratio that is not a number exceeds no threshold: such a move is refused.
+of a uniform number gives :math:`\alpha^{MH}`, a logistic number :math:`\alpha^b`. The rule is thus the law of a
+threshold and nothing else, and costs the step nothing. A ratio that is not a number exceeds no threshold: such a move
+is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def _logistic(uniform: Tensor) -> Tensor:
 
 
 RULES: dict[RuleName, Rule] = {
-    "metropolis": Rule(lambda uniform: uniform.neg_().log1p_(), lambda log_ratio: log_ratio.clamp(max=0.0).exp()),
+    "metropolis": Rule(
+        lambda uniform: uniform.neg_().log1p_(), lambda log_ratio: log_ratio.clamp(max=0.0).exp()
+    ),
     "barker": Rule(_logistic, torch.sigmoid),
 }
 """Lemma 1.8. Barker's rule accepts less often and mixes more slowly (Peskun 1973)."""
@@ -88,6 +91,7 @@ def metropolis(
     def step(chains: Chains, item: tuple[Any, Tensor]) -> tuple[Chains, Info]:
         move, bar = item
         there, info = propose(chains, move)
+        assert info.log_ratio is not None
         return choose(bar < info.log_ratio, there, chains), info
 
     return Kernel(init, noise_and_bars, step, RULES[rule].probability)

@@ -1,11 +1,12 @@
 r"""Pseudo-marginal Metropolis: an unbiased estimate of the density in place of the density.
 
-.. math:: \alpha = \min\left(1, \frac{\tilde W \, q(\tilde x, x)}{W \, q(x, \tilde x)}\right), \qquad E[W \mid x] = \pi(x)
+.. math:: \alpha = \min\left(1, \frac{\tilde W \, q(\tilde x, x)}{W \, q(x, \tilde x)}\right), \quad
+          E[W \mid x] = \pi(x)
 
-Document 002, section 1.4.3, algorithm 2 (Andrieu and Roberts 2009). The estimate W of the current state is stored and never
-drawn again: doing so would sample another law. In the correlated variant (Deligiannidis, Doucet and Pitt 2018) the normal
-numbers behind the estimate move little by little, :math:`\tilde v = \rho v + \sqrt{1 - \rho^2} \, \epsilon`, so that the
-errors of both ends cancel in the ratio.
+Document 002, section 1.4.3, algorithm 2 (Andrieu and Roberts 2009). The estimate W of the current state is stored and
+never drawn again: doing so would sample another law. In the correlated variant (Deligiannidis, Doucet and Pitt 2018)
+the normal numbers behind the estimate move little by little, :math:`\tilde v = \rho v + \sqrt{1 - \rho^2} \,
+\epsilon`, so that the errors of both ends cancel in the ratio.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@ r"""Random walk Metropolis (document 002, example 1.9).
 
 .. math:: y = x + h F z, \quad z \sim N(0, I), \qquad r = \pi(y) / \pi(x)
 
-With :math:`h = 2.38 / \sqrt d` and :math:`F F^\top` the covariance of a Gaussian target, 0.234 of the moves are accepted
-for large d, which is best (Roberts, Gelman and Gilks 1997); in one column 0.44 is.
+With :math:`h = 2.38 / \sqrt d` and :math:`F F^\top` the covariance of a Gaussian target, 0.234 of the moves are
+accepted for large d, which is best (Roberts, Gelman and Gilks 1997); in one column 0.44 is.
 """
 
 from __future__ import annotations

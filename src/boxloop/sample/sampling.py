@@ -33,7 +33,7 @@ from boxloop.sample.mala import MALA
 from boxloop.sample.random_walk import RandomWalk
 from boxloop.sample.space import Space, Values
 from boxloop.sample.start import check_target, has_gradient, make_space, read_start, scattered
-from boxloop.sample.target import Pair, Target, make_target
+from boxloop.sample.target import Pair, Target, make_target, unvalidated
 
 BY_NAME: dict[str, Callable[[], Algorithm]] = {"hmc": HMC, "mala": MALA, "random_walk": RandomWalk}
 STATES = {c.__name__: c for c in (Sampling, Tuning, Running, Spread, Reach)}
@@ -63,12 +63,12 @@ def sample(
 
     .. math:: \pi(x) \propto \exp(\text{log-density}(x))
 
-    Document 002, chapter 1. Warm-up tunes scale, metric and trajectories and is thrown away; after it nothing is tuned, so
-    that draws are exact.
+    Document 002, chapter 1. Warm-up tunes scale, metric and trajectories and is thrown away; after it nothing is
+    tuned, so that draws are exact.
 
     Args:
-        log_density: all chains' values -> (c,). Values are a tensor (c, ...) or, where ``start`` is a mapping, a mapping
-            of such. None where the kernel needs none. A :class:`~boxloop.sample.Target` is sampled as it is.
+        log_density: all chains' values -> (c,). Values are a tensor (c, ...) or, where ``start`` is a mapping, a
+            mapping of such. None where the kernel needs none. A :class:`~boxloop.sample.Target` is sampled as it is.
         start: values with a leading axis of chains; or, with ``chains``, one point, around which chains begin.
         kernel: an algorithm (:class:`~boxloop.sample.HMC`, :class:`~boxloop.sample.MALA`,
             :class:`~boxloop.sample.RandomWalk`, ...), its name, or a finished :class:`~boxloop.chain.Kernel`. When
@@ -106,7 +106,7 @@ def sample(
     Example:
         >>> import torch
         >>> from torch.distributions import constraints
-        >>> from boxloop import sample
+        >>> from boxloop.sample import sample
         >>> rows = torch.tensor([2.1, 1.2, 3.3, 2.7, 1.9]).double()
         >>> def log_density(values):
         ...     law = torch.distributions.Normal(values["mean"][:, None], values["scale"][:, None])
@@ -130,7 +130,8 @@ def sample(
     stream = generator(seed(random_state), position.device)
     with torch.no_grad():
         if chains is not None:
-            position = scattered(target, position, spread, stream, superchains)
+            with unvalidated():
+                position = scattered(target, position, spread, stream, superchains)
         check_target(target, position)
     algorithm = choose_algorithm(kernel, target, position, log_density is not None)
     tuner = make_tuner(algorithm, position, warmup)
@@ -152,7 +153,7 @@ def check_chains(chains: int | None, superchains: int | None) -> None:
         raise ValueError("superchains begin around one point: pass it as start, and chains=")
     if superchains < 2 or chains % superchains or chains == superchains:
         raise ValueError(
-            f"superchains must be at least 2 and divide chains into groups of at least 2, got {superchains} and {chains}"
+            f"superchains must divide chains into at least 2 groups of at least 2, got {superchains} of {chains}"
         )
 
 
@@ -160,7 +161,9 @@ def choose_algorithm(kernel: Any, target: Target, position: Tensor, known: bool)
     """The algorithm that was asked for, or the default of the target."""
     if isinstance(kernel, str):
         if kernel not in BY_NAME:
-            raise ValueError(f"kernel must be one of {', '.join(BY_NAME)}, an algorithm or a Kernel, got {kernel!r}")
+            raise ValueError(
+                f"kernel must be one of {', '.join(BY_NAME)}, an algorithm or a Kernel, got {kernel!r}"
+            )
         kernel = BY_NAME[kernel]()
     if kernel is None:
         if not known:
@@ -185,13 +188,13 @@ def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: in
     """The draws of all rounds."""
     state = outcome.state
     chains, columns = state.position.shape
-    kernel = plan.kernel(state.tuning, final=True)
+    kernel = plan.kernel(state.tuning, plan.warmup)
     steps = state.drawn * plan.thin
     return Draws(
         positions=torch.cat(state.draws) if state.draws else state.position.new_zeros(0, chains, columns),
         log_density=torch.cat(state.densities) if state.draws else state.position.new_zeros(0, chains),
         space=space,
-        algorithm=plan.settled(state.tuning, final=True),
+        algorithm=plan.tuned(state.tuning, plan.warmup),
         acceptance=None if kernel.chance is None or steps == 0 else state.accepted / steps,
         refused=state.refused,
         warmup=min(plan.warmup, state.steps),

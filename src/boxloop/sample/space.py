@@ -116,13 +116,12 @@ class Space:
         """Values, and the log of the volume that the map to them stretches, of vectors (..., d)."""
         values: dict[str, Tensor] = {}
         log_volume = position.new_zeros(position.shape[:-1])
-        lead = position.dim() - 1
         for name, part in self.parts.items():
             free = position[..., part.place].reshape(*position.shape[:-1], *part.free)
             values[name] = free if part.transform is None else part.transform(free)
             if part.transform is not None:
                 stretch = part.transform.log_abs_det_jacobian(free, values[name])
-                log_volume = log_volume + stretch.flatten(lead).sum(-1) if stretch.dim() > lead else log_volume + stretch
+                log_volume = log_volume + stretch.reshape(*log_volume.shape, -1).sum(-1)
         return values, log_volume
 
 

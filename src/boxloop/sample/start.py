@@ -95,7 +95,7 @@ def has_gradient(target: Target, position: Tensor) -> bool:
 
 def make_space(start: Tensor | Values, support: Constraint | Mapping[str, Constraint] | None) -> Space:
     """The form of the values, checked to be finite."""
-    for name, value in (start.items() if not isinstance(start, Tensor) else [("start", start)]):
+    for name, value in start.items() if not isinstance(start, Tensor) else [("start", start)]:
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} has values that are not finite")
     return Space.of(start, support)

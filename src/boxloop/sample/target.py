@@ -8,11 +8,13 @@ in unconstrained vectors u; with :math:`x = T(u)` their density is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from boxloop.sample.space import Space, Values
 
@@ -75,6 +77,17 @@ def make_target(
         return whole(_alone(space, values)) + log_volume
 
     return Target(density, None, space)
+
+
+@contextmanager
+def unvalidated() -> Iterator[None]:
+    """``torch.distributions`` without its checks of parameters: a stray proposal gives NaN and is refused, no error."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 def _alone(space: Space, values: Values) -> Values | Tensor:
