@@ -15,8 +15,9 @@ yet gained, whatever engine and rate led here, and its Monte Carlo error is know
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -24,14 +25,17 @@ from torch import Tensor
 
 from boxloop.estimate.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
 from boxloop.models.information import jacobian
+from boxloop.numeric import ConditionError
 from boxloop.tree import flatten, unflatten
 
 M = TypeVar("M", bound=SampledModel)
 
+Named = Callable[[M], Mapping[str, Tensor]]
+
 FLAT = 1e-6
 """Smallest curvature of a direction, beside that of the parameters in it, that counts as information."""
 FAR = 1.0
-"""Longest last step, in standard errors: beyond it the fit has not converged, and a quadratic says little."""
+"""Longest step, in standard errors: beyond it a quadratic says little, and the step is cut."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,9 @@ class Assessment(Generic[M]):
     """A fit with its errors.
 
     Args:
-        model: after the last step; as it was where there was none.
-        step: length of that step in standard errors; NaN where the information is not positive.
+        model: after the last step, which is at most one standard error long.
+        step: length that it wanted to have, in standard errors; NaN where the information is not positive, and there
+            is none.
         covariance: of the free parameters, (p, p).
         noise: Monte Carlo covariance of the free parameters, (p, p).
         errors: standard errors by public name, NaN where the likelihood is flat.
@@ -48,6 +53,7 @@ class Assessment(Generic[M]):
         latent_mean: posterior mean of each unit's latent values, (units, q).
         latent_covariance: (units, q, q).
         draws: behind these, for each unit.
+        state: with the model after the last step, and the chains where they are now.
     """
 
     model: M
@@ -59,16 +65,24 @@ class Assessment(Generic[M]):
     latent_mean: Tensor
     latent_covariance: Tensor
     draws: int
+    state: MonteCarloState[M]
 
     @property
     def ratio(self) -> float:
-        """Largest Monte Carlo error beside its standard error."""
-        share = (self.noise.diagonal() / self.covariance.diagonal()).sqrt()
-        return float(share[torch.isfinite(share)].max()) if bool(torch.isfinite(share).any()) else torch.nan
+        """Largest Monte Carlo error of a public parameter beside its standard error; NaN where none is known."""
+        shares = [(self.monte_carlo_errors[name] / error).reshape(-1) for name, error in self.errors.items()]
+        known = torch.cat(shares)
+        known = known[torch.isfinite(known)]
+        return float(known.max()) if len(known) else math.nan
 
 
 def assess(
-    state: MonteCarloState[M], rows: Any, kernels: Kernels, draws: int = 2000, discard: int = 50
+    state: MonteCarloState[M],
+    rows: Any,
+    kernels: Kernels,
+    draws: int = 2000,
+    discard: int = 50,
+    named: Named[M] | None = None,
 ) -> Assessment[M]:
     """Standard errors and Monte Carlo errors of a fit, and the fit after its last step.
 
@@ -78,6 +92,7 @@ def assess(
         kernels: as in the fit.
         draws: for each unit, all its chains together.
         discard: steps of every chain before; they only tell how widely each unit's latent values vary.
+        named: parameters whose errors are wanted, as a differentiable function of the model; by default its own.
 
     Returns:
         The assessment; ``state`` is unchanged.
@@ -105,7 +120,7 @@ def assess(
     sums = _Sums(walk, _spread(walk, discard))
     for path in walk.paths(-(-draws // walk.copies)):
         sums.add(path.position)
-    return _judged(state, sums)
+    return _judged(state, sums, named or (lambda model: model.named()))
 
 
 def _spread(walk: Walk[M], steps: int) -> Tensor:
@@ -175,7 +190,17 @@ def _derivatives(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[T
     return torch.stack([each for each, _ in pairs], dim=1), torch.stack([curve for _, curve in pairs])
 
 
-def _judged(state: MonteCarloState[M], sums: _Sums[M]) -> Assessment[M]:
+def _moved(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -> M:
+    """The model a step further, or as much of the step as leaves a model."""
+    for _ in range(30):
+        try:
+            return model.with_free(unflatten(point + move, free))
+        except ConditionError:
+            move = 0.5 * move
+    return model
+
+
+def _judged(state: MonteCarloState[M], sums: _Sums[M], named: Named[M]) -> Assessment[M]:
     score, error, information = sums.information()
     model, point, free = state.model, sums.point, sums.free
     curve = information.diagonal()
@@ -187,16 +212,16 @@ def _judged(state: MonteCarloState[M], sums: _Sums[M]) -> Assessment[M]:
     noise = covariance @ error @ covariance
     move = covariance @ score
     length = float((score @ move).sqrt()) if bool(good.all()) else torch.nan
-    if length <= FAR:
-        point = point + move
-        model = model.with_free(unflatten(point, free))
+    if not math.isnan(length):
+        model = _moved(model, free, point, move * min(1.0, FAR / max(length, FAR)))
+        point = flatten(model.free())
     flat = unit[:, None] * vectors[:, ~good]
     errors: dict[str, Tensor] = {}
     monte_carlo: dict[str, Tensor] = {}
-    for name in model.named():
+    for name in named(model):
 
         def value(vector: Tensor, name: str = name) -> Tensor:
-            return state.model.with_free(unflatten(vector, free)).named()[name]
+            return named(state.model.with_free(unflatten(vector, free)))[name]
 
         slope = jacobian(value, point)
         blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
@@ -205,5 +230,7 @@ def _judged(state: MonteCarloState[M], sums: _Sums[M]) -> Assessment[M]:
             to[name] = torch.where(blind, torch.nan, variance.clamp(min=0.0).sqrt())
     mean = sums.latent / sums.steps
     spread = sums.square / sums.steps - mean[:, :, None] * mean[:, None, :]
-    draws = sums.steps * sums.walk.copies
-    return Assessment(model, length, covariance, noise, errors, monte_carlo, mean, spread, draws)
+    walk = sums.walk
+    after = replace(state, model=model, position=walk.chains.position, stream=walk.stream.get_state())
+    draws = sums.steps * walk.copies
+    return Assessment(model, length, covariance, noise, errors, monte_carlo, mean, spread, draws, after)

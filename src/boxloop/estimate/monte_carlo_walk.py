@@ -52,10 +52,10 @@ class SampledModel(Protocol):
         """Lower factor of the covariance that proposals should resemble, (q, q)."""
 
     def free(self) -> dict[str, Tensor]:
-        """Parameters that may take any value."""
+        """Parameters in which the likelihood is nearly quadratic; small changes of them are a model."""
 
     def with_free(self, free: dict[str, Tensor]) -> Self:
-        """The model at other values of them; differentiable."""
+        """The model at other values of them; differentiable. ConditionError where there is none."""
 
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""

@@ -40,7 +40,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.models.grouped import GroupedRows
-from boxloop.numeric import floor_covariance, from_log_factor, log_factor, normal, safe_cholesky
+from boxloop.numeric import floor_covariance, normal, pack, safe_cholesky, unpack
 from boxloop.tree import Tree
 
 
@@ -247,12 +247,20 @@ class RandomEffects(Tree):
         return self.factor
 
     def free(self) -> dict[str, Tensor]:
-        """Parameters that may take any value."""
-        return {"coefficients": self.coefficients, "factor": log_factor(self.factor)}
+        """Coefficients and the packed covariance of effects: the likelihood is nearly quadratic in these.
+
+        In logarithms of a small variance it is not: it is flat towards zero.
+        """
+        return {"coefficients": self.coefficients, "covariance": pack(self.covariance)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The model at other values of them; differentiable."""
-        factor = from_log_factor(free["factor"], len(self.factor))
+        """The model at other values of them; differentiable.
+
+        Raises:
+            ConditionError: the covariance is not positive definite.
+        """
+        covariance = unpack(free["covariance"], len(self.factor))
+        factor = safe_cholesky(covariance, "covariance of effects, matrix")
         return replace(self, coefficients=free["coefficients"], factor=factor)
 
     def named(self) -> dict[str, Tensor]:
