@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -115,7 +116,7 @@ class HMC:
             shares = (
                 torch.rand(n, generator=stream, device=stream.device).tolist() if self.jitter else [1.0] * n
             )
-            steps = [max(1, min(MOST_STEPS, round(share * length / h + 0.5))) for share in shares]
+            steps = [max(1, min(MOST_STEPS, ceil(share * length / h - 1e-9))) for share in shares]
             return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), shares, steps)]
 
         def propose(chains: Chains, launch: Launch) -> tuple[Chains, Info]:

@@ -117,7 +117,7 @@ class Space:
         values: dict[str, Tensor] = {}
         log_volume = position.new_zeros(position.shape[:-1])
         for name, part in self.parts.items():
-            free = position[..., part.place].reshape(*position.shape[:-1], *part.free)
+            free = position[..., part.place].reshape((*position.shape[:-1], *part.free))
             values[name] = free if part.transform is None else part.transform(free)
             if part.transform is not None:
                 stretch = part.transform.log_abs_det_jacobian(free, values[name])
@@ -129,7 +129,12 @@ def _part(name: str, value: Tensor, support: Constraint | None, first: int) -> P
     shape = tuple(value.shape[1:])
     if support is None or support is real:
         return Part(shape, shape, first, None)
-    transform = biject_to(support)
+    try:
+        transform = biject_to(support)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"no map leads from unconstrained numbers to the support of {name!r}, {support}"
+        ) from error
     if not bool(support.check(value).all()):
         raise ValueError(f"start of {name!r} lies outside of its support, {support}")
     free = transform.inv(value)
