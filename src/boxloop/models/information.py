@@ -26,13 +26,19 @@ def step_of(point: Tensor) -> Tensor:
 
 def score(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
     """Gradient of the log-likelihood of all rows at a point, by Fisher's identity."""
-    here = model.with_free(unflatten(point, free))
-    statistics = source.reduce(here.expect).statistics
+    return likelihood_and_score(model, source, free, point)[1]
+
+
+def likelihood_and_score(
+    model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-likelihood of all rows, less the base measure, and its gradient: one E step."""
+    expected = source.reduce(model.with_free(unflatten(point, free)).expect)
     moving = point.clone().requires_grad_()
     with torch.enable_grad():
-        level = model.with_free(unflatten(moving, free)).complete(statistics)
+        level = model.with_free(unflatten(moving, free)).complete(expected.statistics)
         (gradient,) = torch.autograd.grad(level, moving)
-    return gradient
+    return expected.log_likelihood, gradient
 
 
 def information(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from boxloop.sample.gibbs import Gibbs
 from boxloop.sample.hmc import HMC
 from boxloop.sample.independent import Generalised, Independent
 from boxloop.sample.mala import MALA
+from boxloop.sample.posterior import latent_target, parameter_target, sample_latent, sample_parameters
 from boxloop.sample.pseudo_marginal import PseudoMarginal
 from boxloop.sample.random_walk import RandomWalk
 from boxloop.sample.sampling import sample
@@ -29,6 +30,10 @@ __all__ = [
     "check_joint",
     "check_ranks",
     "check_reversible",
+    "latent_target",
+    "parameter_target",
     "sample",
+    "sample_latent",
+    "sample_parameters",
     "transition",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -81,11 +82,12 @@ def make_target(
 
 @contextmanager
 def unvalidated() -> Iterator[None]:
-    """``torch.distributions`` without its checks of parameters: a stray proposal gives NaN and is refused, no error."""
+    """Without checks of parameters in ``torch.distributions`` and warnings of numpy: a stray proposal is refused."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     finally:
         Distribution.set_default_validate_args(before)
 
