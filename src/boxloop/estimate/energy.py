@@ -31,6 +31,11 @@ Batch = tuple[Tensor, Tensor]
 Kernels = Callable[[Callable[[Tensor], Tensor], float], Kernel]
 """(log-density, scale of its steps) -> a kernel that leaves it as it is."""
 
+SHORT, SHORTER = 0.2, 0.2
+"""This share of the rounds, by chance, moves by steps this much shorter. Langevin steps of one length never leave the
+tails of a density lighter than a Gaussian's, where they overshoot and are refused (Roberts and Tweedie 1996); chains
+that are stuck there bias the fit."""
+
 PATIENCE = 10
 """Rounds in a row that may be refused before the fit gives up."""
 
@@ -76,7 +81,7 @@ class EnergyPlan:
     rate: Schedule = field(default_factory=lambda: Power(0.5, 0.0, 1e-4))
     chains: int = 256
     steps: int = 10
-    restart: float = 0.05
+    restart: float = 0.02
     clip: float = 10.0
     decay: float = 0.0
     shrink: float = 0.0
@@ -205,7 +210,7 @@ def energy_ascent(
         stream = Generator(state.position.device)
         stream.set_state(state.stream)
         here = at(model, state.point)
-        place, path = _move(state, here, kernels, base, plan, stream)
+        place, path, short = _move(state, here, kernels, base, plan, stream)
         drawn = path.chains.position
         leaf = state.point.detach().requires_grad_()
         gap, square = contrast(at(model, leaf), batches(state.count), drawn)
@@ -218,7 +223,7 @@ def energy_ascent(
             return _refused(state, kept, stream, int(lost.sum()))
         moved = _updated(state, gradient, plan)
         position = state.position.index_copy(0, place, drawn)
-        scale = _steered(state.scale, path, plan.goal)
+        scale = state.scale if short else _steered(state.scale, path, plan.goal)
         return Round(replace(moved, position=position, stream=stream.get_state(), scale=scale), objective)
 
     return step
@@ -226,15 +231,16 @@ def energy_ascent(
 
 def _move(
     state: EnergyState, model: EnergyModel, kernels: Kernels, base: Law, plan: EnergyPlan, stream: Generator
-) -> tuple[Tensor, Path]:
-    """Some of the buffer a few steps on, a share of it from the base: which, and their path."""
+) -> tuple[Tensor, Path, bool]:
+    """Some of the buffer a few steps on, a share of it from the base: which, their path, and whether it was short."""
     device = state.position.device
     place = torch.randperm(len(state.position), generator=stream, device=device)[: plan.chains]
     start = state.position[place]
     fresh = torch.rand(len(start), generator=stream, device=device) < plan.restart
     start = torch.where(fresh[:, None], base.draw(len(start), stream)[0].to(start), start)
-    kernel = kernels(model.log_density, state.scale)
-    return place, advance(kernel, kernel.init(start), plan.steps, stream)
+    short = float(torch.rand((), generator=stream, device=device)) < SHORT
+    kernel = kernels(model.log_density, state.scale * (SHORTER if short else 1.0))
+    return place, advance(kernel, kernel.init(start), plan.steps, stream), short
 
 
 def _updated(state: EnergyState, gradient: Tensor, plan: EnergyPlan) -> EnergyState:
@@ -263,7 +269,8 @@ def _refused(state: EnergyState, position: Tensor, stream: Generator, lost: int)
     """The same parameters, a lower rate, and chains that are somewhere again."""
     if state.refused + 1 >= PATIENCE:
         raise FloatingPointError(
-            f"the energy or its gradient was not finite in {PATIENCE} rounds in a row, after {state.count} good ones: "
+            f"the energy or its gradient was not finite in {PATIENCE} rounds in a row, from round "
+            f"{state.count - state.refused + 1} on: "
             "lower the learning rate, or check that the network gives finite energies"
         )
     again = replace(

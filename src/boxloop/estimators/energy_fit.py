@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 
 from boxloop.chain import advance
 from boxloop.data import Frame, Standardised, shuffled
-from boxloop.estimate.energy import EnergyPlan, EnergyState, energy_ascent
+from boxloop.estimate.energy import SHORTER, EnergyPlan, EnergyState, energy_ascent
 from boxloop.estimate.fit import coordinates
 from boxloop.estimate.online import Batches
 from boxloop.laws import DiagonalGaussian, FullGaussian
@@ -41,8 +41,8 @@ KERNELS: dict[str, tuple[Kernels, Callable[[int], float]]] = {
 FLOOR = 1e-3
 """Smallest variance of a base law, in standard coordinates: rows on a plane leave the others to the network."""
 
-RUNG_STEPS, SETTLE = 2, 50
-"""Steps at each temperature, and at the last one after draws were chosen by weight, so that copies part."""
+RUNG_STEPS, SETTLE = 2, 25
+"""Steps at each temperature, and, long and short, at the last once draws are chosen by weight: so that copies part."""
 
 BLOCK = 1 << 12
 """Chains that are annealed together."""
@@ -179,7 +179,8 @@ def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) ->
     sizes = [min(BLOCK, chains - start) for start in range(0, chains, BLOCK)]
     blocks = [bridge.travel(base.draw(size, stream)[0], ladder, stream) for size in sizes]
     whole = Weighted(torch.cat([b.position for b in blocks]), torch.cat([b.log_weight for b in blocks]))
-    kernel = kernels(model.log_density, ladder.scales[-1])
     chosen = whole.resample(chains, stream).split(BLOCK)
-    settled = [advance(kernel, kernel.init(part), SETTLE, stream).chains.position for part in chosen]
-    return whole, torch.cat(settled)
+    for share in (1.0, SHORTER):  # short steps bring in what long ones leave in the tails
+        kernel = kernels(model.log_density, share * ladder.scales[-1])
+        chosen = tuple(advance(kernel, kernel.init(x), SETTLE, stream).chains.position for x in chosen)
+    return whole, torch.cat(chosen)

@@ -100,7 +100,7 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
     chains: int = 256
     steps: int = 10
     buffer: int = 1024
-    restart: float = 0.05
+    restart: float = 0.02
     weight_decay: float = 0.0
     shrink: float = 0.0
     clip: float = 10.0

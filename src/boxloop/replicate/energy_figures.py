@@ -52,7 +52,8 @@ def _densities(axis: Any, truth: Truth, fit: EnergyBasedModel, short: EnergyBase
             x, (-estimator.model_.energy(x) - level).exp(), color=colour, linestyle=style, lw=1.6, label=name
         )
     dress(axis, "Two hills: the fitted density", "x", "density")
-    add_legend(axis, "upper left")
+    axis.set_ylim(0.0, 0.8)  # the narrow density goes on above
+    add_legend(axis, "upper right")
 
 
 def _plane(figure: Figure, axis: Any, truth: Truth, fit: EnergyBasedModel) -> None:
@@ -64,7 +65,7 @@ def _plane(figure: Figure, axis: Any, truth: Truth, fit: EnergyBasedModel) -> No
     for radius in (1.5, 2.5):
         axis.add_patch(_circle(radius))
     figure.colorbar(mesh, ax=axis, label="density")
-    dress(axis, "Ring: the fitted density (dashed: truth ± 2 sd)", "x0", "x1")
+    dress(axis, "Ring: the fit (dashed: truth ± 2 sd)", "x0", "x1")
     axis.grid(visible=False)
     axis.set_aspect("equal")
 
@@ -92,8 +93,12 @@ def _divergence(axis: Any, kl: Mapping[str, Mapping[str, Mapping[str, list[float
                 label=f"{target}, {method}",
             )
     axis.set(xscale="log", yscale="log")
-    dress(axis, "Divergence falls with rows", "rows", "KL(truth, fitted)")
-    add_legend(axis, "best")
+    dress(axis, "Divergence against rows", "rows", "KL(truth, fitted)")
+    axis.set_xticks(rows, [str(n) for n in rows])
+    axis.minorticks_off()
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, 12.0 * high)  # room for the legend above the lines
+    add_legend(axis, "upper right")
 
 
 def _scores(axis: Any, checks: Mapping[str, Mapping[str, list[float]]]) -> None:

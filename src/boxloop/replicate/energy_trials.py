@@ -208,13 +208,14 @@ def gradient_errors(model: EnergyModel, truth: Truth, stream: Generator) -> tupl
 
 
 def _along(model: EnergyModel, way: Tensor, rows: Tensor) -> Tensor:
-    """Derivative of the potential in the parameters along a direction, at each row."""
-    point = torch.cat([value.reshape(-1) for value in model.parameters])
-    blocks = [
-        torch.func.jvp(lambda p, part=part: at(model, p).potential(part), (point,), (way,))[1]
-        for part in rows.split(50_000)
-    ]
-    return torch.cat(blocks).detach()
+    """Derivative of the potential in the parameters along a direction, at each row: two backward passes."""
+    point = torch.cat([value.reshape(-1) for value in model.parameters]).requires_grad_()
+    found = []
+    for part in rows.split(50_000):
+        dual = torch.zeros(len(part), dtype=part.dtype, requires_grad=True)
+        (slope,) = torch.autograd.grad(at(model, point).potential(part) @ dual, point, create_graph=True)
+        found.append(torch.autograd.grad(slope @ way, dual)[0])
+    return torch.cat(found)
 
 
 def partition_trials(
