@@ -128,7 +128,7 @@ def test_predictive_laws_are_models() -> None:
 
 
 def test_factors_agree_with_another_sampler() -> None:
-    """Means of numbers that are free of rotation, beside Hamiltonian chains on the same density.
+    """Means of numbers that are free of rotation, beside a random walk on the same density.
 
     z-scores from both Monte Carlo errors; false alarms as in contract.scores.
     """
@@ -148,7 +148,17 @@ def test_factors_agree_with_another_sampler() -> None:
         return likelihood + prior.log_prob(mean, loading[..., None], noise) + log_noise.sum(1)
 
     start = torch.cat([X.mean(0), torch.ones(3).double(), torch.zeros(3).double()])
-    other = sample(log_density, start, chains=8, draws=1000, warmup=600, spread=0.1, random_state=1)
+    other = sample(
+        log_density,
+        start,
+        "random_walk",
+        chains=64,
+        draws=100,
+        warmup=600,
+        thin=10,
+        spread=0.1,
+        random_state=1,
+    )
     ours = torch.cat([found.mean, found.draws["loadings"][..., 0].square(), found.draws["log_noise"]], 2)
     theirs = other["x"].clone()
     theirs[..., 3:6] = theirs[..., 3:6].square()
@@ -288,3 +298,34 @@ def test_pictures_of_factors(kind: str) -> None:
     found = sample_factors(factors(), 2, draws=20, warmup=20, random_state=0)
     title = found.plot(kind=kind).get_title(loc="left")
     assert ("aligned" if kind == "loadings" else "free of rotation") in title
+
+
+def stop_at(round_number: int):
+    """Ctrl-C after some rounds."""
+
+    def observe(progress) -> None:
+        if progress.round == round_number and not progress.stopped:
+            raise KeyboardInterrupt
+
+    return observe
+
+
+@pytest.mark.filterwarnings("ignore::boxloop.sample.SampleWarning")
+@pytest.mark.parametrize("draw", [sample_mixture, sample_factors])
+def test_interrupted_chains(draw) -> None:
+    found = draw(factors(), 2, draws=100, warmup=64, random_state=0, observers=[stop_at(1)])
+    assert found.draws.interrupted
+    assert "interrupted" in repr(found)
+    assert not found.converged
+    with pytest.raises(ValueError, match="no draws"):
+        found.summary()
+    found = draw(factors(), 2, draws=100, warmup=64, random_state=0, observers=[stop_at(4)])
+    assert 0 < found.draws.n_draws < 100
+    assert "interrupted" in repr(found)
+
+
+def test_one_chain_never_passes() -> None:
+    found = sample_mixture(blobs(), 2, chains=1, draws=50, warmup=20, random_state=0)
+    assert any("one chain" in worry for worry in found.worries)
+    other = sample_factors(factors(), 2, chains=1, draws=50, warmup=20, random_state=0)
+    assert any("one chain" in worry for worry in other.worries)

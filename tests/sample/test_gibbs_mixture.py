@@ -21,6 +21,7 @@ from boxloop.sample.gibbs_mixture import (
     sweep,
     unpack_mixture,
 )
+from boxloop.sample.labels import allocations
 from contract.scores import assert_scores, mean_scores, moment_scores
 from sample.calibrated import joint_scores, ranks, uniform_chances
 
@@ -177,6 +178,41 @@ def test_the_joint_law_stays(k: int, diagonal: bool) -> None:
     kernel = gibbs_mixture(rows, prior)
     position = pack_mixture(log_weight, family)
     assert_scores(joint_scores(kernel, position, looks(prior, rows, diagonal)))
+
+
+def exact_partitions(rows: Tensor, prior: MixturePrior) -> tuple[Tensor, Tensor]:
+    """Every allocation of n rows, (k^n, n), and its posterior probability, parameters integrated out."""
+    n, k = len(rows), prior.n_components
+    where = torch.cartesian_prod(*[torch.arange(k)] * n)
+    features = MixtureRows(rows, False).made.mT
+    sums = torch.stack([torch.stack([features[z == j].sum(0) for j in range(k)]) for z in where])
+    # The evidence is prior times likelihood over posterior, at any parameters.
+    _, there = prior.draw(1, generator(20))
+    every = there.map(lambda leaf: leaf.repeat(len(where), *[1] * (leaf.dim() - 1)))
+    likelihood = (module.natural_of(there) * sums).sum(-1)
+    after = prior.components.posterior(sums)
+    evidence = prior.components.log_prob(there) + likelihood - after.log_prob(every).reshape(len(where), k)
+    a, count = prior.weights.concentration, sums[..., 0]
+    weight = (torch.lgamma(a + count) - torch.lgamma(a)).sum(-1)
+    return where, (evidence.sum(-1) + weight).softmax(0)
+
+
+def test_rows_go_together_as_enumeration_says() -> None:
+    """Five rows have 32 allocations to two components: exact probabilities against 4000 independent chains."""
+    prior = make_prior(2)
+    rows = torch.tensor([[0.0, 0.0], [0.5, 0.2], [2.0, 2.5], [2.5, 1.5], [1.2, 1.0]], dtype=torch.float64)
+    where, chance = exact_partitions(rows, prior)
+    kernel = gibbs_mixture(rows, prior)
+    start = start_mixture(rows, prior, 4000, generator(21))
+    chains = advance(kernel, kernel.init(start), 60, generator(22)).chains
+    there = unpack_mixture(chains.position, 2, 2, diagonal=False)
+    share = allocations(*there, MixtureRows(rows, False))  # (s, k, n)
+    i, j = torch.triu_indices(5, 5, offset=1)
+    together = (share[:, :, i] * share[:, :, j]).sum(1)
+    exact = ((where[:, i] == where[:, j]) * chance[:, None]).sum(0)
+    assert_scores(mean_scores(together, exact))
+    first = (chance[:, None] * (where == 0)).sum(0)  # unlike priors tell components apart
+    assert_scores(mean_scores(share[:, 0], first))
 
 
 class OneRowLess(NormalInverseWishart):

@@ -85,6 +85,8 @@ class FactorPosterior:
         Args:
             level: of the central interval from ``low`` to ``high``.
         """
+        if self.draws.n_draws == 0:
+            raise ValueError("there are no draws: sampling was interrupted in warm-up")
         return summary_frame([self._free, self._aligned], level)
 
     def predictive(self, draws: int = 100) -> Mixture[Any]:
@@ -105,7 +107,7 @@ class FactorPosterior:
     @cached_property
     def worries(self) -> tuple[str, ...]:
         """What speaks against these draws, told from numbers that are free of rotation."""
-        return (*self.draws.faults, *self._free.worries())
+        return (*self.draws.faults, *(self._free.worries() if self.draws.n_draws else ()))
 
     @property
     def converged(self) -> bool:

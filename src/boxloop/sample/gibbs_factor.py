@@ -110,7 +110,7 @@ def pack_factors(values: Factors) -> Tensor:
 def unpack_factors(position: Tensor, d: int) -> Factors:
     """The inverse of :func:`pack_factors`; leading axes stay."""
     mean, loadings, log_noise = position.split([d, position.shape[-1] - 2 * d, d], dim=-1)
-    return Factors(mean, loadings.reshape(*mean.shape, -1), log_noise.exp())
+    return Factors(mean, loadings.unflatten(-1, (d, loadings.shape[-1] // d)), log_noise.exp())
 
 
 def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:

@@ -12,6 +12,7 @@ Diebolt and Robert (1994), *Journal of the Royal Statistical Society B* 56.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -210,8 +211,9 @@ def gibbs_mixture(rows: Tensor, prior: MixturePrior) -> Kernel:
 def start_mixture(rows: Tensor, prior: MixturePrior, chains: int, stream: Generator) -> Tensor:
     r"""Scattered positions: seeds far apart, rows given to the nearest, parameters drawn given these.
 
-    Every chain picks seeds of its own among at most 2048 rows, each with probability proportional to its squared
-    distance from the seeds so far (Arthur and Vassilvitskii 2007).
+    Every chain picks seeds of its own among at most 2048 rows: a few candidates, each with probability proportional to
+    its squared distance from the seeds so far, of which the one that brings rows nearest to a seed is kept (Arthur and
+    Vassilvitskii 2007). Chains hardly ever leave a start that splits one cluster and joins two others.
 
     Args:
         rows: (n, d).
@@ -222,17 +224,19 @@ def start_mixture(rows: Tensor, prior: MixturePrior, chains: int, stream: Genera
     Returns:
         (c, p), see :func:`pack_mixture`.
     """
-    k = prior.n_components
+    k, each = prior.n_components, torch.arange(chains, device=rows.device)
     few = torch.randperm(len(rows), generator=stream, device=rows.device)[:SEEDS]
     rows = rows[few]
     nearest = rows.new_full((chains, len(rows)), torch.inf)
     owner = torch.zeros_like(nearest, dtype=torch.long)
     for j in range(k):
         odds = nearest + 1e-12 if j else torch.ones_like(nearest)
-        seed = rows[torch.multinomial(odds, 1, generator=stream)[:, 0]]
-        distance = torch.cdist(seed, rows).square()
-        owner = torch.where(distance < nearest, j, owner)
-        nearest = torch.minimum(nearest, distance)
+        tries = 2 + int(4 * math.log(k)) if j else 1
+        candidate = torch.multinomial(odds, tries, replacement=True, generator=stream)
+        distance = torch.cdist(rows[candidate], rows.expand(chains, -1, -1)).square()
+        best = torch.minimum(distance, nearest[:, None]).sum(2).argmin(1)
+        owner = torch.where(distance[each, best] < nearest, j, owner)
+        nearest = torch.minimum(nearest, distance[each, best])
     seen = MixtureRows(rows, not isinstance(prior.components, NormalInverseWishart))
     given = torch.nn.functional.one_hot(owner, k).to(rows.dtype)
     features = torch.cat([seen.tile(*span) for span in seen.spans(1)], dim=-1)

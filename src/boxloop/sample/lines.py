@@ -68,8 +68,6 @@ def summary_frame(parts: list[Lines], level: float) -> Any:
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"the level must lie between 0 and 1; it is {level}")
-    if any(value.numel() == 0 for part in parts for value in part.values.values()):
-        raise ValueError("there are no draws: sampling was interrupted in warm-up")
     found = [part.columns(level) for part in parts]
     joined = {key: [item for columns in found for item in columns[key]] for key in found[0]}
     return make_frame(joined, [name for part in parts for name in part.values])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +18,7 @@ from boxloop.numeric import generator
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_mixture import MixtureRows, unpack_mixture
 from boxloop.sample.labels import (
+    BLOCK,
     Relabelling,
     allocations,
     blocks_of_draws,
@@ -100,11 +102,8 @@ class MixturePosterior:
         """Of each column in each component, (c, n, k, d), in the order of the draws."""
         if self.diagonal:
             return self.draws["log_variances"].exp()
-        flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
         found = torch.empty_like(self.means).flatten(0, 1)
-        for part, _, members in blocks_of_draws(
-            *self._members(flat), self.means[0, 0].numel() * len(self.names)
-        ):
+        for part, _, members in self._blocks(self.means[0, 0].numel() * len(self.names)):
             diagonal = members.covariance().diagonal()
             found[part] = diagonal.reshape(-1, *found.shape[1:])
         return found.reshape(self.means.shape)
@@ -112,13 +111,12 @@ class MixturePosterior:
     @cached_property
     def labels(self) -> Relabelling:
         """The common order of components, from their probabilities on at most 500 rows; it says what it found."""
-        flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
         c, n, k = self.draws["log_weights"].shape
         most = max(1, min(LABEL_ROWS, LABEL_VALUES // (c * n * k)))
         chosen = torch.randperm(len(self.rows), generator=generator(0))[:most].to(self.rows.device)
         rows = self._standard(self.rows[chosen])
-        share = torch.empty(c * n, k, rows.n, dtype=torch.float32, device=flat.device)
-        for part, weight, members in blocks_of_draws(*self._members(flat, standard=True), k * rows.n):
+        share = torch.empty(c * n, k, rows.n, dtype=torch.float32, device=self.rows.device)
+        for part, weight, members in self._blocks(k * max(rows.n, rows.p), standard=True):
             share[part] = allocations(weight, members, rows).float()
         pivot = int(self.draws.log_density.T.flatten().argmax())
         return relabel(share.reshape(c, n, k, rows.n), pivot)
@@ -142,6 +140,8 @@ class MixturePosterior:
 
     def occupied(self) -> Tensor:
         """Number of components that hold rows, in at most 250 draws of each chain, (c, m). Free of labels."""
+        if self.draws.n_draws == 0:
+            raise ValueError("there are no draws: sampling was interrupted in warm-up")
         chosen = evenly(self.draws.n_draws, COUNTED)
         flat = self.draws.positions[chosen].transpose(0, 1).flatten(0, 1)
         stream = generator(0, self.rows.device)
@@ -193,10 +193,10 @@ class MixturePosterior:
     @cached_property
     def worries(self) -> tuple[str, ...]:
         """What speaks against these draws, told from numbers that are free of labels."""
-        unsettled = (
-            () if self.labels.settled else ("relabelling did not settle: components overlap too much",)
-        )
-        return (*self.draws.faults, *self._free.worries(), *unsettled)
+        if self.draws.n_draws == 0:
+            return self.draws.faults
+        unsettled = ("relabelling did not settle: components overlap too much",)
+        return (*self.draws.faults, *self._free.worries(), *(() if self.labels.settled else unsettled))
 
     @property
     def converged(self) -> bool:
@@ -252,6 +252,14 @@ class MixturePosterior:
     def _thinned(self, draws: int) -> Tensor:
         flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
         return flat[evenly(len(flat), draws).to(flat.device)]
+
+    def _blocks(self, width: int, *, standard: bool = False) -> Iterator[tuple[slice, Tensor, Component]]:
+        """All draws, a few at a time, such that ``width`` numbers a draw fit."""
+        flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
+        size = max(1, BLOCK // width)
+        for start in range(0, len(flat), size):
+            part = slice(start, min(start + size, len(flat)))
+            yield part, *self._members(flat[part], standard=standard)
 
     def _members(self, flat: Tensor, *, standard: bool = False) -> tuple[Tensor, Component]:
         log_weight, family = unpack_mixture(flat, self.n_components, len(self.names), diagonal=self.diagonal)

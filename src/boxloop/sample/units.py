@@ -15,10 +15,10 @@ from boxloop.data import open_source, summarise_moments, survey
 from boxloop.data.standard import Frame
 from boxloop.laws.conjugate import NormalInverseWishart
 from boxloop.laws.priors import FactorPrior, MixturePrior
+from boxloop.numeric import pack_index
 from boxloop.numeric.random import RandomState, seed
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_factor import Factors, Scatter, pack_factors, unpack_factors
-from boxloop.sample.gibbs_mixture import pack_mixture, unpack_mixture
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -74,15 +74,21 @@ class MixtureTask(Tree):
     def in_units(self, draws: Draws) -> Draws:
         """Draws of standard coordinates in the units of the rows; their density with respect to these."""
         n, d = self.rows.shape
-        k = self.prior.n_components
-        flat = draws.positions.flatten(0, 1)
-        log_weight, family = unpack_mixture(flat, k, d, diagonal=self.diagonal)
-        moved = pack_mixture(log_weight, family.affine(self.origin, self.scale)).reshape(
-            draws.positions.shape
-        )
+        k, scale = self.prior.n_components, self.scale
+        log_weight, mean, rest = draws.positions.split([k, k * d, draws.positions.shape[-1] - k - k * d], -1)
+        mean = (mean.unflatten(-1, (k, d)) * scale + self.origin).flatten(-2)
+        rest = rest.unflatten(-1, (k, -1))
+        if self.diagonal:
+            rest = rest + 2.0 * scale.log()
+        else:  # entries of factors are multiplied by the scale of their row, and their diagonal is in logs
+            column, row = (index.to(scale.device) for index in pack_index(d))
+            rest = torch.where(column == row, rest + scale[row].log(), rest * scale[row])
         # Rows, means and covariances are stretched; variances of independent columns twice, matrices d + 1 times.
         times = n + k * (1 + (2 if self.diagonal else d + 1))
-        return replace(draws, positions=moved, log_density=draws.log_density - times * self.scale.log().sum())
+        density = draws.log_density - times * scale.log().sum()
+        return replace(
+            draws, positions=torch.cat([log_weight, mean, rest.flatten(-2)], -1), log_density=density
+        )
 
 
 @dataclass(frozen=True, eq=False)
