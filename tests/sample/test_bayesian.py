@@ -329,3 +329,20 @@ def test_one_chain_never_passes() -> None:
     assert any("one chain" in worry for worry in found.worries)
     other = sample_factors(factors(), 2, chains=1, draws=50, warmup=20, random_state=0)
     assert any("one chain" in worry for worry in other.worries)
+
+
+@kinds
+@pytest.mark.parametrize(("k", "d"), [(1, 1), (1, 2), (3, 1)])
+def test_smallest_mixtures(k: int, d: int, covariance: str) -> None:
+    found = sample_mixture(blobs()[:, :d], k, covariance=covariance, draws=30, warmup=20, random_state=0)
+    assert found.means.shape == (4, 30, k, d)
+    assert np.isfinite(found.summary()["mean"]).all()
+    assert found.similarity().shape == (120, 120)
+    assert "Gaussian mixture" in repr(found)
+    assert bool(torch.isfinite(found.predictive(10).log_prob(found.rows)).all())
+
+
+def test_as_many_factors_as_columns() -> None:
+    found = sample_factors(factors()[:, :2], 2, draws=30, warmup=20, random_state=0)
+    assert found.loadings.shape == (4, 30, 2, 2)
+    assert np.isfinite(found.summary()["mean"]).all()

@@ -128,7 +128,7 @@ class FactorPosterior:
             return chain_traces(table, ax, title="log-density (free of rotation)")
         if kind != "loadings":
             raise ValueError(f"kind must be one of loadings, trace, got {kind!r}")
-        flat = self.loadings.flatten(0, 1).double()
+        flat = self.loadings.flatten(0, 1).double() / self.covariance.diagonal().sqrt()[:, None]
         title = "Loadings (aligned over draws)"
         return loadings(
             flat.mean(0).mT.cpu().numpy(),
@@ -136,7 +136,7 @@ class FactorPosterior:
             flat.std(0).mT.cpu().numpy(),
             ax,
             title=title,
-            across="posterior mean, 2 sd",
+            across="in units of a column's deviation (bars: 2 posterior standard deviations)",
         )
 
     @cached_property
