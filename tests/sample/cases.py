@@ -67,15 +67,19 @@ Make = Callable[[Gaussian, RuleName], Any]
 
 
 def _contraction(gaussian: Gaussian, rule: RuleName) -> Generalised:
-    """y = 0.3 + 0.6 x + F z / 2: a proposal that is not symmetric, with its own ratio."""
-    root = 0.5 * gaussian.factor
+    """y = 0.6 x + 0.4 m + 0.9 F (z + 0.2): a proposal that is not symmetric, with its own ratio.
+
+    Its own law is wider than the target; by a narrower one chains far out would hardly come in.
+    """
+    root = 0.9 * gaussian.factor
+    shift = 0.4 * gaussian.mean + 0.2 * root.sum(1)
 
     def log_proposal(x: Tensor, y: Tensor) -> Tensor:
-        z = torch.linalg.solve_triangular(root, (y - 0.6 * x - 0.3).mT, upper=False)
+        z = torch.linalg.solve_triangular(root, (y - 0.6 * x - shift).mT, upper=False)
         return -0.5 * z.square().sum(0)
 
     def propose(x: Tensor, stream: Generator) -> Tensor:
-        return 0.3 + 0.6 * x + normal(tuple(x.shape), stream, x.dtype) @ root.mT
+        return 0.6 * x + shift + normal(tuple(x.shape), stream, x.dtype) @ root.mT
 
     def log_ratio(x: Tensor, y: Tensor) -> Tensor:
         rise = gaussian.log_density(y) - gaussian.log_density(x)
