@@ -10,7 +10,7 @@ values are n chains that never meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -81,6 +81,31 @@ class Kernel(NamedTuple):
     chance: Callable[[Tensor], Tensor] | None = None
 
 
+class Noise(Sequence[Any]):
+    """The randomness of n steps as whole blocks: an item is the same place of each.
+
+    Args:
+        parts: tensors (n, ...), and sequences of n of anything else.
+
+    Example:
+        >>> import torch
+        >>> [tuple(part.shape) for part in Noise(torch.zeros(5, 3, 2), torch.zeros(5, 3))[0]]
+        [(3, 2), (3,)]
+    """
+
+    def __init__(self, *parts: Tensor | Sequence[Any]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, place: Any) -> Any:
+        return tuple(part[place] for part in self.parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        return zip(*(part.unbind() if isinstance(part, Tensor) else part for part in self.parts), strict=True)
+
+
 class Path(NamedTuple):
     """Where a block of n steps led.
 
@@ -88,19 +113,15 @@ class Path(NamedTuple):
         chains: after the last step.
         position: after each, (n, c, d).
         log_density: (n, c).
-        info: of each, (n,).
+        log_ratio: of each proposal, (n, c); None for a kernel that refuses none.
+        details: of each step, (n,).
     """
 
     chains: Chains
     position: Tensor
     log_density: Tensor
-    info: tuple[Info, ...]
-
-    @property
-    def log_ratio(self) -> Tensor | None:
-        """Of each proposal, (n, c); None for a kernel that refuses none."""
-        ratios = [info.log_ratio for info in self.info if info.log_ratio is not None]
-        return torch.stack(ratios) if ratios else None
+    log_ratio: Tensor | None
+    details: tuple[Any, ...]
 
 
 def advance(kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Path:
@@ -115,13 +136,43 @@ def advance(kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Pa
     Returns:
         The path, every step of it.
     """
-    visited: list[Chains] = []
-    said: list[Info] = []
-    block = max(1, min(LONGEST, NOISE // max(1, chains.position.numel())))
-    while len(visited) < steps:
-        for item in kernel.noise(chains, min(block, steps - len(visited)), stream):
-            chains, info = kernel.step(chains, item)
-            visited.append(chains)
-            said.append(info)
-    position = torch.stack([where.position for where in visited])
-    return Path(chains, position, torch.stack([where.log_density for where in visited]), tuple(said))
+    block = block_length(chains)
+    paths = []
+    for done in range(0, steps, block):
+        noise = kernel.noise(chains, min(block, steps - done), stream)
+        paths.append(follow(kernel, chains, noise))
+        chains = paths[-1].chains
+    return paths[0] if len(paths) == 1 else joined(paths)
+
+
+def block_length(chains: Chains) -> int:
+    """Steps whose noise and positions are in the cache together."""
+    return max(1, min(LONGEST, NOISE // max(1, chains.position.numel())))
+
+
+def follow(kernel: Kernel, chains: Chains, noise: Iterable[Any]) -> Path:
+    """Move all chains by one step for each item of noise."""
+    step = kernel.step
+    position, log_density, log_ratio, details = [], [], [], []
+    for item in noise:
+        chains, info = step(chains, item)
+        position.append(chains.position)
+        log_density.append(chains.log_density)
+        log_ratio.append(info.log_ratio)
+        details.append(info.detail)
+    ratios = (
+        None if log_ratio[0] is None else torch.stack([ratio for ratio in log_ratio if ratio is not None])
+    )
+    return Path(chains, torch.stack(position), torch.stack(log_density), ratios, tuple(details))
+
+
+def joined(paths: Sequence[Path]) -> Path:
+    """Paths one after another as one."""
+    ratios = [path.log_ratio for path in paths if path.log_ratio is not None]
+    return Path(
+        paths[-1].chains,
+        torch.cat([path.position for path in paths]),
+        torch.cat([path.log_density for path in paths]),
+        torch.cat(ratios) if ratios else None,
+        tuple(detail for path in paths for detail in path.details),
+    )

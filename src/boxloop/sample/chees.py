@@ -57,9 +57,9 @@ class Reach(Tree):
 
 def reached(reach: Reach, path: Path, metric: Tensor, centre: Tensor | None, scale: float) -> Reach:
     """The length after a path of trajectories; distances are from the centre, or the chains' own mean without one."""
-    length = math.exp(reach.log_length)
-    found = [_criterion(info.detail, info.log_ratio, metric, centre) for info in path.info]
-    slope = MEMORY * reach.slope + length * sum(slope for slope, _ in found) / len(found)
+    assert path.log_ratio is not None
+    found = [_criterion(*ends, metric, centre) for ends in zip(path.details, path.log_ratio, strict=True)]
+    slope = MEMORY * reach.slope + sum(slope for slope, _ in found) / len(found)
     worth = MEMORY * reach.worth + sum(worth for _, worth in found) / len(found)
     if not (math.isfinite(slope) and math.isfinite(worth) and worth > 0.0):
         return reach
@@ -71,10 +71,9 @@ def reached(reach: Reach, path: Path, metric: Tensor, centre: Tensor | None, sca
 
 
 def _criterion(
-    landing: Landing, log_ratio: Tensor | None, metric: Tensor, centre: Tensor | None
+    landing: Landing, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
 ) -> tuple[float, float]:
-    """dC/dT and C of one trajectory of every chain; one that went nowhere counts for nothing."""
-    assert log_ratio is not None
+    """dC / d log T and C of one trajectory of every chain; one that went nowhere counts for nothing."""
     known = torch.isfinite(landing.end).all(1) & torch.isfinite(log_ratio)
     chance = torch.where(known, log_ratio.clamp(max=0.0).exp(), 0.0)
     middle = landing.start.mean(0) if centre is None else centre
@@ -83,7 +82,7 @@ def _criterion(
     gain = end.square().sum(1) - start.square().sum(1)
     slope = chance * gain * (end * landing.momentum).sum(1)
     worth = 0.25 * chance * gain.square()
-    both = torch.where(known, torch.stack([landing.share * slope, worth]), 0.0).sum(1) / len(chance)
+    both = torch.where(known, torch.stack([landing.length * slope, worth]), 0.0).sum(1) / len(chance)
     first, second = both.tolist()
     return first, second
 

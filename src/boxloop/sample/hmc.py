@@ -34,13 +34,11 @@ class Launch(NamedTuple):
     Args:
         momentum: (c, d).
         energy: half its squared length, (c,).
-        share: u, of the length T.
         steps: how many.
     """
 
     momentum: Tensor
     energy: Tensor
-    share: float
     steps: int
 
 
@@ -51,15 +49,13 @@ class Landing(NamedTuple):
         start: positions (c, d).
         end: proposed positions, (c, d).
         momentum: there, (c, d).
-        share: u.
-        steps: how many were made.
+        length: of the trajectory.
     """
 
     start: Tensor
     end: Tensor
     momentum: Tensor
-    share: float
-    steps: int
+    length: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +113,7 @@ class HMC:
                 torch.rand(n, generator=stream, device=stream.device).tolist() if self.jitter else [1.0] * n
             )
             steps = [max(1, min(MOST_STEPS, ceil(share * length / h - 1e-9))) for share in shares]
-            return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), shares, steps)]
+            return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), steps)]
 
         def propose(chains: Chains, launch: Launch) -> tuple[Chains, Info]:
             h, _ = self.lengths(chains.position.shape[1])
@@ -130,7 +126,7 @@ class HMC:
                 momentum = torch.add(momentum, slope, alpha=h if left > 1 else 0.5 * h)
             log_ratio = (value - chains.log_density).add_(launch.energy)
             log_ratio.sub_((momentum * momentum).sum(1), alpha=0.5)
-            landing = Landing(chains.position, position, momentum, launch.share, launch.steps)
+            landing = Landing(chains.position, position, momentum, launch.steps * h)
             return Chains(position, value, (slope,)), Info(log_ratio, landing)
 
         return metropolis(init, noise, propose, self.rule)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import Generator, Tensor
 
-from boxloop.chain import Chains, Info, Kernel
+from boxloop.chain import Chains, Info, Kernel, Noise
 from boxloop.sample.metropolis import RuleName, metropolis
 from boxloop.sample.target import Target
 
@@ -62,9 +62,7 @@ class Independent:
         def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
             shape = (n, *chains.position.shape)
             drawn = law.draw(n * shape[1], stream)[0].to(chains.position.dtype)
-            return list(
-                zip(drawn.reshape(shape).unbind(), law.log_prob(drawn)[0].reshape(shape[:2]).unbind())
-            )
+            return Noise(drawn.reshape(shape), law.log_prob(drawn)[0].reshape(shape[:2]))
 
         def propose(chains: Chains, item: tuple[Tensor, Tensor]) -> tuple[Chains, Info]:
             position, log_proposal = item

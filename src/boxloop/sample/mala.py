@@ -9,14 +9,13 @@ The proposal's densities need not be evaluated: with :math:`s = F^\top (\nabla \
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
 
-from boxloop.chain import Chains, Info, Kernel
+from boxloop.chain import Chains, Info, Kernel, Noise
 from boxloop.sample.metric import Metric, check_metric, pull, stretch
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target
@@ -65,19 +64,22 @@ class MALA:
             value, slope = rise(position)
             return Chains(position, value, (pull(metric, slope),))
 
-        def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
-            h = self.first_scale(chains.position.shape[1]) if fixed is None else fixed
-            draws = normals(chains, n, stream).mul_(h)
-            return list(zip(draws.unbind(), stretch(metric, draws).unbind(), [h * h] * n))
+        def length(chains: Chains) -> float:
+            return self.first_scale(chains.position.shape[1]) if fixed is None else fixed
 
-        def propose(chains: Chains, item: tuple[Tensor, Tensor, float]) -> tuple[Chains, Info]:
-            move, stretched, square = item
+        def noise(chains: Chains, n: int, stream: Generator) -> Noise:
+            draws = normals(chains, n, stream).mul_(length(chains))
+            return Noise(draws, stretch(metric, draws))
+
+        def propose(chains: Chains, item: tuple[Tensor, Tensor]) -> tuple[Chains, Info]:
+            move, stretched = item
             (here,) = chains.kept
+            square = length(chains) ** 2
             position = torch.add(chains.position, stretch(metric, here), alpha=0.5 * square).add_(stretched)
             value, slope = rise(position)
             there = pull(metric, slope)
             both = here + there
-            cross = (torch.add(move, both, alpha=0.25 * square).mul_(both)).sum(1)
+            cross = torch.add(move, both, alpha=0.25 * square).mul_(both).sum(1)
             log_ratio = (value - chains.log_density).sub_(cross, alpha=0.5)
             return Chains(position, value, (there,)), Info(log_ratio)
 

@@ -17,11 +17,11 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from boxloop.chain import Chains, Info, Kernel
+from boxloop.chain import Chains, Info, Kernel, Noise
 
 RuleName = Literal["metropolis", "barker"]
 Propose = Callable[[Chains, Any], tuple[Chains, Info]]
-Noise = Callable[[Chains, int, Generator], Sequence[Any]]
+Moves = Callable[[Chains, int, Generator], Tensor | Sequence[Any]]
 
 
 class Rule(NamedTuple):
@@ -50,7 +50,7 @@ RULES: dict[RuleName, Rule] = {
 
 
 def metropolis(
-    init: Callable[[Tensor], Chains], noise: Noise, propose: Propose, rule: RuleName = "metropolis"
+    init: Callable[[Tensor], Chains], noise: Moves, propose: Propose, rule: RuleName = "metropolis"
 ) -> Kernel:
     """A kernel from a proposal and its ratio.
 
@@ -86,7 +86,7 @@ def metropolis(
         uniform = torch.rand(
             (n, len(log_density)), generator=stream, dtype=log_density.dtype, device=log_density.device
         )
-        return list(zip(moves, threshold(uniform).unbind(), strict=True))
+        return Noise(moves, threshold(uniform))
 
     def step(chains: Chains, item: tuple[Any, Tensor]) -> tuple[Chains, Info]:
         move, bar = item
@@ -100,14 +100,15 @@ def metropolis(
 def choose(accept: Tensor, there: Chains, here: Chains) -> Chains:
     """Each chain at the one end or the other."""
     column = accept[:, None]
-    return Chains(
-        torch.where(column, there.position, here.position),
-        torch.where(accept, there.log_density, here.log_density),
-        tuple(
-            torch.where(column if new.dim() == 2 else accept.reshape(-1, *(1,) * (new.dim() - 1)), new, old)
-            for new, old in zip(there.kept, here.kept)
-        ),
-    )
+    position = torch.where(column, there.position, here.position)
+    log_density = torch.where(accept, there.log_density, here.log_density)
+    if not here.kept:
+        return Chains(position, log_density)
+    kept = [
+        torch.where(column if new.dim() == 2 else accept.reshape(-1, *(1,) * (new.dim() - 1)), new, old)
+        for new, old in zip(there.kept, here.kept)
+    ]
+    return Chains(position, log_density, tuple(kept))
 
 
 def normals(chains: Chains, n: int, stream: Generator) -> Tensor:

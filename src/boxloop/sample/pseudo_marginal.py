@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.chain import Chains, Info, Kernel
+from boxloop.chain import Chains, Info, Kernel, Noise
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
 from boxloop.sample.metric import Metric, check_metric, stretch
@@ -88,7 +88,7 @@ class PseudoMarginal:
             scale = self.first_scale(chains.position.shape[1]) if self.scale is None else self.scale
             moves = stretch(self.metric, normals(chains, n, stream)).mul_(scale)
             numbers = normals(Chains(chains.kept[0], chains.log_density), n, stream).mul_(fresh)
-            return list(zip(moves.unbind(), numbers.unbind()))
+            return Noise(moves, numbers)
 
         def propose(chains: Chains, item: tuple[Tensor, Tensor]) -> tuple[Chains, Info]:
             move, numbers = item

@@ -8,9 +8,8 @@ accepted for large d, which is best (Roberts, Gelman and Gilks 1997); in one col
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from torch import Generator, Tensor
 
@@ -58,9 +57,9 @@ class RandomWalk:
         def init(position: Tensor) -> Chains:
             return Chains(position, density(position))
 
-        def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
+        def noise(chains: Chains, n: int, stream: Generator) -> Tensor:
             scale = self.first_scale(chains.position.shape[1]) if self.scale is None else self.scale
-            return stretch(self.metric, normals(chains, n, stream)).mul_(scale).unbind()
+            return stretch(self.metric, normals(chains, n, stream)).mul_(scale)
 
         def propose(chains: Chains, move: Tensor) -> tuple[Chains, Info]:
             position = chains.position + move
