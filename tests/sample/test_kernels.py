@@ -91,7 +91,7 @@ def test_density_is_evaluated_once_a_proposal(name: str) -> None:
         pytest.skip("has a function of its own")
     kernel = KERNELS[name](gaussian, "metropolis").kernel(Target(counted))
     path = advance(kernel, kernel.init(gaussian.draw(5, generator(0))), 30, generator(1))
-    leaps = [info.detail.steps if isinstance(info.detail, Landing) else 1 for info in path.info]
+    leaps = [detail.steps if isinstance(detail, Landing) else 1 for detail in path.details]
     assert len(calls) == 1 + sum(leaps)
 
 

@@ -50,12 +50,14 @@ class Landing(NamedTuple):
         end: proposed positions, (c, d).
         momentum: there, (c, d).
         length: of the trajectory.
+        steps: that it took.
     """
 
     start: Tensor
     end: Tensor
     momentum: Tensor
     length: float
+    steps: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +128,7 @@ class HMC:
                 momentum = torch.add(momentum, slope, alpha=h if left > 1 else 0.5 * h)
             log_ratio = (value - chains.log_density).add_(launch.energy)
             log_ratio.sub_((momentum * momentum).sum(1), alpha=0.5)
-            landing = Landing(chains.position, position, momentum, launch.steps * h)
+            landing = Landing(chains.position, position, momentum, launch.steps * h, launch.steps)
             return Chains(position, value, (slope,)), Info(log_ratio, landing)
 
         return metropolis(init, noise, propose, self.rule)
