@@ -28,6 +28,9 @@ ENOUGH = 400
 RARE, NEARLY_ALL = 0.01, 0.995
 """Acceptance below which a chain hardly moves, and above which it hardly dares to."""
 
+MANY = 100
+"""Draws from which the acceptance of one chain alone says something."""
+
 FEWEST = 4
 """Draws a chain below which nothing can be said."""
 
@@ -76,16 +79,19 @@ class Diagnosis:
             found.append(
                 "one chain: R-hat is not available, so that nothing shows whether it has found the target"
             )
-        elif usable.any():
+        if np.isnan(self.ess_bulk[usable]).any():
+            found.append(f"fewer than {FEWEST} draws of each chain: too few to tell anything by")
+            return tuple(found)
+        if self.n_chains > 1:
             apart = usable & ~(self.r_hat <= AGREED)
             if apart.any():
-                worst = float(np.nanmax(np.where(apart, self.r_hat, -np.inf)))
+                worst = float(np.fmax.reduce(self.r_hat[apart]))
                 found.append(
                     f"{_listed(names, apart)}: R-hat up to {worst:.3f}, above {AGREED:g}: chains disagree; draw longer"
                 )
         few = usable & ~(np.minimum(self.ess_bulk, self.ess_tail) >= ENOUGH)
         if few.any():
-            least = float(np.nanmin(np.where(few, np.minimum(self.ess_bulk, self.ess_tail), np.inf)))
+            least = float(np.fmin.reduce(np.fmin(self.ess_bulk, self.ess_tail)[few]))
             found.append(
                 f"{_listed(names, few)}: {least:.0f} effective draws, fewer than {ENOUGH}; draw longer"
             )
@@ -109,10 +115,10 @@ def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
 
     chains, draws, numbers = table.shape
     infinite = np.atleast_1d(~np.isfinite(table).all((0, 1)))
-    stuck = (
-        (np.ptp(np.where(infinite, 0.0, table), axis=1) == 0.0).sum(0) if draws else np.zeros(numbers, int)
-    )
-    stuck = np.where(infinite, 0, stuck)
+    stuck = np.zeros(numbers, dtype=np.int64)
+    if draws >= FEWEST:
+        still = np.ptp(np.where(infinite, 0.0, table), axis=1) == 0.0
+        stuck = np.where(infinite, 0, still.sum(0))
     results = {key: np.full(numbers, np.nan) for key in ("r_hat", "ess_bulk", "ess_tail", "mcse")}
     for j in np.flatnonzero(~infinite & (stuck == 0)) if draws >= FEWEST else ():
         column = np.ascontiguousarray(table[:, :, j])
@@ -127,7 +133,7 @@ def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
 
 
 def find_faults(
-    acceptance: Tensor | None, refused: Tensor, positions: Tensor, interrupted: bool
+    acceptance: Tensor | None, refused: Tensor, positions: Tensor, interrupted: bool, scaled: bool = True
 ) -> tuple[str, ...]:
     """What an algorithm met, in words; it needs no diagnosis.
 
@@ -136,6 +142,7 @@ def find_faults(
         refused: proposals of each chain whose ratio was not a number, (c,).
         positions: (n, c, d).
         interrupted: whether Ctrl-C ended it early.
+        scaled: whether the algorithm has a scale; without one it is no fault to accept nearly all.
     """
     found = []
     if interrupted:
@@ -143,14 +150,7 @@ def find_faults(
     if not bool(torch.isfinite(positions).all()):
         found.append("a draw is not finite: the density does not fall off, or the step is too long")
     if acceptance is not None and len(positions):
-        low, high = float(acceptance.min()), float(acceptance.max())
-        if low < RARE:
-            chain = int(acceptance.argmin())
-            found.append(
-                f"chain {chain} accepts {low:.2g} of its moves: a smaller scale, a longer warm-up or another start"
-            )
-        if high > NEARLY_ALL:
-            found.append(f"acceptance {high:.4g}: steps are too short to get anywhere; a larger scale")
+        found.extend(_acceptance_faults(acceptance, len(positions), scaled))
     if bool((refused > 0).any()):
         worst = int(refused.argmax())
         found.append(
@@ -158,6 +158,19 @@ def find_faults(
             f"(most in chain {worst}, {int(refused[worst])}): a constraint may be missing from support"
         )
     return tuple(found)
+
+
+def _acceptance_faults(acceptance: Tensor, draws: int, scaled: bool) -> list[str]:
+    """A chain alone is judged by many proposals; by few, only all chains together are."""
+    found, mean, low = [], float(acceptance.mean()), float(acceptance.min())
+    advice = "a smaller scale, a longer warm-up or another start" if scaled else "another proposal or start"
+    if mean < RARE:
+        found.append(f"chains accept {mean:.2g} of their moves: {advice}")
+    elif low < RARE and draws >= MANY:
+        found.append(f"chain {int(acceptance.argmin())} accepts {low:.2g} of its moves: {advice}")
+    if mean > NEARLY_ALL and scaled:
+        found.append(f"acceptance {mean:.4g}: steps are too short to get anywhere; a larger scale")
+    return found
 
 
 def _r_hat(stats: Any, column: Array, superchains: int | None) -> float:

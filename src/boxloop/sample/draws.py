@@ -143,7 +143,8 @@ class Draws:
     @property
     def faults(self) -> tuple[str, ...]:
         """Worries that need no diagnosis: what the algorithm itself met."""
-        return find_faults(self.acceptance, self.refused, self.positions, self.interrupted)
+        scaled = getattr(self.algorithm, "scale", None) is not None
+        return find_faults(self.acceptance, self.refused, self.positions, self.interrupted, scaled)
 
     @property
     def converged(self) -> bool:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
+from boxloop.sample.hmc import HMC
+from boxloop.sample.mala import MALA
+from boxloop.sample.pseudo_marginal import PseudoMarginal
 from boxloop.sample.random_walk import RandomWalk
 from boxloop.sample.space import Space
 from boxloop.sample.target import Target
@@ -23,6 +26,7 @@ from boxloop.sample.target import Target
 Conditional = Callable[[dict[str, Tensor], Generator], Tensor]
 
 
+@runtime_checkable
 class Algorithm(Protocol):
     """Whatever makes a kernel of a target."""
 
@@ -68,6 +72,8 @@ class Gibbs:
                 f"Gibbs needs one block for each value; {sorted(missing)[0]!r} is on one side only"
             )
         moved = {name: block for name, block in self.blocks.items() if not callable(block)}
+        for name, block in moved.items():
+            _check_block(name, block)
 
         def init(position: Tensor) -> Chains:
             return Chains(position, target.log_density(position))
@@ -90,6 +96,15 @@ class Gibbs:
 
         alone = next(iter(moved.values())).kernel(target).chance if len(moved) == 1 else None
         return Kernel(init, noise, step, alone)
+
+
+def _check_block(name: str, block: Any) -> None:
+    if isinstance(block, PseudoMarginal):
+        raise ValueError(
+            f"block {name!r} is pseudo-marginal: other blocks move in between, so that its estimate cannot be kept"
+        )
+    if isinstance(block, RandomWalk | MALA | HMC) and block.scale is None:
+        raise ValueError(f"block {name!r} needs a scale: warm-up does not see inside a sweep")
 
 
 def _drawn(space: Space, name: str, draw: Conditional, chains: Chains, stream: Generator) -> Chains:

@@ -27,11 +27,14 @@ def check_metric(metric: Metric) -> None:
     """Refuse what is no factor of a covariance."""
     if metric is None:
         return
-    diagonal = metric if metric.dim() == 1 else metric.diagonal()
-    square = metric.dim() == 1 or (metric.dim() == 2 and metric.shape[0] == metric.shape[1])
-    if not square or not bool((diagonal > 0).all()) or not bool(torch.isfinite(metric).all()):
+    if not isinstance(metric, Tensor) or metric.dim() not in (1, 2) or metric.shape[0] != metric.shape[-1]:
         raise ValueError(
-            "a metric is a vector of positive scales or a lower triangular factor of a covariance"
+            "a metric is a tensor: a vector of positive scales or a lower triangular factor of a covariance"
+        )
+    diagonal = metric if metric.dim() == 1 else metric.diagonal()
+    if not bool((diagonal > 0).all()) or not bool(torch.isfinite(metric).all()):
+        raise ValueError(
+            "a metric must have positive scales or a positive diagonal, and finite numbers throughout"
         )
     if metric.dim() == 2 and bool(metric.triu(1).any()):
         raise ValueError("a metric must be lower triangular: pass torch.linalg.cholesky(covariance)")

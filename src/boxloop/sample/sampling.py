@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path as FilePath
 from typing import Any, Literal
@@ -28,11 +27,21 @@ from boxloop.sample.diagnostics import diagnose
 from boxloop.sample.draws import Draws, SampleWarning
 from boxloop.sample.gibbs import Algorithm
 from boxloop.sample.hmc import HMC
-from boxloop.sample.loop import Plan, Sampling
+from boxloop.sample.identity import fingerprint
+from boxloop.sample.loop import BLOCK, Plan, Sampling
 from boxloop.sample.mala import MALA
 from boxloop.sample.random_walk import RandomWalk
 from boxloop.sample.space import Space, Values
-from boxloop.sample.start import check_target, has_gradient, make_space, read_start, scattered
+from boxloop.sample.start import (
+    check_begun,
+    check_counts,
+    check_steps,
+    check_target,
+    has_gradient,
+    make_space,
+    read_start,
+    scattered,
+)
 from boxloop.sample.target import Pair, Target, make_target, unvalidated
 
 BY_NAME: dict[str, Callable[[], Algorithm]] = {"hmc": HMC, "mala": MALA, "random_walk": RandomWalk}
@@ -121,9 +130,7 @@ def sample(
         >>> draws.converged, round(float(draws["mean"].mean()), 1)
         (True, 2.2)
     """
-    for name, count, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
-        if count < least:
-            raise ValueError(f"{name} must be at least {least}, got {count}")
+    check_counts(draws, warmup, thin, spread)
     check_chains(chains, superchains)
     values = read_start(start, chains, device)
     target, position = _begin(log_density, values, support, value_and_gradient, batched)
@@ -145,8 +152,8 @@ def sample(
 
 def check_chains(chains: int | None, superchains: int | None) -> None:
     """Refuse numbers of chains that cannot be."""
-    if chains is not None and chains < 1:
-        raise ValueError(f"chains must be at least 1, got {chains}")
+    if chains is not None and (not isinstance(chains, int | np.integer) or chains < 1):
+        raise ValueError(f"chains must be an integer of at least 1, got {chains!r}")
     if superchains is None:
         return
     if chains is None:
@@ -169,12 +176,16 @@ def choose_algorithm(kernel: Any, target: Target, position: Tensor, known: bool)
         if not known:
             raise ValueError("without a log_density there must be a kernel")
         kernel = HMC() if has_gradient(target, position) else RandomWalk()
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, type) or not isinstance(kernel, Algorithm):
+        raise ValueError(f"kernel must be an algorithm such as HMC(), its name, or a Kernel, got {kernel!r}")
     if isinstance(kernel, HMC | MALA) and not has_gradient(target, position):
         raise ValueError(
             f"{type(kernel).__name__} needs a gradient, and log_density cannot be differentiated: "
             "write it in torch, pass value_and_gradient, or use RandomWalk"
         )
-    return kernel
+    return check_steps(kernel, position) if isinstance(kernel, Tunable) else kernel
 
 
 def make_tuner(algorithm: Any, position: Tensor, warmup: int) -> Tuner | None:
@@ -187,12 +198,12 @@ def make_tuner(algorithm: Any, position: Tensor, warmup: int) -> Tuner | None:
 def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: int | None) -> Draws:
     """The draws of all rounds."""
     state = outcome.state
-    chains, columns = state.position.shape
     kernel = plan.kernel(state.tuning, plan.warmup)
     steps = state.drawn * plan.thin
+    none = state.position[None][:0], state.log_density[None][:0]
     return Draws(
-        positions=torch.cat(state.draws) if state.draws else state.position.new_zeros(0, chains, columns),
-        log_density=torch.cat(state.densities) if state.draws else state.position.new_zeros(0, chains),
+        positions=torch.cat([none[0], *state.draws])[: plan.draws],
+        log_density=torch.cat([none[1], *state.densities])[: plan.draws],
         space=space,
         algorithm=plan.tuned(state.tuning, plan.warmup),
         acceptance=None if kernel.chance is None or steps == 0 else state.accepted / steps,
@@ -224,11 +235,15 @@ class Said:
             return "warm-up"
         if time.monotonic() - self._time > 1.0 or progress.stopped:
             accepted = float(state.accepted.mean()) / (state.drawn * self.plan.thin)
+            said = f"acceptance {accepted:.2f}, " if self._refuses(state) else ""
             table = torch.cat(state.densities).T[:, :, None].double().cpu().numpy()
             r_hat = float(diagnose(table).r_hat[0])
-            self._text = f"acceptance {accepted:.2f}, R-hat {r_hat:.3f}"
+            self._text = f"{said}R-hat {r_hat:.3f}" if np.isfinite(r_hat) else f"{said}R-hat not available"
             self._time = time.monotonic()
         return self._text
+
+    def _refuses(self, state: Sampling) -> bool:
+        return self.plan.kernel(state.tuning, self.plan.warmup).chance is not None
 
 
 def _begin(
@@ -254,30 +269,19 @@ def _run(
     random_state: RandomState,
     observers: Sequence[Observer[Sampling]],
 ) -> Outcome[Sampling]:
+    with torch.no_grad():
+        state = plan.begin(position)
+    check_begun(state.chains, isinstance(plan.algorithm, HMC | MALA))
     resume = None
     if checkpoint is not None:
         if not isinstance(random_state, int | np.integer):
             raise ValueError("a checkpoint needs an integer random_state: the same start must be drawn again")
-        belongs = _fingerprint(plan, position, int(random_state))
+        belongs = fingerprint(plan, state, int(random_state))
         if FilePath(checkpoint).exists():
             resume = read_checkpoint(checkpoint, STATES, belongs)
+            state = resume.state
         observers = [*observers, CheckpointWriter(checkpoint, belongs, seconds=10.0)]
-    with torch.no_grad():
-        state = plan.begin(position) if resume is None else resume.state
-    return run(plan.step, state, max_rounds=plan.rounds, observers=observers, resume=resume)
-
-
-def _fingerprint(plan: Plan, position: Tensor, random_state: int) -> dict[str, Any]:
-    """What these chains are; how many draws are wanted may change."""
-    digest = hashlib.sha256(np.ascontiguousarray(position.cpu().numpy()).data)
-    settings = {}
-    if is_dataclass(plan.algorithm):
-        settings = {field.name: str(getattr(plan.algorithm, field.name)) for field in fields(plan.algorithm)}
-    return {
-        "algorithm": type(plan.algorithm).__name__,
-        **settings,
-        "start": digest.hexdigest(),
-        "warmup": plan.warmup,
-        "thin": plan.thin,
-        "random_state": random_state,
-    }
+    before = 0 if resume is None else resume.rounds
+    warm, rest = max(0, plan.warmup - state.steps), max(0, plan.draws - state.drawn)
+    rounds = before - (-warm // plan.pause) - (-rest // BLOCK)
+    return run(plan.step, state, max_rounds=rounds, observers=observers, resume=resume)

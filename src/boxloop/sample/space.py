@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 from torch.distributions import Transform, biject_to
-from torch.distributions.constraints import Constraint, real
+from torch.distributions.constraints import Constraint, independent, real, simplex
 
 Values = Mapping[str, Tensor]
 ONE = "x"
@@ -71,6 +71,10 @@ class Space:
             supports: Mapping[str, Constraint] = {}
         elif isinstance(support, Mapping):
             supports = support
+        elif named:
+            raise ValueError(
+                f"the values of start have names: give support by name too, {{{next(iter(values))!r}: ...}}"
+            )
         else:
             supports = {ONE: support}
         stray = set(supports) - set(values)
@@ -129,18 +133,34 @@ def _part(name: str, value: Tensor, support: Constraint | None, first: int) -> P
     shape = tuple(value.shape[1:])
     if support is None or support is real:
         return Part(shape, shape, first, None)
+    if not isinstance(support, Constraint):
+        raise ValueError(
+            f"the support of {name!r} must be one of torch.distributions.constraints, got {support!r}"
+        )
     try:
         transform = biject_to(support)
     except NotImplementedError as error:
         raise ValueError(
             f"no map leads from unconstrained numbers to the support of {name!r}, {support}"
         ) from error
+    if _on_boundary(support, value):
+        raise ValueError(f"start of {name!r} lies on the boundary of its support, {support}: move it inside")
     if not bool(support.check(value).all()):
         raise ValueError(f"start of {name!r} lies outside of its support, {support}")
     free = transform.inv(value)
     if not bool(torch.isfinite(free).all()):
         raise ValueError(f"start of {name!r} lies on the boundary of its support, {support}: move it inside")
     return Part(shape, tuple(free.shape[1:]), first, transform)
+
+
+def _on_boundary(support: Constraint, value: Tensor) -> bool:
+    """Whether a number is at its bound; maps with a clamp would take it for one far out."""
+    if isinstance(support, independent):
+        return _on_boundary(support.base_constraint, value)
+    if support is simplex:
+        return bool((value == 0.0).any())
+    bounds = [getattr(support, name, None) for name in ("lower_bound", "upper_bound")]
+    return any(bool((value == bound).any()) for bound in bounds if bound is not None)
 
 
 def _labels(name: str, shape: tuple[int, ...]) -> list[str]:

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.distributions.constraints import Constraint
 
+from boxloop.chain import Chains
+from boxloop.sample.metropolis import RULES
 from boxloop.sample.space import Space, Values
-from boxloop.sample.target import Target
+from boxloop.sample.target import Target, check_form
 
 TRIES = 30
 """Times that a scattered start with no density is drawn again, each time nearer to the given point."""
+
+
+def check_counts(draws: int, warmup: int, thin: int, spread: float) -> None:
+    """Refuse lengths that cannot be."""
+    for name, count, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
+        if not isinstance(count, int | np.integer) or count < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {count!r}")
+    if not 0.0 <= spread < float("inf"):
+        raise ValueError(f"spread must be at least 0 and finite, got {spread}")
 
 
 def read_start(start: Any, chains: int | None, device: Any = None) -> Tensor | Values:
@@ -59,7 +72,9 @@ def scattered(
     for _ in range(TRIES):
         noise = torch.randn(found.shape, generator=stream, dtype=found.dtype, device=found.device)
         found = torch.where(lost[:, None], position[:points] + spread * noise, found)
-        lost = ~torch.isfinite(target.log_density(found))
+        value = target.log_density(found)
+        check_form(value, points)
+        lost = ~torch.isfinite(value)
         if not bool(lost.any()):
             break
         spread *= 0.5
@@ -69,19 +84,32 @@ def scattered(
 def check_target(target: Target, position: Tensor) -> None:
     """Refuse a density of the wrong form, and chains that begin where there is none."""
     value = target.log_density(position)
-    if not isinstance(value, Tensor) or tuple(value.shape) != (len(position),):
-        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"log_density gave {shape} for {len(position)} chains: it must return one number a chain, "
-            f"({len(position)},); pass batched=False for a function of one chain's values"
-        )
-    bad = ~torch.isfinite(value)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0])
-        raise ValueError(
-            f"the log-density is {float(value[first])} at the start of chain {first} "
-            f"({int(bad.sum())} of {len(position)} chains): begin where the density is positive and finite"
-        )
+    check_form(value, len(position))
+    check_begun(Chains(position, value))
+    if target.gradient is not None:
+        shapes = [tuple(part.shape) for part in target.gradient(position)]
+        wanted = [tuple(value.shape), tuple(position.shape)]
+        if shapes != wanted:
+            raise ValueError(
+                f"value_and_gradient gave shapes {shapes[0]} and {shapes[1]}; they must be {wanted[0]}, one "
+                f"log-density a chain, and {wanted[1]}, its gradient"
+            )
+
+
+def check_begun(chains: Chains, slopes: bool = False) -> None:
+    """Refuse chains that cannot move from where they are; ``slopes``: what is kept with them are gradients."""
+    check_form(chains.log_density, len(chains.position))
+    gradients = [("gradient", kept) for kept in chains.kept if slopes]
+    for what, found in (("log-density", chains.log_density), *gradients):
+        bad = ~torch.isfinite(found.reshape(len(found), -1)).all(1)
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            value = found[first].flatten()
+            worst = float(value[~torch.isfinite(value)][0])
+            raise ValueError(
+                f"the {what} is {worst} at the start of chain {first} ({int(bad.sum())} of {len(bad)} chains): "
+                "begin where the density is positive and finite"
+            )
 
 
 def has_gradient(target: Target, position: Tensor) -> bool:
@@ -89,8 +117,28 @@ def has_gradient(target: Target, position: Tensor) -> bool:
     if target.gradient is not None:
         return True
     with torch.enable_grad():
-        value = target.log_density(position[:1].detach().requires_grad_())
+        try:
+            value = target.log_density(position.detach().requires_grad_())
+        except RuntimeError:  # a tensor with a gradient cannot become an array of numpy
+            return False
     return value.requires_grad
+
+
+def check_steps(algorithm: Any, position: Tensor) -> Any:
+    """The algorithm with its metric where the chains are; steps that lead nowhere are refused."""
+    rule = getattr(algorithm, "rule", "metropolis")
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    for name in ("scale", "trajectory"):
+        given = getattr(algorithm, name, None)
+        if given is not None and not bool(torch.as_tensor((given > 0) & (given < float("inf"))).all()):
+            raise ValueError(f"{name} must be positive and finite, got {given}")
+    metric = algorithm.metric
+    if metric is None:
+        return algorithm
+    if len(metric) != position.shape[1]:
+        raise ValueError(f"the metric is for {len(metric)} columns, and there are {position.shape[1]}")
+    return replace(algorithm, metric=metric.to(position))
 
 
 def make_space(start: Tensor | Values, support: Constraint | Mapping[str, Constraint] | None) -> Space:
@@ -102,7 +150,13 @@ def make_space(start: Tensor | Values, support: Constraint | Mapping[str, Constr
 
 
 def _tensor(value: Any, device: Any) -> Tensor:
-    found = torch.as_tensor(value, device=device).detach()
+    try:
+        plain = value if isinstance(value, Tensor) else np.asarray(value)
+        found = torch.as_tensor(plain, device=device).detach()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"start must be numbers, or a mapping of names to numbers, got {value!r}") from error
+    if found.is_complex():
+        raise ValueError("start is complex: sample real and imaginary parts by name")
     return found if found.is_floating_point() else found.double()
 
 

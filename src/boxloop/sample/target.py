@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,9 @@ class Target:
         """Log-density (c,) and gradient (c, d): one backward pass for all chains, since they do not meet."""
         if self.gradient is not None:
             return self.gradient(position)
+        if torch.compiler.is_compiling():  # the tape cannot be traced; the functional form can, but is slower without
+            value, pulled = torch.func.vjp(self.log_density, position)
+            return value, pulled(torch.ones_like(value))[0]
         with torch.enable_grad():
             leaf = position.detach().requires_grad_()
             value = self.log_density(leaf)
@@ -75,9 +79,23 @@ def make_target(
 
     def density(position: Tensor) -> Tensor:
         values, log_volume = space.unpack(position)
-        return whole(_alone(space, values)) + log_volume
+        value = whole(_alone(space, values))
+        check_form(value, len(position))
+        return value + log_volume
 
     return Target(density, None, space)
+
+
+def check_form(value: Any, chains: int) -> None:
+    """Refuse what is not one number a chain."""
+    if not isinstance(value, Tensor) or tuple(value.shape) != (chains,) or not value.is_floating_point():
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        kind = f" of {value.dtype}" if isinstance(value, Tensor) and not value.is_floating_point() else ""
+        raise ValueError(
+            f"log_density gave {shape}{kind} for {chains} chains: it must return a tensor with one number a chain, "
+            f"({chains},); pass batched=False for a function of one chain's values, and leave chains out where start "
+            "has a point for each chain"
+        )
 
 
 @contextmanager
