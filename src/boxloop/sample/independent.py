@@ -57,7 +57,10 @@ class Independent:
         density, law = target.log_density, self.law
 
         def init(position: Tensor) -> Chains:
-            return Chains(position, density(position), (law.log_prob(position)[0],))
+            log_proposal = law.log_prob(position)
+            if len(log_proposal) != 1:
+                raise ValueError(f"the law of proposals must have one member, got {len(log_proposal)}")
+            return Chains(position, density(position), (log_proposal[0],))
 
         def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
             shape = (n, *chains.position.shape)
