@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,13 +11,12 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Kernel, Path, advance
 from boxloop.run import Round
 from boxloop.sample.adapt import Tuner, Tuning
+from boxloop.sample.movers import Mover
 from boxloop.sample.target import Target, unvalidated
 from boxloop.tree import Tree
 
 BLOCK = 32
 """Draws of each chain in a round."""
-
-Mover = Callable[[Kernel, Chains, int, Generator], Path]
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,8 @@ class Plan:
         draws: of each chain.
         thin: steps from one draw to the next.
         stream: one generator, set to the state's own before each round.
-        move: how a block of steps is run.
+        move: how a block of draws is run.
+        ready: the kernel of the draws, once there are any.
     """
 
     algorithm: Any
@@ -83,6 +82,7 @@ class Plan:
     thin: int
     stream: Generator
     move: Mover = advance
+    ready: dict[int, Kernel] = field(default_factory=dict)
 
     @property
     def rounds(self) -> int:
@@ -119,6 +119,12 @@ class Plan:
         algorithm = self.tuned(tuning, done)
         return algorithm if isinstance(algorithm, Kernel) else algorithm.kernel(self.target)
 
+    def final_kernel(self, state: Sampling) -> Kernel:
+        """The kernel of the draws: one object, so that what was compiled for it is found again."""
+        if self.warmup not in self.ready:
+            self.ready[self.warmup] = self.kernel(state.tuning, self.warmup)
+        return self.ready[self.warmup]
+
     def step(self, state: Sampling) -> Round[Sampling]:
         """One round."""
         self.stream.set_state(state.stream)
@@ -130,7 +136,7 @@ class Plan:
     def _warmed(self, state: Sampling) -> Sampling:
         steps = min(self.pause, self.warmup - state.steps)
         kernel = self.kernel(state.tuning, state.steps)
-        path = self.move(kernel, state.chains, steps, self.stream)
+        path = advance(kernel, state.chains, steps, self.stream)
         tuning, chains = state.tuning, path.chains
         if self.tuner is not None and tuning is not None:
             before = tuning.metric
@@ -141,7 +147,7 @@ class Plan:
 
     def _drawn(self, state: Sampling) -> Sampling:
         count = min(BLOCK, self.draws - state.drawn)
-        kernel = self.kernel(state.tuning, self.warmup)
+        kernel = self.final_kernel(state)
         path = self.move(kernel, state.chains, count * self.thin, self.stream)
         chance, lost = judged(kernel, path)
         return replace(

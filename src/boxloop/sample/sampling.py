@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,32 +18,28 @@ from boxloop.average import Running
 from boxloop.chain import Kernel
 from boxloop.numeric.random import RandomState, generator, seed
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.progress import ProgressBar
-from boxloop.run import Observer, Outcome, Progress, run
-from boxloop.sample.adapt import Spread, Tunable, Tuner, Tuning
+from boxloop.run import Observer, Outcome, run
+from boxloop.sample.adapt import Spread, Tuning
 from boxloop.sample.chees import Reach
-from boxloop.sample.diagnostics import diagnose
+from boxloop.sample.choices import check_chains, choose_algorithm, choose_mover, make_tuner
 from boxloop.sample.draws import Draws, SampleWarning
 from boxloop.sample.gibbs import Algorithm
 from boxloop.sample.hmc import HMC
 from boxloop.sample.identity import fingerprint
 from boxloop.sample.loop import BLOCK, Plan, Sampling
 from boxloop.sample.mala import MALA
-from boxloop.sample.random_walk import RandomWalk
 from boxloop.sample.space import Space, Values
 from boxloop.sample.start import (
     check_begun,
     check_counts,
-    check_steps,
     check_target,
-    has_gradient,
     make_space,
     read_start,
     scattered,
 )
 from boxloop.sample.target import Pair, Target, make_target, unvalidated
+from boxloop.sample.watching import watching
 
-BY_NAME: dict[str, Callable[[], Algorithm]] = {"hmc": HMC, "mala": MALA, "random_walk": RandomWalk}
 STATES = {c.__name__: c for c in (Sampling, Tuning, Running, Spread, Reach)}
 
 
@@ -64,6 +59,7 @@ def sample(
     superchains: int | None = None,
     random_state: RandomState = None,
     device: torch.device | str | None = None,
+    mode: Literal["eager", "compiled", "graph"] | None = None,
     checkpoint: str | PathLike[str] | None = None,
     verbose: bool | None = False,
     observers: Sequence[Observer[Sampling]] = (),
@@ -97,6 +93,9 @@ def sample(
             whether many *short* chains have found the target (Margossian et al. 2024).
         random_state: seed or generator.
         device: where to; that of ``start`` when omitted.
+        mode: how draws are run. ``eager``, one operation after another; ``graph``, as CUDA graphs; ``compiled``, by
+            ``torch.compile``, which takes some ten seconds to begin with and is worth it for long runs of a few chains
+            (not for trajectories). When omitted, graphs on a GPU and eager elsewhere.
         checkpoint: a file to save the chains to now and then, and to go on from if it is there. The same trajectory
             results, bit for bit. It needs an integer ``random_state``.
         verbose: show progress with acceptance and R-hat; None shows it in a terminal.
@@ -142,57 +141,12 @@ def sample(
         check_target(target, position)
     algorithm = choose_algorithm(kernel, target, position, log_density is not None)
     tuner = make_tuner(algorithm, position, warmup)
-    plan = Plan(algorithm, target, tuner, warmup, draws, thin, stream)
+    plan = Plan(algorithm, target, tuner, warmup, draws, thin, stream, choose_mover(mode, position))
     outcome = _run(plan, position, checkpoint, random_state, [*observers, *watching(verbose, plan)])
     found = gather(plan, outcome, target.space or Space.of(position), superchains)
     if found.faults:
         warnings.warn("; ".join(found.faults), SampleWarning, stacklevel=2)
     return found
-
-
-def check_chains(chains: int | None, superchains: int | None) -> None:
-    """Refuse numbers of chains that cannot be."""
-    if chains is not None and (not isinstance(chains, int | np.integer) or chains < 1):
-        raise ValueError(f"chains must be an integer of at least 1, got {chains!r}")
-    if superchains is None:
-        return
-    if chains is None:
-        raise ValueError("superchains begin around one point: pass it as start, and chains=")
-    if superchains < 2 or chains % superchains or chains == superchains:
-        raise ValueError(
-            f"superchains must divide chains into at least 2 groups of at least 2, got {superchains} of {chains}"
-        )
-
-
-def choose_algorithm(kernel: Any, target: Target, position: Tensor, known: bool) -> Any:
-    """The algorithm that was asked for, or the default of the target."""
-    if isinstance(kernel, str):
-        if kernel not in BY_NAME:
-            raise ValueError(
-                f"kernel must be one of {', '.join(BY_NAME)}, an algorithm or a Kernel, got {kernel!r}"
-            )
-        kernel = BY_NAME[kernel]()
-    if kernel is None:
-        if not known:
-            raise ValueError("without a log_density there must be a kernel")
-        kernel = HMC() if has_gradient(target, position) else RandomWalk()
-    if isinstance(kernel, Kernel):
-        return kernel
-    if isinstance(kernel, type) or not isinstance(kernel, Algorithm):
-        raise ValueError(f"kernel must be an algorithm such as HMC(), its name, or a Kernel, got {kernel!r}")
-    if isinstance(kernel, HMC | MALA) and not has_gradient(target, position):
-        raise ValueError(
-            f"{type(kernel).__name__} needs a gradient, and log_density cannot be differentiated: "
-            "write it in torch, pass value_and_gradient, or use RandomWalk"
-        )
-    return check_steps(kernel, position) if isinstance(kernel, Tunable) else kernel
-
-
-def make_tuner(algorithm: Any, position: Tensor, warmup: int) -> Tuner | None:
-    """Who tunes the algorithm; None where its scale is given or there is no warm-up."""
-    if not isinstance(algorithm, Tunable) or algorithm.scale is not None or warmup == 0:
-        return None
-    return Tuner(algorithm, position.shape[1], warmup, len(position))
 
 
 def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: int | None) -> Draws:
@@ -214,36 +168,6 @@ def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: in
         events=tuple(outcome.events),
         interrupted=outcome.interrupted,
     )
-
-
-def watching(verbose: bool | None, plan: Plan) -> list[Observer[Sampling]]:
-    """A progress bar, where it is wanted."""
-    return [] if verbose is False else [ProgressBar(verbose).stage("chains", told=Said(plan))]
-
-
-class Said:
-    """What the progress bar says of the chains: phase, acceptance, and R-hat of the log-density once a second."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self._text, self._time = "", 0.0
-
-    def __call__(self, progress: Progress[Sampling]) -> str:
-        """In a few words."""
-        state = progress.state
-        if state.drawn == 0:
-            return "warm-up"
-        if time.monotonic() - self._time > 1.0 or progress.stopped:
-            accepted = float(state.accepted.mean()) / (state.drawn * self.plan.thin)
-            said = f"acceptance {accepted:.2f}, " if self._refuses(state) else ""
-            table = torch.cat(state.densities).T[:, :, None].double().cpu().numpy()
-            r_hat = float(diagnose(table).r_hat[0])
-            self._text = f"{said}R-hat {r_hat:.3f}" if np.isfinite(r_hat) else f"{said}R-hat not available"
-            self._time = time.monotonic()
-        return self._text
-
-    def _refuses(self, state: Sampling) -> bool:
-        return self.plan.kernel(state.tuning, self.plan.warmup).chance is not None
 
 
 def _begin(

@@ -49,7 +49,7 @@ class Target:
         if self.gradient is not None:
             return self.gradient(position)
         if torch.compiler.is_compiling():  # the tape cannot be traced; the functional form can, but is slower without
-            value, pulled = torch.func.vjp(self.log_density, position)
+            value, pulled, *_ = torch.func.vjp(self.log_density, position)
             return value, pulled(torch.ones_like(value))[0]
         with torch.enable_grad():
             leaf = position.detach().requires_grad_()
