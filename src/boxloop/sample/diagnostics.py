@@ -29,7 +29,7 @@ RARE, NEARLY_ALL = 0.01, 0.995
 """Acceptance below which a chain hardly moves, and above which it hardly dares to."""
 
 MANY = 100
-"""Draws from which the acceptance of one chain alone says something."""
+"""Draws from which acceptance says something: of one chain, or of all of them together."""
 
 FEWEST = 4
 """Draws a chain below which nothing can be said."""
@@ -161,7 +161,9 @@ def find_faults(
 
 
 def _acceptance_faults(acceptance: Tensor, draws: int, scaled: bool) -> list[str]:
-    """A chain alone is judged by many proposals; by few, only all chains together are."""
+    """A chain alone is judged by many proposals; by fewer, only all chains together are."""
+    if draws * len(acceptance) < MANY:
+        return []
     found, mean, low = [], float(acceptance.mean()), float(acceptance.min())
     advice = "a smaller scale, a longer warm-up or another start" if scaled else "another proposal or start"
     if mean < RARE:
