@@ -316,3 +316,35 @@ def test_shrinking_and_decay_hold_energies_down():
 def test_plans_are_checked(wrong):
     with pytest.raises(ValueError, match="must"):
         EnergyPlan(**wrong)
+
+
+class Steep(nn.Module):
+    """A quartic well, whose tails are lighter than a Gaussian's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.zeros(1))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return 0.125 * rows[:, 0] ** 4 + self.slope * rows[:, 0]
+
+
+def left_outside() -> int:
+    """Of 50 chains that begin far out in the tails, how many are there after 60 rounds."""
+    network, parameters = ModuleNetwork.of(Steep(), torch.float64, torch.device("cpu"))
+    model = EnergyModel.start(network, parameters, columns=1)
+    state = EnergyState.start(model, BASE, 200, 0)
+    state = replace(state, position=torch.cat([state.position[:150], torch.full((50, 1), 6.0).double()]))
+    still = EnergyPlan(Cooling(1e-12, 1), chains=200, steps=5, restart=0.0)
+    found = run(steps_of(model, still), state, max_rounds=60).state.position
+    return int((found.abs() > 4.0).sum())
+
+
+def test_short_rounds_bring_chains_in_from_light_tails():
+    assert left_outside() == 0
+
+
+def test_planted_steps_of_one_length(monkeypatch):
+    """Langevin steps that suit the middle overshoot in the tails, and are refused for ever."""
+    monkeypatch.setattr(engine, "SHORT", 0.0)
+    assert left_outside() > 40

@@ -55,7 +55,7 @@ class Size:
     repeats: tuple[int, int]
 
 
-QUICK = Size((1000, 200, 2), (250, 1000), 200, 1, (40, 128))
+QUICK = Size((1000, 500, 2), (250, 1000), 200, 1, (40, 128))
 FULL = Size((2000, 800, 8), (250, 1000, 4000), 1000, 3, (300, 256))
 
 
@@ -254,7 +254,7 @@ def _short_finding(short: float, persistent: list[float]) -> Finding:
     return Finding(
         f"two hills: chains that start anew each round, {SHORT_STEPS} steps",
         "draws of the model are required",
-        f"KL {short:.3f}, persistent chains {np.mean(persistent):.4f}",
+        f"KL {short:.3g}, persistent chains {np.mean(persistent):.4f}",
         None,
         held(short > 5.0 * float(np.mean(persistent))),
         "They do not reach the model's law: training makes the short run look like the data, and the density wrong.",
