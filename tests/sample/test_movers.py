@@ -9,7 +9,7 @@ from torch import Tensor
 from boxloop.chain import Noise, advance
 from boxloop.numeric import generator
 from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, Target, sample
-from boxloop.sample.movers import Blocks, Compiled, _filled, _shape
+from boxloop.sample.movers import Blocks, Compiled, Ends, _check_same, _filled, _shape
 
 
 def density(x: Tensor) -> Tensor:
@@ -73,3 +73,10 @@ def test_modes_are_checked() -> None:
         sample(density, torch.zeros(4, 2), mode="graph")
     with pytest.raises(ValueError, match="mode must be one of eager, compiled, graph"):
         sample(density, torch.zeros(4, 2), mode="fast")
+
+
+def test_a_compiler_that_errs_is_found_out() -> None:
+    right = Ends(torch.ones(16, 3, 2), torch.ones(16, 3), torch.ones(16, 3), ())
+    _check_same(right, right)
+    with pytest.raises(RuntimeError, match="fault of the compiler"):
+        _check_same(right._replace(log_ratio=right.log_ratio + 0.01), right)

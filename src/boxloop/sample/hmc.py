@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.sample.metric import Metric, check_metric, pull, stretch
+from boxloop.sample.metric import Metric, check_metric, pull, shifted
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target
 
@@ -122,7 +122,7 @@ class HMC:
             position, (slope,) = chains.position, chains.kept
             momentum = torch.add(launch.momentum, slope, alpha=0.5 * h)
             for left in range(launch.steps, 0, -1):
-                position = torch.add(position, stretch(metric, momentum), alpha=h)
+                position = shifted(metric, position, momentum, h)
                 value, raw = rise(position)
                 slope = pull(metric, raw)
                 momentum = torch.add(momentum, slope, alpha=h if left > 1 else 0.5 * h)

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel, Noise
-from boxloop.sample.metric import Metric, check_metric, pull, stretch
+from boxloop.sample.metric import Metric, check_metric, pull, shifted, stretch
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target
 
@@ -75,7 +75,7 @@ class MALA:
             move, stretched = item
             (here,) = chains.kept
             square = length(chains) ** 2
-            position = torch.add(chains.position, stretch(metric, here), alpha=0.5 * square).add_(stretched)
+            position = shifted(metric, chains.position, here, 0.5 * square).add_(stretched)
             value, slope = rise(position)
             there = pull(metric, slope)
             both = here + there

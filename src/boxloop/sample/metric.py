@@ -16,6 +16,15 @@ def stretch(metric: Metric, rows: Tensor) -> Tensor:
     return rows * metric if metric.dim() == 1 else rows @ metric.mT
 
 
+def shifted(metric: Metric, base: Tensor, rows: Tensor, factor: float) -> Tensor:
+    """``base + factor * F rows``, in one operation where there is one."""
+    if metric is None:
+        return torch.add(base, rows, alpha=factor)
+    if metric.dim() == 1:
+        return torch.addcmul(base, rows, metric, value=factor)
+    return torch.addmm(base, rows, metric.mT, alpha=factor)
+
+
 def pull(metric: Metric, slopes: Tensor) -> Tensor:
     """F' times each row: a gradient in stretched coordinates."""
     if metric is None:
