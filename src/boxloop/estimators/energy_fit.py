@@ -65,8 +65,8 @@ class Means:
 
 
 @dataclass(frozen=True)
-class _Second(Tree):
-    product: Tensor
+class _Sum(Tree):
+    value: Tensor
     weight: Tensor
 
 
@@ -111,12 +111,12 @@ def start_model(
 
 
 def _base(rows: Standardised, kind: BaseKind) -> Law:
-    def second(tile: Tensor, weight: Tensor) -> _Second:
+    def second(tile: Tensor, weight: Tensor) -> _Sum:
         values = tile.double()
-        return _Second((values * weight[:, None]).mT @ values, weight.sum())
+        return _Sum((values * weight[:, None]).mT @ values, weight.sum())
 
     total = rows.reduce(second)
-    matrix, _ = floor_covariance((total.product / total.weight)[None], FLOOR)
+    matrix, _ = floor_covariance((total.value / total.weight)[None], FLOOR)
     zero = matrix.new_zeros(1, rows.n_columns)
     law = (
         FullGaussian.of(zero, matrix)
@@ -184,3 +184,18 @@ def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) ->
         kernel = kernels(model.log_density, share * ladder.scales[-1])
         chosen = tuple(advance(kernel, kernel.init(x), SETTLE, stream).chains.position for x in chosen)
     return whole, torch.cat(chosen)
+
+
+def disagreement(model: EnergyModel, rows: Standardised, drawn: Tensor) -> tuple[float, float]:
+    """Mean of V over draws of a fitted model less its mean over the rows, and the Monte Carlo error of that.
+
+    At a maximum of the likelihood the two are equal, for any network whose last layer is linear: the derivative in the
+    size of V is zero. Chains that do not reach the model's law, or too few rounds, leave them apart.
+    """
+
+    def mean(tile: Tensor, weight: Tensor) -> _Sum:
+        return _Sum(model.potential(tile).double() @ weight, weight.sum())
+
+    with torch.no_grad():
+        total, value = rows.reduce(mean), model.potential(drawn).double()
+    return float(value.mean() - total.value / total.weight), float(value.std() / len(value) ** 0.5)

@@ -20,7 +20,15 @@ from boxloop.data import Standardised, on_device, open_source
 from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState
 from boxloop.estimators.base import SOURCES, Array, to_numpy
 from boxloop.estimators.energy_files import fingerprint, read, write
-from boxloop.estimators.energy_fit import KERNELS, Means, explore, frame_of, start_model, train
+from boxloop.estimators.energy_fit import (
+    KERNELS,
+    Means,
+    disagreement,
+    explore,
+    frame_of,
+    start_model,
+    train,
+)
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
@@ -30,6 +38,9 @@ from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Outcome
 from boxloop.types import Source
+
+APART = 0.15
+"""Largest difference of mean energies, in nats and besides Monte Carlo error, of a fit that has settled."""
 
 LEAST_CHAINS = 256
 """Chains annealed for even one draw: it is chosen among them by weight."""
@@ -77,7 +88,10 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
         model_: the fitted :class:`boxloop.models.energy.EnergyModel`, with draws by which it can be criticised.
         log_partition_: log Z.
         log_partition_error_: its standard error; it shifts all log-densities alike.
-        contrasts_: mean energy of chains less that of rows in each round.
+        contrast_: mean energy of the fitted model's draws less that of the rows: zero at a maximum of the likelihood.
+        contrast_error_: its standard error.
+        contrasts_: the same of the training's chains in each round.
+        converged_: whether draws and rows agree.
         events_: what went wrong on the way.
         n_iter_: rounds done.
 
@@ -168,6 +182,7 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
             draws=drawn.double(),
         )
         self.n_samples_seen_ = frame.weight
+        self.contrast_, self.contrast_error_ = disagreement(model, rows, drawn)
         self._store(model.affine(frame.origin, frame.scale), outcome, list(found.doubts("up from the base")))
         return self
 
@@ -206,7 +221,13 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
     def _store(self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str]) -> None:
         self.n_iter_ = outcome.rounds
         self.interrupted_ = outcome.interrupted
-        self.converged_ = not outcome.interrupted
+        settled = abs(self.contrast_) <= APART + 4.0 * self.contrast_error_
+        self.converged_ = settled and not outcome.interrupted
+        if not settled and not outcome.interrupted:
+            doubts.append(
+                f"energies of the model's draws and of the rows differ by {self.contrast_:.2f} on average: the fit has "
+                "not settled; raise max_iter or steps, or lower restart"
+            )
         self.contrasts_ = list(outcome.trace)
         self.events_ = [*outcome.events, *doubts]
         self._publish(model)
