@@ -61,11 +61,12 @@ def choose_algorithm(kernel: Any, target: Target, position: Tensor, known: bool)
 
 def choose_mover(mode: str | None, position: Tensor) -> Mover:
     """How blocks of steps are run."""
+    asked = mode is not None
     if mode is None:
         mode = "graph" if position.is_cuda else "eager"
     if mode == "graph" and not position.is_cuda:
         raise ValueError("graphs are for a GPU: pass device='cuda', or mode='compiled'")
-    movers: dict[str, Mover] = {"eager": advance, "compiled": Compiled(), "graph": Graphs()}
+    movers: dict[str, Mover] = {"eager": advance, "compiled": Compiled(), "graph": Graphs(strict=asked)}
     if mode not in movers:
         raise ValueError(f"mode must be one of {', '.join(movers)}, got {mode!r}")
     return movers[mode]

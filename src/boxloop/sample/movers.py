@@ -8,6 +8,7 @@ the first call, and a CUDA graph starts all of it at once. Both make the same mo
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, joined
+from boxloop.sample.draws import SampleWarning
 
 UNROLLED = 16
 """Steps of one compiled call."""
@@ -138,8 +140,13 @@ class Graphs:
 
     A block whose noise is tensors alone is one graph. Where numbers are a part of it, such as the steps of a
     trajectory, a graph is one step with such numbers. A kernel that draws from laws of its own is run as it is.
+
+    Args:
+        strict: whether a density that cannot be captured is an error, rather than a warning and run as it is.
+        captured: the graphs, by kernel and shape.
     """
 
+    strict: bool = True
     captured: dict[Any, Any] = field(default_factory=dict)
 
     def __call__(self, kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Path:
@@ -176,8 +183,29 @@ class Graphs:
 
     def _replayed(self, key: Any, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Path:
         if key not in self.captured:
-            self.captured[key] = _Graph.of(block, chains, tensors)
+            self.captured[key] = self._capture(block, chains, tensors)
         return _path(self.captured[key](chains, tensors))
+
+    def _capture(self, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", UserWarning
+                )  # of a capture that failed: it comes as an error too
+                return _Graph.of(block, chains, tensors)
+        except RuntimeError as error:
+            said = str(error.__context__ or error).splitlines()[0]
+            if self.strict:
+                raise ValueError(
+                    f"the density cannot be captured in a graph ({said}): mode='eager'"
+                ) from error
+        torch.cuda.synchronize()
+        warnings.warn(
+            f"the density cannot be captured in a graph, and is run as it is ({said})",
+            SampleWarning,
+            stacklevel=2,
+        )
+        return block
 
 
 class _Place(NamedTuple):
