@@ -25,17 +25,21 @@ from torch import Tensor
 
 from boxloop.estimate.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
 from boxloop.models.information import jacobian
-from boxloop.numeric import ConditionError
+from boxloop.numeric import ConditionError, safe_cholesky
 from boxloop.tree import flatten, unflatten
 
 M = TypeVar("M", bound=SampledModel)
 
 Named = Callable[[M], Mapping[str, Tensor]]
 
-FLAT = 1e-6
-"""Smallest curvature of a direction, beside that of the parameters in it, that counts as information."""
+FLAT = 1e-4
+"""Smallest share of the complete-data information that counts as information."""
 FAR = 1.0
 """Longest step, in standard errors: beyond it a quadratic says little, and the step is cut."""
+NEAR = 0.3
+"""Longest step after which there need not be another."""
+LONGEST = 20.0
+"""By how much a step may be longer than EM's: an information that chance made too small would lead astray."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,8 @@ class Assessment(Generic[M]):
 
     Args:
         model: after the last step, which is at most one standard error long.
-        step: length that it wanted to have, in standard errors; NaN where the information is not positive, and there
-            is none.
+        step: length that it wanted to have, in standard errors; NaN where the information is not positive.
+        chance: length that Monte Carlo error alone would give it.
         covariance: of the free parameters, (p, p).
         noise: Monte Carlo covariance of the free parameters, (p, p).
         errors: standard errors by public name, NaN where the likelihood is flat.
@@ -58,6 +62,7 @@ class Assessment(Generic[M]):
 
     model: M
     step: float
+    chance: float
     covariance: Tensor
     noise: Tensor
     errors: Mapping[str, Tensor]
@@ -66,6 +71,11 @@ class Assessment(Generic[M]):
     latent_covariance: Tensor
     draws: int
     state: MonteCarloState[M]
+
+    @property
+    def near(self) -> bool:
+        """Whether the step was short: of the length that chance gives it, so that what a quadratic misses is less."""
+        return self.step < min(NEAR, max(0.1, 2.0 * self.chance))
 
     @property
     def ratio(self) -> float:
@@ -190,6 +200,22 @@ def _derivatives(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[T
     return torch.stack([each for each, _ in pairs], dim=1), torch.stack([curve for _, curve in pairs])
 
 
+def _shares(complete: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """The share of the complete-data information that is observed, along directions with one unit of the former.
+
+    Returns:
+        Directions as columns, (p, p), and shares, (p,): the rate of EM along each is one less its share.
+    """
+    try:
+        half = safe_cholesky(complete)
+    except ConditionError:  # far from a maximum; any scale of the parameters will do
+        half = torch.diag(complete.diagonal().abs().clamp(min=1e-300).sqrt())
+    inner = torch.linalg.solve_triangular(half, observed, upper=False)
+    inner = torch.linalg.solve_triangular(half.mT, inner, upper=True, left=False)
+    share, vectors = torch.linalg.eigh(0.5 * (inner + inner.mT))
+    return torch.linalg.solve_triangular(half.mT, vectors, upper=True), share
+
+
 def _moved(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -> M:
     """The model a step further, or as much of the step as leaves a model."""
     for _ in range(30):
@@ -203,19 +229,18 @@ def _moved(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -> M:
 def _judged(state: MonteCarloState[M], sums: _Sums[M], named: Named[M]) -> Assessment[M]:
     score, error, information = sums.information()
     model, point, free = state.model, sums.point, sums.free
-    curve = information.diagonal()
-    unit = torch.where(curve > 0.0, curve, 1.0).rsqrt()
-    values, vectors = torch.linalg.eigh(information * unit * unit[:, None])
-    good = values > FLAT
-    half = unit[:, None] * vectors[:, good] / values[good].sqrt()
-    covariance = half @ half.mT
+    basis, share = _shares(sums.curvature / sums.steps, information)
+    good = share > FLAT
+    covariance = (basis[:, good] / share[good]) @ basis[:, good].mT
     noise = covariance @ error @ covariance
-    move = covariance @ score
-    length = float((score @ move).sqrt()) if bool(good.all()) else torch.nan
-    if not math.isnan(length):
-        model = _moved(model, free, point, move * min(1.0, FAR / max(length, FAR)))
-        point = flatten(model.free())
-    flat = unit[:, None] * vectors[:, ~good]
+    chance = float((covariance * error).sum().clamp(min=0.0).sqrt())
+    along = basis.mT @ score
+    length = float((along.square() / share).sum().sqrt()) if bool(good.all()) else torch.nan
+    stretch = 1.0 / share.clamp(min=1.0 / LONGEST)
+    reach = float((along.square() * stretch).sum().sqrt())
+    model = _moved(model, free, point, basis @ (along * stretch) * min(1.0, FAR / max(reach, FAR)))
+    point = flatten(model.free())
+    flat = basis[:, ~good]
     errors: dict[str, Tensor] = {}
     monte_carlo: dict[str, Tensor] = {}
     for name in named(model):
@@ -224,7 +249,7 @@ def _judged(state: MonteCarloState[M], sums: _Sums[M], named: Named[M]) -> Asses
             return named(state.model.with_free(unflatten(vector, free)))[name]
 
         slope = jacobian(value, point)
-        blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
+        blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope @ basis).norm(dim=-1)
         for to, spread in ((errors, covariance), (monte_carlo, noise)):
             variance = torch.einsum("...i,ij,...j->...", slope, spread, slope)
             to[name] = torch.where(blind, torch.nan, variance.clamp(min=0.0).sqrt())
@@ -233,4 +258,6 @@ def _judged(state: MonteCarloState[M], sums: _Sums[M], named: Named[M]) -> Asses
     walk = sums.walk
     after = replace(state, model=model, position=walk.chains.position, stream=walk.stream.get_state())
     draws = sums.steps * walk.copies
-    return Assessment(model, length, covariance, noise, errors, monte_carlo, mean, spread, draws, after)
+    return Assessment(
+        model, length, chance, covariance, noise, errors, monte_carlo, mean, spread, draws, after
+    )

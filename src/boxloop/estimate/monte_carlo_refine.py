@@ -13,9 +13,6 @@ from boxloop.run import Round
 
 M = TypeVar("M", bound=SampledModel)
 
-NEAR = 0.3
-"""Length of a step after which there is another: errors are those of the model before it."""
-
 
 @dataclass(frozen=True)
 class Refined(Generic[M]):
@@ -74,7 +71,7 @@ def refine(
         # Far away, more draws would tell exactly where not to stay.
         enough = not lost and (sharp or found.step > FAR)
         draws = last.draws if enough else min(most, int(more * last.draws))
-        settled = (found.step < NEAR and sharp) or (last.draws == most and not found.step > NEAR)
+        settled = (sharp and found.near) or (last.draws == most and (lost or found.near))
         return Round(Refined(found.state, found, draws), -found.step, final=settled)
 
     return step

@@ -96,9 +96,11 @@ def column(y: Any) -> NDArray[Any]:
     return values
 
 
-def units(X: Array, slopes: tuple[int, ...], names: list[str]) -> Units:
-    """Standard coordinates; a constant column is refused, as the intercept is one."""
-    origin, scale = X.mean(0), X.std(0)
+def units(X: Array, slopes: tuple[int, ...], names: list[str], weight: Tensor | None = None) -> Units:
+    """Standard coordinates of weighted rows; a constant column is refused, as the intercept is one."""
+    share = None if weight is None else weight.numpy()
+    origin = np.average(X, 0, share)
+    scale = np.sqrt(np.average((X - origin) ** 2, 0, share))
     flat = scale <= 1e-12 * np.abs(X).max(0, initial=0.0)
     if flat.any():
         column = names[int(np.flatnonzero(flat)[0])]

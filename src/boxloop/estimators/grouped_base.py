@@ -84,7 +84,7 @@ class RandomEffectsEstimator(BaseEstimator):
         Returns:
             The estimator itself.
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False)
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False, copy=True)
         names = self._names()
         finite(X, names)
         n = len(X)
@@ -95,7 +95,7 @@ class RandomEffectsEstimator(BaseEstimator):
         weight = vector(sample_weight, n, "sample_weight", least=0.0)
         if weight is not None and not bool((weight > 0.0).any()):
             raise ValueError("sample_weight is zero everywhere")
-        frame = units(X, self._slope_numbers(names), names)
+        frame = units(X, self._slope_numbers(names), names, weight)
         fixed, random = frame.columns(X)
         rows = GroupedRows.of(response, fixed, random, index, vector(offset, n, "offset"), weight)
         self._check(rows)
@@ -175,8 +175,9 @@ class RandomEffectsEstimator(BaseEstimator):
         self.interrupted_ = fitted.interrupted
         ended = fitted.outcome.converged or self.method == "saem"
         self.converged_ = bool(ended and fitted.converged)
-        self.events_ = [*fitted.outcome.events, *self._worries(fitted)]
-        warn_of(self._worries(fitted), depth=3)
+        worries = self._worries(fitted)
+        self.events_ = [*fitted.outcome.events, *worries]
+        warn_of(worries, depth=3)
         if not self.converged_ and not self.interrupted_:
             warnings.warn(
                 f"{self.method} did not settle in {self.max_iter} rounds; raise max_iter",
@@ -186,11 +187,14 @@ class RandomEffectsEstimator(BaseEstimator):
 
     def _worries(self, fitted: GroupFit) -> list[str]:
         worries = []
-        if float(torch.linalg.eigvalsh(fitted.model.covariance)[0]) < 1e-4:
-            worries.append(
-                "the effects hardly vary between groups in some direction: their variance is at its bound of zero, "
-                "where standard errors mean little"
-            )
+        names = ["the intercept", *(f"the slope of {self._names()[j - 1]!r}" for j in self.model_.shared[1:])]
+        known = np.diag(self.covariance_), np.diag(self.standard_errors_["covariance"])
+        for name, value, error in zip(names, *known, strict=True):
+            if fitted.found is not None and not value > error:
+                worries.append(
+                    f"the variance of {name} between groups cannot be told from zero ({value:.2g}, standard error "
+                    f"{error:.2g}); standard errors mean little near that bound"
+                )
         if fitted.found is not None and fitted.found.ratio > 2.0 * self.precision:
             worries.append(
                 f"the Monte Carlo error is {fitted.found.ratio:.2f} of the standard error: raise chains"
@@ -202,7 +206,7 @@ class RandomEffectsEstimator(BaseEstimator):
     def _predictor(self, X: Any, groups: Any, offset: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row's linear predictor, (n,) each: over its group's effects, or all groups'."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
+        X = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
         finite(X, self._names())
         table = torch.cat([torch.ones(len(X), 1, dtype=torch.float64), torch.from_numpy(X)], 1)
         random = table[:, list(self.model_.shared)]

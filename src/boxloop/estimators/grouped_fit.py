@@ -16,7 +16,7 @@ from boxloop.chain import Kernel
 from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, warmed
 from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
 from boxloop.estimate.monte_carlo_errors import Assessment, Named
-from boxloop.estimate.monte_carlo_refine import NEAR, Refined, refine
+from boxloop.estimate.monte_carlo_refine import Refined, refine
 from boxloop.estimate.monte_carlo_walk import LogDensity, MonteCarloState
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.random_effects import BernoulliResponse, EffectSums, PoissonResponse, RandomEffects
@@ -71,7 +71,7 @@ class GroupFit:
     @property
     def converged(self) -> bool:
         """Whether the last step was short: the score is zero within its error."""
-        return not self.interrupted and self.found is not None and self.found.step < NEAR
+        return not self.interrupted and self.found is not None and self.found.near
 
 
 def random_walks(density: LogDensity, scale: Tensor, shape: Tensor) -> Kernel:
