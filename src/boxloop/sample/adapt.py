@@ -47,6 +47,7 @@ WIDE = 64
 """Columns up to which the metric is a full matrix, unless one asks otherwise."""
 
 LEAST = 1e-12
+"""Variance of a column that never moved, in units of the largest."""
 
 EVEN = Power(1.0)
 """Steps of 1/t: a plain average."""
@@ -227,7 +228,7 @@ def factor(covariance: Tensor, seen: int) -> Tensor | None:
     variance = covariance if covariance.dim() == 1 else covariance.diagonal()
     if not bool(torch.isfinite(covariance).all()) or not bool((variance > 0).any()):
         return None
-    scale = variance.clamp(min=LEAST * float(variance.max())).sqrt()
+    scale = torch.where(variance > 0, variance, LEAST * variance.max()).sqrt()
     if covariance.dim() == 1:
         return scale
     shape = covariance / (scale[:, None] * scale) * (seen / (seen + 2.0 * len(scale)))
