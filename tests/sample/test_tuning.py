@@ -43,7 +43,7 @@ def test_acceptance_ends_near_its_goal(algorithm: Any, rule: Any, d: int) -> Non
 def test_the_harmonic_acceptance_of_trajectories_ends_near_its_goal(d: int, rule: Any) -> None:
     """Tuned is the harmonic mean of the chances: it lies below the mean."""
     gaussian, goal = Gaussian.of(d), HMC(rule=rule).goal(d)
-    found = warmed(HMC(rule=rule), gaussian)
+    found = warmed(HMC(rule=rule), gaussian, draws=5, warmup=1000 if d == 20 else 400)
     kernel = found.algorithm.kernel(gaussian.target)
     path = advance(kernel, kernel.init(gaussian.draw(500, generator(0))), 60, generator(1))
     chance = kernel.chance(path.log_ratio)

@@ -121,11 +121,13 @@ class Draws:
         if self.n_draws == 0:
             raise ValueError("there are no draws: sampling was interrupted in warm-up")
         table = self.table.reshape(-1, self.table.shape[2])
-        low, high = np.quantile(table, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+        with np.errstate(invalid="ignore"):  # of draws that are not finite
+            low, high = np.quantile(table, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+            mean, deviation = table.mean(0), table.std(0, ddof=1)
         found = self.diagnosis
         columns = {
-            "mean": table.mean(0),
-            "sd": table.std(0, ddof=1),
+            "mean": mean,
+            "sd": deviation,
             "low": low,
             "high": high,
             "mcse": found.mcse,
@@ -222,8 +224,10 @@ def _shown(draws: Draws) -> str:
     lines = [f"{'':<{width}} {'mean':>10} {'sd':>9} {'mcse':>8} {'ess':>7} {'R-hat':>6}"]
     for j, name in enumerate(draws.names[:MOST_SHOWN]):
         column = table[:, :, j]
+        with np.errstate(invalid="ignore"):
+            deviation = column.std(ddof=1)
         lines.append(
-            f"{name:<{width}} {column.mean():>10.4g} {column.std(ddof=1):>9.3g} {found.mcse[j]:>8.2g} "
+            f"{name:<{width}} {column.mean():>10.4g} {deviation:>9.3g} {found.mcse[j]:>8.2g} "
             f"{found.ess_bulk[j]:>7.0f} {found.r_hat[j]:>6.3f}"
         )
     return "\n".join(lines)
