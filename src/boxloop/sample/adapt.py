@@ -21,7 +21,7 @@ from torch import Tensor
 
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
-from boxloop.sample.chees import Reach, reached
+from boxloop.sample.chees import LONGEST, SHORTEST, Reach, reached
 from boxloop.sample.hmc import HMC, MOST_STEPS
 from boxloop.sample.metric import Metric
 from boxloop.sample.target import Target
@@ -34,7 +34,7 @@ RESCUE, SHORTER = 0.5, (0.25, 1 / 16, 1 / 64)
 """Up to which share of the warm-up every fourth block is shorter, and how much: a chain far out, where the scale of the
 others is too long for any move to be accepted, comes in by these."""
 
-FIRST_LEAPS = 64
+FIRST_LEAPS = 32
 """Most leapfrog steps of a trajectory before the first metric is known."""
 
 SETTLED = 0.85
@@ -174,14 +174,18 @@ class Tuner:
         if self._shorter(before) < 1.0:
             return tuning
         if tuning.reach is not None:
-            metric = torch.ones_like(path.position[0, 0]) if tuning.metric is None else tuning.metric
-            scale = math.exp(tuning.log_scale)
-            tuning = replace(tuning, reach=reached(tuning.reach, path, metric, tuning.centre, scale))
+            tuning = replace(tuning, reach=self._reached(tuning, tuning.reach, path))
         return self._moved(tuning, self._accepted(chance), settled=after > SETTLED * self.steps)
 
     @property
     def _reaches(self) -> bool:
         return isinstance(self.algorithm, HMC) and self.algorithm.trajectory is None
+
+    def _reached(self, tuning: Tuning, reach: Reach, path: Path) -> Reach:
+        if tuning.metric is not None:
+            return reached(reach, path, tuning.metric, tuning.centre, (SHORTEST, LONGEST))
+        scale = math.exp(tuning.log_scale)
+        return reached(reach, path, torch.ones_like(path.position[0, 0]), None, (scale, FIRST_LEAPS * scale))
 
     def _shorter(self, done: int) -> float:
         turn, place = divmod(done // self.block, 4)
@@ -206,7 +210,7 @@ class Tuner:
         if metric is None:
             return tuning
         first = math.log(self.algorithm.first_scale(self.columns))
-        reach = None if tuning.reach is None else Reach.of(2.0)
+        reach = None if tuning.reach is None else Reach.of(SHORTEST)
         return Tuning(first, metric, tuning.spread.value.mean, reach=reach)
 
     def _accepted(self, chance: Tensor) -> float:

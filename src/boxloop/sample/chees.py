@@ -7,7 +7,7 @@ Hoffman, Radul and Sountsov (2021): how much the squared distance from the centr
 trajectory, in the metric's coordinates; ends count by their chance of acceptance. Averages are over all chains, so
 that many chains tune it in few steps.
 
-Deviation: :math:`C(T) \, T^{-1/4}` is climbed rather than C, by steps in log T that are bounded. Longer trajectories
+Deviation: :math:`C(T) / \sqrt T` is climbed rather than C, by steps in log T that are bounded. Longer trajectories
     cost more; in heavy tails C alone grows without end.
 """
 
@@ -21,14 +21,18 @@ import torch
 from torch import Tensor
 
 from boxloop.chain import Path
-from boxloop.sample.hmc import MOST_STEPS, Landing
+from boxloop.sample.hmc import Landing
 from boxloop.tree import Tree
 
-COST = 0.25
+COST = 0.5
 """Power of the length that the criterion is divided by."""
 
-MEMORY = 0.8
+MEMORY = 0.9
 """Share of the averages behind a step that is older than it."""
+
+SHORTEST, LONGEST = 2.0, 16.0
+"""Bounds of T in the coordinates of a metric. The shortest is best for a Gaussian whose covariance the metric has;
+where the metric falls short, or the target is curved, longer ones are. Estimates from few chains would leave both."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ class Reach(Tree):
         return cls(math.log(length), math.log(length))
 
 
-def reached(reach: Reach, path: Path, metric: Tensor, centre: Tensor | None, scale: float) -> Reach:
+def reached(
+    reach: Reach, path: Path, metric: Tensor, centre: Tensor | None, bounds: tuple[float, float]
+) -> Reach:
     """The length after a path of trajectories; distances are from the centre, or the chains' own mean without one."""
     assert path.log_ratio is not None
     found = [_criterion(*ends, metric, centre) for ends in zip(path.details, path.log_ratio, strict=True)]
@@ -65,7 +71,7 @@ def reached(reach: Reach, path: Path, metric: Tensor, centre: Tensor | None, sca
         return reach
     updates = reach.updates + 1
     step = 0.5 * updates**-0.5 * min(1.0, max(-1.0, slope / worth - COST))
-    log_length = min(max(reach.log_length + step, math.log(scale)), math.log(MOST_STEPS * scale))
+    log_length = min(max(reach.log_length + step, math.log(bounds[0])), math.log(bounds[1]))
     steady = reach.steady + (log_length - reach.steady) * max(0.1, 1.0 / updates)
     return Reach(log_length, steady, slope, worth, updates)
 
