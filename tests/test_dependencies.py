@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CORE = PROJECT["project"]["dependencies"]
 EXTRAS = [r for group in PROJECT["project"]["optional-dependencies"].values() for r in group]
 BUILD = PROJECT["build-system"]["requires"]
-IMPORTED_AS = {"sklearn": "scikit-learn"}
+IMPORTED_AS = {"sklearn": "scikit-learn", "arviz_base": "arviz-base", "arviz_stats": "arviz-stats"}
 
 
 def package(requirement: str) -> str:

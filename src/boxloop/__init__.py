@@ -7,11 +7,14 @@ from boxloop.version import __version__ as __version__
 
 _HOMES = {
     "BernoulliMixture": "boxloop.estimators",
+    "EnergyBasedModel": "boxloop.estimators",
     "FactorAnalysis": "boxloop.estimators",
     "FitWarning": "boxloop.estimators",
     "GaussianMixture": "boxloop.estimators",
+    "LogisticRandomEffects": "boxloop.estimators",
     "MultinomialMixture": "boxloop.estimators",
     "PoissonMixture": "boxloop.estimators",
+    "PoissonRandomEffects": "boxloop.estimators",
     "ProbabilisticPCA": "boxloop.estimators",
     "load": "boxloop.estimators",
     "Estimate": "boxloop.estimate",
@@ -40,11 +43,14 @@ if TYPE_CHECKING:
     from boxloop.estimate import match_moments as match_moments
     from boxloop.estimate import z_estimate as z_estimate
     from boxloop.estimators import BernoulliMixture as BernoulliMixture
+    from boxloop.estimators import EnergyBasedModel as EnergyBasedModel
     from boxloop.estimators import FactorAnalysis as FactorAnalysis
     from boxloop.estimators import FitWarning as FitWarning
     from boxloop.estimators import GaussianMixture as GaussianMixture
+    from boxloop.estimators import LogisticRandomEffects as LogisticRandomEffects
     from boxloop.estimators import MultinomialMixture as MultinomialMixture
     from boxloop.estimators import PoissonMixture as PoissonMixture
+    from boxloop.estimators import PoissonRandomEffects as PoissonRandomEffects
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
     from boxloop.estimators import load as load
     from boxloop.progress import ProgressBar as ProgressBar

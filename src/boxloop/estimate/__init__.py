@@ -2,6 +2,7 @@
 
 from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.em import EMState, accelerated_em, em
+from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState, energy_ascent
 from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
 from boxloop.estimate.equations.functions import (
     huber,
@@ -17,6 +18,11 @@ from boxloop.estimate.equations.result import Estimate, JTest
 from boxloop.estimate.equations.roots import z_estimate
 from boxloop.estimate.errors import ParameterErrors, standard_errors
 from boxloop.estimate.gradient import AscentState, generalised_em, gradient_ascent
+from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, warmed
+from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
+from boxloop.estimate.monte_carlo_errors import Assessment, assess
+from boxloop.estimate.monte_carlo_refine import Refined, refine
+from boxloop.estimate.monte_carlo_walk import MonteCarloState
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.estimate.restarts import race
 from boxloop.estimate.spectral import Spectral, match, spectral
@@ -25,25 +31,37 @@ from boxloop.estimate.start import PARTITIONS, Sample, start_mixture
 
 __all__ = [
     "PARTITIONS",
+    "AscentPlan",
     "AscentState",
+    "Assessment",
     "Batches",
+    "BurnIn",
+    "Cooling",
     "EMState",
+    "EnergyPlan",
+    "EnergyState",
     "EquationError",
     "Estimate",
     "EstimateWarning",
     "JTest",
+    "MonteCarloPlan",
+    "MonteCarloState",
     "NoRootError",
     "NotIdentifiedError",
     "OnlinePlan",
     "OnlineState",
     "ParameterErrors",
+    "Refined",
     "Sample",
     "Spectral",
     "SpectralError",
     "SpectralErrors",
     "accelerated_em",
+    "ascent_em",
+    "assess",
     "bootstrap",
     "em",
+    "energy_ascent",
     "generalised_em",
     "gradient_ascent",
     "huber",
@@ -52,15 +70,18 @@ __all__ = [
     "match",
     "match_moments",
     "mean_equation",
+    "monte_carlo_em",
     "online_em",
     "quantile",
     "quantile_step",
     "race",
+    "refine",
     "residual_equation",
     "spectral",
     "spectral_covariance",
     "spectral_errors",
     "standard_errors",
     "start_mixture",
+    "warmed",
     "z_estimate",
 ]

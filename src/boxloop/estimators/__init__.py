@@ -1,21 +1,26 @@
 """scikit-learn classes, thin: they choose an initialiser and an engine, nothing else."""
 
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
+from boxloop.estimators.energy_model import EnergyBasedModel
 from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.files import load
 from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
+from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRandomEffects
 from boxloop.estimators.warned import FitWarning
 
 __all__ = [
     "BernoulliMixture",
+    "EnergyBasedModel",
     "FactorAnalysis",
     "FitWarning",
     "GaussianMixture",
+    "LogisticRandomEffects",
     "MultinomialMixture",
     "PoissonMixture",
+    "PoissonRandomEffects",
     "ProbabilisticPCA",
     "load",
 ]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
+from boxloop.estimators.energy_files import SAVED
+from boxloop.estimators.energy_model import EnergyBasedModel
 from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
@@ -77,8 +78,10 @@ def load(path: str | PathLike[str]) -> Any:
         ...     load(f"{folder}/fa.boxloop").components_.shape
         (1, 3)
     """
-    saved = load_tree(path, CLASSES)
+    saved = load_tree(path, SAVED)
     name = saved.extra.get("estimator")
+    if name == EnergyBasedModel.__name__:
+        return EnergyBasedModel.load(path)
     if name not in ESTIMATORS:
         raise ModelFileError(
             f"{path}: holds the estimator {name!r}, which this version of boxloop does not know"
