@@ -46,7 +46,7 @@ autodoc_default_options = {
     "MetaEstimatorMixin,Protocol,Generic,BaseException,tuple,object",
     "exclude-members": "get_metadata_routing,get_params,set_params,set_output,set_fit_request,"
     "set_partial_fit_request,set_predict_request,set_score_request,set_transform_request,"
-    "set_inverse_transform_request",
+    "set_inverse_transform_request,set_predict_proba_request",
 }
 
 html_theme = "furo"
