@@ -248,6 +248,9 @@ KERNELS: dict[str, Any] = {
     "barker": lambda: RandomWalk(rule="barker"),
     "langevin": MALA,
     "given": lambda: HMC(0.5),
+    "given metric": lambda: MALA(
+        metric=torch.linalg.cholesky(torch.tensor([[1.0, 0.4], [0.4, 0.7]], dtype=torch.float64))
+    ),
     "independent": lambda: Independent(wide_law()),
     "generalised": lambda: Generalised(lambda x, stream: -x, lambda x, y: x.new_zeros(len(x))),
     "pseudo-marginal": lambda: PseudoMarginal(lambda x, v: -x.square().sum(1) + 0.1 * v[:, 0], 1, 0.5),

@@ -237,4 +237,5 @@ def factor(covariance: Tensor, seen: int) -> Tensor | None:
         return scale
     shape = covariance / (scale[:, None] * scale) * (seen / (seen + 2.0 * len(scale)))
     shape.diagonal().fill_(1.0)
-    return scale[:, None] * torch.linalg.cholesky(shape)
+    # By rows, as it comes back from a checkpoint: products with another layout differ in their last digit.
+    return (scale[:, None] * torch.linalg.cholesky(shape)).contiguous()

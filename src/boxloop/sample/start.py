@@ -138,7 +138,7 @@ def check_steps(algorithm: Any, position: Tensor) -> Any:
         return algorithm
     if len(metric) != position.shape[1]:
         raise ValueError(f"the metric is for {len(metric)} columns, and there are {position.shape[1]}")
-    return replace(algorithm, metric=metric.to(position))
+    return replace(algorithm, metric=metric.to(position).contiguous())
 
 
 def make_space(start: Tensor | Values, support: Constraint | Mapping[str, Constraint] | None) -> Space:
