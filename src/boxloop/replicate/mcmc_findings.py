@@ -194,7 +194,7 @@ def exactness(runs: list[Measured], exact: Finite) -> list[Finding]:
         Finding(
             "means of a column, a square and a product on Gaussians",
             "0, 1 and 0",
-            f"largest of {len(z)} |z| is {z.max():.2f}",
+            f"largest of {len(z)} absolute z-scores {z.max():.2f}",
             None,
             held(float(z.max()) < 4.0),
             f"Errors from effective draws; by chance one run in {1.0 / (len(z) * 6.33e-5):.0f} would exceed 4.",

@@ -45,7 +45,8 @@ def _number(axes: Any, runs: Runs, which: dict[int, Walked], colour: str, over: 
         axes.annotate(
             f"N = {n}" if n == min(which) else f"{n}",
             (runs.spread[n], at),
-            xytext=(5, 5),
+            xytext=(-7, 6) if over else (5, 5),
+            ha="right" if over else "left",
             textcoords="offset points",
             fontsize=8.5,
             color=colour,

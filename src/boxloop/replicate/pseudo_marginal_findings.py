@@ -16,7 +16,7 @@ def exactness(runs: Runs) -> list[Finding]:
         Finding(
             "W is unbiased for the density, every N",
             "assumed",
-            f"largest of {len(bias)} |z| is {bias.max():.1f}",
+            f"largest of {len(bias)} absolute z-scores {bias.max():.1f}",
             None,
             held(float(bias.max()) < 4.0),
             f"At the posterior mean, N = {_ends(runs.bias)}; for small N the law of W is skew and the z-score rough.",
@@ -32,7 +32,8 @@ def exactness(runs: Runs) -> list[Finding]:
                 "those of the exact posterior"
                 if what[0] == "i"
                 else "not in the document; those of the exact posterior",
-                f"largest of {z.size} |z| is {z.max():.2f}, sd {min(spread):.3f} to {max(spread):.3f} of the exact one",
+                f"largest of {z.size} absolute z-scores {z.max():.2f}; "
+                f"sd {min(spread):.3f} to {max(spread):.3f} of the exact one",
                 None,
                 (held if what[0] == "i" else met)(float(z.max()) < 4.0),
                 f"Errors from effective draws; by chance one run in {1.0 / (z.size * 6.33e-5):.0f} would exceed 4.",
