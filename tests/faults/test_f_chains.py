@@ -209,7 +209,7 @@ def test_f28_density_that_does_not_fall_off() -> None:
 
 @every_name
 def test_f29_one_chain(kernel: Any) -> None:
-    found = sample(bowl, torch.zeros(2).double(), kernel, chains=1, draws=4000, warmup=500, random_state=0)
+    found = sample(bowl, torch.zeros(2).double(), kernel, chains=1, draws=500, warmup=200, random_state=0)
     assert not found.converged
     assert any("one chain: R-hat is not available" in worry for worry in found.worries)
     assert np.isnan(found.summary()["r_hat"]).all()
@@ -229,24 +229,28 @@ def test_f30_acceptance_near_zero_or_one(algorithm: Any) -> None:
     point = torch.full((2,), 0.3).double()
     far = {RandomWalk: 1e4, MALA: 30.0, HMC: 30.0}[algorithm]
     with pytest.warns(SampleWarning, match="a smaller scale, a longer warm-up or another start"):
-        low = sample(bowl, point, algorithm(far), chains=4, draws=200, random_state=0)
+        low = sample(bowl, point, algorithm(far), chains=4, draws=150, warmup=20, random_state=0)
     with pytest.warns(SampleWarning, match="steps are too short to get anywhere; a larger scale"):
-        high = sample(bowl, point, algorithm(1e-4), chains=4, draws=200, random_state=0)
+        high = sample(bowl, point, algorithm(1e-4), chains=4, draws=150, warmup=20, random_state=0)
     for found in (low, high):
         assert not found.converged
         assert any("scale" in worry for worry in found.worries)
-    assert sample(bowl, point, algorithm(), chains=8, draws=800, random_state=0).faults == ()
+    assert sample(bowl, point, algorithm(), chains=8, draws=150, warmup=300, random_state=0).faults == ()
 
 
 def test_f30_a_perfect_proposal_is_no_fault() -> None:
     """Proposals from the target itself are all accepted, which is best; those that never are, are named."""
     exact = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
-    found = sample(bowl, torch.zeros(2).double(), Independent(exact), chains=4, draws=500, random_state=0)
+    found = sample(
+        bowl, torch.zeros(2).double(), Independent(exact), chains=4, draws=500, warmup=20, random_state=0
+    )
     assert float(found.acceptance.min()) > 0.999
     assert found.converged
     away = DiagonalGaussian(torch.full((1, 2), 60.0).double(), torch.ones(1, 2).double())
     with pytest.warns(SampleWarning, match="another proposal or start"):
-        sample(bowl, torch.zeros(2).double(), Independent(away), chains=4, draws=500, random_state=0)
+        sample(
+            bowl, torch.zeros(2).double(), Independent(away), chains=4, draws=500, warmup=20, random_state=0
+        )
 
 
 def test_f30_many_short_chains_give_no_false_alarm() -> None:

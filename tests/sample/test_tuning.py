@@ -38,8 +38,9 @@ def test_acceptance_ends_near_its_goal(algorithm: Any, rule: Any, d: int) -> Non
     assert float(found.acceptance.mean()) == pytest.approx(algorithm(rule=rule).goal(d), abs=0.06)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("d", [1, 3, 20])
+@pytest.mark.parametrize(
+    ("d", "rule"), [(1, "metropolis"), (3, "metropolis"), (3, "barker"), (20, "metropolis")]
+)
 def test_the_harmonic_acceptance_of_trajectories_ends_near_its_goal(d: int, rule: Any) -> None:
     """Tuned is the harmonic mean of the chances: it lies below the mean."""
     gaussian, goal = Gaussian.of(d), HMC(rule=rule).goal(d)
@@ -61,7 +62,7 @@ def test_goals_are_those_of_the_theory() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [RandomWalk, MALA, HMC])
-@pytest.mark.parametrize("dense", [True, False, None])
+@pytest.mark.parametrize("dense", [False, None])
 def test_the_metric_is_that_of_the_target(algorithm: Any, dense: bool | None) -> None:
     """Of the last window, from 0.4 to 0.75 of the warm-up: its covariance up to the noise of some hundred draws."""
     gaussian = Gaussian.of(4, scale=torch.tensor([1.0, 10.0, 0.1, 3.0]))
@@ -89,7 +90,7 @@ def test_wide_targets_have_scales_alone() -> None:
 def test_any_unit_will_do(algorithm: Any, size: float) -> None:
     """The start is one away in units of its own, so 1000 deviations off where these are small. 2 d scores below 5.1."""
     gaussian = Gaussian.of(3, scale=size)
-    found = warmed(algorithm(), gaussian, draws=300, warmup=600, spread=1.0)
+    found = warmed(algorithm(), gaussian, draws=200, warmup=500, spread=1.0)
     table = ((found["x"] - gaussian.mean) / gaussian.covariance.diagonal().sqrt()).numpy()
     table = np.concatenate([table, table**2 - 1.0], 2)
     z = table.mean((0, 1)) / diagnose(table).mcse
