@@ -33,6 +33,7 @@ GOOD: dict[str, list[str]] = {
     "compare": ["m.boxloop", "iris"],
     "select": ["iris", "-k", "1", "--folds", "2"],
     "outliers": ["iris", "--top", "2"],
+    "posterior": ["iris", "--model", "gaussian-mixture", "-k", "2", "--draws", "20", "--warmup", "10"],
     "sample": ["m.boxloop", "-n", "2"],
     "show": ["m.boxloop"],
     "datasets": [],
@@ -49,6 +50,8 @@ KEYS = {
     "compare": "data rows best models output figure",
     "select": "data chosen candidates output figure",
     "outliers": "data train model level contamination rows flagged outliers threshold output",
+    "posterior": "data model rows columns components covariance chains draws warmup seed interrupted converged labels "
+    "summary worries advice seconds output figure",
     "sample": "model rows seed columns output values",
     "show": "model estimator options columns rounds converged interrupted lower_bound events components",
     "datasets": "datasets",
@@ -208,7 +211,7 @@ def test_1_for_data_that_cannot_be_read(name: str) -> None:
         check_failed(call_with(name, "iris", data), 1, data)
 
 
-@pytest.mark.parametrize("name", ["fit", "select", "outliers"])
+@pytest.mark.parametrize("name", ["fit", "select", "outliers", "posterior"])
 @pytest.mark.parametrize("option", ["--columns", "--drop"])
 def test_1_for_an_unknown_column(name: str, option: str) -> None:
     result = call(name, *GOOD[name], option, "petal width")
@@ -239,7 +242,7 @@ def test_2_for_an_unknown_name() -> None:
     check_failed(call("outliers", "iris", "--model", "gausian-mixture"), 2, "did you mean 'gaussian-mixture'")
 
 
-@pytest.mark.parametrize("name", ["score", "criticise", "compare", "outliers", "sample"])
+@pytest.mark.parametrize("name", ["score", "criticise", "compare", "outliers", "posterior", "sample"])
 def test_2_for_a_table_of_a_kind_that_is_not_written(name: str) -> None:
     check_failed(call(name, *GOOD[name], "-o", "t.xlsx"), 2, "t.xlsx", ".parquet")
 

@@ -6,6 +6,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -57,6 +58,23 @@ def reported(debug: bool = False) -> Iterator[None]:
         raise SystemExit(FAILED) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def continued(checkpoint: str | Path | None) -> Iterator[None]:
+    """Run what keeps its progress in a file: say that it goes on from there, and, when stopped, that it can.
+
+    Args:
+        checkpoint: the file; None where no progress is kept.
+    """
+    if checkpoint is not None and Path(checkpoint).exists():
+        click.echo(f"Continuing from {checkpoint}.", err=True)
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt):
+        if checkpoint is not None and Path(checkpoint).exists():
+            click.echo(f"Stopped; the same command continues from {checkpoint}.", err=True)
+        raise
 
 
 def one_line(error: BaseException | str) -> str:

@@ -11,6 +11,7 @@ import click
 
 from boxloop.cli.names import MODELS
 from boxloop.cli.options import (
+    checkpoint_option,
     column_options,
     components_help,
     compute_options,
@@ -76,11 +77,7 @@ _count = click.IntRange(min=1)
 @seed_option
 @compute_options
 @threads_option
-@click.option(
-    "--checkpoint",
-    type=click.Path(path_type=Path),
-    help="File that keeps progress; continued from if it is there.",
-)
+@checkpoint_option
 @watch_options
 @output_option("The model file, by custom *.boxloop.", required=True)
 @json_option
@@ -124,16 +121,11 @@ def run_fit(estimator: LatentEstimator, source: Source, output: Path) -> float:
     Returns:
         Seconds that the fit took.
     """
-    checkpoint = estimator.checkpoint
-    if checkpoint is not None and Path(checkpoint).exists():
-        click.echo(f"Continuing from {checkpoint}.", err=True)
+    from boxloop.cli.errors import continued
+
     begun = time.perf_counter()
-    try:
+    with continued(estimator.checkpoint):
         estimator.fit(source)
-    except SystemExit:
-        if checkpoint is not None and Path(checkpoint).exists():
-            click.echo(f"Stopped; the same command continues from {checkpoint}.", err=True)
-        raise
     seconds = time.perf_counter() - begun
     # Who watched and where progress was kept is no part of the model.
     estimator.set_params(verbose=0, checkpoint=None).save(output)

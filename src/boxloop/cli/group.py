@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "Models side by side on the same held-out rows.",
     "select": "Choose a model by cross-validation.",
     "outliers": "Rows that a model finds unlikely, and the columns that make them so.",
+    "posterior": "Draw parameters from their posterior: what the rows say, and how surely.",
     "sample": "Draw rows from a model.",
     "show": "Print what a model file holds.",
     "datasets": "List bundled data, which every command takes by name.",

@@ -115,6 +115,11 @@ seed_option = click.option(
 figure_option = click.option(
     "--figure", type=click.Path(path_type=Path), help="Picture of the findings: .png."
 )
+checkpoint_option = click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="File that keeps progress; continued from if it is there.",
+)
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
