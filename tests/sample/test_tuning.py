@@ -16,7 +16,7 @@ from boxloop.chain import advance
 from boxloop.numeric import generator, normal
 from boxloop.run import Progress
 from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, sample
-from boxloop.sample.adapt import Spread, Tuner, factor
+from boxloop.sample.adapt import HOPELESS, Spread, Tuner, factor
 from boxloop.sample.diagnostics import diagnose
 from sample.cases import RULES, Gaussian
 
@@ -48,7 +48,7 @@ def test_the_harmonic_acceptance_of_trajectories_ends_near_its_goal(d: int, rule
     kernel = found.algorithm.kernel(gaussian.target)
     path = advance(kernel, kernel.init(gaussian.draw(500, generator(0))), 60, generator(1))
     chance = kernel.chance(path.log_ratio)
-    harmonic = 1.0 / float((1.0 / chance.clamp(min=1e-3)).mean())
+    harmonic = 1.0 / float((1.0 / chance.clamp(min=HOPELESS)).mean())
     assert harmonic == pytest.approx(goal, abs=0.12)
     assert float(chance.mean()) > harmonic
 

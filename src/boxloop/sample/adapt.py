@@ -46,6 +46,9 @@ ENOUGH = 32
 WIDE = 64
 """Columns up to which the metric is a full matrix, unless one asks otherwise."""
 
+HOPELESS = 0.05
+"""Smallest chance that counts in a harmonic mean: a trajectory off the edge of a support should not rule the rest."""
+
 LEAST = 1e-12
 """Variance of a column that never moved, in units of the largest."""
 
@@ -214,9 +217,9 @@ class Tuner:
         return Tuning(first, metric, tuning.spread.value.mean, reach=reach)
 
     def _accepted(self, chance: Tensor) -> float:
-        """Mean chance; of trajectories the harmonic one, which a single chain that cannot move pulls down."""
+        """Mean chance; of trajectories the harmonic one: steps are short enough where the target bends most."""
         if isinstance(self.algorithm, HMC):
-            return 1.0 / float((1.0 / chance.clamp(min=1e-3)).mean())
+            return 1.0 / float((1.0 / chance.clamp(min=HOPELESS)).mean())
         return float(chance.mean())
 
     def _moved(self, tuning: Tuning, accepted: float, settled: bool) -> Tuning:

@@ -44,6 +44,10 @@ class PseudoMarginal:
         rule: of acceptance, ``metropolis`` or ``barker``.
         random_state: of the numbers behind the first estimates.
 
+    Note:
+        The kernel leaves the law of positions *and* numbers as it is; numbers that go with a position are not normal.
+        ``init`` draws normal ones, so that a check that begins at exact positions must take some steps first.
+
     Example:
         >>> import torch
         >>> from boxloop.chain import advance
