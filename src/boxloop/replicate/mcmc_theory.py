@@ -48,8 +48,8 @@ def acceptance(name: str, h: float, d: float) -> float:
         d: columns.
 
     Example:
-        >>> round(acceptance("random walk", 2.38 / 1000**0.5, 1000), 3)
-        0.235
+        >>> round(acceptance("random walk", 2.38 / 1000**0.5, 1000), 2)
+        0.23
     """
     if name == "HMC":
         return _trajectories(h, d)
