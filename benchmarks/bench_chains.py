@@ -22,6 +22,9 @@ import numpy as np
 
 from chains_peers import DRAWS, cold_call
 
+LIMIT = 330.0
+"""Seconds after which a cold call is stopped."""
+
 HERE = Path(__file__).parent
 """Where the processes of cold calls start."""
 
@@ -74,17 +77,25 @@ def cold(quick: bool) -> list[dict]:
 
 
 def _process(who: str, chains: int) -> dict:
+    try:
+        done = _run(who, chains)
+    except subprocess.TimeoutExpired:
+        return {"seconds to 1000": LIMIT, "note": "stopped: not there yet"}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _run(who: str, chains: int) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    done = subprocess.run(
+    return subprocess.run(
         ["taskset", "-c", "0", sys.executable, __file__, "--one", who, "--chains", str(chains)],
         capture_output=True,
         text=True,
         check=True,
         cwd=HERE,
         env=environment,
+        timeout=LIMIT,
     )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def default(quick: bool) -> list[dict]:

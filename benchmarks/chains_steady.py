@@ -17,7 +17,6 @@ from boxloop.sample import MALA, RandomWalk, Target
 from boxloop.sample.movers import Compiled
 from chains_peers import D, problem
 
-jax.config.update("jax_enable_x64", True)
 PROBLEMS = {
     "walk, Gaussian 10": ("walk", 10, False),
     "walk, Gaussian 100": ("walk", 100, False),
@@ -94,6 +93,7 @@ def ours(name: str, chains: int, dtype: str) -> Steady:
 
 
 def theirs(name: str, chains: int, dtype: str) -> Steady:
+    jax.config.update("jax_enable_x64", dtype == "float64")
     kind, d, _ = PROBLEMS[name]
     x, y = (jnp.asarray(part, dtype=dtype) for part in problem())
 

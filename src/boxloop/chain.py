@@ -137,12 +137,10 @@ def advance(kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Pa
         The path, every step of it.
     """
     block = block_length(chains)
-    paths = []
+    seen = _Record()
     for done in range(0, steps, block):
-        noise = kernel.noise(chains, min(block, steps - done), stream)
-        paths.append(follow(kernel, chains, noise))
-        chains = paths[-1].chains
-    return paths[0] if len(paths) == 1 else joined(paths)
+        chains = seen.add(kernel, chains, kernel.noise(chains, min(block, steps - done), stream))
+    return seen.path(chains)
 
 
 def block_length(chains: Chains) -> int:
@@ -152,18 +150,36 @@ def block_length(chains: Chains) -> int:
 
 def follow(kernel: Kernel, chains: Chains, noise: Iterable[Any]) -> Path:
     """Move all chains by one step for each item of noise."""
-    step = kernel.step
-    position, log_density, log_ratio, details = [], [], [], []
-    for item in noise:
-        chains, info = step(chains, item)
-        position.append(chains.position)
-        log_density.append(chains.log_density)
-        log_ratio.append(info.log_ratio)
-        details.append(info.detail)
-    ratios = (
-        None if log_ratio[0] is None else torch.stack([ratio for ratio in log_ratio if ratio is not None])
-    )
-    return Path(chains, torch.stack(position), torch.stack(log_density), ratios, tuple(details))
+    seen = _Record()
+    return seen.path(seen.add(kernel, chains, noise))
+
+
+class _Record:
+    """What a path is made of, as it comes."""
+
+    def __init__(self) -> None:
+        self.position: list[Tensor] = []
+        self.log_density: list[Tensor] = []
+        self.log_ratio: list[Tensor] = []
+        self.details: list[Any] = []
+
+    def add(self, kernel: Kernel, chains: Chains, noise: Iterable[Any]) -> Chains:
+        """Step through a block of noise."""
+        step = kernel.step
+        for item in noise:
+            chains, info = step(chains, item)
+            self.position.append(chains.position)
+            self.log_density.append(chains.log_density)
+            self.details.append(info.detail)
+            if info.log_ratio is not None:
+                self.log_ratio.append(info.log_ratio)
+        return chains
+
+    def path(self, chains: Chains) -> Path:
+        """All of it, in whole tensors."""
+        ratios = torch.stack(self.log_ratio) if self.log_ratio else None
+        position, log_density = torch.stack(self.position), torch.stack(self.log_density)
+        return Path(chains, position, log_density, ratios, tuple(self.details))
 
 
 def joined(paths: Sequence[Path]) -> Path:

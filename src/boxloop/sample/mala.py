@@ -83,7 +83,7 @@ class MALA:
             log_ratio = (value - chains.log_density).sub_(cross, alpha=0.5)
             return Chains(position, value, (there,)), Info(log_ratio)
 
-        return metropolis(init, noise, propose, self.rule)
+        return metropolis(init, noise, propose, self.rule, finite=True)
 
     def first_scale(self, columns: int) -> float:
         """Where tuning starts."""

@@ -24,6 +24,10 @@ Propose = Callable[[Chains, Any], tuple[Chains, Info]]
 Moves = Callable[[Chains, int, Generator], Tensor | Sequence[Any]]
 
 
+MANY = 8192
+"""Numbers from which a mask is slower than arithmetic."""
+
+
 class Rule(NamedTuple):
     """An acceptance rule.
 
@@ -50,7 +54,11 @@ RULES: dict[RuleName, Rule] = {
 
 
 def metropolis(
-    init: Callable[[Tensor], Chains], noise: Moves, propose: Propose, rule: RuleName = "metropolis"
+    init: Callable[[Tensor], Chains],
+    noise: Moves,
+    propose: Propose,
+    rule: RuleName = "metropolis",
+    finite: bool = False,
 ) -> Kernel:
     """A kernel from a proposal and its ratio.
 
@@ -60,6 +68,8 @@ def metropolis(
         propose: (chains, item) -> (proposed chains, info with the log-ratio (c,)). Chains hold the stored log-density
             of both ends.
         rule: how a ratio becomes a chance of acceptance.
+        finite: whether proposed positions are finite whatever the density does, so that arithmetic can choose between
+            them and the old ones, which is several times quicker than a mask.
 
     Example:
         >>> import torch
@@ -92,15 +102,18 @@ def metropolis(
         move, bar = item
         there, info = propose(chains, move)
         assert info.log_ratio is not None
-        return choose(bar < info.log_ratio, there, chains), info
+        return choose(bar < info.log_ratio, there, chains, finite), info
 
     return Kernel(init, noise_and_bars, step, RULES[rule].probability)
 
 
-def choose(accept: Tensor, there: Chains, here: Chains) -> Chains:
+def choose(accept: Tensor, there: Chains, here: Chains, finite: bool = False) -> Chains:
     """Each chain at the one end or the other."""
     column = accept[:, None]
-    position = torch.where(column, there.position, here.position)
+    if finite and here.position.numel() >= MANY and here.position.device.type == "cpu":
+        position = torch.lerp(here.position, there.position, column.to(here.position.dtype))
+    else:
+        position = torch.where(column, there.position, here.position)
     log_density = torch.where(accept, there.log_density, here.log_density)
     if not here.kept:
         return Chains(position, log_density)

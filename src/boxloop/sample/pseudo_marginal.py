@@ -102,7 +102,7 @@ class PseudoMarginal:
             estimate = self.log_estimate(position, numbers)
             return Chains(position, estimate, (numbers,)), Info(estimate - chains.log_density)
 
-        return metropolis(init, noise, propose, self.rule)
+        return metropolis(init, noise, propose, self.rule, finite=True)
 
     def first_scale(self, columns: int) -> float:
         """Where tuning starts."""

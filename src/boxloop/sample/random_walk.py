@@ -66,7 +66,7 @@ class RandomWalk:
             there = Chains(position, density(position))
             return there, Info(there.log_density - chains.log_density)
 
-        return metropolis(init, noise, propose, self.rule)
+        return metropolis(init, noise, propose, self.rule, finite=True)
 
     def first_scale(self, columns: int) -> float:
         """Where tuning starts."""

@@ -48,7 +48,9 @@ class Target:
         """Log-density (c,) and gradient (c, d): one backward pass for all chains, since they do not meet."""
         if self.gradient is not None:
             return self.gradient(position)
-        if torch.compiler.is_compiling():  # the tape cannot be traced; the functional form can, but is slower without
+        if (
+            torch.compiler.is_compiling()
+        ):  # the tape cannot be traced; the functional form can, but is slower without
             value, pulled, *_ = torch.func.vjp(self.log_density, position)
             return value, pulled(torch.ones_like(value))[0]
         with torch.enable_grad():
