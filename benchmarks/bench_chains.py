@@ -22,7 +22,7 @@ import numpy as np
 
 from chains_peers import DRAWS, cold_call
 
-LIMIT = 330.0
+LIMIT = 600.0
 """Seconds after which a cold call is stopped."""
 
 HERE = Path(__file__).parent
