@@ -22,6 +22,17 @@ def problem() -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(float)
 
 
+def around_mode() -> tuple[np.ndarray, np.ndarray]:
+    """Mode of the posterior by Newton's method, and a root of the covariance there."""
+    x, y = problem()
+    w = np.zeros(D)
+    for _ in range(20):
+        p = 1.0 / (1.0 + np.exp(-x @ w))
+        curvature = (x * (p * (1.0 - p))[:, None]).T @ x + 0.25 * np.eye(D)
+        w += np.linalg.solve(curvature, x.T @ (y - p) - 0.25 * w)
+    return w, np.linalg.cholesky(np.linalg.inv(curvature))
+
+
 def effective(draws: np.ndarray) -> float:
     """Bulk effective draws (chains, draws, columns): the least over columns, as ArviZ counts them."""
     from arviz_stats.base import array_stats

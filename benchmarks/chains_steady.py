@@ -15,7 +15,7 @@ from boxloop.chain import advance
 from boxloop.numeric import generator
 from boxloop.sample import MALA, RandomWalk, Target
 from boxloop.sample.movers import Compiled
-from chains_peers import D, problem
+from chains_peers import D, around_mode, problem
 
 PROBLEMS = {
     "walk, Gaussian 10": ("walk", 10, False),
@@ -38,7 +38,7 @@ class Steady:
 
 def scale_of(kind: str, columns: int) -> float:
     if columns == D:
-        return 0.05
+        return 0.03
     return 2.38 / columns**0.5 if kind == "walk" else 1.65 / columns ** (1 / 6)
 
 
@@ -47,7 +47,12 @@ def steps_of(chains: int, columns: int) -> int:
 
 
 def starts(chains: int, columns: int) -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(chains, columns)) * (0.05 if columns == D else 1.0)
+    """Draws of the Gaussian, or of the normal law around the mode of the logistic regression."""
+    noise = np.random.default_rng(1).normal(size=(chains, columns))
+    if columns != D:
+        return noise
+    mode, root = around_mode()
+    return mode + noise @ root.T
 
 
 def ours(name: str, chains: int, dtype: str) -> Steady:

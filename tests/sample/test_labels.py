@@ -12,10 +12,11 @@ from torch.testing import assert_close
 from boxloop.laws import DiagonalGaussian
 from boxloop.laws.priors import MixturePrior
 from boxloop.numeric import generator, normal
+from boxloop.numeric.rotation import varimax
 from boxloop.sample import labels as module
 from boxloop.sample.gibbs_mixture import MixtureRows, sweep
 from boxloop.sample.labels import Relabelling, _assigned, count_occupied, relabel, similarity_matrix
-from boxloop.sample.rotation import align, varimax
+from boxloop.sample.rotation import align
 from contract.scores import assert_scores
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -7,10 +7,11 @@ draws is near zero, whatever the rows say; only :math:`F F^\top`, communalities 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import torch
 from torch import Tensor
+
+from boxloop.numeric.rotation import varimax
 
 ROUNDS = 100
 TOLERANCE = 1e-8
@@ -79,52 +80,3 @@ def align(loadings: Tensor, pivot: int = 0, unit: Tensor | None = None) -> Align
     axes = varimax(centre)
     found = (moved @ axes) * scale[:, None]
     return Alignment(found.reshape(c, n, d, k), kept, turned)
-
-
-def varimax(loadings: Tensor) -> Tensor:
-    r"""The rotation of largest variance of squared loadings; factors ordered by size, largest loading positive.
-
-    .. math:: \max_R \sum_l \Big( \frac1d \sum_j (F R)_{jl}^4 - \big(\tfrac1d \textstyle\sum_j (F R)_{jl}^2\big)^2 \Big)
-
-    Reference:
-        Kaiser (1958), *Psychometrika* 23: pairs of factors are turned in their plane, each by its best angle, in turn.
-
-    Args:
-        loadings: F, (d, k).
-
-    Returns:
-        R, (k, k), orthogonal.
-
-    Example:
-        >>> import torch
-        >>> simple = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-        >>> angle = torch.tensor(0.6)
-        >>> turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).reshape(2, 2)
-        >>> torch.allclose((simple @ turn) @ varimax(simple @ turn), simple, atol=1e-4)
-        True
-    """
-    k = loadings.shape[1]
-    rotation = torch.eye(k, dtype=loadings.dtype, device=loadings.device)
-    for _ in range(ROUNDS):
-        largest = 0.0
-        for first, second in combinations(range(k), 2):
-            pair = rotation[:, [first, second]]
-            angle = _best_angle(*(loadings @ pair).mT)
-            turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()]).reshape(2, 2)
-            rotation[:, [first, second]] = pair @ turn
-            largest = max(largest, abs(float(angle)))
-        if largest < TOLERANCE:
-            break
-    turned = loadings @ rotation
-    order = turned.square().sum(0).argsort(descending=True)
-    rotation, turned = rotation[:, order], turned[:, order]
-    peak = turned.gather(0, turned.abs().argmax(0, keepdim=True))
-    return rotation * torch.where(peak < 0, -1.0, 1.0).to(rotation.dtype)
-
-
-def _best_angle(across: Tensor, up: Tensor) -> Tensor:
-    """The angle that maximises the variance of the squares of two columns of loadings, each (d,)."""
-    u, v = across.square() - up.square(), 2.0 * across * up
-    both = (u - u.mean()) @ (v - v.mean())
-    apart = (u - u.mean()).square().sum() - (v - v.mean()).square().sum()
-    return 0.25 * torch.atan2(2.0 * both, apart)

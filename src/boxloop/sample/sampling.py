@@ -152,7 +152,7 @@ def sample(
 def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: int | None) -> Draws:
     """The draws of all rounds."""
     state = outcome.state
-    kernel = plan.kernel(state.tuning, plan.warmup)
+    kernel = plan.final_kernel(state)
     steps = state.drawn * plan.thin
     none = state.position[None][:0], state.log_density[None][:0]
     return Draws(
