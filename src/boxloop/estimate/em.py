@@ -24,6 +24,9 @@ LONGEST = 100.0
 M = TypeVar("M", bound=ExpectationModel[Any])
 Step = Callable[["EMState[M]"], Round["EMState[M]"]]
 
+Objective = Callable[[Any, Expected[Any]], float]
+"""(model, what its E step added up over all rows) -> the number that the model's M step cannot lower."""
+
 SINGULAR = (ConditionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 """What a model raises when a matrix of its own cannot be factored."""
 
@@ -52,15 +55,21 @@ class EMState(Tree, Generic[M]):
         return self.model if self.safe is None else self.safe
 
 
-def em(source: Source) -> Step[M]:
+def mean_log_likelihood(model: Any, expected: Expected[Any]) -> float:
+    """Log-likelihood per unit weight, less the base measure: what EM climbs."""
+    return float(expected.log_likelihood / expected.weight)
+
+
+def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
     """Batch EM: one pass over the rows a round.
 
     Args:
         source: rows in standard coordinates.
+        objective: what the rounds climb; :func:`boxloop.estimate.variational.elbo` where ``solve`` is that of a
+            conjugate posterior.
 
     Returns:
-        A step for :func:`boxloop.run.run`; its objective is the mean log-likelihood per unit weight of the model
-        it was given (less the base measure).
+        A step for :func:`boxloop.run.run`; its objective is that of the model it was given.
 
     Example:
         >>> import torch
@@ -78,15 +87,14 @@ def em(source: Source) -> Step[M]:
 
     def step(state: EMState[M]) -> Round[EMState[M]]:
         expected: Expected[Any] = source.reduce(state.model.expect)
-        objective = float(expected.log_likelihood / expected.weight)
         statistics, events = state.model.repair(expected.statistics)
         mean = statistics * (1.0 / float(expected.weight))
-        return Round(EMState(state.model.solve(mean), (mean,)), objective, events)
+        return Round(EMState(state.model.solve(mean), (mean,)), objective(state.model, expected), events)
 
     return step
 
 
-def accelerated_em(source: Source) -> Step[M]:
+def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
     """EM with guarded SQUAREM extrapolation of the statistics: every third round is a bold one."""
 
     def step(state: EMState[M]) -> Round[EMState[M]]:
@@ -96,19 +104,19 @@ def accelerated_em(source: Source) -> Step[M]:
             if state.safe is None:
                 raise
             return Round(EMState(state.safe, state.path), state.bar, rejected=True)
-        objective = float(expected.log_likelihood / expected.weight)
-        if state.safe is not None and not state.bar <= objective < torch.inf:
+        height = objective(state.model, expected)
+        if state.safe is not None and not state.bar <= height < torch.inf:
             return Round(EMState(state.safe, state.path), state.bar, rejected=True)
         statistics, events = state.model.repair(expected.statistics)
         mean = statistics * (1.0 / float(expected.weight))
         model = state.model.solve(mean)
         path = (mean,) if events or state.safe is not None else (*state.path, mean)
         if len(path) < 3:
-            return Round(EMState(model, path), objective, events)
+            return Round(EMState(model, path), height, events)
         bold = _extrapolated(model, path)
         if bold is None:
-            return Round(EMState(model, (mean,)), objective)
-        return Round(EMState(bold, (mean,), safe=model, bar=objective), objective)
+            return Round(EMState(model, (mean,)), height)
+        return Round(EMState(bold, (mean,), safe=model, bar=height), height)
 
     return step
 

@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 from boxloop.average import Power
-from boxloop.estimate.em import EMState, accelerated_em, em
+from boxloop.estimate.em import EMState, Objective, accelerated_em, em, mean_log_likelihood
 from boxloop.estimate.gradient import AscentState, gradient_ascent
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.run import Observer, Outcome, run
@@ -35,6 +35,7 @@ class Plan:
         observers: told of every round.
         resume: where an interrupted fit stood.
         dtype: precision of the passes over rows; parameters and sums stay in float64.
+        objective: what EM's rounds climb.
 
     Example:
         >>> Plan(engine="online", max_rounds=2).batch_size
@@ -50,6 +51,7 @@ class Plan:
     observers: Sequence[Observer[Any]] = ()
     resume: Outcome[Any] | None = None
     dtype: torch.dtype = torch.float64
+    objective: Objective = mean_log_likelihood
 
     def run(
         self, source: Source, start: Any, generator: Generator, helped: Callable[[Any], Any] | None = None
@@ -59,7 +61,8 @@ class Plan:
         ``helped`` may improve the accelerated step.
         """
         if self.engine == "em":
-            step: Any = accelerated_em(source) if self.accelerate else em(source)
+            engine = accelerated_em if self.accelerate else em
+            step: Any = engine(source, self.objective)
             if self.accelerate and self.finish and helped is not None:
                 step = helped(step)
             exact = self.dtype == torch.float64
