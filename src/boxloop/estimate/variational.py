@@ -5,7 +5,7 @@ With :math:`q(\theta) \prod_i q(z_i)` and every :math:`q(z_i)` at its best for :
 .. math:: L(q) = \sum_i w_i \log \int e^{E_{q(\theta)}[\log p(x_i, z \mid \theta)]} \, dz - KL(q(\theta) \| p(\theta))
 
 (document 002, sections 3.1 and 3.2). The sum is what ``expect`` returns as its log-likelihood, the statistics that it
-adds up are those of EM, and ``solve`` adds them to the prior: so batch, accelerated and online EM are coordinate ascent,
+adds up are those of EM, and ``solve`` adds them to the prior: batch, accelerated and online EM are coordinate ascent,
 accelerated coordinate ascent and stochastic variational inference (Hoffman et al. 2013) without a line of their own.
 """
 
