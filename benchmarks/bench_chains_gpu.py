@@ -1,4 +1,4 @@
-"""Chain steps on a GPU: one operation after another, and whole blocks as CUDA graphs.
+"""Chains on a GPU: steps one operation after another and as CUDA graphs, and effective draws a second.
 
 The floor of a random walk is the traffic of its positions and noise: read, moved, compared and stored once each.
 
@@ -7,14 +7,19 @@ The floor of a random walk is the traffic of its positions and noise: read, move
 
 from __future__ import annotations
 
+import json
 import time
+import warnings
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from boxloop.chain import advance
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, RandomWalk, Target
+from boxloop.sample import HMC, MALA, RandomWalk, Target, sample
 from boxloop.sample.movers import Graphs
+from chains_peers import TARGETS, effective
 
 STEPS = 320
 
@@ -40,8 +45,35 @@ def per_step(move, kernel, chains) -> float:
     return best
 
 
+def rates(device: str) -> list[dict]:
+    """Effective draws a second after warm-up, and seconds of a whole call with 600 warm-up steps, by default."""
+    warnings.simplefilter("ignore")
+    rows = []
+    for name, (target, columns) in TARGETS(device).items():
+        for chains in (4, 256, 4096):
+            start = torch.zeros(columns, dtype=torch.float64, device=device)
+            begin = time.perf_counter()
+            draws = sample(target, start, chains=chains, draws=100, warmup=600, random_state=0)
+            whole = time.perf_counter() - begin
+            best = 0.0
+            for seed in range(3):
+                begin = time.perf_counter()
+                more = sample(
+                    target, draws.positions[-1], draws.algorithm, draws=200, warmup=0, random_state=seed
+                )
+                found = np.swapaxes(more.positions.cpu().numpy(), 0, 1)
+                seconds = time.perf_counter() - begin
+                best = max(best, effective(found) / seconds)
+            rows.append({"target": name, "chains": chains, "effective a second": best, "cold call, s": whole})
+            print(rows[-1], flush=True)
+    return rows
+
+
 def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
+    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rates("cuda")}
+    place = Path(__file__).parent / "results" / "chains_gpu.json"
+    place.write_text(json.dumps(found, indent=1) + "\n")
     for c, d in ((4, 10), (256, 100), (4096, 10), (4096, 100), (65536, 100)):
         for dtype in (torch.float32, torch.float64):
             for name, kernel in (

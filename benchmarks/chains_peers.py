@@ -40,16 +40,16 @@ def effective(draws: np.ndarray) -> float:
     return float(min(array_stats.ess(draws[:, :, j], method="bulk") for j in range(draws.shape[2])))
 
 
-def TARGETS() -> dict[str, tuple[Callable[..., Any], int]]:
+def TARGETS(device: str = "cpu") -> dict[str, tuple[Callable[..., Any], int]]:
     import torch
 
-    x, y = (torch.as_tensor(part) for part in problem())
+    x, y = (torch.as_tensor(part).to(device) for part in problem())
 
     def logistic(w):
         e = w @ x.T
         return (y * e - torch.nn.functional.softplus(e)).sum(1) - 0.125 * (w * w).sum(1)
 
-    scale = torch.linspace(0.3, 1.0, 100, dtype=torch.float64)
+    scale = torch.linspace(0.3, 1.0, 100, dtype=torch.float64, device=device)
     return {
         "logistic 24": (logistic, D),
         "Gaussian 10": (lambda x: -0.5 * (x * x).sum(1), 10),
