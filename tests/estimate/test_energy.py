@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from boxloop.data import ArraySource
 from boxloop.estimate import energy as engine
-from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState, at, contrast, energy_ascent
+from boxloop.estimate.adam import Cooling
+from boxloop.estimate.energy import EnergyPlan, EnergyState, at, contrast, energy_ascent
 from boxloop.estimate.online import Batches
 from boxloop.laws import DiagonalGaussian
 from boxloop.models.energy import EnergyModel, ModuleNetwork, Perceptron

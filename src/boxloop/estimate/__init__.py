@@ -1,8 +1,9 @@
 """Engines that fit any model of the contract."""
 
+from boxloop.estimate.adam import Cooling
 from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.em import EMState, accelerated_em, em
-from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState, energy_ascent
+from boxloop.estimate.energy import EnergyPlan, EnergyState, energy_ascent
 from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
 from boxloop.estimate.equations.functions import (
     huber,

@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
 from boxloop.chain import Kernel, Path, advance
+from boxloop.estimate.adam import PATIENCE, Adam, clipped, joined, parted, resumed
 from boxloop.models.energy import EnergyModel
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
@@ -35,30 +36,6 @@ SHORT, SHORTER = 0.2, 0.2
 """This share of the rounds, by chance, moves by steps this much shorter. Langevin steps of one length never leave the
 tails of a density lighter than a Gaussian's, where they overshoot and are refused (Roberts and Tweedie 1996); chains
 that are stuck there bias the fit."""
-
-PATIENCE = 10
-"""Rounds in a row that may be refused before the fit gives up."""
-
-
-@dataclass(frozen=True)
-class Cooling:
-    r"""Learning rates that fall to zero, :math:`\alpha_t = \tfrac{\alpha}{2} (1 + \cos \pi t / T)`.
-
-    Args:
-        rate: the first.
-        rounds: T.
-
-    Example:
-        >>> [round(Cooling(0.1, 10)(t), 3) for t in (0, 5, 10)]
-        [0.1, 0.05, 0.0]
-    """
-
-    rate: float
-    rounds: int
-
-    def __call__(self, t: int) -> float:
-        """Rate of update t."""
-        return 0.5 * self.rate * (1.0 + math.cos(math.pi * min(t / max(self.rounds, 1), 1.0)))
 
 
 @dataclass(frozen=True)
@@ -130,7 +107,7 @@ class EnergyState(Tree):
         cls, model: EnergyModel, base: Law, buffer: int, random_state: RandomState = None, scale: float = 1.0
     ) -> EnergyState:
         """From a model and a buffer of draws from a base law."""
-        point = torch.cat([value.reshape(-1) for value in model.parameters])
+        point = joined(model.parameters)
         stream = generator(random_state, point.device)
         position = base.draw(buffer, stream)[0].to(point)
         zero = torch.zeros_like(point)
@@ -143,9 +120,7 @@ class EnergyState(Tree):
 
 def at(model: EnergyModel, point: Tensor) -> EnergyModel:
     """The model at other parameters, given as one vector; differentiable."""
-    parts = torch.split(point, [value.numel() for value in model.parameters])
-    shaped = tuple(p.reshape(value.shape) for p, value in zip(parts, model.parameters, strict=True))
-    return replace(model, parameters=shaped)
+    return replace(model, parameters=parted(point, model.parameters))
 
 
 def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,6 +162,7 @@ def energy_ascent(
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
+        >>> from boxloop.estimate.adam import Cooling
         >>> from boxloop.estimate.online import Batches
         >>> from boxloop.laws import DiagonalGaussian
         >>> from boxloop.models.energy import Perceptron
@@ -207,8 +183,7 @@ def energy_ascent(
     """
 
     def step(state: EnergyState) -> Round[EnergyState]:
-        stream = Generator(state.position.device)
-        stream.set_state(state.stream)
+        stream = resumed(state.stream, state.position.device)
         here = at(model, state.point)
         place, path, short = _move(state, here, kernels, base, plan, stream)
         drawn = path.chains.position
@@ -245,16 +220,13 @@ def _move(
 
 def _updated(state: EnergyState, gradient: Tensor, plan: EnergyPlan) -> EnergyState:
     """One step of AdamW, and the average over the path."""
-    norm = float(gradient.norm())
-    if norm > plan.clip:
-        gradient = gradient * (plan.clip / norm)
     t = state.count + 1
-    first = 0.9 * state.first + 0.1 * gradient
-    second = 0.999 * state.second + 0.001 * gradient.square()
-    move = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
-    point = state.point - state.slower * plan.rate(t) * (move + plan.decay * state.point)
+    kept, rate = Adam(state.first, state.second), state.slower * plan.rate(t)
+    kept, point = kept.step(state.point, clipped(gradient, plan.clip), t, rate, plan.decay)
     average = state.average + plan.smoothing(t) * (point - state.average)
-    return replace(state, point=point, first=first, second=second, average=average, count=t, refused=0)
+    return replace(
+        state, point=point, first=kept.first, second=kept.second, average=average, count=t, refused=0
+    )
 
 
 def _steered(scale: float, path: Path, goal: float) -> float:

@@ -17,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from boxloop.data import Standardised, on_device, open_source
-from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState
+from boxloop.estimate.adam import Cooling
+from boxloop.estimate.energy import EnergyPlan, EnergyState
 from boxloop.estimators.base import SOURCES, Array, to_numpy
 from boxloop.estimators.energy_files import fingerprint, read, write
 from boxloop.estimators.energy_fit import (

@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate.energy import Cooling, EnergyPlan, EnergyState, at, energy_ascent
+from boxloop.estimate.adam import Cooling
+from boxloop.estimate.energy import EnergyPlan, EnergyState, at, energy_ascent
 from boxloop.estimate.online import Batches
 from boxloop.estimators.energy_fit import KERNELS, Means, explore, reference
 from boxloop.estimators.energy_model import EnergyBasedModel
