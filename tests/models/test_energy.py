@@ -17,7 +17,8 @@ from boxloop.criticise.functions import First, Power, Second
 from boxloop.criticise.scene import model_scene
 from boxloop.laws import DiagonalGaussian, FullGaussian
 from boxloop.models.drawn import Drawn, Points
-from boxloop.models.energy import EnergyModel, ModuleNetwork, Perceptron
+from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models.networks import ModuleNetwork
 from boxloop.numeric import generator, normal
 from boxloop.persist import load_tree, save_tree
 

@@ -18,7 +18,8 @@ from boxloop.estimate.energy import SHORTER, EnergyPlan, EnergyState, energy_asc
 from boxloop.estimate.fit import coordinates
 from boxloop.estimate.online import Batches
 from boxloop.laws import DiagonalGaussian, FullGaussian
-from boxloop.models.energy import EnergyModel, ModuleNetwork, Perceptron
+from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models.networks import ModuleNetwork
 from boxloop.numeric import floor_covariance, spawn
 from boxloop.run import Observer, Outcome, run
 from boxloop.sample.annealed import pilot

@@ -16,27 +16,20 @@ The model starts at b itself (V = 0, Z = 1), chains can be restarted from b, and
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
-from torch import Generator, Tensor, nn
-from torch.func import functional_call
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from boxloop.models.drawn import Drawn, Points
+from boxloop.models.networks import ModuleNetwork as ModuleNetwork
+from boxloop.models.networks import Network
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 from boxloop.types import Law
-
-
-class Network(Protocol):
-    """A function of parameters and rows; it holds neither."""
-
-    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """(n, d) -> (n,)."""
 
 
 @dataclass(frozen=True)
@@ -79,38 +72,6 @@ class Perceptron:
         for slope, shift in zip(layers[::2], layers[1::2], strict=True):
             rows = functional.silu(torch.addmm(shift, rows, slope))
         return rows @ last
-
-
-@dataclass(frozen=True, eq=False)
-class ModuleNetwork:
-    """A ``torch.nn.Module`` as a function of its trainable parameters; the rest of it stays as it is.
-
-    The module is put in evaluation mode: an energy is a function of one row, so dropout and statistics of a batch have
-    no place in it.
-
-    Args:
-        module: (n, d) -> (n,).
-        names: of the parameters that are trained.
-    """
-
-    module: nn.Module
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls, module: nn.Module, dtype: torch.dtype, device: torch.device
-    ) -> tuple[Self, tuple[Tensor, ...]]:
-        """A copy of a module, and its trainable parameters."""
-        own = copy.deepcopy(module).to(device=device, dtype=dtype).eval()
-        free = {name: value for name, value in own.named_parameters() if value.requires_grad}
-        if not free:
-            raise ValueError(f"{type(module).__name__} has no trainable parameter: there is nothing to fit")
-        own.requires_grad_(False)
-        return cls(own, tuple(free)), tuple(value.detach().clone() for value in free.values())
-
-    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """(n, d) -> (n,)."""
-        return functional_call(self.module, dict(zip(self.names, parameters, strict=True)), (rows,))
 
 
 @dataclass(frozen=True)

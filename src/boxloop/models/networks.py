@@ -1,0 +1,249 @@
+r"""Networks as functions of their parameters: they hold none, so that a trainer may move them.
+
+A :class:`Part` is a network with its parameters, and a tree like any other. :class:`Layers`, :class:`Convolutions` and
+:class:`Deconvolutions` are plain descriptions that a model file can hold; :class:`ModuleNetwork` is any
+``torch.nn.Module``, which is code, so that a file cannot.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from boxloop.numeric.random import normal
+from boxloop.tree import Tree
+
+KERNEL, STRIDE, PADDING = 4, 2, 1
+"""Of every convolution: each halves height and width, rounded down."""
+
+
+class Network(Protocol):
+    """A function of parameters and rows; it holds neither."""
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, d) -> (n,) or (n, p)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleNetwork:
+    """A ``torch.nn.Module`` as a function of its trainable parameters; the rest of it stays as it is.
+
+    The module is put in evaluation mode: an energy, a code or an emission is a function of one row, so dropout and
+    statistics of a batch have no place in it.
+
+    Args:
+        module: (n, d) -> (n,) or (n, p).
+        names: of the parameters that are trained.
+    """
+
+    module: nn.Module
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Self, tuple[Tensor, ...]]:
+        """A copy of a module, and its trainable parameters."""
+        own = copy.deepcopy(module).to(device=device, dtype=dtype).eval()
+        free = {name: value for name, value in own.named_parameters() if value.requires_grad}
+        if not free:
+            raise ValueError(f"{type(module).__name__} has no trainable parameter: there is nothing to fit")
+        own.requires_grad_(False)
+        return cls(own, tuple(free)), tuple(value.detach().clone() for value in free.values())
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, d) -> what the module gives."""
+        return functional_call(self.module, dict(zip(self.names, parameters, strict=True)), (rows,))
+
+
+@dataclass(frozen=True)
+class Part(Tree):
+    """A network with its parameters.
+
+    Args:
+        network: a function of parameters and rows.
+        parameters: of the network.
+
+    Example:
+        >>> import torch
+        >>> network = Layers(3, (8,), 2)
+        >>> Part(network, network.start(torch.Generator()))(torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+    """
+
+    network: Any
+    parameters: tuple[Tensor, ...]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, p), in the precision of the parameters, whatever that of the rows or of an autocast."""
+        like = self.parameters[0]
+        found: Tensor = self.network(self.parameters, rows.to(like.dtype))
+        return found.to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Layers:
+    r"""A perceptron, :math:`A_L h_{L-1} + a_L` with :math:`h_l = \mathrm{silu}(A_l h_{l-1} + a_l)`.
+
+    Args:
+        columns_in: of the rows.
+        hidden: width of each hidden layer; none makes it an affine map.
+        columns_out: of the result.
+
+    Example:
+        >>> import torch
+        >>> network = Layers(2, (), 1)
+        >>> network((torch.tensor([[1.0], [2.0]]), torch.tensor([0.5])), torch.ones(1, 2))
+        tensor([[3.5000]])
+    """
+
+    columns_in: int
+    hidden: tuple[int, ...]
+    columns_out: int
+
+    def __post_init__(self) -> None:
+        widths = (self.columns_in, *self.hidden, self.columns_out)
+        if min(widths) < 1:
+            raise ValueError(f"every layer needs at least one column, got {widths}")
+
+    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        """Random slopes, zero shifts; the last layer is small, so that nothing starts far from zero."""
+        widths = (self.columns_in, *self.hidden, self.columns_out)
+        found: list[Tensor] = []
+        for i, (before, after) in enumerate(pairwise(widths)):
+            found += _dense(before, after, generator, dtype, last=i == len(self.hidden))
+        return tuple(found)
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, columns_in) -> (n, columns_out)."""
+        *layers, slope, shift = parameters
+        for inner, level in zip(layers[::2], layers[1::2], strict=True):
+            rows = functional.silu(torch.addmm(level, rows, inner))
+        return torch.addmm(shift, rows, slope)
+
+
+@dataclass(frozen=True)
+class Convolutions:
+    """Images to columns: convolutions of stride 2, then one affine map.
+
+    Args:
+        shape: of an image, (C, H, W); a row holds its C * H * W values, channel by channel.
+        channels: of each convolution.
+        columns_out: of the result.
+
+    Example:
+        >>> import torch
+        >>> network = Convolutions((1, 28, 28), (8, 16), 4)
+        >>> network(network.start(torch.Generator()), torch.zeros(3, 784).double()).shape
+        torch.Size([3, 4])
+    """
+
+    shape: tuple[int, int, int]
+    channels: tuple[int, ...]
+    columns_out: int
+
+    def __post_init__(self) -> None:
+        _sizes(self.shape, self.channels)
+
+    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        """Random kernels and slopes, zero shifts."""
+        found: list[Tensor] = []
+        before = self.shape[0]
+        for after in self.channels:
+            spread = math.sqrt(2.0 / (before * KERNEL**2))
+            found.append(normal((after, before, KERNEL, KERNEL), generator, dtype) * spread)
+            found.append(torch.zeros(after, dtype=dtype, device=generator.device))
+            before = after
+        height, width = _sizes(self.shape, self.channels)[-1]
+        return (*found, *_dense(before * height * width, self.columns_out, generator, dtype, last=True))
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, C * H * W) -> (n, columns_out)."""
+        *layers, slope, shift = parameters
+        image = rows.reshape(len(rows), *self.shape)
+        for kernel, level in zip(layers[::2], layers[1::2], strict=True):
+            image = functional.silu(functional.conv2d(image, kernel, level, STRIDE, PADDING))
+        return torch.addmm(shift, image.flatten(1), slope)
+
+
+@dataclass(frozen=True)
+class Deconvolutions:
+    """Columns to images: one affine map, then transposed convolutions of stride 2; the mirror of :class:`Convolutions`.
+
+    Args:
+        shape: of the result, (C, H, W), flattened channel by channel. A head that wants several numbers a pixel gets
+            them as so many times the image's channels: those of the first kind come first.
+        channels: of the maps between, coarsest first.
+        columns_in: of the rows.
+
+    Example:
+        >>> import torch
+        >>> network = Deconvolutions((1, 28, 28), (16, 8), 4)
+        >>> network(network.start(torch.Generator()), torch.zeros(3, 4).double()).shape
+        torch.Size([3, 784])
+    """
+
+    shape: tuple[int, int, int]
+    channels: tuple[int, ...]
+    columns_in: int
+
+    def __post_init__(self) -> None:
+        _sizes(self.shape, self.channels)
+
+    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+        """Random slopes and kernels, zero shifts."""
+        height, width = _sizes(self.shape, self.channels)[-1]
+        found = _dense(self.columns_in, self.channels[0] * height * width, generator, dtype, last=False)
+        afters = (*self.channels[1:], self.shape[0])
+        for before, after in zip(self.channels, afters, strict=True):
+            # A pixel of the result hears a quarter of the kernel, as the stride is 2 both ways.
+            spread = math.sqrt(2.0 * STRIDE**2 / (before * KERNEL**2))
+            found.append(normal((before, after, KERNEL, KERNEL), generator, dtype) * spread)
+            found.append(torch.zeros(after, dtype=dtype, device=generator.device))
+        found[-2] = found[-2] / math.sqrt(6.0)
+        return tuple(found)
+
+    def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """(n, columns_in) -> (n, C * H * W)."""
+        slope, shift, *layers = parameters
+        sizes = _sizes(self.shape, self.channels)[::-1]
+        image = torch.addmm(shift, rows, slope).reshape(len(rows), self.channels[0], *sizes[0])
+        for (height, width), kernel, level in zip(sizes[1:], layers[::2], layers[1::2], strict=True):
+            odd = (height % STRIDE, width % STRIDE)
+            image = functional.conv_transpose2d(
+                functional.silu(image), kernel, level, STRIDE, PADDING, output_padding=odd
+            )
+        return image.flatten(1)
+
+
+def _dense(before: int, after: int, generator: Generator, dtype: torch.dtype, *, last: bool) -> list[Tensor]:
+    """Slope (before, after) and shift: outputs of variance 1, or a third of that in a last layer, for inputs of 1."""
+    gain = 1.0 / 3.0 if last else 2.0
+    slope = normal((before, after), generator, dtype) * math.sqrt(gain / before)
+    return [slope, torch.zeros(after, dtype=dtype, device=generator.device)]
+
+
+def _sizes(shape: tuple[int, int, int], channels: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Height and width before the first and after each convolution."""
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(f"an image has the shape (channels, height, width), all positive, got {shape}")
+    if not channels or min(channels) < 1:
+        raise ValueError(f"channels must name at least one positive number, got {channels}")
+    sizes = [(shape[1], shape[2])]
+    for _ in channels:
+        height, width = sizes[-1]
+        if min(height, width) < STRIDE:
+            raise ValueError(
+                f"an image of {shape[1]} x {shape[2]} cannot be halved {len(channels)} times: name fewer channels"
+            )
+        sizes.append((height // STRIDE, width // STRIDE))
+    return sizes
