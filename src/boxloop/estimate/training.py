@@ -1,0 +1,219 @@
+r"""Training by gradient: any model whose tensors can be learned, in mini-batches, in the loop of :mod:`boxloop.run`.
+
+.. math:: \theta_t = \theta_{t-1} - \mathrm{AdamW}\left( \nabla_\theta \left[ \overline{\ell_\theta}_{\text{batch}}
+          + \alpha_t \, P_\theta(\text{batch}) \right] \right)
+
+A round is a block of mini-batches. Within it nothing waits for the device: a loss or gradient that is not finite
+leaves parameters and Adam's means as they are and halves the learning rate, all by ``where``; what happened is read
+once, at the end. The random numbers of a block follow from the seed and its place, so that a restart needs no
+generator's state and may be on another device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.estimate.adam import PATIENCE, Adam, clipped, parted, stream_at
+from boxloop.estimate.train_state import Batched, Loss, M, Penalty, TrainPlan, TrainState, Validation
+from boxloop.run import Round
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """A block under way; all of it on the device."""
+
+    point: Tensor
+    adam: Adam
+    taken: Tensor
+    slower: Tensor
+    refused: Tensor
+    worst: Tensor
+    totals: Tensor
+
+
+@dataclass(frozen=True)
+class Trainer(Generic[M]):
+    """Training as a step for :func:`boxloop.run.run`: one block of mini-batches a round, validation after each epoch.
+
+    The objective of a round is minus its mean loss, before each step. Validation keeps the best parameters, and ends
+    training when none came for ``plan.patience`` epochs; without validation the last are kept.
+
+    Args:
+        model: the start; its learned tensors are replaced by those of the state.
+        batches: rows and weights of update t.
+        loss: of a batch.
+        plan: rates and blocks.
+        penalty: of a batch, weighed by ``plan.weight``.
+        validate: on rows held out.
+
+    Raises:
+        FloatingPointError: ten steps in a row are refused.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import dataclass
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.estimate.adam import Constant
+        >>> from boxloop.estimate.epochs import Epochs
+        >>> from boxloop.run import run
+        >>> @dataclass(frozen=True)
+        ... class Place:
+        ...     at: torch.Tensor
+        ...     def trainable(self): return (self.at,)
+        ...     def with_trainable(self, values): return Place(*values)
+        >>> def distance(model, rows, weight, generator):
+        ...     value = (rows - model.at).square().sum(1) @ weight / len(rows)
+        ...     return value, {"distance": value}
+        >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]] * 50).double()
+        >>> start = Place(torch.zeros(2).double())
+        >>> trainer = Trainer(start, Epochs(ArraySource(rows), 20, seed=0), distance, TrainPlan(Constant(0.1)))
+        >>> outcome = run(trainer, TrainState.start(start, seed=0), max_rounds=trainer.rounds(100))
+        >>> outcome.state.fitted(start).at.round(decimals=0)
+        tensor([2., 5.], dtype=torch.float64)
+    """
+
+    model: M
+    batches: Batched
+    loss: Loss[M]
+    plan: TrainPlan
+    penalty: Penalty[M] | None = None
+    validate: Validation[M] | None = None
+
+    def rounds(self, epochs: int) -> int:
+        """Rounds of so many epochs."""
+        return epochs * -(-self.batches.per_epoch // self.plan.block)
+
+    def epochs(self, state: TrainState) -> int:
+        """Epochs that are complete."""
+        return state.count // self.batches.per_epoch
+
+    def __call__(self, state: TrainState) -> Round[TrainState]:
+        """One block of mini-batches."""
+        device, whole = state.point.device, self.batches.per_epoch
+        stop = min(state.count + self.plan.block, (state.count // whole + 1) * whole)
+        stream = stream_at(state.seed, 0, state.count, device=device)
+        walk, names = _walk(state), state.names
+        for t in range(state.count, stop):
+            walk, names = self._step(walk, t, stream)
+        moved, events = _read(state, walk, names, stop)
+        objective = -float(moved.recent[0])
+        if stop % whole:
+            return Round(moved, objective, events)
+        done, worries = self._closed(moved)
+        final = self.plan.patience is not None and done.stale >= self.plan.patience
+        return Round(done, objective, (*events, *worries), final=final)
+
+    def _step(self, walk: _Walk, t: int, stream: Generator) -> tuple[_Walk, tuple[str, ...]]:
+        """One mini-batch: the next parameters, or the same ones where a number is not finite."""
+        rows, weight = self.batches(t)
+        leaf = walk.point.detach().requires_grad_()
+        here = self.model.with_trainable(parted(leaf, self.model.trainable()))
+        with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.plan.mixed):
+            loss, parts = self.loss(here, rows, weight, stream)
+        told = {"loss": loss, **parts}
+        if self.penalty is not None:
+            told["penalty"] = self.penalty(here, rows, stream)
+            loss = loss + self.plan.weight(t + 1) * told["penalty"]
+            told["loss"] = loss
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        values = torch.stack([value.detach().double() for value in told.values()])
+        fine = torch.isfinite(gradient).all() & torch.isfinite(values).all()
+        rate = walk.slower * self.plan.rate(t + 1)
+        taken = walk.taken + fine
+        adam, point = walk.adam.step(
+            walk.point, clipped(gradient, self.plan.clip), taken.clamp(min=1.0), rate, self.plan.decay
+        )
+        refused = torch.where(fine, 0.0, walk.refused + 1.0)
+        fresh = torch.cat([values.new_ones(1), values]) * len(rows)
+        after = _Walk(
+            torch.where(fine, point, walk.point),
+            adam.map(lambda new, old: torch.where(fine, new, old), walk.adam),
+            taken,
+            torch.where(fine, walk.slower, 0.5 * walk.slower),
+            refused,
+            torch.maximum(walk.worst, refused),
+            torch.where(fine, fresh, 0.0) + (walk.totals if walk.totals.numel() else 0.0),
+        )
+        return after, tuple(told)
+
+    def _closed(self, state: TrainState) -> tuple[TrainState, tuple[str, ...]]:
+        """The state at the end of an epoch: validated, and entered into the history."""
+        rows, sums = state.totals[0], state.totals[1:]
+        line = {name: float(value) for name, value in zip(state.names, sums / rows, strict=True)}
+        line["rate"] = state.slower * self.plan.rate(state.count)
+        line["refused"] = float(state.count - state.taken)
+        closed = replace(state, totals=torch.zeros_like(state.totals))
+        worries: tuple[str, ...] = ()
+        if self.validate is None:
+            closed = replace(closed, best=state.point)
+        else:
+            here = self.model.with_trainable(parted(state.point, self.model.trainable()))
+            with torch.no_grad():
+                found, parts = self.validate(here, stream_at(state.seed, 1, device=state.point.device))
+            value = float(found)
+            line |= {
+                "validation_loss": value,
+                **{f"validation_{name}": float(part) for name, part in parts.items()},
+            }
+            better = value < state.lowest
+            closed = replace(
+                closed,
+                best=state.point if better else state.best,
+                lowest=value if better else state.lowest,
+                stale=0 if better else state.stale + 1,
+            )
+            worries = () if math.isfinite(value) else ("the loss on validation rows is not finite",)
+        fresh = torch.tensor([list(line.values())], dtype=torch.float64)
+        history = torch.cat([state.history, fresh]) if state.columns else fresh
+        return replace(closed, history=history, columns=tuple(line)), worries
+
+
+def _walk(state: TrainState) -> _Walk:
+    def number(value: float) -> Tensor:
+        return torch.full((), value, dtype=torch.float64, device=state.point.device)
+
+    adam = Adam(state.first, state.second)
+    return _Walk(
+        state.point,
+        adam,
+        number(state.taken),
+        number(state.slower),
+        number(state.refused),
+        number(state.refused),
+        torch.zeros(0),
+    )
+
+
+def _read(
+    state: TrainState, walk: _Walk, names: tuple[str, ...], stop: int
+) -> tuple[TrainState, tuple[str, ...]]:
+    """What a block did, in one transfer from the device."""
+    numbers = torch.cat([torch.stack([walk.taken, walk.slower, walk.refused, walk.worst]), walk.totals]).cpu()
+    taken, slower, refused, worst = numbers[:4].tolist()
+    totals = numbers[4:]
+    if worst >= PATIENCE:
+        raise FloatingPointError(
+            f"the loss or its gradient was not finite in {PATIENCE} steps in a row, among steps {state.count + 1} to "
+            f"{stop}: lower the learning rate, check that the networks give finite values, or train in full precision"
+        )
+    moved = replace(
+        state,
+        point=walk.point,
+        first=walk.adam.first,
+        second=walk.adam.second,
+        totals=state.totals + totals if state.totals.numel() else totals,
+        recent=totals[1:] / totals[0],
+        names=names,
+        count=stop,
+        taken=int(taken),
+        refused=int(refused),
+        slower=slower,
+    )
+    lost = (stop - state.count) - (int(taken) - state.taken)
+    event = f"{lost} of {stop - state.count} steps had a loss or gradient that is not finite: refused, learning rate "
+    return moved, (f"{event}lowered to {slower:.3g} of its plan",) if lost else ()
