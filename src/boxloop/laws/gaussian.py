@@ -81,6 +81,12 @@ class _AxisGaussian(ProductFamily):
         noise = normal((k, n, d), generator, self.mean.dtype)
         return self.mean[:, None] + self._variances().sqrt()[:, None] * noise
 
+    def paired(self, rows: Tensor) -> Tensor:
+        """Log-density of row i under member i, (k,)."""
+        square = (rows - self.mean).square() / self.variance
+        level = self._variances().log() + math.log(2 * math.pi)
+        return -0.5 * (square + level).sum(1)
+
     def free(self) -> dict[str, Tensor]:
         """Means and log-variances: any values of them are a law."""
         return {"mean": self.mean, "log_variance": self.variance.log()}

@@ -1,0 +1,302 @@
+r"""Variational autoencoders: a prior of codes, a decoder that makes laws of rows, an encoder that guesses the code.
+
+.. math:: \log p(x) \ge E_{q(z \mid x)} \log p(x \mid z) - \mathrm{KL}\left( q(z \mid x) \,\|\, p(z) \right),
+          \qquad q(z \mid x) = N\left( \mu(x), \mathrm{diag}(\sigma^2(x)) \right)
+
+Document 002, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Generator, Tensor
+from torch.quasirandom import SobolEngine
+
+from boxloop.laws.gaussian import DiagonalGaussian
+from boxloop.models.networks import Part
+from boxloop.numeric.random import normal
+from boxloop.tree import Tree
+from boxloop.types import Law
+
+BLOCK = 1 << 21
+"""Values (rows x draws x columns) of an importance bound, or of a sample, that are held at once."""
+
+Noise = Callable[[int, tuple[int, ...], Tensor], Tensor]
+"""First draw, shape (M, n, k) and means of the codes -> standard normal numbers."""
+
+SCORE_SEED = 20160412
+"""Of the nodes that every score uses."""
+
+
+@dataclass(frozen=True)
+class Bound(Tree):
+    """The two parts of the evidence lower bound of each row, in nats.
+
+    Args:
+        reconstruction: E log p(x|z) under q(z|x), (n,).
+        divergence: KL(q(z|x) || p(z)), (n,).
+
+    Example:
+        >>> import torch
+        >>> Bound(torch.tensor([-3.0]), torch.tensor([1.0])).value(beta=0.5)
+        tensor([-3.5000])
+    """
+
+    reconstruction: Tensor
+    divergence: Tensor
+
+    def value(self, beta: float | Tensor = 1.0) -> Tensor:
+        """Reconstruction less beta times the divergence, (n,): the evidence lower bound where beta is 1."""
+        return self.reconstruction - beta * self.divergence
+
+
+@dataclass(frozen=True)
+class Autoencoder(Tree):
+    r"""p(z), p(x|z) and a guess q(z|x) of the posterior.
+
+    The networks see standardised rows :math:`u = (x - o) / s`; all that goes in and comes out is in the units of the
+    data, and in the precision of ``origin``, whatever that of the networks is. Missing values are not taken: a NaN in
+    a row makes all results of that row NaN.
+
+    Args:
+        encoder: (n, d) -> (n, 2k): mean and log-variance of q(z|x).
+        decoder: (n, k) -> (n, width of the head).
+        head: what the decoder's columns mean, see :mod:`boxloop.models.heads`.
+        latent: the prior, see :mod:`boxloop.models.latent`.
+        origin: o, (d,).
+        scale: s, (d,), positive. Counts, zeros and ones, and categories keep o = 0 and s = 1.
+        score_draws: draws of z behind a row's ``log_prob``.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.heads import GaussianHead
+        >>> from boxloop.models.latent import StandardNormal
+        >>> from boxloop.models.networks import Layers
+        >>> stream = torch.Generator()
+        >>> to_code, to_row = Layers(3, (8,), 4), Layers(2, (8,), 6)
+        >>> model = Autoencoder.start(
+        ...     Part(to_code, to_code.start(stream)), Part(to_row, to_row.start(stream)), GaussianHead(),
+        ...     StandardNormal(2), columns=3)
+        >>> rows, codes = model.sample(5, stream)
+        >>> rows.shape, codes.shape, model.bound(rows, stream).value().shape
+        (torch.Size([5, 3]), torch.Size([5, 2]), torch.Size([5]))
+    """
+
+    encoder: Part
+    decoder: Part
+    head: Any
+    latent: Any
+    origin: Tensor
+    scale: Tensor
+    score_draws: int = 256
+
+    def __post_init__(self) -> None:
+        if self.score_draws < 1:
+            raise ValueError(f"score_draws must be at least 1, got {self.score_draws}")
+
+    @classmethod
+    def start(cls, encoder: Part, decoder: Part, head: Any, latent: Any, columns: int) -> Self:
+        """A model of standardised rows, in the precision of its networks.
+
+        Raises:
+            ValueError: the parts do not fit one another.
+        """
+        like = decoder.parameters[0]
+        model = cls(encoder, decoder, head, latent, like.new_zeros(columns), like.new_ones(columns))
+        with torch.no_grad():
+            code, raw = encoder(like.new_zeros(1, columns)), decoder(like.new_zeros(1, latent.columns))
+        for name, found, wanted in (
+            ("encoder", code, (1, 2 * latent.columns)),
+            ("decoder", raw, (1, head.width(columns))),
+        ):
+            if found.shape != wanted:
+                raise ValueError(
+                    f"the {name} must give {wanted[1]} columns for a row, as the prior has {latent.columns} columns "
+                    f"and the rows have {columns}; from one row it makes {tuple(found.shape)}"
+                )
+        return model
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """All that is learned: encoder, decoder, head, prior, in this order."""
+        parts = (self.encoder, self.decoder, self.head, self.latent)
+        return tuple(leaf for part in parts for _, leaf in part.leaves() if leaf.is_floating_point())
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The model at other values of what is learned; differentiable.
+
+        Raises:
+            ValueError: another number of tensors than ``trainable`` gives.
+        """
+        if len(learned) != len(self.trainable()):
+            raise ValueError(f"{len(self.trainable())} tensors are learned, got {len(learned)}")
+        fresh = iter(learned)
+
+        def take(leaf: Tensor) -> Tensor:
+            return next(fresh) if leaf.is_floating_point() else leaf
+
+        parts = {name: getattr(self, name).map(take) for name in ("encoder", "decoder", "head", "latent")}
+        return replace(self, **parts)
+
+    def standardise(self, rows: Tensor) -> Tensor:
+        """u = (x - o) / s, in the precision of the networks."""
+        u = (rows.to(self.origin.dtype) - self.origin) / self.scale
+        return u.to(self.encoder.parameters[0].dtype)
+
+    def _code(self, standard: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of q(z|x) from standardised rows, (n, k) each."""
+        mean, log_variance = self.encoder(standard).chunk(2, dim=1)
+        return mean, log_variance
+
+    def prior(self) -> Law:
+        """The law of z."""
+        law: Law = self.latent.law(self.origin)
+        return law
+
+    def emission(self, z: Tensor) -> Law:
+        """The laws of x given each row of z, in the units of the data."""
+        law = self.head.law(self.decoder(z).to(self.origin.dtype))
+        found: Law = law.affine(self.origin, self.scale) if self.head.continuous else law
+        return found
+
+    def posterior(self, rows: Tensor) -> DiagonalGaussian:
+        """q(z|x), one member a row: (n, k)."""
+        mean, log_variance = (part.to(self.origin.dtype) for part in self._code(self.standardise(rows)))
+        return DiagonalGaussian(mean, log_variance.exp())
+
+    def bound(self, rows: Tensor, generator: Generator, draws: int = 1) -> Bound:
+        r"""Both parts of the evidence lower bound, from M draws :math:`z_j = \mu(x) + \sigma(x) \epsilon_j` a row.
+
+        .. math:: \frac1M \sum_j \log p(x \mid z_j) \quad\text{and}\quad \mathrm{KL}(q(z \mid x) \,\|\, p(z)),
+
+        the latter in closed form, or from the same draws where it has none. Differentiable in all that is learned;
+        nothing here waits for the device.
+
+        Args:
+            rows: (n, d).
+            generator: on the device of the model.
+            draws: M.
+
+        Returns:
+            The parts of each row, in the units of the data: the log-density of x, not of u.
+        """
+        standard = self.standardise(rows)
+        mean, log_variance = self._code(standard)
+        noise = normal((draws, *mean.shape), generator, mean.dtype)
+        z = mean + (0.5 * log_variance).exp() * noise
+        fit = self._given(standard, z).mean(0)
+        with torch.autocast(rows.device.type, enabled=False):
+            divergence = self.latent.divergence(mean, log_variance)
+            if divergence is None:
+                divergence = (_log_guess(log_variance, noise) - self._log_prior(z)).mean(0)
+        return Bound(fit.to(self.origin.dtype) - self.scale.log().sum(), divergence.to(self.origin.dtype))
+
+    def importance(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
+        r"""Importance-weighted bound of each row's log-density, (n,).
+
+        .. math:: \log \frac1M \sum_{j=1}^M \frac{p(x, z_j)}{q(z_j \mid x)}, \qquad z_j \sim q(z \mid x)
+
+        At least the evidence lower bound in expectation, and rising to log p(x) with M. Burda, Grosse and
+        Salakhutdinov (2016), "Importance weighted autoencoders", eq. 8.
+
+        Args:
+            rows: (n, d).
+            generator: on the device of the model.
+            draws: M; they are made in blocks, so that memory does not grow with them.
+        """
+        if draws < 1:
+            raise ValueError(f"an importance bound needs at least one draw, got {draws}")
+        return self._weighted(rows, draws, lambda start, size, mean: normal(size, generator, mean.dtype))
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Importance bound of each row's log-density from ``score_draws`` fixed nodes, (n,).
+
+        The nodes are scrambled Sobol points of one seed, the same for every row: a row's score does not depend on the
+        call, nor on the rows beside it. :meth:`importance` has draws of its own for each row.
+        """
+        nodes = _nodes(self.score_draws, self.latent.columns).to(self.decoder.parameters[0])
+        return self._weighted(
+            rows,
+            self.score_draws,
+            lambda start, size, mean: nodes[start : start + size[0], None].expand(size),
+        )
+
+    def _weighted(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
+        """The importance bound in blocks of rows and of draws, (n,)."""
+        found = []
+        for part in rows.split(max(1, BLOCK // self._wide)):
+            standard = self.standardise(part)
+            code = self._code(standard)
+            step = max(1, BLOCK // (self._wide * len(part)))
+            sums = []
+            for start in range(0, draws, step):
+                size = (min(step, draws - start), *code[0].shape)
+                sums.append(self._ratios(standard, code, noise(start, size, code[0])).logsumexp(0))
+            found.append(torch.stack(sums).logsumexp(0))
+        return torch.cat(found) - math.log(draws) - self.scale.log().sum()
+
+    @property
+    def _wide(self) -> int:
+        """Columns of the widest thing that is made for every row and draw, of those known here."""
+        return max(len(self.origin), self.decoder.parameters[-1].numel(), 2 * int(self.latent.columns))
+
+    def _ratios(self, standard: Tensor, code: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+        """log p(u, z) / q(z|u) at the codes of noise (M, n, k): (M, n)."""
+        mean, log_variance = code
+        z = mean + (0.5 * log_variance).exp() * noise
+        fit = self._given(standard, z)
+        with torch.autocast(standard.device.type, enabled=False):
+            ratio = fit + self._log_prior(z) - _log_guess(log_variance, noise)
+        return ratio.to(self.origin.dtype)
+
+    def _given(self, standard: Tensor, z: Tensor) -> Tensor:
+        """log p(u|z) of standardised rows (n, d) under codes (M, n, k): (M, n). Laws are never in half precision."""
+        raw = self.decoder(z.flatten(0, 1))
+        rows = standard.expand(len(z), -1, -1).flatten(0, 1)
+        with torch.autocast(standard.device.type, enabled=False):
+            found: Tensor = self.head.law(raw).paired(rows)
+        return found.reshape(z.shape[:2])
+
+    def _log_prior(self, z: Tensor) -> Tensor:
+        """log p(z) of codes (M, n, k): (M, n)."""
+        found: Tensor = self.latent.log_density(z.flatten(0, 1))
+        return found.reshape(z.shape[:2])
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n rows (n, d) and the codes behind them (n, k)."""
+        z = self.prior().draw(n, generator)[0]
+        parts = z.split(max(1, BLOCK // self._wide))
+        return torch.cat([self.emission(part).draw(1, generator)[:, 0] for part in parts]), z
+
+    def reconstruct(self, rows: Tensor) -> Tensor:
+        """E[x | z] at the posterior mean of z, (n, d)."""
+        parts = rows.split(max(1, BLOCK // self._wide))
+        return torch.cat([self.emission(self.posterior(part).mean).mean for part in parts])
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``.
+
+        Raises:
+            ValueError: its columns are counts, zeros and ones, or categories.
+        """
+        if not self.head.continuous:
+            raise ValueError(
+                f"{type(self.head).__name__} has no affine image: its columns have no other units"
+            )
+        return replace(self, origin=origin + scale * self.origin, scale=scale * self.scale)
+
+
+def _log_guess(log_variance: Tensor, noise: Tensor) -> Tensor:
+    """log q(z|x) at z = mean + deviation * noise, (M, n)."""
+    return -0.5 * (noise.square() + log_variance + math.log(2 * math.pi)).sum(-1)
+
+
+def _nodes(draws: int, columns: int) -> Tensor:
+    """Standard normal nodes (draws, k) that are always the same."""
+    engine = SobolEngine(columns, scramble=True, seed=SCORE_SEED)
+    inside = engine.draw(draws, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+    return torch.special.ndtri(inside)
