@@ -15,7 +15,8 @@ from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState, at, contrast, energy_ascent
 from boxloop.estimate.online import Batches
 from boxloop.laws import DiagonalGaussian
-from boxloop.models.energy import EnergyModel, ModuleNetwork, Perceptron
+from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models.networks import ModuleNetwork
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import run

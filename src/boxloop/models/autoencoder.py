@@ -15,9 +15,9 @@ from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
-from torch.quasirandom import SobolEngine
 
 from boxloop.laws.gaussian import DiagonalGaussian
+from boxloop.models.evidence import Bound, log_guess, score_nodes
 from boxloop.models.networks import Part
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
@@ -28,31 +28,6 @@ BLOCK = 1 << 21
 
 Noise = Callable[[int, tuple[int, ...], Tensor], Tensor]
 """First draw, shape (M, n, k) and means of the codes -> standard normal numbers."""
-
-SCORE_SEED = 20160412
-"""Of the nodes that every score uses."""
-
-
-@dataclass(frozen=True)
-class Bound(Tree):
-    """The two parts of the evidence lower bound of each row, in nats.
-
-    Args:
-        reconstruction: E log p(x|z) under q(z|x), (n,).
-        divergence: KL(q(z|x) || p(z)), (n,).
-
-    Example:
-        >>> import torch
-        >>> Bound(torch.tensor([-3.0]), torch.tensor([1.0])).value(beta=0.5)
-        tensor([-3.5000])
-    """
-
-    reconstruction: Tensor
-    divergence: Tensor
-
-    def value(self, beta: float | Tensor = 1.0) -> Tensor:
-        """Reconstruction less beta times the divergence, (n,): the evidence lower bound where beta is 1."""
-        return self.reconstruction - beta * self.divergence
 
 
 @dataclass(frozen=True)
@@ -192,7 +167,7 @@ class Autoencoder(Tree):
         with torch.autocast(rows.device.type, enabled=False):
             divergence = self.latent.divergence(mean, log_variance)
             if divergence is None:
-                divergence = (_log_guess(log_variance, noise) - self._log_prior(z)).mean(0)
+                divergence = (log_guess(log_variance, noise) - self._log_prior(z)).mean(0)
         return Bound(fit.to(self.origin.dtype) - self.scale.log().sum(), divergence.to(self.origin.dtype))
 
     def importance(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
@@ -218,7 +193,7 @@ class Autoencoder(Tree):
         The nodes are scrambled Sobol points of one seed, the same for every row: a row's score does not depend on the
         call, nor on the rows beside it. :meth:`importance` has draws of its own for each row.
         """
-        nodes = _nodes(self.score_draws, self.latent.columns).to(self.decoder.parameters[0])
+        nodes = score_nodes(self.score_draws, self.latent.columns).to(self.decoder.parameters[0])
         return self._weighted(
             rows,
             self.score_draws,
@@ -250,7 +225,7 @@ class Autoencoder(Tree):
         z = mean + (0.5 * log_variance).exp() * noise
         fit = self._given(standard, z)
         with torch.autocast(standard.device.type, enabled=False):
-            ratio = fit + self._log_prior(z) - _log_guess(log_variance, noise)
+            ratio = fit + self._log_prior(z) - log_guess(log_variance, noise)
         return ratio.to(self.origin.dtype)
 
     def _given(self, standard: Tensor, z: Tensor) -> Tensor:
@@ -288,15 +263,3 @@ class Autoencoder(Tree):
                 f"{type(self.head).__name__} has no affine image: its columns have no other units"
             )
         return replace(self, origin=origin + scale * self.origin, scale=scale * self.scale)
-
-
-def _log_guess(log_variance: Tensor, noise: Tensor) -> Tensor:
-    """log q(z|x) at z = mean + deviation * noise, (M, n)."""
-    return -0.5 * (noise.square() + log_variance + math.log(2 * math.pi)).sum(-1)
-
-
-def _nodes(draws: int, columns: int) -> Tensor:
-    """Standard normal nodes (draws, k) that are always the same."""
-    engine = SobolEngine(columns, scramble=True, seed=SCORE_SEED)
-    inside = engine.draw(draws, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
-    return torch.special.ndtri(inside)

@@ -25,7 +25,6 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from boxloop.models.drawn import Drawn, Points
-from boxloop.models.networks import ModuleNetwork as ModuleNetwork
 from boxloop.models.networks import Network
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree

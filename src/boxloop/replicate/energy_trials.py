@@ -17,7 +17,8 @@ from boxloop.estimate.energy import EnergyPlan, EnergyState, at, energy_ascent
 from boxloop.estimate.online import Batches
 from boxloop.estimators.energy_fit import KERNELS, Means, explore, reference
 from boxloop.estimators.energy_model import EnergyBasedModel
-from boxloop.models.energy import EnergyModel, ModuleNetwork
+from boxloop.models.energy import EnergyModel
+from boxloop.models.networks import ModuleNetwork
 from boxloop.numeric import generator, normal
 from boxloop.run import run
 from boxloop.sample.annealed import pilot
