@@ -4,8 +4,8 @@ r"""Bayesian factor analysis with automatic relevance, by coordinate-ascent vari
 
 with the prior of :class:`boxloop.models.relevance.RelevancePrior`. The law over everything unknown is the best of the
 form :math:`q(\alpha) \prod_j q(f_j, \tau_j) \prod_i q(z_i)`. With :math:`f_j` the loadings and the mean of column j,
-:math:`\mu_j = (0, c^0_j)` and :math:`P = \mathrm{diag}(E[\alpha], \beta)` their prior mean and precision in units of the
-noise's, u = (z, 1), and each factor in turn at its best,
+:math:`\mu_j = (0, c^0_j)` their prior mean, :math:`P = \mathrm{diag}(E[\alpha], \beta)` their prior precision in units
+of the noise's, u = (z, 1), and each part of q at its best for the others,
 
 .. math:: q(f_j, \tau_j) = N(f_j; m_j, V_j / \tau_j)\, \mathrm{Gamma}(\tau_j; a_j, b_j), \qquad
           V_j^{-1} = P + \sum_{i \text{ sees } j} E[u_i u_i^\top], \quad
@@ -16,7 +16,7 @@ noise's, u = (z, 1), and each factor in turn at its best,
           q(\alpha_l) = \mathrm{Gamma}\Big(a_0 + \tfrac d2,\; b_0 + \tfrac12 \sum_j E[\tau_j F_{jl}^2]\Big)
 
 Document 002, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
-share one V, so that a sweep costs O(d k^2) from second moments, whatever the number of rows. Each ``solve`` ends with
+share one V, so that a sweep costs O(d^2 k) from second moments, whatever the number of rows. Each ``solve`` ends with
 the change of factors that raises the bound most (:func:`boxloop.models.relevance.best_turn`).
 
 Deviation: Bishop's prior of loadings does not know the noise; here it is in units of the noise, which is conjugate, and
@@ -25,6 +25,7 @@ makes the relevance of a factor its mean squared signal-to-noise ratio.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -196,6 +197,24 @@ class VariationalFactor(FactorLaw):
         return replace(
             self, coefficients=coefficients, spread=spread, relevance_rate=self.relevance_rate[order]
         )
+
+    def emptied(self, factor: int) -> Self:
+        r"""The law without one of its factors: no loadings, and the relevance that such a factor comes to.
+
+        There :math:`V_{ll} = 1 / (\alpha + n)` and :math:`\alpha = (a_0 + d/2) / (b_0 + d V_{ll} / 2)`, a quadratic.
+        """
+        d, law = len(self.rate), self.prior_law
+        shape, rate, n = law.relevance_shape, law.relevance_rate, self.total
+        lean = rate * n - shape  # rate precision^2 + lean precision = (shape + d / 2) n
+        precision = (math.sqrt(lean * lean + 4.0 * rate * law.shape(d) * n) - lean) / (2.0 * rate)
+        coefficients, spread = self.coefficients.clone(), self.spread.clone()
+        coefficients[:, factor] = 0.0
+        spread[:, factor] = 0.0
+        spread[:, :, factor] = 0.0
+        spread[:, factor, factor] = 1.0 / (precision + n)
+        relevance_rate = self.relevance_rate.clone()
+        relevance_rate[factor] = law.shape(d) / precision
+        return replace(self, coefficients=coefficients, spread=spread, relevance_rate=relevance_rate)
 
     def floored(self) -> Tensor:
         """No column: the prior keeps noise from vanishing, (d,)."""

@@ -1,0 +1,214 @@
+"""Bayesian factor analysis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from scipy import stats
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from boxloop.data.frames import make_frame
+from boxloop.estimate.fit import Fit
+from boxloop.estimate.plan import Plan
+from boxloop.estimate.variational_linear import fit_variational_factor
+from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.flow import Flowing
+from boxloop.estimators.linear import LinearEstimator
+from boxloop.numeric import generator
+from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POSITIVE = [Interval(Real, 0.0, None, closed="neither")]
+KNOWN = {name: rule for name, rule in LinearEstimator._parameter_constraints.items() if name != "noise_floor"}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BayesianFactorAnalysis(LinearEstimator):
+    r"""Factor analysis with a law over its parameters, and as many factors as the rows ask for.
+
+    .. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I), \quad \epsilon_j \sim N(0, 1 / \tau_j), \qquad
+              F_{jl} \sim N\big(0, (\tau_j \alpha_l)^{-1}\big), \quad \alpha_l \sim \mathrm{Gamma}(a_0, b_0)
+
+    The law :math:`q(\alpha) \prod_j q(f_j, \tau_j) \prod_i q(z_i)` is fitted by coordinate ascent on the evidence bound
+    (document 002, section 3.2; Bishop 1999; Ghahramani and Beal 2000). Factors that do not pay for themselves lose
+    their loadings, so that ``n_components`` is an upper bound. The prior is stated in units of each column's variance,
+    with noise :math:`1/\tau_j \sim \mathrm{IG}(3/2, v_j/4)`: other units of the columns do not change the fit. Complete
+    rows are read once, as second moments. Deviations of the law are too small where parameters hang together: the law
+    treats factors and loadings as independent.
+
+    Args:
+        n_components: most factors; when ``None``, as many as a covariance of this width identifies (Ledermann's
+            bound, the largest k with :math:`(d - k)^2 \ge d + k`), and at least one.
+        relevance_shape: :math:`a_0`.
+        relevance_rate: :math:`b_0`.
+        tol: stop when the evidence bound, divided by the number of rows, rises by less.
+        max_iter: most rounds; passes over the rows for ``online``.
+        random_state: seed or generator; global state is never used.
+        warm_start: start from the previous fit.
+        verbose: show a progress bar.
+        method: ``em`` (coordinate ascent) or ``online`` (stochastic variational inference on mini-batches).
+        accelerate: extrapolate, and empty factors without which the bound is higher; ``False`` is plain ascent.
+        batch_size: rows of a mini-batch.
+        checkpoint: file to save progress in and to resume from.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        dtype: precision of passes over the rows.
+
+    Attributes:
+        components_: expected loadings, (k, d), the most relevant factor first; those not in use are zero, nearly.
+        loading_sd_: their standard deviations, (k, d).
+        noise_variance_: expected noise variances, (d,).
+        mean_: expected mean, (d,).
+        relevance_: :math:`1 / E[\alpha_l]`, the mean squared signal-to-noise ratio of each factor's loadings, (k,).
+        n_components_: factors in use: those whose loadings, in mean square and in units of the noise, are more than
+            their posterior variance.
+        communalities_: share of each column's predictive variance that expected loadings explain, (d,).
+        lower_bound_: evidence bound divided by the number of rows.
+        model_: the fitted :class:`boxloop.models.variational_factor.VariationalFactor`.
+        n_iter_: rounds.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 9)) + 0.5 * rng.normal(size=(500, 9))
+        >>> fitted = BayesianFactorAnalysis().fit(X)
+        >>> fitted.n_components_, fitted.components_.shape
+        (2, (5, 9))
+    """
+
+    relevance_shape: float = 1e-3
+    relevance_rate: float = 1e-3
+
+    # The prior keeps noise from vanishing.
+    noise_floor: ClassVar[float] = 0.0  # type: ignore[misc]
+    _word = "factor"
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **KNOWN,
+        "method": [StrOptions({"em", "online"})],
+        "relevance_shape": POSITIVE,
+        "relevance_rate": POSITIVE,
+    }
+
+    def _n_latent(self, n_columns: int) -> int:
+        if self.n_components is not None:
+            return int(self.n_components)
+        return max(1, math.floor(n_columns + 0.5 * (1.0 - math.sqrt(8.0 * n_columns + 1.0)) + 1e-9))
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        k = self._n_latent(source.n_columns)
+        if k > source.n_columns:
+            raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
+        if start is not None and tuple(start.loadings.shape) != (source.n_columns, k):
+            raise ValueError("warm_start needs a previous fit with the same columns and n_components")
+        return fit_variational_factor(
+            source,
+            k,
+            generator=generator(self.random_state),
+            plan=plan,
+            relevance_shape=self.relevance_shape,
+            relevance_rate=self.relevance_rate,
+            start=start,
+        )
+
+    def _flow(self, stream: Flowing, rows: Tensor, weight: Tensor) -> Flowing:
+        """The averaged statistics of a stream stand for all rows seen: the law narrows as they come."""
+        model: Any = stream.state.model
+        longer = replace(model, total=stream.seen + float(weight.sum()))
+        return super()._flow(replace(stream, state=replace(stream.state, model=longer)), rows, weight)
+
+    def _publish(self, model: Any) -> None:
+        super()._publish(model)
+        self.loading_sd_ = to_numpy(model.deviations()["components"])
+        self.relevance_ = to_numpy(1.0 / model.precision)
+        self.n_components_ = int(model.used.sum())
+        explained = (self.components_**2).sum(0)
+        self.communalities_ = explained / (explained + to_numpy(model.psi))
+
+    def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
+        """Posterior standard deviations of the fitted parameters, by name; no rows are needed."""
+        check_is_fitted(self)
+        return {name: to_numpy(value) for name, value in self.model_.deviations().items()}
+
+    def summary(self) -> Any:
+        """One row a column: loading on every factor in use, communality and noise variance, as a pandas frame."""
+        check_is_fitted(self)
+        used = self.components_[: self.n_components_]
+        columns: dict[str, Any] = {f"factor {k}": row for k, row in enumerate(used)}
+        columns |= {"communality": self.communalities_, "noise variance": self.noise_variance_}
+        return make_frame(columns, self._names())
+
+    def posterior_summary(self, level: float = 0.95) -> Any:
+        """Mean, standard deviation and an interval of every parameter of the factors in use, as a pandas frame.
+
+        Args:
+            level: probability of the interval, equal on both sides; loadings and means have Student's law, noise
+                variances an inverse gamma law.
+
+        Returns:
+            Rows named ``mean[column]``, ``loading[factor, column]`` and ``noise variance[column]``.
+        """
+        check_is_fitted(self)
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        used, sd = range(self.n_components_), self.standard_errors()
+        shape, rate = np.broadcast_arrays(to_numpy(self.model_.shape), to_numpy(self.model_.rate))
+        ends = np.array([0.5 - 0.5 * level, 0.5 + 0.5 * level])[:, None]
+        reach = stats.t.ppf(ends, 2.0 * shape) * np.sqrt((shape - 1.0) / shape)  # in units of the deviation
+        centre = [self.mean_, *(self.components_[f] for f in used)]
+        spread = [sd["mean"], *(sd["components"][f] for f in used)]
+        bounds = [m + reach * s for m, s in zip(centre, spread, strict=True)]
+        bounds.append(stats.invgamma.ppf(ends, shape, scale=rate))
+        named = self._names()
+        words = [f"mean[{name}]" for name in named]
+        words += [f"loading[{f}, {name}]" for f in used for name in named]
+        words += [f"noise variance[{name}]" for name in named]
+        low, high = np.concatenate(bounds, axis=1)
+        columns = {
+            "mean": np.concatenate([*centre, self.noise_variance_]),
+            "sd": np.concatenate([*spread, sd["noise_variance"]]),
+            "low": low,
+            "high": high,
+        }
+        return make_frame(columns, words)
+
+    def plot_relevance(self, ax: Axes | None = None) -> Axes:
+        """Signal of every factor, beside what its posterior variance alone would give, and where use ends.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
+            >>> X = np.random.default_rng(0).normal(size=(200, 1)) + np.random.default_rng(1).normal(size=(200, 6))
+            >>> BayesianFactorAnalysis().fit(X).plot_relevance().get_ylabel()
+            'mean squared signal-to-noise ratio'
+        """
+        check_is_fitted(self)
+        from boxloop.figures import spectrum
+
+        doubt = to_numpy(self.model_.doubt)[1:]
+        return spectrum(
+            to_numpy(self.model_.signal),
+            np.stack([np.zeros_like(doubt), doubt], axis=1),
+            self.n_components_,
+            ax,
+            title="Which factors are in use",
+            across="factor",
+            up="mean squared signal-to-noise ratio",
+        )
+
+    def _n_parameters(self) -> int:
+        d, k = self.n_features_in_, self.n_components_
+        return d * (k + 2) - k * (k - 1) // 2
