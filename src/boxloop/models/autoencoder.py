@@ -82,19 +82,9 @@ class Autoencoder(Tree):
             ValueError: the parts do not fit one another.
         """
         like = decoder.parameters[0]
-        model = cls(encoder, decoder, head, latent, like.new_zeros(columns), like.new_ones(columns))
-        with torch.no_grad():
-            code, raw = encoder(like.new_zeros(1, columns)), decoder(like.new_zeros(1, latent.columns))
-        for name, found, wanted in (
-            ("encoder", code, (1, 2 * latent.columns)),
-            ("decoder", raw, (1, head.width(columns))),
-        ):
-            if found.shape != wanted:
-                raise ValueError(
-                    f"the {name} must give {wanted[1]} columns for a row, as the prior has {latent.columns} columns "
-                    f"and the rows have {columns}; from one row it makes {tuple(found.shape)}"
-                )
-        return model
+        _check_width("encoder", encoder, like.new_zeros(1, columns), 2 * latent.columns)
+        _check_width("decoder", decoder, like.new_zeros(1, latent.columns), head.width(columns))
+        return cls(encoder, decoder, head, latent, like.new_zeros(columns), like.new_ones(columns))
 
     def trainable(self) -> tuple[Tensor, ...]:
         """All that is learned: encoder, decoder, head, prior, in this order."""
@@ -263,3 +253,15 @@ class Autoencoder(Tree):
                 f"{type(self.head).__name__} has no affine image: its columns have no other units"
             )
         return replace(self, origin=origin + scale * self.origin, scale=scale * self.scale)
+
+
+def _check_width(name: str, part: Part, rows: Tensor, wanted: int) -> None:
+    """That a part makes so many columns from these rows."""
+    told = f"the {name} must make {wanted} columns from {rows.shape[1]}"
+    try:
+        with torch.no_grad():
+            found = part(rows)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{told}, but does not take a row: {error}") from error
+    if found.shape != (len(rows), wanted):
+        raise ValueError(f"{told}; one row becomes {tuple(found.shape)}")
