@@ -1,21 +1,27 @@
-"""Priors of whole models: Gaussian mixtures and factor analysis, with defaults that follow the rows."""
+"""Priors of whole models, with defaults that follow the rows; those of mixtures are posteriors too."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.conjugate import Dirichlet, InverseGamma, NormalInverseGamma, NormalInverseWishart
+from boxloop.laws.dirichlet import Dirichlet
+from boxloop.laws.factor_prior import FactorPrior
 from boxloop.laws.full import FullGaussian
 from boxloop.laws.gaussian import DiagonalGaussian
-from boxloop.numeric import normal
+from boxloop.laws.normal_inverse_gamma import NormalInverseGamma, SphericalNormalInverseGamma
+from boxloop.laws.normal_inverse_wishart import NormalInverseWishart
+from boxloop.laws.tied_wishart import TiedInverseWishart
 from boxloop.tree import Tree
+from boxloop.types import Law
+
+__all__ = ["Component", "ComponentLaw", "CovarianceType", "FactorPrior", "MixturePrior", "WeightLaw"]
 
 Component = FullGaussian | DiagonalGaussian
+CovarianceType = Literal["full", "tied", "diag", "spherical"]
 
 STRENGTH = 0.01
 """Rows that the prior mean of a component is worth."""
@@ -23,21 +29,91 @@ STRENGTH = 0.01
 SHRUNK = 0.01
 """How far the prior scale of covariances is drawn to its diagonal, so that collinear columns have a proper prior."""
 
-FAR = 100.0
-"""Prior variance of a factor model's mean, in units of each column's variance."""
+
+class WeightLaw(Protocol):
+    """A law of weights that stays of its kind when components are counted."""
+
+    @property
+    def n_components(self) -> int:
+        """k."""
+
+    def posterior(self, count: Tensor) -> Self:
+        """After components were seen ``count`` times."""
+
+    def counts(self, prior: Any) -> Tensor:
+        """How often each component was seen since ``prior``."""
+
+    def draw(self, stream: Generator) -> Tensor:
+        """Logs of weights."""
+
+    def log_prob(self, log_weight: Tensor) -> Tensor:
+        """Log-density over the first k - 1 weights."""
+
+    def expected_log(self) -> Tensor:
+        """E[log pi], (k,)."""
+
+    def mean(self) -> Tensor:
+        """E[pi], (k,)."""
+
+    def variance(self) -> Tensor:
+        """Var[pi], (k,)."""
+
+    def divergence(self, prior: Any) -> Tensor:
+        """Kullback-Leibler divergence from a prior."""
+
+    def is_proper(self) -> bool:
+        """Whether the parameters are those of a law."""
+
+    def map(self, function: Any) -> Self:
+        """Apply ``function`` to each tensor."""
+
+
+class ComponentLaw(Protocol):
+    """A law of the parameters of components that stays of its kind when rows are seen."""
+
+    @property
+    def mean(self) -> Tensor:
+        """What the parameters say of a row in the mean, (k, d)."""
+
+    def after(self, statistics: Any) -> Self:
+        """After rows with these summed statistics."""
+
+    def families(self, c: int, stream: Generator) -> list[Any]:
+        """c draws of all k members, each a family."""
+
+    def plug_in(self) -> tuple[Any, Tensor]:
+        """A family g and numbers o, (k,), such that E[log p(x)] = log g(x) + o."""
+
+    def divergence(self, prior: Any) -> Tensor:
+        """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
+
+    def predictive(self) -> Law:
+        """The law of the next row of each member."""
+
+    def expanded(self, k: int) -> Self:
+        """One law for each of k members."""
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``."""
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The law for ``origin + scale * x``; one of counts refuses."""
+
+    def is_proper(self) -> bool:
+        """Whether the parameters are those of a law."""
 
 
 @dataclass(frozen=True)
 class MixturePrior(Tree):
-    r"""Prior of a Gaussian mixture.
+    r"""Prior of a mixture; after rows were seen, its posterior has the same form.
 
-    .. math:: \pi \sim \mathrm{Dirichlet}(a), \qquad (\mu_k, \Sigma_k) \sim \text{normal-inverse-Wishart},
-              \text{ or normal-inverse-gamma for each column}
+    .. math:: \pi \sim \mathrm{Dirichlet}(a) \text{ or stick-breaking}, \qquad
+              (\mu_k, \Sigma_k) \sim \text{normal-inverse-Wishart, or normal-inverse-gamma for each column}
 
     Args:
-        weights: one Dirichlet, concentration (k,).
-        components: one prior for all components, mean (1, d), or one for each, mean (k, d). Its type says whether
-            covariances are full or diagonal.
+        weights: one Dirichlet, concentration (k,), or a stick broken k - 1 times.
+        components: one prior for all components, mean (1, d), or one for each, mean (k, d). Its type says which
+            covariances they have: full, tied, diagonal, spherical; or that rows are documents.
 
     Example:
         >>> import torch
@@ -48,8 +124,8 @@ class MixturePrior(Tree):
         (torch.Size([5, 3]), torch.Size([15, 2]), torch.Size([5]))
     """
 
-    weights: Dirichlet
-    components: NormalInverseWishart | NormalInverseGamma
+    weights: Any
+    components: Any
 
     @classmethod
     def around(
@@ -61,13 +137,7 @@ class MixturePrior(Tree):
         diagonal: bool = False,
         concentration: float = 1.0,
     ) -> Self:
-        r"""The weakly informative default, after Fraley and Raftery (2007, *Journal of Classification* 24, table 1).
-
-        .. math:: m = \bar x, \quad \kappa = 0.01, \quad \nu = d + 2, \quad \Psi = S / k^{2/d}
-
-        so that a component is expected to fill a k-th of the volume of the rows: :math:`E[\Sigma] = \Psi`. With
-        diagonal covariances each column has the prior of one column, :math:`\nu = 3`. S is drawn to its diagonal by
-        one part in a hundred.
+        r"""The weakly informative default of full or diagonal covariances; see :func:`weak_components`.
 
         Args:
             mean: of the rows, (d,).
@@ -76,113 +146,83 @@ class MixturePrior(Tree):
             diagonal: whether components have diagonal covariances.
             concentration: of the Dirichlet, for every component; 1 is uniform, less empties components.
         """
-        d = mean.shape[0]
-        one = mean.new_ones(1)
-        share = n_components ** (-2.0 / d)
         weights = Dirichlet(mean.new_full((n_components,), concentration))
-        spread = covariance.diagonal()
-        if diagonal:
-            return cls(
-                weights, NormalInverseGamma(mean[None], STRENGTH * one, 3.0 * one, share * spread[None])
-            )
-        scale = share * torch.lerp(covariance, torch.diag(spread), SHRUNK)
-        return cls(weights, NormalInverseWishart(mean[None], STRENGTH * one, (d + 2) * one, scale[None]))
+        return cls(weights, weak_components(mean, covariance, n_components, "diag" if diagonal else "full"))
 
     @property
     def n_components(self) -> int:
         """k."""
-        return self.weights.concentration.shape[0]
+        weights: WeightLaw = self.weights
+        return weights.n_components
 
     def draw(self, c: int, stream: Generator) -> tuple[Tensor, Component]:
-        """Log-weights (c, k) and components, c k of them, of c mixtures."""
+        """Log-weights (c, k) and components, c k of them, full or diagonal, of c mixtures."""
         k = self.n_components
-        weights = self.weights.map(lambda leaf: leaf.expand(c, k))
+        weights = self.weights.map(lambda leaf: leaf.expand(c, *leaf.shape))
         components = self.components.map(lambda leaf: leaf.expand(c, k, *leaf.shape[1:]))
         return weights.draw(stream), components.draw(stream)
 
     def log_prob(self, log_weight: Tensor, family: Component) -> Tensor:
-        """Log-density over weights, means and covariances of c mixtures, (c,)."""
-        if isinstance(self.components, NormalInverseWishart):
-            assert isinstance(family, FullGaussian)
-            each = self.components.log_prob(family)
-        else:
-            assert isinstance(family, DiagonalGaussian)
-            each = self.components.log_prob(family)
-        return self.weights.log_prob(log_weight) + each.reshape(log_weight.shape).sum(-1)
+        """Log-density over weights, means and covariances, full or diagonal, of c mixtures, (c,)."""
+        each: Tensor = self.components.log_prob(family)
+        weights: WeightLaw = self.weights
+        return weights.log_prob(log_weight) + each.reshape(log_weight.shape).sum(-1)
+
+    def after(self, statistics: Any) -> Self:
+        """The posterior after rows with these summed statistics."""
+        components: ComponentLaw = self.components
+        return type(self)(self.weights.posterior(statistics.count), components.after(statistics))
+
+    def divergence(self, prior: MixturePrior) -> Tensor:
+        """Kullback-Leibler divergence from a prior of the same form, a number."""
+        each: Tensor = self.components.divergence(prior.components)
+        return each.sum() + self.weights.divergence(prior.weights)
+
+    def expanded(self) -> Self:
+        """One law for each component."""
+        return type(self)(self.weights, self.components.expanded(self.n_components))
+
+    def is_proper(self) -> bool:
+        """Whether the parameters are those of laws."""
+        return bool(self.weights.is_proper()) and bool(self.components.is_proper())
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The prior of the mixtures of ``origin + scale * x``."""
         return type(self)(self.weights, self.components.affine(origin, scale))
 
 
-@dataclass(frozen=True)
-class FactorPrior(Tree):
-    r"""Prior of factor analysis, :math:`x = c + F z + \epsilon`, independent over columns j.
+def weak_components(
+    mean: Tensor, covariance: Tensor, n_components: int, covariance_type: CovarianceType = "full"
+) -> NormalInverseWishart | TiedInverseWishart | NormalInverseGamma | SphericalNormalInverseGamma:
+    r"""A weakly informative prior of components, after Fraley and Raftery (2007, *Journal of Classification* 24).
 
-    .. math:: c_j \sim N(m_j, s_j), \qquad F_{jl} \sim N(0, t_j), \qquad \psi_j \sim \mathrm{IG}(a_j, b_j)
+    .. math:: m = \bar x, \quad \kappa = 0.01, \quad \nu = d + 2, \quad \Psi = S / k^{2/d}
 
-    It does not change when factors are rotated.
+    so that a component is expected to fill a k-th of the volume of the rows: :math:`E[\Sigma] = \Psi`. With diagonal
+    covariances each column has the prior of one column, :math:`\nu = 3`; spherical ones have :math:`\nu = 3` and the
+    mean variance of the columns. S is drawn to its diagonal by one part in a hundred.
 
     Args:
-        centre: m, (d,).
-        spread: s, variances (d,); infinite for a flat prior, from which nothing can be drawn.
-        loading: t, variances (d,).
-        noise: inverse gammas of the noise variances, (d,).
-        n_factors: k.
+        mean: of the rows, (d,).
+        covariance: of the rows, S, (d, d).
+        n_components: k.
+        covariance_type: ``full``, ``tied``, ``diag`` or ``spherical``.
 
     Example:
         >>> import torch
-        >>> from boxloop.numeric import generator
-        >>> prior = FactorPrior.around(torch.zeros(4), torch.ones(4), 2)
-        >>> mean, loadings, noise = prior.draw(5, generator(0), torch.float32)
-        >>> loadings.shape, prior.log_prob(mean, loadings, noise).shape
-        (torch.Size([5, 4, 2]), torch.Size([5]))
+        >>> weak_components(torch.zeros(2), torch.eye(2), 4, "spherical").scale
+        tensor([[0.2500]])
     """
-
-    centre: Tensor
-    spread: Tensor
-    loading: Tensor
-    noise: InverseGamma
-    n_factors: int
-
-    @classmethod
-    def around(cls, mean: Tensor, variance: Tensor, n_factors: int) -> Self:
-        r"""The weakly informative default, in units of each column's variance v.
-
-        .. math:: c_j \sim N(\bar x_j, 100 v_j), \quad F_{jl} \sim N(0, v_j), \quad \psi_j \sim \mathrm{IG}(3/2, v_j/4)
-
-        Noise has its prior mean at half of a column's variance and its mode at a tenth; the density is zero at zero,
-        so that no noise variance collapses (no Heywood cases).
-
-        Args:
-            mean: of the rows, (d,).
-            variance: of the rows, v, (d,).
-            n_factors: k.
-        """
-        noise = InverseGamma(torch.full_like(variance, 1.5), 0.25 * variance)
-        return cls(mean, FAR * variance, variance, noise, n_factors)
-
-    def draw(
-        self, c: int, stream: Generator, dtype: torch.dtype = torch.float64
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Means (c, d), loadings (c, d, k) and noise variances (c, d) of c models."""
-        d, k = self.centre.shape[0], self.n_factors
-        mean = self.centre + self.spread.sqrt() * normal((c, d), stream, dtype)
-        loadings = self.loading.sqrt()[:, None] * normal((c, d, k), stream, dtype)
-        return mean, loadings, self.noise.map(lambda leaf: leaf.expand(c, d)).draw(stream)
-
-    def log_prob(self, mean: Tensor, loadings: Tensor, noise: Tensor) -> Tensor:
-        """Log-density over means, loadings and noise variances of c models, (c,); a flat prior of means adds none."""
-        size = (
-            loadings.square().sum(-1) / self.loading + self.n_factors * (2.0 * math.pi * self.loading).log()
-        )
-        far = (mean - self.centre).square() / self.spread
-        far = torch.where(torch.isinf(self.spread), 0.0, far + (2.0 * math.pi * self.spread).log())
-        return (self.noise.log_prob(noise) - 0.5 * (size + far)).sum(-1)
-
-    def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The prior of the models of ``origin + scale * x``."""
-        square = scale.square()
-        noise = InverseGamma(self.noise.shape, square * self.noise.rate)
-        centre = origin + scale * self.centre
-        return type(self)(centre, square * self.spread, square * self.loading, noise, self.n_factors)
+    d = mean.shape[0]
+    one = mean.new_ones(1)
+    share = n_components ** (-2.0 / d)
+    spread = covariance.diagonal()
+    centre, strength = mean[None], STRENGTH * one
+    if covariance_type == "diag":
+        return NormalInverseGamma(centre, strength, 3.0 * one, share * spread[None])
+    if covariance_type == "spherical":
+        return SphericalNormalInverseGamma(centre, strength, 3.0 * one, share * spread.mean()[None, None])
+    scale = share * torch.lerp(covariance, torch.diag(spread), SHRUNK)
+    if covariance_type == "tied":
+        return TiedInverseWishart(centre, strength, (d + 2) * one[0], scale)
+    return NormalInverseWishart(centre, strength, (d + 2) * one, scale[None])

@@ -1,0 +1,88 @@
+"""The Dirichlet law of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.laws.gamma import draw_log_gamma
+from boxloop.tree import Tree
+
+
+@dataclass(frozen=True)
+class Dirichlet(Tree):
+    r"""Laws of weights, :math:`p(\pi) \propto \prod_k \pi_k^{a_k - 1}`.
+
+    Args:
+        concentration: a, (..., k), positive.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.numeric import generator
+        >>> law = Dirichlet(torch.ones(3)).posterior(torch.tensor([5.0, 0.0, 1.0]))
+        >>> law.concentration
+        tensor([6., 1., 2.])
+        >>> float(law.draw(generator(0)).exp().sum())
+        1.0
+    """
+
+    concentration: Tensor
+
+    @property
+    def n_components(self) -> int:
+        """k."""
+        return self.concentration.shape[-1]
+
+    def posterior(self, count: Tensor) -> Self:
+        """After components were seen ``count`` times, (..., k)."""
+        return type(self)(self.concentration + count)
+
+    def counts(self, prior: Dirichlet) -> Tensor:
+        """How often each component was seen since ``prior``, (..., k)."""
+        return self.concentration - prior.concentration
+
+    def draw(self, stream: Generator) -> Tensor:
+        """Logs of weights, (..., k)."""
+        return draw_log_gamma(self.concentration, stream).log_softmax(-1)
+
+    def log_prob(self, log_weight: Tensor) -> Tensor:
+        """Log-density over the first k - 1 weights, (...)."""
+        a = self.concentration
+        constant = torch.lgamma(a.sum(-1)) - torch.lgamma(a).sum(-1)
+        # A concentration of 1 says nothing, even of a weight that has underflowed.
+        return constant + torch.where(a == 1.0, 0.0, (a - 1.0) * log_weight).sum(-1)
+
+    def expected_log(self) -> Tensor:
+        r""":math:`E[\log \pi_k] = \psi(a_k) - \psi(\sum_l a_l)`, (..., k)."""
+        a = self.concentration
+        return torch.digamma(a) - torch.digamma(a.sum(-1, keepdim=True))
+
+    def mean(self) -> Tensor:
+        """E[pi], (..., k)."""
+        return self.concentration / self.concentration.sum(-1, keepdim=True)
+
+    def variance(self) -> Tensor:
+        """Var[pi], (..., k)."""
+        mean = self.mean()
+        return mean * (1.0 - mean) / (self.concentration.sum(-1, keepdim=True) + 1.0)
+
+    def divergence(self, prior: Dirichlet) -> Tensor:
+        r"""Kullback-Leibler divergence from a prior, (...).
+
+        .. math:: \log \frac{B(a_0)}{B(a)} + \sum_k (a_k - a_{0k}) E[\log \pi_k],
+                  \qquad B(a) = \prod_k \Gamma(a_k) / \Gamma(\textstyle\sum_k a_k)
+        """
+        a, a0 = torch.broadcast_tensors(self.concentration, prior.concentration)
+        return log_beta(a0) - log_beta(a) + ((a - a0) * self.expected_log()).sum(-1)
+
+    def is_proper(self) -> bool:
+        """Whether every concentration is positive."""
+        return bool((self.concentration > 0.0).all())
+
+
+def log_beta(concentration: Tensor) -> Tensor:
+    r""":math:`\log \prod_k \Gamma(a_k) / \Gamma(\sum_k a_k)` over the last axis."""
+    return torch.lgamma(concentration).sum(-1) - torch.lgamma(concentration.sum(-1))

@@ -1,0 +1,73 @@
+"""Gamma draws of any shape, and the inverse gamma law of variances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.tree import Tree
+
+
+def draw_log_gamma(shape: Tensor, stream: Generator) -> Tensor:
+    r"""Logs of gamma draws of rate 1, by :math:`\log G_a = \log G_{a+1} + \log(U) / a`.
+
+    A gamma draw of small shape underflows; its log does not.
+
+    Args:
+        shape: a, any shape, positive.
+        stream: randomness, on the device of ``shape``; it is advanced.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.numeric import generator
+        >>> bool(torch.isfinite(draw_log_gamma(torch.full((100,), 1e-3), generator(0))).all())
+        True
+    """
+    raised = torch._standard_gamma(shape + 1.0, generator=stream).log()
+    return raised - torch.empty_like(raised).exponential_(generator=stream) / shape
+
+
+@dataclass(frozen=True)
+class InverseGamma(Tree):
+    r"""Laws of variances, :math:`p(v) \propto v^{-a-1} e^{-b/v}`.
+
+    Args:
+        shape: a, (...), positive.
+        rate: b, (...), positive.
+
+    Example:
+        >>> import torch
+        >>> law = InverseGamma(torch.tensor(2.0), torch.tensor(1.0))
+        >>> law.posterior(torch.tensor(4.0), torch.tensor(6.0))
+        InverseGamma(shape=tensor(4.), rate=tensor(4.))
+    """
+
+    shape: Tensor
+    rate: Tensor
+
+    def posterior(self, count: Tensor | float, square: Tensor) -> Self:
+        """After ``count`` normal values of mean zero whose squares sum to ``square``, (...)."""
+        rate = self.rate + 0.5 * square
+        return type(self)((self.shape + 0.5 * count).expand_as(rate), rate)
+
+    def draw(self, stream: Generator) -> Tensor:
+        """Variances, (...)."""
+        return self.rate * (-draw_log_gamma(self.shape, stream)).exp()
+
+    def log_prob(self, variance: Tensor) -> Tensor:
+        """Log-density, (...)."""
+        a, b = self.shape, self.rate
+        return a * b.log() - torch.lgamma(a) - (a + 1.0) * variance.log() - b / variance
+
+    def divergence(self, prior: InverseGamma) -> Tensor:
+        r"""Kullback-Leibler divergence from a prior, (...).
+
+        .. math:: (a - a_0) \psi(a) - \log \Gamma(a) + \log \Gamma(a_0) + a_0 \log \frac{b}{b_0} + a \frac{b_0 - b}{b}
+        """
+        a, b = self.shape, self.rate
+        a0, b0 = prior.shape, prior.rate
+        gamma = (a - a0) * torch.digamma(a) - torch.lgamma(a) + torch.lgamma(a0)
+        return gamma + a0 * (b / b0).log() + a * (b0 - b) / b
