@@ -42,7 +42,7 @@ def steady(quick: bool) -> list[dict]:
             for dtype in ("float32", "float64"):
                 here, there = ours(name, chains, dtype), theirs(name, chains, dtype)
                 modes = {"ours": here.run, "BlackJAX": there.run}
-                if chains == 4 and not quick:
+                if chains <= 256 and not quick:
                     modes["ours, compiled"] = here.compiled()
                 best = dict.fromkeys(modes, float("inf"))
                 for _ in range(3 if quick else 7):
