@@ -24,11 +24,11 @@ from boxloop.estimate.mean_field import MeanField
 from boxloop.laws.node_kinds import Statistic
 from boxloop.numeric import generator
 
-MOST_POINTS = 2_000_000
+MOST_POINTS = 4_000_000
 CHUNK = 4096
-REACH = 8.0
+REACH = 6.0
 """Half of the first grid's width, in deviations of the factorised law."""
-EDGE = 1e-13
+EDGE = 1e-11
 """Share of the integral that the outermost points may hold."""
 GUESS = 40
 """Points of an axis, when the node to integrate out is chosen."""
@@ -89,6 +89,13 @@ class Axis:
         after = [self.points[-1] + more] if high else []
         return Axis(self.name, torch.cat([*before, self.points, *after]), self.spacing)
 
+    def trimmed(self, share: Tensor) -> Axis:
+        """Without the ends that hold next to nothing of the integral; ``share`` is what each point holds, (g,)."""
+        if self.spacing is None:
+            return self
+        kept = torch.nonzero(share > 0.1 * EDGE)[:, 0]
+        return Axis(self.name, self.points[max(int(kept[0]) - 1, 0) : int(kept[-1]) + 2], self.spacing)
+
     def finer(self) -> Axis:
         """With a point between each two."""
         if self.spacing is None:
@@ -139,7 +146,7 @@ def evidence(
     axes, heights = _spanned(grid, axes, max_points)
     while True:
         total, coarse = _total(heights, axes, 1), _total(heights, axes, 2)
-        finer = [axis.finer() for axis in axes]
+        finer = [axis.trimmed(_marginal(heights, j)).finer() for j, axis in enumerate(axes)]
         if abs(total - coarse) <= tol or _size(finer) > max_points:
             break
         axes, heights = finer, grid.heights(finer)
@@ -226,10 +233,10 @@ def _spanned(grid: Grid, axes: list[Axis], max_points: int) -> tuple[list[Axis],
                 f"max_points = {max_points}"
             )
         heights = grid.heights(axes)
-        cut = [_edges(heights, j) if axis.spacing else (False, False) for j, axis in enumerate(axes)]
-        if not any(low or high for low, high in cut):
+        ends = [_marginal(heights, j)[[0, -1]] > EDGE for j in range(len(axes))]
+        if not any(bool(end.any()) for axis, end in zip(axes, ends) if axis.spacing):
             return axes, heights
-        axes = [axis.wider(low, high) for axis, (low, high) in zip(axes, cut)]
+        axes = [axis.wider(bool(end[0]), bool(end[1])) for axis, end in zip(axes, ends)]
 
 
 def _axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
@@ -242,8 +249,8 @@ def _axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
     low, high = (centre - REACH * deviation).amin(0), (centre + REACH * deviation).amax(0)
     found = []
     for j in range(centre.shape[1]):
-        half = math.ceil(float((high[j] - low[j]) / deviation[:, j].min()))
-        points = torch.linspace(float(low[j]), float(high[j]), 2 * half + 1, dtype=torch.float64)
+        steps = math.ceil(float((high[j] - low[j]) / deviation[:, j].min()))
+        points = torch.linspace(float(low[j]), float(high[j]), steps + 1, dtype=torch.float64)
         found.append(Axis(name, points, float(points[1] - points[0])))
     return found * node.size
 
@@ -261,11 +268,9 @@ def _size(axes: list[Axis]) -> int:
     return math.prod(len(axis.points) for axis in axes)
 
 
-def _edges(heights: Tensor, j: int) -> tuple[bool, bool]:
-    """Whether the first and the last points of an axis hold too much of the integral."""
-    ends = heights.movedim(j, 0)[[0, -1]].reshape(2, -1).logsumexp(1)
-    low, high = (ends - heights.reshape(-1).logsumexp(0) > math.log(EDGE)).tolist()
-    return low, high
+def _marginal(heights: Tensor, j: int) -> Tensor:
+    """Share of the integral that each point of an axis holds, (g,)."""
+    return heights.movedim(j, 0).reshape(heights.shape[j], -1).logsumexp(1).softmax(0)
 
 
 def _total(heights: Tensor, axes: list[Axis], every: int) -> float:
