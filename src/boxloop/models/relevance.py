@@ -89,11 +89,11 @@ def gamma_divergence(shape: Tensor, rate: Tensor, prior_shape: float, prior_rate
         >>> gamma_divergence(torch.tensor([2.0]), torch.tensor([3.0]), 2.0, 3.0)
         tensor([0.])
     """
-    before, base = torch.as_tensor(prior_shape, dtype=rate.dtype), torch.as_tensor(prior_rate).to(rate)
-    gain = (
-        (shape - before.to(rate)) * torch.digamma(shape) - torch.lgamma(shape) + torch.lgamma(before).to(rate)
+    before, base = (
+        torch.as_tensor(value, dtype=rate.dtype, device=rate.device) for value in (prior_shape, prior_rate)
     )
-    return gain + prior_shape * (rate.log() - base.log()) + shape * (base / rate - 1.0)
+    gain = (shape - before) * torch.digamma(shape) - torch.lgamma(shape) + torch.lgamma(before)
+    return gain + before * (rate.log() - base.log()) + shape * (base / rate - 1.0)
 
 
 class Turn(NamedTuple):

@@ -159,7 +159,7 @@ class VariationalFactor(FactorLaw):
         d, law = len(self.rate), self.prior_law
         shape = self.relevance_rate.new_full((1,), law.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
-        level = log_before.sum() + torch.log(torch.as_tensor(law.strength).to(shape)) + len(log_before) + 1.0
+        level = log_before.sum() + math.log(law.strength) + len(log_before) + 1.0
         factor = torch.linalg.cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))

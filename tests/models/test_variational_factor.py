@@ -1,0 +1,406 @@
+"""Factor analysis as a law over its parameters: identities, closed forms, the evidence, planted bugs.
+
+Statistical tests are z-scores; those of ``contract.scores`` carry their own rate, the others are beyond 4.5: 7e-6 each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self
+
+import pytest
+import torch
+from scipy.stats import multivariate_t
+from scipy.stats import t as student
+from torch import Tensor
+from torch.testing import assert_close
+
+from boxloop.data import ArraySource
+from boxloop.estimate.em import EMState, accelerated_em
+from boxloop.estimate.variational import elbo
+from boxloop.laws import DiagonalGaussian
+from boxloop.models import FactorModel
+from boxloop.models import factor_law as law_module
+from boxloop.models.expected_linear import ExpectedLinear
+from boxloop.models.linear import LinearStatistics
+from boxloop.models.relevance import RelevancePrior, best_turn, gamma_divergence
+from boxloop.models.variational_factor import VariationalFactor
+from boxloop.numeric import generator, normal
+from boxloop.run import run
+from boxloop.sample.annealed import annealed_importance, pilot
+from boxloop.sample.mala import MALA
+from boxloop.sample.target import Target
+from contract import model_checks
+from contract.law_checks import near, slope
+from contract.models import ModelCase
+from models.variational_factor_cases import (
+    Case,
+    bound,
+    check_bound,
+    check_monotone,
+    check_regression,
+    known_factors,
+    make_case,
+    second_bound,
+    sweeps,
+)
+
+GONE = (0.0, 0.3)
+both = pytest.mark.parametrize("gone", GONE)
+
+
+@both
+def test_the_bound_is_that_of_a_second_derivation(gone: float) -> None:
+    check_bound(make_case(gone))
+
+
+@both
+def test_known_factors_leave_a_regression(gone: float) -> None:
+    check_regression(make_case(gone))
+
+
+@both
+@pytest.mark.parametrize("expand", [True, False])
+def test_no_sweep_lowers_the_bound(gone: float, expand: bool) -> None:
+    check_monotone(make_case(gone, expand=expand))
+    check_monotone(make_case(gone, d=3, k=3, n=8, expand=expand))
+
+
+@both
+def test_acceleration_climbs_too(gone: float) -> None:
+    case = make_case(gone)
+    outcome = run(
+        accelerated_em(case.source, elbo), EMState(case.model), max_rounds=500, tol=1e-11, monotone=True
+    )
+    assert outcome.converged
+    _, levels = sweeps(case, 400)
+    assert abs(outcome.trace[-1] * float(case.weight.sum()) - levels[-1]) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        model_checks.check_nothing_seen,
+        model_checks.check_chunks,
+        model_checks.check_repetition,
+        model_checks.check_sample,
+        model_checks.check_sample_pairs,
+        model_checks.check_affine,
+        model_checks.check_free,
+    ],
+    ids=lambda check: check.__name__,
+)
+@both
+def test_contract(gone: float, check: Callable[[ModelCase], None]) -> None:
+    case = make_case(gone, n=40)
+    scale = torch.tensor([0.01, 30.0, 1.0, 0.3]).double()
+    check(ModelCase(case.model, torch.nan_to_num(case.rows), case.weight, scale))
+
+
+@both
+def test_the_slope_of_the_bound_is_that_of_complete(gone: float) -> None:
+    """Fisher's identity, of the law's parameters."""
+    case = make_case(gone)
+    statistics = case.model.expect(case.rows, case.weight).statistics
+    by_q = slope(lambda model: model.complete(statistics), case.model)
+    free = case.model.free()
+    flat = torch.cat([value.reshape(-1) for value in free.values()])
+    sizes = [value.numel() for value in free.values()]
+    for i in torch.arange(len(flat)).tolist()[::3]:
+        step = torch.zeros_like(flat)
+        step[i] = 1e-6
+        ends = []
+        for point in (flat + step, flat - step):
+            parts = {
+                name: part.reshape(value.shape)
+                for part, (name, value) in zip(point.split(sizes), free.items(), strict=True)
+            }
+            ends.append(case.model.with_free(parts).expect(case.rows, case.weight).log_likelihood)
+        assert_close((ends[0] - ends[1]) / 2e-6, by_q[i], rtol=1e-5, atol=1e-5)
+
+
+@both
+def test_a_change_of_units_moves_the_bound_by_its_jacobian(gone: float) -> None:
+    case = make_case(gone)
+    origin, scale = torch.arange(4.0).double(), torch.tensor([0.1, 5.0, 1.0, 30.0]).double()
+    moved = Case(case.model.affine(origin, scale), origin + scale * case.rows, case.weight)
+    volume = case.weight @ (~torch.isnan(case.rows)).double() @ scale.log()
+    assert_close(bound(moved.model, moved), bound(case.model, case) - float(volume), rtol=1e-10, atol=1e-9)
+    near(sweeps(moved, 5)[0].affine(-origin / scale, 1.0 / scale), sweeps(case, 5)[0], rtol=1e-8)
+
+
+@both
+def test_a_law_without_width_is_factor_analysis(gone: float) -> None:
+    case = make_case(gone)
+    noise = torch.tensor([0.5, 1.0, 2.0, 0.3]).double()
+    model = FactorModel(case.model.mean, case.model.loadings, noise)
+    sharp = ExpectedLinear(case.model.coefficients, torch.zeros(1, 3, 3).double(), 1.0 / noise, -noise.log())
+    near(sharp.expect(case.rows, case.weight), model.expect(case.rows, case.weight))
+    for one, other in zip(sharp.posterior(case.rows), model.posterior(case.rows), strict=True):
+        assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_gamma_divergence_is_that_of_torch() -> None:
+    shape, rate = torch.tensor([0.5, 3.0, 40.0]).double(), torch.tensor([2.0, 0.1, 7.0]).double()
+    one, other = (
+        torch.distributions.Gamma(shape, rate),
+        torch.distributions.Gamma(*torch.tensor([1.3, 0.7], dtype=torch.float64)),
+    )
+    expected = torch.distributions.kl_divergence(one, other)
+    assert_close(gamma_divergence(shape, rate, 1.3, 0.7), expected, rtol=1e-10, atol=1e-12, check_dtype=False)
+
+
+def test_without_factors_the_bound_is_the_evidence() -> None:
+    """Then q is the exact posterior: every column has a multivariate Student law."""
+    case = make_case(k=0, n=12, expand=False)
+    case = replace(case, weight=torch.ones(12).double())
+    model = replace(case.model, total=12.0).solve(known_factors(case.rows, case.weight, 0))
+    law, evidence = model.prior_law, 0.0
+    for j, x in enumerate(case.rows.mT.numpy()):
+        shape = (
+            float(law.noise_rate[j]) / law.noise_shape * (torch.eye(12).double() + 1.0 / law.strength).numpy()
+        )
+        evidence += multivariate_t([float(law.centre[j])] * 12, shape, df=2 * law.noise_shape).logpdf(x)
+    assert_close(bound(model, replace(case, model=model)), float(evidence), rtol=1e-10, atol=1e-10)
+
+
+def quadrature_evidence(rows: Tensor, law: RelevancePrior, nodes: int = 48) -> float:
+    """log p(rows) for one factor: columns in closed form given factors and relevance, those by quadrature."""
+    import numpy as np
+
+    n, d = rows.shape
+    z, w = np.polynomial.hermite_e.hermegauss(nodes)
+    z, log_w = torch.from_numpy(z), torch.from_numpy(w).log() - 0.5 * math.log(2 * math.pi)
+    grid = torch.stack(torch.meshgrid(*[z] * n, indexing="ij"), -1).reshape(-1, n)
+    log_grid = sum(part.reshape(-1) for part in torch.meshgrid(*[log_w] * n, indexing="ij"))
+    log_alpha = torch.linspace(-14.0, 8.0, 400, dtype=torch.float64)
+    gamma = torch.distributions.Gamma(law.relevance_shape, law.relevance_rate)
+    levels = []
+    for point in log_alpha:
+        alpha = point.exp()
+        inner = torch.eye(n).double() + grid[:, :, None] * grid[:, None, :] / alpha + 1.0 / law.strength
+        factor = torch.linalg.cholesky(inner)
+        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        away = torch.linalg.solve_triangular(factor, (rows - law.centre).expand(len(grid), n, d), upper=False)
+        a = law.noise_shape
+        density = torch.lgamma(torch.tensor(a + 0.5 * n)) - math.lgamma(a) - 0.5 * n * math.log(2 * math.pi)
+        column = density.double() + a * law.noise_rate.log() - 0.5 * log_det[:, None]
+        column = column - (a + 0.5 * n) * (law.noise_rate + 0.5 * away.square().sum(1)).log()
+        whole = torch.logsumexp(column.sum(1) + log_grid, 0)
+        levels.append(whole + gamma.log_prob(alpha.float()).double() + point)
+    return float(torch.logsumexp(torch.stack(levels), 0)) + math.log(float(log_alpha[1] - log_alpha[0]))
+
+
+def test_the_bound_is_below_the_evidence_of_two_rows() -> None:
+    rows = torch.tensor([[1.0, -0.5, 0.8], [-0.7, 0.9, -1.2]]).double()
+    law = RelevancePrior(torch.zeros(3).double(), torch.full((3,), 0.5).double(), 1.5, 0.1, 1.0, 1.0)
+    weight = torch.ones(2).double()
+    start = VariationalFactor.vague(law, 1, 2.0).solve(known_factors(rows, weight, 1))
+    _, levels = sweeps(Case(start, rows, weight), 300)
+    evidence = quadrature_evidence(rows, law)
+    assert abs(evidence - quadrature_evidence(rows, law, nodes=32)) < 1e-3
+    assert evidence - 2.5 < levels[-1] < evidence  # two rows say little: 2.2 nats, 0.7 of them the sign
+    assert levels[-1] - levels[-2] < 1e-9
+
+
+def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
+    """The evidence by annealed importance sampling, relevances integrated out; both signs of the factor count."""
+    case = make_case(n=40, d=3, k=1)
+    case = replace(case, weight=torch.ones(40).double(), model=replace(case.model, total=40.0))
+    (fitted, levels), law = sweeps(case, 200), case.model.prior_law
+    second, first = case.rows.mT @ case.rows, case.rows.sum(0)
+
+    def density(theta: Tensor) -> Tensor:
+        mean, loadings, log_noise = theta.split(3, dim=1)
+        noise, strength = log_noise.exp(), law.strength
+        cross = loadings[:, :, None] * loadings[:, None, :]
+        factor = torch.linalg.cholesky(cross + torch.diag_embed(noise))
+        away = second - mean[:, :, None] * first - first[:, None] * mean[:, None, :]
+        away = away + 40.0 * mean[:, :, None] * mean[:, None, :]
+        misfit = torch.cholesky_solve(away, factor).diagonal(dim1=-2, dim2=-1).sum(1)
+        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        value = -0.5 * (misfit + 40.0 * (log_det + 3 * math.log(2 * math.pi)))
+        a, b = law.noise_shape, law.noise_rate
+        value = value + (a * b.log() - math.lgamma(a) - a * log_noise - b / noise).sum(1)
+        apart = strength * (mean - law.centre).square() / noise
+        value = value + 0.5 * (math.log(strength) - math.log(2 * math.pi) - log_noise - apart).sum(1)
+        shape, rate = law.relevance_shape, law.relevance_rate
+        size = rate + 0.5 * (loadings.square() / noise).sum(1)
+        value = value + shape * math.log(rate) - math.lgamma(shape) + math.lgamma(shape + 1.5)
+        return value - 0.5 * log_noise.sum(1) - 1.5 * math.log(2 * math.pi) - (shape + 1.5) * size.log()
+
+    centre = torch.cat([case.rows.mean(0), torch.zeros(3).double(), fitted.noise.log()])[None]
+    base = DiagonalGaussian(centre, torch.tensor([0.05] * 3 + [1.0] * 3 + [0.3] * 3).double()[None])
+
+    def kernels(f: Any, scale: float) -> Any:
+        return MALA(scale).kernel(Target(f))
+
+    ladder = pilot(density, base, kernels, random_state=0, kept=0.98)
+    found = annealed_importance(density, base, kernels, ladder, 1000, 1, steps=4)
+    assert found.error < 0.2
+    assert levels[-1] < found.log_partition + 4.5 * found.error
+    assert (
+        found.log_partition - levels[-1] < 6.0
+    )  # 4.0 here: 0.7 for the sign, the rest what independence loses
+
+
+@both
+def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
+    """With the law of the factors carried along; relevances at their best for every change."""
+    case = make_case(gone, n=25, expand=False)
+    model, law = case.model, case.model.prior_law
+    mean, spread = model.posterior(case.rows)
+    inner = model.expect(case.rows, case.weight).statistics.latent
+    turn = best_turn(inner, model._energy(), 4, law)
+    assert_close(turn.forward @ turn.back, torch.eye(3).double(), rtol=1e-10, atol=1e-10)
+
+    def height(forward: Tensor) -> float:
+        back = torch.linalg.inv(forward)
+        turned = replace(model, coefficients=model.coefficients @ back, spread=back.mT @ model.spread @ back)
+        rate = law.relevance_rate + 0.5 * turned._energy().diagonal()[:-1]
+        turned = replace(turned, relevance_rate=rate)
+        a = forward[:-1, :-1]
+        moved = (mean @ a.mT + forward[:-1, -1], a @ spread @ a.mT)
+        return float(second_bound(replace(case, model=turned), moved))
+
+    best = height(turn.forward)
+    assert best > height(torch.eye(3).double()) + 1e-3
+    stream = generator(9)
+    for size in (1e-3, 0.03, 0.3):
+        for _ in range(10):
+            step = torch.eye(3).double()
+            step[:-1] += size * normal((2, 3), stream)
+            assert height(step @ turn.forward) <= best + 1e-9
+
+
+def test_predictive_density_is_that_of_students_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One factor: the integral over it by quadrature, the columns independent given it."""
+    import numpy as np
+
+    case = make_case(k=1, n=12)
+    model, rows = sweeps(case, 20)[0], case.rows[:6]
+    z, w = np.polynomial.hermite_e.hermegauss(120)
+    centre, scale = model._given(torch.from_numpy(z)[:, None])
+    each = student(2 * model.shape.numpy(), centre.numpy()[:, None], scale.sqrt().numpy()[:, None])
+    log_w = np.log(w) - 0.5 * np.log(2 * np.pi)
+    exact = torch.logsumexp(torch.from_numpy(each.logpdf(rows.numpy()).sum(-1) + log_w[:, None]), 0)
+    monkeypatch.setattr(law_module, "PREDICTIVE_DRAWS", 20_000)
+    drawn = zip(*model.draw(20_000, generator(law_module.PREDICTIVE_SEED)), strict=True)
+    density = torch.cat([law_module.LowRankGaussian(*one).log_prob(rows) for one in drawn]).exp()
+    error = density.std(0) / density.mean(0) / 20_000**0.5
+    assert float(error.max()) < 0.02
+    assert float(((model.log_prob(rows) - exact).abs() / error).max()) < 4.5
+
+
+def test_draws_have_the_moments_of_the_law() -> None:
+    model = make_case(0.3).model
+    mean, loadings, noise = model.draw(40_000, generator(0))
+    sd = model.deviations()
+    for drawn, centre, spread in (
+        (mean, model.mean, sd["mean"]),
+        (loadings.mT, model.loadings.mT, sd["components"]),
+        (noise, model.noise, sd["noise_variance"]),
+    ):
+        assert float(((drawn.mean(0) - centre) / (spread / 200.0)).abs().max()) < 4.5
+        squares = ((drawn - centre) / spread).square()
+        assert float(((squares.mean(0) - 1.0) / (squares.std(0) / 200.0)).abs().max()) < 4.5
+
+
+def test_canonical_changes_names_alone() -> None:
+    case = make_case(0.3, k=3)
+    other = case.model.canonical()
+    assert bool((other.relevance_rate.diff() <= 0).all())
+    assert_close(bound(other, case), bound(case.model, case), rtol=1e-12, atol=0.0)
+    assert_close(other.log_prob(case.rows).shape, case.model.log_prob(case.rows).shape)
+
+
+def test_an_emptied_factor_stays_empty() -> None:
+    case = make_case(n=200, k=2)
+    model = replace(case.model, total=float(case.weight.sum())).emptied(1)
+    settled, _ = sweeps(replace(case, model=model), 30)
+    assert settled.used.tolist() == [True, False]
+    empty = settled.canonical()
+    assert float(empty.signal[1]) < 1e-12
+    assert_close(empty.precision[1], model.precision[1], rtol=1e-2, atol=0.0)
+
+
+def test_a_prior_must_be_proper() -> None:
+    with pytest.raises(ValueError, match="noise_shape must be more than 1"):
+        RelevancePrior(torch.zeros(2), torch.ones(2), 1.0)
+    with pytest.raises(ValueError, match="must be positive"):
+        RelevancePrior.around(torch.zeros(2), torch.ones(2), relevance_rate=0.0)
+
+
+class Sharp(VariationalFactor):
+    """The law of the factors does not know that loadings are uncertain."""
+
+    def expected(self) -> ExpectedLinear:
+        return replace(super().expected(), spread=torch.zeros_like(self.spread))
+
+
+class Averaged(VariationalFactor):
+    """Averaged statistics are taken for sums."""
+
+    def solve(self, statistics: LinearStatistics) -> Self:
+        taken = replace(self, total=float(statistics.latent[-1, -1]))
+        return replace(VariationalFactor.solve(taken, statistics), total=self.total)
+
+
+class AllRows(VariationalFactor):
+    """Rows count for columns that they do not have."""
+
+    def solve(self, statistics: LinearStatistics) -> Self:
+        return super().solve(replace(statistics, absent=torch.zeros_like(statistics.absent)))
+
+
+class FreeRelevance(VariationalFactor):
+    """The law of relevances costs nothing."""
+
+    def divergence(self) -> Tensor:
+        law, shape = self.prior_law, self.relevance_rate.new_full((1,), self.prior_law.shape(len(self.rate)))
+        return (
+            super().divergence()
+            - gamma_divergence(shape, self.relevance_rate, law.relevance_shape, law.relevance_rate).sum()
+        )
+
+
+class TurnedBack(VariationalFactor):
+    """Coefficients turn, their spread does not."""
+
+    def solve(self, statistics: LinearStatistics) -> Self:
+        plain = VariationalFactor.solve(replace(self, expand=False), statistics)
+        known = statistics * (self.total / statistics.latent[-1, -1])
+        turn = best_turn(known.latent, plain._energy(), len(self.rate), self.prior_law)
+        return replace(plain, coefficients=plain.coefficients @ turn.forward, expand=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone", "check"),
+    [
+        (Sharp, 0.0, check_bound),
+        (Sharp, 0.3, check_bound),
+        (Averaged, 0.0, check_regression),
+        (AllRows, 0.3, check_regression),
+        (FreeRelevance, 0.0, check_bound),
+        (TurnedBack, 0.0, check_monotone),
+    ],
+)
+def test_planted_bugs_are_caught(kind: type, gone: float, check: Callable[[Case], None]) -> None:
+    check(make_case(gone))
+    with pytest.raises(AssertionError):
+        check(make_case(gone, kind=kind))
+
+
+def test_sources_and_moments_give_one_fit() -> None:
+    """d + 1 rows with the moments of the rows, and the rows."""
+    from boxloop.data import summarise_moments
+
+    case = make_case(n=60)
+    summary = summarise_moments(case.source)
+    assert summary is not None
+    few = summary.rows()
+    assert isinstance(few, ArraySource)
+    whole = Case(case.model, few.rows, few.weight)
+    near(sweeps(whole, 10)[0], sweeps(case, 10)[0], rtol=1e-9)
