@@ -64,6 +64,27 @@ class Cooling:
 
 
 @dataclass(frozen=True)
+class Warming:
+    r"""Weights that rise to their full value, :math:`\alpha_t = \alpha \min(1, t / T)`.
+
+    Args:
+        weight: the last.
+        rounds: T.
+
+    Example:
+        >>> [Warming(0.5, 10)(t) for t in (0, 5, 20)]
+        [0.0, 0.25, 0.5]
+    """
+
+    weight: float
+    rounds: int
+
+    def __call__(self, t: int) -> float:
+        """Weight at update t."""
+        return self.weight * min(t / max(self.rounds, 1), 1.0)
+
+
+@dataclass(frozen=True)
 class Adam(Tree):
     """The running means that AdamW keeps.
 

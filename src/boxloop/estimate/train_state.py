@@ -24,7 +24,7 @@ class Trainable(Protocol):
     def trainable(self) -> tuple[Tensor, ...]:
         """All tensors that are learned, in a fixed order."""
 
-    def with_trainable(self, values: tuple[Tensor, ...]) -> Self:
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
         """The model at other values of them; differentiable."""
 
 
@@ -60,6 +60,7 @@ class TrainPlan:
         decay: weight decay, apart from the gradient.
         block: mini-batches of a round, at most; an epoch's last round may be shorter.
         patience: epochs in a row without a better validation before training ends; None never ends it.
+        by_weight: give the penalty, which takes no weights, the rows of a batch drawn anew by their weights.
         mixed: networks in bfloat16 where autocast says so; parameters, the penalty and validation stay as they are.
     """
 
@@ -69,6 +70,7 @@ class TrainPlan:
     decay: float = 0.0
     block: int = 100
     patience: int | None = None
+    by_weight: bool = False
     mixed: bool = False
 
     def __post_init__(self) -> None:
@@ -137,6 +139,11 @@ class TrainState(Tree):
     def told(self) -> dict[str, list[float]]:
         """The history by column."""
         return {name: self.history[:, j].tolist() for j, name in enumerate(self.columns)}
+
+
+def drawn_by_weight(rows: Tensor, weight: Tensor, stream: Generator) -> Tensor:
+    """As many rows, drawn with replacement by weight; alike where no row has any."""
+    return rows[torch.multinomial(weight.clamp(min=1e-30), len(rows), replacement=True, generator=stream)]
 
 
 def continued(resume: Outcome[TrainState] | None, device: torch.device) -> Outcome[TrainState] | None:

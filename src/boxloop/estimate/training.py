@@ -19,7 +19,16 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.estimate.adam import PATIENCE, Adam, clipped, parted, stream_at
-from boxloop.estimate.train_state import Batched, Loss, M, Penalty, TrainPlan, TrainState, Validation
+from boxloop.estimate.train_state import (
+    Batched,
+    Loss,
+    M,
+    Penalty,
+    TrainPlan,
+    TrainState,
+    Validation,
+    drawn_by_weight,
+)
 from boxloop.run import Round
 
 
@@ -117,7 +126,8 @@ class Trainer(Generic[M]):
             loss, parts = self.loss(here, rows, weight, stream)
         told = {"loss": loss, **parts}
         if self.penalty is not None:
-            told["penalty"] = self.penalty(here, rows, stream)
+            seen = drawn_by_weight(rows, weight, stream) if self.plan.by_weight else rows
+            told["penalty"] = self.penalty(here, seen, stream)
             loss = loss + self.plan.weight(t + 1) * told["penalty"]
             told["loss"] = loss
         (gradient,) = torch.autograd.grad(loss, leaf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -27,8 +28,8 @@ FACTS = (
     "contrasts_",
     "events_",
 )
-WATCHERS = ("verbose", "checkpoint", "partition_chains", "device", "energy")
-"""Parameters that do not change the path of the fit; the energy is told by its parameters."""
+WATCHERS = ("verbose", "checkpoint", "partition_chains", "device")
+"""Parameters that do not change the path of the fit."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,20 @@ def read(path: str | PathLike[str], name: str) -> Kept:
     return Kept(params, facts, tree)
 
 
-def fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
-    """What a checkpoint must share with the fit that continues it."""
+def fingerprint(
+    estimator: BaseEstimator,
+    source: Source,
+    watchers: Collection[str] = WATCHERS,
+    modules: Collection[str] = ("energy",),
+) -> dict[str, Any]:
+    """What a checkpoint must share with the fit that continues it.
+
+    Args:
+        estimator: its parameters, its seed.
+        source: its rows and weights.
+        watchers: parameters that do not change the path of the fit.
+        modules: parameters that are networks or None, told by what they hold.
+    """
     if not isinstance(estimator.random_state, int | np.integer):
         raise ValueError(
             "a checkpoint needs an integer random_state: the same random numbers must come again"
@@ -84,15 +97,19 @@ def fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
     for tile, weight in source.chunks():
         rows.update(tile.cpu().numpy().tobytes())
         rows.update(weight.cpu().numpy().tobytes())
-    params = {k: _word(v) for k, v in estimator.get_params(deep=False).items() if k not in WATCHERS}
-    energy = estimator.energy
-    start = [] if energy is None else [(name, value.tolist()) for name, value in energy.state_dict().items()]
+    given = estimator.get_params(deep=False)
     return {
         "estimator": type(estimator).__name__,
-        **params,
-        "energy": hashlib.sha256(repr((energy, start)).encode()).hexdigest(),
+        **{k: _word(v) for k, v in given.items() if k not in watchers and k not in modules},
+        **{name: _held(given[name]) for name in modules},
         "rows": rows.hexdigest(),
     }
+
+
+def _held(module: Any) -> str:
+    """A network as a digest of its layers and what they start from."""
+    start = [] if module is None else [(name, value.tolist()) for name, value in module.state_dict().items()]
+    return hashlib.sha256(repr((module, start)).encode()).hexdigest()
 
 
 def _word(value: Any) -> str:

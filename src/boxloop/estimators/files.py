@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from boxloop.estimators.autoencoder import VariationalAutoencoder
+from boxloop.estimators.autoencoder_files import SAVED_PARTS
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.energy_files import SAVED
@@ -78,8 +80,10 @@ def load(path: str | PathLike[str]) -> Any:
         ...     load(f"{folder}/fa.boxloop").components_.shape
         (1, 3)
     """
-    saved = load_tree(path, SAVED)
+    saved = load_tree(path, {**SAVED, **SAVED_PARTS})
     name = saved.extra.get("estimator")
+    if name == VariationalAutoencoder.__name__:
+        return VariationalAutoencoder.load(path)
     if name == EnergyBasedModel.__name__:
         return EnergyBasedModel.load(path)
     if name not in ESTIMATORS:

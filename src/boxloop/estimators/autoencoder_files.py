@@ -1,0 +1,141 @@
+"""Files of an autoencoder's estimator: the fitted model, with own modules as their tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from boxloop.estimators.allowed import CLASSES
+from boxloop.models.autoencoder import Autoencoder
+from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
+from boxloop.models.latent import NormalMixture, StandardNormal
+from boxloop.models.networks import Convolutions, Deconvolutions, Layers, ModuleNetwork, Part
+from boxloop.persist import ModelFileError, load_tree, save_tree
+
+FACTS = (
+    "n_features_in_",
+    "n_iter_",
+    "n_samples_seen_",
+    "converged_",
+    "interrupted_",
+    "history_",
+    "alpha_",
+    "alphas_",
+    "image_shape_",
+    "events_",
+)
+WATCHERS = ("verbose", "checkpoint", "device", "score_draws", "warm_start")
+"""Parameters that do not change the path of a fit."""
+
+
+@dataclass(frozen=True)
+class OwnModule:
+    """In a file, what stands for a module that is the user's code.
+
+    Args:
+        kind: name of its class.
+        names: of the parameters that were trained.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+
+
+PARTS = (
+    Autoencoder, Part, Layers, Convolutions, Deconvolutions, OwnModule, StandardNormal, NormalMixture,
+    GaussianHead, LowRankHead, BernoulliHead, PoissonHead, CategoricalHead,
+)  # fmt: skip
+SAVED_PARTS: dict[str, type] = {**CLASSES, **{kind.__name__: kind for kind in PARTS}}
+"""What the file of an autoencoder may name."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a file held: parameters of the constructor, fitted attributes, and the model."""
+
+    params: dict[str, Any]
+    facts: dict[str, Any]
+    model: Autoencoder
+
+
+def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
+    """Save a fitted estimator; parameters that are not plain values are left out."""
+    given = estimator.get_params(deep=False).items()
+    scalars: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
+    params: dict[str, Any] = {
+        k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)
+    }
+    params = {k: v for k, v in params.items() if k not in ("encoder", "decoder")}
+    if estimator.hidden is not None:
+        params["hidden"] = [int(width) for width in estimator.hidden]
+    facts = {name: vars(estimator)[name] for name in FACTS}
+    extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    model = estimator.model_
+    plain = replace(model, encoder=_told(model.encoder), decoder=_told(model.decoder))
+    save_tree(path, plain, columns=names, extra=extra)
+
+
+def _told(part: Part) -> Part:
+    network = part.network
+    if not isinstance(network, ModuleNetwork):
+        return part
+    return replace(part, network=OwnModule(type(network.module).__name__, network.names))
+
+
+def read(
+    path: str | PathLike[str], name: str, encoder: nn.Module | None = None, decoder: nn.Module | None = None
+) -> Kept:
+    """Read what :func:`write` wrote for the class of this name, into modules where there were some."""
+    saved = load_tree(path, SAVED_PARTS)
+    tree, extra = saved.tree, saved.extra
+    if extra.get("estimator") != name or not isinstance(tree, Autoencoder):
+        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    try:
+        params = {**extra["params"], "device": "cpu"}  # where the tensors now are
+        facts = {fact: extra["facts"][fact] for fact in FACTS}
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
+    if params.get("hidden") is not None:
+        params["hidden"] = tuple(params["hidden"])
+    if facts["image_shape_"] is not None:
+        facts["image_shape_"] = tuple(facts["image_shape_"])
+    if saved.columns:
+        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+    model = replace(
+        tree,
+        encoder=_filled(path, tree.encoder, "encoder", encoder),
+        decoder=_filled(path, tree.decoder, "decoder", decoder),
+    )
+    return Kept(params, facts, model)
+
+
+def _filled(path: str | PathLike[str], part: Part, which: str, module: nn.Module | None) -> Part:
+    """A part whose network can be called, with the tensors of the file."""
+    network = part.network
+    if not isinstance(network, OwnModule):
+        if module is not None:
+            raise ModelFileError(f"{path}: its {which} is boxloop's own: leave out {which}=")
+        return part
+    if module is None:
+        raise ModelFileError(
+            f"{path}: its {which} is a module of yours ({network.kind}), of which a file holds the tensors alone: "
+            f"VariationalAutoencoder.load(path, {which}=...) puts them into one"
+        )
+    own, parameters = ModuleNetwork.of(module, part.parameters[0].dtype, torch.device("cpu"))
+    here = dict(zip(own.names, (tuple(value.shape) for value in parameters), strict=True))
+    there = dict(zip(network.names, (tuple(value.shape) for value in part.parameters), strict=True))
+    if here != there:
+        odd = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))[0]
+        raise ModelFileError(
+            f"{path}: the {which} given is not the one that was saved: its parameter {odd!r} has shape "
+            f"{here.get(odd, 'none')}, the saved one {there.get(odd, 'none')}"
+        )
+    own = ModuleNetwork(own.module, network.names)
+    return replace(part, network=own)

@@ -1,0 +1,99 @@
+"""Rows of an autoencoder: images as rows, and values that its likelihood can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from boxloop.data import Mapped, SparseSource, on_device, open_source, within
+from boxloop.estimators.base import SOURCES
+from boxloop.types import Source
+
+Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
+Shape = tuple[int, ...]
+
+
+def flat(X: Any) -> tuple[Any, Shape | None]:
+    """Images (n, H, W) or (n, C, H, W) as rows, and the shape of one; anything else as it is, and None."""
+    if isinstance(X, np.ndarray | Tensor) and X.ndim in (3, 4):
+        return X.reshape(X.shape[0], -1), tuple(int(size) for size in X.shape[1:])
+    return X, None
+
+
+def opened(
+    estimator: BaseEstimator,
+    X: Any,
+    sample_weight: Any,
+    likelihood: Likelihood,
+    device: torch.device,
+    reset: bool,
+) -> Source:
+    """Any table as a source of whole rows on a device, its columns checked against those seen in ``fit``."""
+    if isinstance(X, (str, PathLike, *SOURCES, np.memmap, Tensor)):
+        source = open_source(X, sample_weight)
+        _match(estimator, source.names, reset)
+    else:
+        X = validate_data(
+            estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
+        )  # the source refuses infinite values, and names their column
+        named = getattr(estimator, "feature_names_in_", None)
+        source = open_source(X, sample_weight, None if named is None else list(named))
+    if isinstance(source, SparseSource):
+        raise ValueError(f"{type(estimator).__name__} takes no sparse rows")
+    return _checked(on_device(source, device), likelihood, type(estimator).__name__)
+
+
+def _match(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> None:
+    plain = names == tuple(f"x{j}" for j in range(len(names)))  # what a table without names calls its columns
+    if reset:
+        estimator.n_features_in_ = len(names)
+        vars(estimator).pop("feature_names_in_", None)
+        if not plain:
+            estimator.feature_names_in_ = np.asarray(names, dtype=object)
+        return
+    known = tuple(vars(estimator).get("feature_names_in_", names))
+    if len(names) != estimator.n_features_in_ or (known != names and not plain):
+        raise ValueError(
+            f"X has {len(names)} columns ({', '.join(names[:9])}), but {type(estimator).__name__} was fitted to "
+            f"{estimator.n_features_in_} ({', '.join(known[:9])})"
+        )
+
+
+def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
+    """The source, refusing values that the likelihood cannot take by the name of their column, as they are read."""
+    whole = _refusing(
+        source,
+        torch.isnan,
+        lambda name, _: (
+            f"column {name!r} has a missing value (NaN): {what} needs whole rows; impute them first"
+        ),
+    )
+    if likelihood == "gaussian":
+        return whole
+    if likelihood == "bernoulli":
+        return within(whole, 0.0, 1.0, f"{what} with the bernoulli likelihood")
+    counted = within(whole, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
+    wanted = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
+    return _refusing(
+        counted,
+        lambda rows: rows != rows.round(),
+        lambda name, value: f"column {name!r} holds {value:g}: the {likelihood} likelihood needs {wanted}",
+    )
+
+
+def _refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
+    def check(rows: Tensor) -> Tensor:
+        bad = fault(rows)
+        if bool(bad.any()):
+            row, column = torch.nonzero(bad)[0].tolist()
+            raise ValueError(told(source.names[column], float(rows[row, column])))
+        return rows
+
+    return Mapped(source, check)

@@ -1,0 +1,258 @@
+"""The fit of an autoencoder from rows to a model: start, training at one weight of the penalty or several, choice."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from boxloop.average import Schedule
+from boxloop.data import Frame, Standardised, identity_frame
+from boxloop.estimate.adam import Constant, Cooling
+from boxloop.estimate.epochs import Epochs, hold_out
+from boxloop.estimate.fit import coordinates
+from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.training import Trainer
+from boxloop.estimators.autoencoder_files import WATCHERS
+from boxloop.estimators.autoencoder_fit import (
+    ALPHAS,
+    BoundLoss,
+    HeldOut,
+    chosen,
+    level_of,
+    moment_gap,
+    worries_of,
+)
+from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, settled, start_model
+from boxloop.estimators.energy_files import fingerprint
+from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.models.autoencoder import Autoencoder
+from boxloop.numeric import generator, spawn
+from boxloop.numeric.random import seed
+from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.progress import ProgressBar
+from boxloop.run import Outcome, Progress, run
+from boxloop.types import Source
+
+HELD_VALUES = 1 << 25
+"""Most values of the rows held out: they are in memory."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A fitted model in the units of the data, and how the fit went."""
+
+    model: Autoencoder
+    history: dict[str, list[float]]
+    epochs: int
+    alpha: float
+    alphas: dict[str, list[float]] | None
+    converged: bool
+    interrupted: bool
+    events: tuple[str, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """All that training needs, whatever the weight of the penalty."""
+
+    start: Autoencoder
+    epochs: Epochs
+    loss: BoundLoss
+    held: HeldOut | None
+    source: Source
+    device: torch.device
+    seed: int
+    weighted: bool
+
+
+def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None = None) -> Trained:
+    """Fit rows by the parameters of an estimator, from an earlier model where one is given.
+
+    Args:
+        estimator: a ``VariationalAutoencoder``.
+        source: its rows, checked.
+        before: the model of an earlier fit, in the units of the data.
+    """
+    if source.n_rows < 2:
+        raise ValueError(f"an autoencoder needs at least 2 rows, got n_samples = {source.n_rows}")
+    if estimator.precision == "mixed" and estimator.dtype != "float32":
+        raise ValueError("precision='mixed' needs dtype='float32'")
+    looked = coordinates(source, "columns" if estimator.image_shape_ is None else "common")
+    frame = looked if estimator.likelihood == "gaussian" else identity_frame(source)
+    if before is not None:
+        frame = replace(frame, origin=before.origin.to(frame.origin), scale=before.scale.to(frame.scale))
+    ready = _prepared(estimator, source, frame, looked, before)
+    worries = worries_of(looked, source.names, estimator.n_components, estimator.likelihood)
+    if isinstance(estimator.alpha, str):
+        outcome, alpha, table = _best(estimator, ready)
+    else:
+        outcome, alpha, table = _run(estimator, ready, estimator.alpha, 0), _last(estimator, ready), None
+    state = outcome.state
+    model = state.fitted(ready.start)
+    model = model.affine(frame.origin, frame.scale) if model.head.continuous else _widened(model)
+    settles = estimator.schedule == "cosine" or estimator.patience is None or ready.held is None
+    done = outcome.converged or (settles and not outcome.interrupted)
+    if not done and not outcome.interrupted:
+        warnings.warn(
+            f"training reached max_iter={estimator.max_iter} while the validation bound still rose within the last "
+            f"patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return Trained(
+        replace(model, score_draws=estimator.score_draws),
+        state.told(),
+        state.count // ready.epochs.per_epoch,
+        alpha,
+        table,
+        done,
+        outcome.interrupted,
+        (*worries, *outcome.events),
+        frame.weight,
+    )
+
+
+def _widened(model: Autoencoder) -> Autoencoder:
+    """A model whose results are in double precision, as those with a frame are."""
+    return replace(model, origin=model.origin.double(), scale=model.scale.double())
+
+
+def _prepared(
+    estimator: BaseEstimator, source: Source, frame: Frame, looked: Frame, before: Autoencoder | None
+) -> _Ready:
+    device, dtype = pick_device(estimator.device), pick_dtype(estimator.dtype)
+    rows = Standardised(source, frame, dtype)
+    streams = spawn(generator(estimator.random_state), 5)
+    splits, orders, own = (seed(stream) for stream in streams[:3])
+    most = max(1, HELD_VALUES // source.n_columns)
+    mask, held = hold_out(rows, estimator.validation_fraction, splits, most)
+    head = head_of(estimator.likelihood, estimator.variance, estimator.rank, source, dtype, streams[3])
+    latent = latent_of(estimator.prior, estimator.n_components, estimator.prior_components, dtype, streams[3])
+    shapes = Shapes(source.n_columns, estimator.n_components, estimator.image_shape_, estimator.hidden)
+    start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
+    start = settled(start, estimator.likelihood, looked) if before is None else _again(start, before)
+    unit = frame.weight / source.n_rows
+    loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame))
+    epochs = Epochs(rows, estimator.batch_size, orders, mask)
+    weighted = _weighted(source, unit)
+    gap = moment_gap(estimator.penalty_nodes, device)
+    validation = None if held is None else HeldOut(held, loss, gap, weighted)
+    return _Ready(start, epochs, loss, validation, source, device, own, weighted)
+
+
+def _weighted(source: Source, unit: float) -> bool:
+    return any(bool((weight != unit).any()) for _, weight in source.chunks())
+
+
+def _again(start: Autoencoder, before: Autoencoder) -> Autoencoder:
+    """The start with what an earlier fit learned."""
+    learned = tuple(value.to(like) for value, like in zip(before.trainable(), start.trainable()))
+    if [value.shape for value in learned] != [value.shape for value in start.trainable()]:
+        raise ValueError(
+            "warm_start needs a previous fit with the same columns, networks, likelihood and prior"
+        )
+    return start.with_trainable(learned)
+
+
+def _last(estimator: BaseEstimator, ready: _Ready) -> float:
+    """The weight of the penalty at the end of its schedule."""
+    alpha = estimator.alpha
+    return float(alpha(estimator.max_iter * ready.epochs.per_epoch) if callable(alpha) else alpha)
+
+
+def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Outcome[TrainState]:
+    """Train at one weight of the penalty."""
+    steps = estimator.max_iter * ready.epochs.per_epoch
+    weight: Schedule = alpha if callable(alpha) else Constant(float(alpha))
+    rate = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
+    plan = TrainPlan(
+        rate or Constant(estimator.learning_rate),
+        weight,
+        clip=estimator.clip,
+        decay=estimator.weight_decay,
+        patience=None if ready.held is None else estimator.patience,
+        by_weight=ready.weighted,
+        mixed=estimator.precision == "mixed",
+    )
+    last = weight(steps)
+    if not last >= 0.0:
+        raise ValueError(f"alpha must not be negative, got {last} at step {steps}")
+    penalised = callable(alpha) or last > 0.0
+    penalty = moment_gap(estimator.penalty_nodes, ready.device).gap if penalised else None
+    validate = None if ready.held is None else replace(ready.held, alpha=last)
+    trainer = Trainer(ready.start, ready.epochs, ready.loss, plan, penalty, validate)
+    observers, resume = _watched(estimator, ready, trainer, alpha, number)
+    state = TrainState.start(ready.start, ready.seed)
+    return run(
+        trainer, state, max_rounds=trainer.rounds(estimator.max_iter), observers=observers, resume=resume
+    )
+
+
+def _watched(
+    estimator: BaseEstimator, ready: _Ready, trainer: Trainer[Autoencoder], alpha: Any, number: int
+) -> tuple[list[Any], Outcome[TrainState] | None]:
+    """Who watches the loop, and where it goes on from."""
+    name = type(estimator).__name__ + (f" alpha={alpha:g}" if isinstance(estimator.alpha, str) else "")
+    observers: list[Any] = []
+    if estimator.verbose:
+        observers.append(ProgressBar(show=True).stage(name, told=teller(trainer)))
+    if estimator.checkpoint is None:
+        return observers, None
+    path = Path(estimator.checkpoint)
+    if number:
+        path = path.with_name(f"{path.name}.{number}")
+    known = {**fingerprint(estimator, ready.source, WATCHERS, ("encoder", "decoder")), "number": number}
+    observers.append(CheckpointWriter(path, known, seconds=10.0))
+    if not path.exists():
+        return observers, None
+    return observers, continued(read_checkpoint(path, {"TrainState": TrainState}, known), ready.device)
+
+
+def teller(trainer: Trainer[Autoencoder]) -> Callable[[Progress[TrainState]], str]:
+    """What a progress bar says after a round: the pass, the bound and its parts, the moment gap."""
+
+    def told(progress: Progress[TrainState]) -> str:
+        state = progress.state
+        now = dict(zip(state.names, state.recent.tolist()))
+        said = [f"pass {trainer.epochs(state)}"]
+        if now:
+            said.append(f"elbo {now['elbo']:.4g} = {now['reconstruction']:.4g} - {now['divergence']:.4g}")
+        past = state.told()
+        if past.get("validation_elbo"):
+            said.append(f"validation {past['validation_elbo'][-1]:.4g}, gap {past['validation_gap'][-1]:.3g}")
+        elif "penalty" in now:
+            said.append(f"gap {now['penalty']:.3g}")
+        return ", ".join(said)
+
+    return told
+
+
+def _best(
+    estimator: BaseEstimator, ready: _Ready
+) -> tuple[Outcome[TrainState], float, dict[str, list[float]]]:
+    """Train at every weight of the grid from the same start, and choose on rows held out."""
+    held = ready.held
+    if held is None:
+        raise ValueError("alpha='validation' needs rows to validate on: set validation_fraction above 0")
+    outcomes: list[Outcome[TrainState]] = []
+    for number, alpha in enumerate(ALPHAS):
+        outcomes.append(_run(estimator, ready, alpha, number))
+        if outcomes[-1].interrupted:
+            break
+    tried = ALPHAS[: len(outcomes)]
+    models = [outcome.state.fitted(ready.start) for outcome in outcomes]
+    bounds = [held.each(model, ready.seed) for model in models]
+    gaps = [held.gap_of(model, ready.seed) for model in models]
+    assert held.rows.weight is not None
+    pick, table = chosen(tried, bounds, gaps, held.rows.weight.double().cpu().numpy())
+    cut = outcomes[-1].interrupted
+    events = [event for outcome in outcomes for event in outcome.events]
+    return replace(outcomes[pick], events=events, interrupted=cut), tried[pick], table
