@@ -21,11 +21,12 @@ from boxloop.data import ArraySource
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.variational import elbo
 from boxloop.laws import DiagonalGaussian
+from boxloop.laws.gamma import InverseGamma
 from boxloop.models import FactorModel
 from boxloop.models import factor_law as law_module
 from boxloop.models.expected_linear import ExpectedLinear
 from boxloop.models.linear import LinearStatistics
-from boxloop.models.relevance import RelevancePrior, best_turn, gamma_divergence
+from boxloop.models.relevance import RelevancePrior, best_turn
 from boxloop.models.variational_factor import VariationalFactor
 from boxloop.numeric import generator, normal
 from boxloop.run import run
@@ -140,16 +141,6 @@ def test_a_law_without_width_is_factor_analysis(gone: float) -> None:
     near(sharp.expect(case.rows, case.weight), model.expect(case.rows, case.weight))
     for one, other in zip(sharp.posterior(case.rows), model.posterior(case.rows), strict=True):
         assert_close(one, other, rtol=1e-10, atol=1e-12)
-
-
-def test_gamma_divergence_is_that_of_torch() -> None:
-    shape, rate = torch.tensor([0.5, 3.0, 40.0]).double(), torch.tensor([2.0, 0.1, 7.0]).double()
-    one, other = (
-        torch.distributions.Gamma(shape, rate),
-        torch.distributions.Gamma(*torch.tensor([1.3, 0.7], dtype=torch.float64)),
-    )
-    expected = torch.distributions.kl_divergence(one, other)
-    assert_close(gamma_divergence(shape, rate, 1.3, 0.7), expected, rtol=1e-10, atol=1e-12, check_dtype=False)
 
 
 def test_without_factors_the_bound_is_the_evidence() -> None:
@@ -359,11 +350,9 @@ class FreeRelevance(VariationalFactor):
     """The law of relevances costs nothing."""
 
     def divergence(self) -> Tensor:
-        law, shape = self.prior_law, self.relevance_rate.new_full((1,), self.prior_law.shape(len(self.rate)))
-        return (
-            super().divergence()
-            - gamma_divergence(shape, self.relevance_rate, law.relevance_shape, law.relevance_rate).sum()
-        )
+        law, d = self.prior_law, len(self.rate)
+        relevance = InverseGamma(self.relevance_rate.new_full((1,), law.shape(d)), self.relevance_rate)
+        return super().divergence() - relevance.divergence(law.relevance_law()).sum()
 
 
 class TurnedBack(VariationalFactor):

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from boxloop.laws.gamma import InverseGamma
 from boxloop.tree import Tree
 
 
@@ -67,6 +68,15 @@ class RelevancePrior(Tree):
         """Shape of the law of every relevance precision, whatever the rows."""
         return self.relevance_shape + 0.5 * d
 
+    def noise_law(self) -> InverseGamma:
+        """Of noise variances, (d,)."""
+        return InverseGamma(torch.full_like(self.noise_rate, self.noise_shape), self.noise_rate)
+
+    def relevance_law(self) -> InverseGamma:
+        r"""Of :math:`1 / \alpha_l`, (1,)."""
+        one = torch.ones_like(self.noise_rate[:1])
+        return InverseGamma(self.relevance_shape * one, self.relevance_rate * one)
+
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The prior of the models of ``origin + scale * x``."""
         return type(self)(
@@ -77,23 +87,6 @@ class RelevancePrior(Tree):
             self.relevance_shape,
             self.relevance_rate,
         )
-
-
-def gamma_divergence(shape: Tensor, rate: Tensor, prior_shape: float, prior_rate: Tensor | float) -> Tensor:
-    r"""Kullback-Leibler divergence of gamma laws from their priors, elementwise.
-
-    .. math:: (a - a_0) \psi(a) - \log \frac{\Gamma(a)}{\Gamma(a_0)} + a_0 \log \frac{b}{b_0} + a \frac{b_0 - b}{b}
-
-    Example:
-        >>> import torch
-        >>> gamma_divergence(torch.tensor([2.0]), torch.tensor([3.0]), 2.0, 3.0)
-        tensor([0.])
-    """
-    before, base = (
-        torch.as_tensor(value, dtype=rate.dtype, device=rate.device) for value in (prior_shape, prior_rate)
-    )
-    gain = (shape - before) * torch.digamma(shape) - torch.lgamma(shape) + torch.lgamma(before)
-    return gain + before * (rate.log() - base.log()) + shape * (base / rate - 1.0)
 
 
 class Turn(NamedTuple):

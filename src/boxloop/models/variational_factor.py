@@ -33,9 +33,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from boxloop.laws.gamma import InverseGamma
 from boxloop.models.factor_law import FactorLaw
 from boxloop.models.linear import LOG_2PI, LinearStatistics
-from boxloop.models.relevance import RelevancePrior, best_turn, gamma_divergence
+from boxloop.models.relevance import RelevancePrior, best_turn
 from boxloop.types import Expected
 
 
@@ -163,9 +164,10 @@ class VariationalFactor(FactorLaw):
         factor = torch.linalg.cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
-        noise = gamma_divergence(self.shape, self.rate, law.noise_shape, law.noise_rate).sum()
-        relevance = gamma_divergence(shape, self.relevance_rate, law.relevance_shape, law.relevance_rate)
-        return coefficients + noise + relevance.sum()
+        # A gamma law of precisions is as far from another as the inverse gamma laws of the variances are.
+        noise = InverseGamma(self.shape, self.rate).divergence(law.noise_law())
+        relevance = InverseGamma(shape, self.relevance_rate).divergence(law.relevance_law())
+        return coefficients + noise.sum() + relevance.sum()
 
     def complete(self, statistics: LinearStatistics) -> Tensor:
         """Expected log-likelihood of rows and factors under q, up to the prior of the factors."""
