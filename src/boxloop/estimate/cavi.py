@@ -169,10 +169,11 @@ def _drawn(field: MeanField, tol: float) -> Step:
         for place in torch.randint(len(owner), (len(owner),), generator=stream).tolist():
             name = names[int(owner[place])]
             node, member = field.nodes[name], place - first[int(owner[place])]
-            fresh = natural[name].clone()
-            fresh[member] = field.best(name, expected)[member]
-            gained = float(_gain(node, natural[name], fresh, expected[name])[member])
-            natural[name], expected[name] = fresh, node.expected(fresh)
+            one = slice(member, member + 1)
+            fresh = field.best(name, expected)[one]
+            gained = float(_gain(node, natural[name][one], fresh, expected[name][one]))
+            natural[name] = natural[name].index_copy(0, torch.tensor([member]), fresh)
+            expected[name] = expected[name].index_copy(0, torch.tensor([member]), node.expected(fresh))
             settled = settled if gained < enough else torch.zeros_like(settled)
             settled[place] = True
         sizes = [field.nodes[name].size for name in names]
