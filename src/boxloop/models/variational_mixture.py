@@ -1,0 +1,201 @@
+r"""Bayesian mixtures by variational inference: a law over parameters in the place of parameters.
+
+.. math:: q(\theta) \prod_i q(z_i), \qquad q(\theta) = q(\pi) \prod_k q(\theta_k)
+
+For a conjugate law :math:`E_q[\log p(x \mid \theta_k)]` is the log-density of a *plug-in* member of the same family and
+a number. So the E step is that of an ordinary mixture whose log-weights are :math:`E[\log \pi_k]` plus these numbers,
+with all its speed and its missing values, and the M step adds the statistics to the prior. Document 002, section 3.2;
+Bishop, *Pattern Recognition and Machine Learning*, section 10.2; Blei and Jordan (2006).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.laws import Categorical
+from boxloop.laws.priors import MixturePrior
+from boxloop.laws.sticks import StickBreaking
+from boxloop.laws.sums import PooledSums, Sums
+from boxloop.models.mixture import Mixture
+from boxloop.numeric import covariance as forms
+from boxloop.tree import Tree
+from boxloop.types import Expected, Law
+
+S = TypeVar("S", Sums, PooledSums)
+
+
+@dataclass(frozen=True)
+class VariationalMixture(Tree, Generic[S]):
+    r"""The law :math:`q(\theta)` of a mixture's parameters, and the prior it came from.
+
+    A missing value is one more variable of the mean field, :math:`q(x_m, z)`: its plug-in Gaussian given the values
+    seen. It counts as a row towards the posterior of parameters, which is therefore too narrow where much is missing.
+
+    Args:
+        given: the prior; one law for all components, or one for each.
+        found: the law of each of the k components.
+        total: weight of all rows, whose statistics ``solve`` adds to the prior.
+
+    Example:
+        >>> import torch
+        >>> prior = MixturePrior.around(torch.zeros(1).double(), torch.eye(1).double(), 2)
+        >>> rows = torch.tensor([[-2.0], [-1.9], [1.9], [2.0]], dtype=torch.float64)
+        >>> share = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
+        >>> model = VariationalMixture.started(prior, rows, share)
+        >>> model.found.weights.concentration
+        tensor([3., 3.], dtype=torch.float64)
+        >>> model.posterior(rows).round(decimals=2)[0]
+        tensor([1., 0.], dtype=torch.float64)
+    """
+
+    given: MixturePrior
+    found: MixturePrior
+    total: float
+
+    @classmethod
+    def started(cls, prior: MixturePrior, rows: Tensor, share: Tensor, total: float | None = None) -> Self:
+        """After rows (n, d) that belong to components by ``share`` (k, n), weights included.
+
+        Args:
+            prior: of the mixture.
+            rows: NaN where missing.
+            share: of each row in each component; sums over components are the weights of rows.
+            total: weight of all rows, where these are but some of them.
+        """
+        weight = float(share.sum())
+        start = cls(prior, prior.expanded(), weight if total is None else total)
+        return start.solve(start.plugged.family.view(rows).summarise(share))
+
+    @property
+    def n_components(self) -> int:
+        """k; how many of them are in use is for the rows to say."""
+        return self.given.n_components
+
+    @cached_property
+    def plugged(self) -> Mixture[S]:
+        """The mixture whose E step is that of this model; its weights do not sum to one."""
+        family, offset = self.found.components.plug_in()
+        return Mixture(self.found.weights.expected_log() + offset, family)
+
+    @property
+    def family(self) -> Any:
+        """Components at the plug-in parameters."""
+        return self.plugged.family
+
+    @property
+    def log_weight(self) -> Tensor:
+        """Logs of the expected weights, (k,)."""
+        mean: Tensor = self.found.weights.mean()
+        return mean.log()
+
+    @cached_property
+    def predictive(self) -> Mixture[Any]:
+        """The next row: the predictive laws of components by the expected weights."""
+        law: Any = self.found.components.predictive()
+        return Mixture(self.log_weight, law)
+
+    @property
+    def counts(self) -> Tensor:
+        """Expected weight of the rows of each component, (k,)."""
+        if self.n_components == 1:
+            return self.log_weight.new_full((1,), self.total)
+        counts: Tensor = self.found.weights.counts(self.given.weights)
+        return counts
+
+    def prior(self) -> Categorical:
+        """The law of the component of the next row."""
+        return self.predictive.prior()
+
+    def emission(self, z: Tensor) -> Law:
+        """The predictive laws of the components at indices z, (m,) or (m, 1)."""
+        return self.predictive.emission(z)
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
+        r"""E step: responsibilities at their best for :math:`q(\theta)`, and their part of the evidence bound."""
+        return self.plugged.expect(rows, weight)
+
+    def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
+        """Nothing to do: an empty component has its prior."""
+        return statistics, ()
+
+    def solve(self, statistics: S) -> Self:
+        """The posterior given expected statistics, which are made to stand for the weight of all rows."""
+        whole = statistics * (self.total / statistics.count.sum())
+        return type(self)(self.given, self.given.after(whole), self.total)
+
+    def complete(self, statistics: S) -> Tensor:
+        """The part of the evidence bound that parameters enter, at statistics of any model: ``solve`` is its peak."""
+        whole = statistics * (self.total / statistics.count.sum())
+        return self.plugged.complete(whole) - self.divergence()
+
+    def divergence(self) -> Tensor:
+        """Kullback-Leibler divergence of the law over parameters from their prior, a number."""
+        return self.found.divergence(self.given)
+
+    def of_total(self, total: float) -> Self:
+        """The same law where the rows weigh ``total`` in all: the next ``solve`` takes note of it."""
+        return replace(self, total=total)
+
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """The family's base measure."""
+        base: Tensor | None = self.family.log_base(rows)
+        return base
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log posterior predictive density of each row, (n,)."""
+        law: Law = self.predictive.family
+        return (law.log_prob(rows) + self.log_weight[:, None]).logsumexp(0)
+
+    def posterior(self, rows: Tensor) -> Tensor:
+        """Responsibilities of each component for each row, (n, k)."""
+        return self.plugged.posterior(rows)
+
+    def moments(self) -> tuple[Tensor, forms.Dense]:
+        """Mean (d,) and covariance (1, d, d) of the next row; infinite where a component has no second moment."""
+        return self.predictive.moments()
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n rows (n, d) of the posterior predictive with their components (n,), grouped by component."""
+        return self.predictive.sample(n, generator)
+
+    def draw(self, n: int, generator: Generator) -> list[Mixture[Any]]:
+        """n mixtures with parameters drawn from their law."""
+        weights = self.found.weights.map(lambda leaf: leaf.expand(n, *leaf.shape))
+        families = self.found.components.families(n, generator)
+        return [Mixture(w, f) for w, f in zip(weights.draw(generator), families, strict=True)]
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``; one of counts refuses."""
+        return type(self)(self.given.affine(origin, scale), self.found.affine(origin, scale), self.total)
+
+    def named(self) -> dict[str, Tensor]:
+        """Expected weights, and components at the plug-in parameters, under their public names."""
+        return {"weights": self.found.weights.mean(), **self.family.named()}
+
+    def is_finite(self) -> bool:
+        """Whether this is a law at all: an extrapolation may leave the space of parameters."""
+        return self.found.is_finite() and self.found.is_proper()
+
+    def ordered(self) -> tuple[Self, Tensor, float]:
+        r"""Components by falling size where that raises the evidence bound: under sticks with one prior for all.
+
+        Returns:
+            The model, the place that each of its components had before, (k,), and the gain of the bound.
+        """
+        same = torch.arange(self.n_components, device=self.log_weight.device)
+        sticks = self.given.weights
+        alike = self.given.components.mean.shape[0] == 1
+        if not isinstance(sticks, StickBreaking) or self.n_components == 1 or not alike:
+            return self, same, 0.0
+        count = self.counts
+        order = torch.argsort(count, descending=True, stable=True)
+        gain = float(sticks.log_evidence(count[order]) - sticks.log_evidence(count))
+        if not gain > 0.0:
+            return self, same, 0.0
+        found = MixturePrior(sticks.posterior(count[order]), self.found.components.select(order))
+        return type(self)(self.given, found, self.total), order, gain
