@@ -109,6 +109,10 @@ class ExpectedWords(Tree):
         """Expected counts of a document of ``total`` words, the probabilities made to sum to one, (k, d)."""
         return self.total * self.log_probability.softmax(1)
 
+    def covariance(self) -> forms.Dense:
+        """Of a document of ``total`` words, (k, d, d)."""
+        return Multinomial(self.log_probability.softmax(1), self.total).covariance()
+
     @cached_property
     def _whole(self) -> Multinomial:
         """With the further word."""
