@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.laws.gaussian import DiagonalGaussian
-from boxloop.models.evidence import Bound, log_guess, score_nodes
+from boxloop.models.evidence import Bound, log_guess, score_noise, score_points
 from boxloop.models.networks import Part
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
@@ -26,8 +26,8 @@ from boxloop.types import Law
 BLOCK = 1 << 21
 """Values (rows x draws x columns) of an importance bound, or of a sample, that are held at once."""
 
-Noise = Callable[[int, tuple[int, ...], Tensor], Tensor]
-"""First draw, shape (M, n, k) and means of the codes -> standard normal numbers."""
+Noise = Callable[[Tensor, int, int], Tensor]
+"""Rows (n, d), the first draw and how many (M) -> standard normal numbers, (M, n, k)."""
 
 
 @dataclass(frozen=True)
@@ -175,20 +175,23 @@ class Autoencoder(Tree):
         """
         if draws < 1:
             raise ValueError(f"an importance bound needs at least one draw, got {draws}")
-        return self._weighted(rows, draws, lambda start, size, mean: normal(size, generator, mean.dtype))
+        k, dtype = self.latent.columns, self.decoder.parameters[0].dtype
+        return self._weighted(
+            rows, draws, lambda part, start, size: normal((size, len(part), k), generator, dtype)
+        )
 
     def log_prob(self, rows: Tensor) -> Tensor:
-        """Importance bound of each row's log-density from ``score_draws`` fixed nodes, (n,).
+        """Importance bound of each row's log-density from ``score_draws`` nodes of its own, (n,).
 
-        The nodes are scrambled Sobol points of one seed, the same for every row: a row's score does not depend on the
-        call, nor on the rows beside it. :meth:`importance` has draws of its own for each row.
+        The nodes are Sobol points that depend on the row and on nothing else: a row's score is the same in every call,
+        whatever rows are beside it, and the errors of different rows are as good as independent.
         """
-        nodes = score_nodes(self.score_draws, self.latent.columns).to(self.decoder.parameters[0])
-        return self._weighted(
-            rows,
-            self.score_draws,
-            lambda start, size, mean: nodes[start : start + size[0], None].expand(size),
-        )
+        points = score_points(self.score_draws, self.latent.columns).to(self.origin.device)
+
+        def noise(part: Tensor, start: int, size: int) -> Tensor:
+            return score_noise(points[start : start + size], part).to(self.decoder.parameters[0].dtype)
+
+        return self._weighted(rows, self.score_draws, noise)
 
     def _weighted(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
         """The importance bound in blocks of rows and of draws, (n,)."""
@@ -199,8 +202,8 @@ class Autoencoder(Tree):
             step = max(1, BLOCK // (self._wide * len(part)))
             sums = []
             for start in range(0, draws, step):
-                size = (min(step, draws - start), *code[0].shape)
-                sums.append(self._ratios(standard, code, noise(start, size, code[0])).logsumexp(0))
+                drawn = noise(part, start, min(step, draws - start))
+                sums.append(self._ratios(standard, code, drawn).logsumexp(0))
             found.append(torch.stack(sums).logsumexp(0))
         return torch.cat(found) - math.log(draws) - self.scale.log().sum()
 
