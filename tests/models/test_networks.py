@@ -74,6 +74,19 @@ def test_a_module_is_copied_and_evaluated() -> None:
     assert next(module.parameters()).dtype == torch.float32
 
 
+def test_what_a_module_does_not_train_follows_it_to_another_precision() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    module[2].requires_grad_(False)
+    module[1].running_mean.fill_(0.5)
+    part = Part(*ModuleNetwork.of(module, torch.float32, torch.device("cpu")))
+    assert len(part.parameters) == 4
+    rows = normal((5, 2), generator(0))
+    wide = part.to(dtype=torch.float64)
+    assert wide(rows).dtype == torch.float64
+    assert_close(wide(rows), module.double().eval()(rows), rtol=1e-10, atol=1e-10)
+    assert_close(part(rows).double(), wide(rows), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Protocol, Self
 
 import torch
@@ -61,8 +61,11 @@ class ModuleNetwork:
         return cls(own, tuple(free)), tuple(value.detach().clone() for value in free.values())
 
     def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
-        """(n, d) -> what the module gives."""
-        return functional_call(self.module, dict(zip(self.names, parameters, strict=True)), (rows,))
+        """(n, d) -> what the module gives; what is not trained follows the rows to their device and precision."""
+        own = dict(zip(self.names, parameters, strict=True))
+        rest = chain(self.module.named_parameters(), self.module.named_buffers())
+        still = {name: _beside(value, rows) for name, value in rest if name not in own}
+        return functional_call(self.module, {**still, **own}, (rows,))
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,10 @@ class Deconvolutions:
                 functional.silu(image), kernel, level, STRIDE, PADDING, output_padding=odd
             )
         return image.flatten(1)
+
+
+def _beside(value: Tensor, rows: Tensor) -> Tensor:
+    return value.to(rows.device, rows.dtype if value.is_floating_point() else None)
 
 
 def _dense(before: int, after: int, generator: Generator, dtype: torch.dtype, *, last: bool) -> list[Tensor]:
