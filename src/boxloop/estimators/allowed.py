@@ -4,6 +4,33 @@ from __future__ import annotations
 
 import boxloop.laws as laws
 import boxloop.models as models
+from boxloop.laws.conjugate import (
+    Dirichlet,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    StickBreaking,
+    TiedInverseWishart,
+    WordDirichlet,
+)
+from boxloop.laws.priors import MixturePrior
+from boxloop.models.variational_mixture import VariationalMixture
 
-CLASSES: dict[str, type] = {name: getattr(room, name) for room in (laws, models) for name in room.__all__}
+BAYESIAN = (
+    Dirichlet,
+    MixturePrior,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    StickBreaking,
+    TiedInverseWishart,
+    VariationalMixture,
+    WordDirichlet,
+)
+"""Laws over the parameters of mixtures."""
+
+CLASSES: dict[str, type] = {
+    **{name: getattr(room, name) for room in (laws, models) for name in room.__all__},
+    **{kind.__name__: kind for kind in BAYESIAN},
+}
 """Every law and model of the library, by name."""

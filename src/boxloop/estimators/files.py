@@ -10,6 +10,8 @@ import numpy as np
 from boxloop.estimators.autoencoder import VariationalAutoencoder
 from boxloop.estimators.autoencoder_files import SAVED_PARTS
 from boxloop.estimators.base import LatentEstimator
+from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.energy_files import SAVED
 from boxloop.estimators.energy_model import EnergyBasedModel
@@ -23,6 +25,8 @@ from boxloop.persist import ModelFileError, load_tree, save_tree
 ESTIMATORS: dict[str, type[LatentEstimator]] = {
     c.__name__: c
     for c in (
+        BayesianGaussianMixture,
+        BayesianMultinomialMixture,
         BernoulliMixture,
         FactorAnalysis,
         GaussianMixture,

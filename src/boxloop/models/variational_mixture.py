@@ -10,6 +10,7 @@ Bishop, *Pattern Recognition and Machine Learning*, section 10.2; Blei and Jorda
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Self, TypeVar
@@ -172,6 +173,14 @@ class VariationalMixture(Tree, Generic[S]):
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The model of ``origin + scale * x``; one of counts refuses."""
         return type(self)(self.given.affine(origin, scale), self.found.affine(origin, scale), self.total)
+
+    def free(self) -> dict[str, Tensor]:
+        """A law over parameters refuses: no likelihood is at its maximum here, and no information says how it errs."""
+        raise TypeError("a law over parameters says itself how far they err: it has no free parameters")
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """Refuses, as ``free`` does."""
+        raise TypeError("a law over parameters says itself how far they err: it has no free parameters")
 
     def named(self) -> dict[str, Tensor]:
         """Expected weights, and components at the plug-in parameters, under their public names."""

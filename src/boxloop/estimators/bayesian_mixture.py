@@ -1,0 +1,194 @@
+"""What the Bayesian mixture estimators share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy import stats
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from boxloop.data import Frame
+from boxloop.data.frames import make_frame
+from boxloop.estimate.fit import Fit
+from boxloop.estimate.plan import Plan
+from boxloop.estimate.variational_fit import fit_variational
+from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.flow import Flowing
+from boxloop.estimators.mixture import MixtureEstimator
+from boxloop.laws.conjugate import Dirichlet, StickBreaking
+from boxloop.laws.family import Family
+from boxloop.laws.priors import ComponentLaw, MixturePrior
+from boxloop.numeric import generator
+from boxloop.types import Source
+
+POSITIVE: list[Any] = [None, Interval(Real, 0.0, None, closed="neither")]
+
+DRAWS = 20_000
+"""Draws that tell quantiles without a closed form."""
+
+Columns = dict[str, Array]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BayesianMixtureEstimator(MixtureEstimator):
+    """Base of the mixtures with a law over their parameters; a subclass says what is known of components before."""
+
+    weight_concentration_prior_type: str = "dirichlet_process"
+    weight_concentration_prior: float | None = None
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **MixtureEstimator._parameter_constraints,
+        "method": [StrOptions({"em", "online"})],
+        "weight_concentration_prior_type": [StrOptions({"dirichlet_process", "dirichlet_distribution"})],
+        "weight_concentration_prior": POSITIVE,
+    }
+
+    @abstractmethod
+    def _components(self, standard: Source, frame: Frame) -> ComponentLaw:
+        """The prior of components in standard coordinates, one for all."""
+
+    @abstractmethod
+    def _columns(self, level: float) -> Columns:
+        """Mean, sd, low and high of the parameters of components, each (k, p), with names of the p as ``names``."""
+
+    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+        raise TypeError("the starts of a Bayesian mixture follow from its prior")
+
+    def _prior(self, standard: Source, frame: Frame) -> MixturePrior:
+        k, given = self.n_components, self.weight_concentration_prior
+        level = frame.origin.new_tensor(1.0 / k if given is None else given)
+        weights: Dirichlet | StickBreaking
+        if self.weight_concentration_prior_type == "dirichlet_process":
+            weights = StickBreaking.process(k, level)
+        else:
+            weights = Dirichlet(level.expand(k).clone())
+        return MixturePrior(weights, self._components(standard, frame))
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        if source.n_rows < self.n_components:
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
+                f"n_samples = {source.n_rows}"
+            )
+        starts = self._lineup(source) if self.init_params == "auto" else (self.init_params,)
+
+        def prior(standard: Source, frame: Frame) -> MixturePrior:
+            made = self._prior(standard, frame)
+            if start is not None and not _alike(start.found, made.expanded()):
+                raise ValueError(
+                    "warm_start needs a previous fit with the same columns and the same kind of prior"
+                )
+            return made
+
+        return fit_variational(
+            source,
+            prior,
+            kind=self._kind,
+            generator=generator(self.random_state),
+            plan=plan,
+            starts=starts * self.n_init,
+            start=start,
+        )
+
+    def _flow(self, stream: Flowing, rows: Tensor, weight: Tensor) -> Flowing:
+        """The averaged statistics of a stream stand for all rows seen: the law narrows as they come."""
+        seen = stream.seen + float(weight.sum())
+        state: Any = stream.state
+        model = state.model.of_total(seen)
+        flowed = super()._flow(replace(stream, state=replace(state, model=model)), rows, weight)
+        self.lower_bound_ -= float(model.divergence()) / seen
+        self.lower_bounds_ = [self.lower_bound_]
+        return flowed
+
+    def _publish(self, model: Any) -> None:
+        law, before = model.found.weights, model.given.weights
+        self.weights_ = to_numpy(law.mean())
+        if isinstance(law, StickBreaking):
+            self.weight_concentration_: Any = (to_numpy(law.first), to_numpy(law.second))
+            known = to_numpy(before.second)
+        else:
+            self.weight_concentration_ = to_numpy(law.concentration)
+            known = to_numpy(before.concentration)
+        self.weight_concentration_prior_ = float(known[0]) if len(known) else 1.0
+        count = to_numpy(model.counts)
+        self.active_ = count >= min(1.0, float(count.max()))
+        self.n_components_ = int(self.active_.sum())
+
+    def sample_posterior(self, n_samples: int = 1) -> dict[str, Array]:
+        """Parameters drawn from their law.
+
+        Args:
+            n_samples: how many draws.
+
+        Returns:
+            Parameters by name, each with the draws along its first axis: ``weights`` (n, k), and those of components.
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"n_samples must be at least 1, got {n_samples}")
+        device = self.model_.log_weight.device
+        drawn = [m.named() for m in self.model_.draw(n_samples, generator(self.random_state, device))]
+        return {name: to_numpy(torch.stack([d[name] for d in drawn])) for name in drawn[0]}
+
+    def posterior_summary(self, level: float = 0.95) -> Any:
+        """Mean, standard deviation and an interval of every parameter of the components in use, as a pandas frame.
+
+        Args:
+            level: probability of the interval, equal on both sides.
+
+        Returns:
+            Rows named ``weight[component]`` and, for parameters of components, ``name[component, column]``.
+        """
+        check_is_fitted(self)
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        used = np.flatnonzero(self.active_)
+        law = self.model_.found.weights
+        low, high = self._weight_interval(0.5 - 0.5 * level, 0.5 + 0.5 * level)
+        weight = {"mean": self.weights_, "sd": np.sqrt(to_numpy(law.variance())), "low": low, "high": high}
+        parts = self._columns(level)
+        names = parts.pop("names")
+        index = [f"weight[{k}]" for k in used]
+        index += [str(name).replace("[", f"[{k}, ") for k in used for name in names]
+        columns: dict[str, Any] = {
+            key: np.concatenate([weight[key][used], parts[key][used].reshape(-1)]) for key in weight
+        }
+        return make_frame(columns, index)
+
+    def _weight_interval(self, low: float, high: float) -> tuple[Array, Array]:
+        """Exact under a Dirichlet law; under sticks, whose pieces are products, by draws."""
+        law, k = self.model_.found.weights, len(self.weights_)
+        if isinstance(law, Dirichlet):
+            a = to_numpy(law.concentration)
+            if k == 1:
+                return np.ones(1), np.ones(1)
+            rest = a.sum() - a
+            return np.asarray(stats.beta.ppf(low, a, rest)), np.asarray(stats.beta.ppf(high, a, rest))
+        drawn = law.map(lambda leaf: leaf.expand(DRAWS, *leaf.shape)).draw(generator(0, law.first.device))
+        ends = np.quantile(to_numpy(drawn.exp()), [low, high], axis=0)
+        return ends[0], ends[1]
+
+    def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
+        """Posterior standard deviations of weights and of the first parameters of components; no rows are needed."""
+        check_is_fitted(self)
+        law, parts = self.model_.found.weights, self._columns(0.95)
+        d = self.n_features_in_
+        return {"weights": np.sqrt(to_numpy(law.variance())), self._first_name: parts["sd"][:, :d]}
+
+    _first_name: ClassVar[str] = "means"
+
+
+def _alike(one: MixturePrior, other: MixturePrior) -> bool:
+    return (
+        type(one.components) is type(other.components)
+        and type(one.weights) is type(other.weights)
+        and one.n_components == other.n_components
+        and one.components.mean.shape == other.components.mean.shape
+    )

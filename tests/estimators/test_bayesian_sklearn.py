@@ -1,0 +1,49 @@
+"""scikit-learn's own checks for the Bayesian mixtures, those that it runs by default and those that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.utils import estimator_checks as checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
+from estimators.cases import blobs, documents
+from estimators.test_sklearn_extra import EXTRA, MIXED, TOLD
+
+pytestmark = [pytest.mark.filterwarnings(told) for told in (*TOLD, *MIXED)]
+
+ESTIMATORS = [
+    BayesianGaussianMixture(random_state=0),
+    BayesianGaussianMixture(2, covariance_type="tied", random_state=0),
+    BayesianGaussianMixture(2, covariance_type="diag", random_state=0, dtype="float32"),
+    BayesianGaussianMixture(
+        2, covariance_type="spherical", weight_concentration_prior_type="dirichlet_distribution", random_state=0
+    ),
+    BayesianMultinomialMixture(2, random_state=0),
+]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn_check(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("check", EXTRA, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", [BayesianGaussianMixture, BayesianMultinomialMixture])
+def test_check_that_is_not_run_by_default(kind: type, check: Callable[..., None]) -> None:
+    check(kind.__name__, kind(1, random_state=0))
+
+
+@pytest.mark.parametrize("form", ["NotAnArray", "PandasDataframe"])
+@pytest.mark.parametrize(
+    ("kind", "rows"), [(BayesianGaussianMixture, blobs), (BayesianMultinomialMixture, documents)]
+)
+def test_what_is_not_an_array(kind: type, rows: Callable[..., np.ndarray], form: str) -> None:
+    estimator = kind(2, random_state=0)
+    checks.check_estimators_data_not_an_array(kind.__name__, estimator, abs(rows(20)), np.zeros(20), form)
