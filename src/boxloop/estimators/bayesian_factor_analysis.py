@@ -41,15 +41,18 @@ class BayesianFactorAnalysis(LinearEstimator):
     (document 002, section 3.2; Bishop 1999; Ghahramani and Beal 2000). Factors that do not pay for themselves lose
     their loadings, so that ``n_components`` is an upper bound. The prior is stated in units of each column's variance,
     with noise :math:`1/\tau_j \sim \mathrm{IG}(3/2, v_j/4)`: other units of the columns do not change the fit. Complete
-    rows are read once, as second moments. Deviations of the law are too small where parameters hang together: the law
-    treats factors and loadings as independent.
+    rows are read once, as second moments. Deviations of the law are too small where parameters hang together (noise
+    variances of columns that a factor explains almost wholly, by more than half), since the law treats factors and
+    loadings as independent. In a stream (``partial_fit``) factors that are not needed fade slowly and are still
+    counted: fit the rows at once to count factors.
 
     Args:
         n_components: most factors; when ``None``, as many as a covariance of this width identifies (Ledermann's
             bound, the largest k with :math:`(d - k)^2 \ge d + k`), and at least one.
         relevance_shape: :math:`a_0`.
         relevance_rate: :math:`b_0`.
-        tol: stop when the evidence bound, divided by the number of rows, rises by less.
+        tol: stop when the evidence bound of all rows rises by less, in nats: what is left is then small beside the
+            width of the law, however many rows there are.
         max_iter: most rounds; passes over the rows for ``online``.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
@@ -84,6 +87,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         (2, (5, 9))
     """
 
+    tol: float = 1e-3
     relevance_shape: float = 1e-3
     relevance_rate: float = 1e-3
 
