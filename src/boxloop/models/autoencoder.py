@@ -26,6 +26,10 @@ from boxloop.types import Law
 BLOCK = 1 << 21
 """Values (rows x draws x columns) of an importance bound, or of a sample, that are held at once."""
 
+FAR = 30.0
+"""Standard deviations from the mean beyond which the encoder sees a value as no further away: a value that no row came
+near in training would make a code without bound, and a score of minus infinity where a poor one is owed."""
+
 Noise = Callable[[Tensor, int, int], Tensor]
 """Rows (n, d), the first draw and how many (M) -> standard normal numbers, (M, n, k)."""
 
@@ -114,7 +118,8 @@ class Autoencoder(Tree):
 
     def _code(self, standard: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of q(z|x) from standardised rows, (n, k) each."""
-        mean, log_variance = self.encoder(standard).chunk(2, dim=1)
+        seen = standard.clamp(-FAR, FAR) if self.head.continuous else standard
+        mean, log_variance = self.encoder(seen).chunk(2, dim=1)
         return mean, log_variance
 
     def prior(self) -> Law:
