@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -11,7 +12,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from boxloop import FactorAnalysis, FitWarning, mega
+from boxloop import FactorAnalysis, FitWarning, load, mega
 from boxloop.chain import advance
 from boxloop.data import ArraySource
 from boxloop.estimate.plan import Plan
@@ -281,3 +282,32 @@ def test_odd_tables() -> None:
         fit_variational_factor(
             ArraySource(torch.from_numpy(X)), 1, generator=generator(0), plan=Plan(engine="gradient")
         )
+
+
+def test_files(tmp_path: Path) -> None:
+    X = table(gone=0.1)
+    fitted = BayesianFactorAnalysis(3).fit(X)
+    fitted.save(tmp_path / "fitted.boxloop")
+    other = load(tmp_path / "fitted.boxloop")
+    assert isinstance(other, BayesianFactorAnalysis)
+    for (name, one), (_, two) in zip(fitted.model_.leaves(), other.model_.leaves(), strict=True):
+        assert torch.equal(one, two), name
+    assert (other.model_.total, other.model_.expand) == (fitted.model_.total, fitted.model_.expand)
+    assert other.model_.prior_law.strength == fitted.model_.prior_law.strength
+    assert other.lower_bound_ == fitted.lower_bound_
+    assert other.n_components_ == 2
+    np.testing.assert_array_equal(other.score_samples(X), fitted.score_samples(X))
+
+
+@pytest.mark.parametrize("gone", [0.0, 0.1])
+def test_a_checkpoint_continues_bit_for_bit(gone: float, tmp_path: Path) -> None:
+    X, path = table(gone=gone), tmp_path / "progress.boxloop"
+    made = {"n_components": 4, "tol": 0.0}
+    with pytest.warns(ConvergenceWarning):
+        whole = BayesianFactorAnalysis(**made, max_iter=12).fit(X)
+    for rounds in (5, 12):
+        with pytest.warns(ConvergenceWarning):
+            resumed = BayesianFactorAnalysis(**made, max_iter=rounds, checkpoint=str(path)).fit(X)
+    assert resumed.lower_bounds_ == whole.lower_bounds_
+    for (name, one), (_, two) in zip(whole.model_.leaves(), resumed.model_.leaves(), strict=True):
+        assert torch.equal(one, two), name

@@ -14,6 +14,8 @@ from boxloop.laws.conjugate import (
     WordDirichlet,
 )
 from boxloop.laws.priors import MixturePrior
+from boxloop.models.relevance import RelevancePrior
+from boxloop.models.variational_factor import VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture
 
 BAYESIAN = (
@@ -21,13 +23,15 @@ BAYESIAN = (
     MixturePrior,
     NormalInverseGamma,
     NormalInverseWishart,
+    RelevancePrior,
     SphericalNormalInverseGamma,
     StickBreaking,
     TiedInverseWishart,
+    VariationalFactor,
     VariationalMixture,
     WordDirichlet,
 )
-"""Laws over the parameters of mixtures."""
+"""Laws over the parameters of models, and their parts."""
 
 CLASSES: dict[str, type] = {
     **{name: getattr(room, name) for room in (laws, models) for name in room.__all__},

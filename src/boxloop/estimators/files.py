@@ -10,6 +10,7 @@ import numpy as np
 from boxloop.estimators.autoencoder import VariationalAutoencoder
 from boxloop.estimators.autoencoder_files import SAVED_PARTS
 from boxloop.estimators.base import LatentEstimator
+from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
 from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
 from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
@@ -25,6 +26,7 @@ from boxloop.persist import ModelFileError, load_tree, save_tree
 ESTIMATORS: dict[str, type[LatentEstimator]] = {
     c.__name__: c
     for c in (
+        BayesianFactorAnalysis,
         BayesianGaussianMixture,
         BayesianMultinomialMixture,
         BernoulliMixture,
