@@ -233,6 +233,17 @@ def test_early_stopping_returns_the_best():
     assert outcome.state.told()["validation_far"][0] == 6.0
 
 
+def test_patience_may_begin_late():
+    """Epochs of six updates: with least=13 the first two do not count, the third does."""
+    trainer = watched([1.0, 2.0, 2.0, 2.0, 2.0], patience=2)
+    assert trainer.epochs(trained(trainer, 5).state) == 3
+    later = watched([1.0, 2.0, 2.0, 2.0, 2.0], patience=2)
+    later = replace(later, plan=replace(later.plan, least=13))
+    outcome = trained(later, 5)
+    assert trainer.epochs(outcome.state) == 4
+    assert outcome.state.lowest == 1.0
+
+
 def test_a_validation_that_is_not_finite_is_never_the_best():
     outcome = trained(watched([math.nan, 3.0, math.nan]), 3)
     assert outcome.state.lowest == 3.0

@@ -344,6 +344,20 @@ def test_alpha_may_be_a_schedule():
         quick(alpha=lambda t: -1.0).fit(factors(50))
 
 
+def test_the_penalty_begins_late_unless_told():
+    """Ten passes of one step: nothing for five, then rising over two."""
+
+    def weights(**more):
+        told = quick(alpha=0.4, max_iter=10, batch_size=100, **more).fit(factors(100)).history_
+        found = [(loss + elbo) / gap for loss, elbo, gap in zip(told["loss"], told["elbo"], told["penalty"])]
+        return np.round(found, 4).tolist()
+
+    assert weights() == [0.0] * 5 + [0.2] + [0.4] * 4
+    assert weights(alpha_from=0.0) == [0.4] * 10
+    fit = quick(alpha=0.4, max_iter=20, patience=1, schedule="cosine").fit(factors(100))
+    assert fit.n_iter_ > 14
+
+
 @pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")

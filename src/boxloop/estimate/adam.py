@@ -65,23 +65,25 @@ class Cooling:
 
 @dataclass(frozen=True)
 class Warming:
-    r"""Weights that rise to their full value, :math:`\alpha_t = \alpha \min(1, t / T)`.
+    r"""Weights that rise to their full value, :math:`\alpha_t = \alpha \min(1, (t - a)_+ / T)`.
 
     Args:
         weight: the last.
         rounds: T.
+        after: a, updates without any.
 
     Example:
-        >>> [Warming(0.5, 10)(t) for t in (0, 5, 20)]
-        [0.0, 0.25, 0.5]
+        >>> [Warming(0.5, 10, after=10)(t) for t in (0, 10, 15, 20, 30)]
+        [0.0, 0.0, 0.25, 0.5, 0.5]
     """
 
     weight: float
     rounds: int
+    after: int = 0
 
     def __call__(self, t: int) -> float:
         """Weight at update t."""
-        return self.weight * min(t / max(self.rounds, 1), 1.0)
+        return self.weight * min(max(t - self.after, 0) / max(self.rounds, 1), 1.0)
 
 
 @dataclass(frozen=True)

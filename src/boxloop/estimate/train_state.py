@@ -60,6 +60,7 @@ class TrainPlan:
         decay: weight decay, apart from the gradient.
         block: mini-batches of a round, at most; an epoch's last round may be shorter.
         patience: epochs in a row without a better validation before training ends; None never ends it.
+        least: updates before which epochs without a better validation do not count.
         by_weight: give the penalty, which takes no weights, the rows of a batch drawn anew by their weights.
         mixed: networks in bfloat16 where autocast says so; parameters, the penalty and validation stay as they are.
     """
@@ -70,6 +71,7 @@ class TrainPlan:
     decay: float = 0.0
     block: int = 100
     patience: int | None = None
+    least: int = 0
     by_weight: bool = False
     mixed: bool = False
 

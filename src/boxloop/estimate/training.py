@@ -175,7 +175,7 @@ class Trainer(Generic[M]):
                 closed,
                 best=state.point if better else state.best,
                 lowest=value if better else state.lowest,
-                stale=0 if better else state.stale + 1,
+                stale=0 if better or state.count <= self.plan.least else state.stale + 1,
             )
             worries = () if math.isfinite(value) else ("the loss on validation rows is not finite",)
         fresh = torch.tensor([list(line.values())], dtype=torch.float64)

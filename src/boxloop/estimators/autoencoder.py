@@ -47,6 +47,8 @@ class VariationalAutoencoder(FittedAutoencoder):
         variance: of a Gaussian likelihood: ``diagonal`` from the decoder, ``shared`` one a column, ``spherical`` one
             for all, ``low_rank`` correlated columns, shared.
         rank: of a low-rank covariance.
+        noise_floor: smallest variance of a Gaussian likelihood, relative to that of a column; of all pixels together
+            for images. Without one the likelihood has no bound; raise it where columns hardly vary but for a few rows.
         prior: ``normal``, or ``mixture``, a mixture of normals that is learned.
         prior_components: members of a mixture prior.
         n_draws: M, draws of the code behind a row's bound in training.
@@ -55,6 +57,9 @@ class VariationalAutoencoder(FittedAutoencoder):
             :class:`boxloop.estimate.adam.Warming`; or ``validation``: trained at 0, 0.01, 0.03, 0.1, 0.3 and 1 from
             the same start, kept where the validation bound is within one standard error (of the paired difference) of
             the best and the moment gap of validation rows is smallest.
+        alpha_from: share of ``max_iter`` without the penalty, which then rises to its weight over another fifth of it;
+            ``patience`` begins to count after that. 0 has it all along, as in the document: codes then easily collapse,
+            as one Gaussian has the right moments too. A function of the step has its own beginning.
         penalty_nodes: draws of the code behind the model's moments.
         learning_rate: of AdamW.
         schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` epochs.
@@ -104,11 +109,13 @@ class VariationalAutoencoder(FittedAutoencoder):
     likelihood: str = "gaussian"
     variance: str = "diagonal"
     rank: int = 1
+    noise_floor: float = 1e-4
     prior: str = "normal"
     prior_components: int = 10
     n_draws: int = 1
     beta: float = 1.0
     alpha: Any = 0.0
+    alpha_from: float = 0.5
     penalty_nodes: int = 512
     learning_rate: float = 1e-3
     schedule: str = "constant"
@@ -135,6 +142,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         "variance": [StrOptions({"diagonal", "shared", "spherical", "low_rank"})],
         "prior": [StrOptions({"normal", "mixture"})],
         "alpha": [RATE, StrOptions({"validation"}), callable],
+        "alpha_from": [Interval(Real, 0.0, 0.8, closed="both")],
         "penalty_nodes": [Interval(Integral, 2, None, closed="left")],
         "schedule": [StrOptions({"constant", "cosine"})],
         "patience": [COUNT, None],
@@ -142,7 +150,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         "precision": [StrOptions({"full", "mixed"})],
         **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size", "score_draws")},
         **{name: [RATE] for name in ("beta", "weight_decay")},
-        **{name: [POSITIVE] for name in ("learning_rate", "clip")},
+        **{name: [POSITIVE] for name in ("learning_rate", "clip", "noise_floor")},
         **{
             name: COMMON[name]
             for name in (

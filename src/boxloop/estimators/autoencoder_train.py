@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from boxloop.average import Schedule
 from boxloop.data import Frame, Standardised, identity_frame
-from boxloop.estimate.adam import Constant, Cooling
+from boxloop.estimate.adam import Constant, Cooling, Warming
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.fit import coordinates
 from boxloop.estimate.train_state import TrainPlan, TrainState, continued
@@ -42,6 +42,9 @@ from boxloop.types import Source
 
 HELD_VALUES = 1 << 25
 """Most values of the rows held out: they are in memory."""
+
+RISE = 0.2
+"""Share of all passes over which a penalty that begins late rises to its weight."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def _prepared(
     splits, orders, own = (seed(stream) for stream in streams[:3])
     most = max(1, HELD_VALUES // source.n_columns)
     mask, held = hold_out(rows, estimator.validation_fraction, splits, most)
-    head = head_of(estimator.likelihood, estimator.variance, estimator.rank, source, dtype, streams[3])
+    kind, floor = (estimator.likelihood, estimator.variance, estimator.rank), estimator.noise_floor
+    head = head_of(*kind, source, dtype, streams[3], floor)
     latent = latent_of(estimator.prior, estimator.n_components, estimator.prior_components, dtype, streams[3])
     shapes = Shapes(source.n_columns, estimator.n_components, estimator.image_shape_, estimator.hidden)
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
@@ -171,7 +175,9 @@ def _last(estimator: BaseEstimator, ready: _Ready) -> float:
 def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Outcome[TrainState]:
     """Train at one weight of the penalty."""
     steps = estimator.max_iter * ready.epochs.per_epoch
-    weight: Schedule = alpha if callable(alpha) else Constant(float(alpha))
+    rise, after = int(RISE * steps), int(estimator.alpha_from * steps)
+    late = Warming(float(alpha), rise, after) if not callable(alpha) and after else None
+    weight: Schedule = alpha if callable(alpha) else late or Constant(float(alpha))
     rate = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
     plan = TrainPlan(
         rate or Constant(estimator.learning_rate),
@@ -179,6 +185,7 @@ def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Ou
         clip=estimator.clip,
         decay=estimator.weight_decay,
         patience=None if ready.held is None else estimator.patience,
+        least=after + rise if late is not None and alpha > 0.0 else 0,
         by_weight=ready.weighted,
         mixed=estimator.precision == "mixed",
     )
