@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from boxloop.replicate.cavi_conjugate import curves, judge_conjugate, measure_conjugate
 from boxloop.replicate.cavi_mixture_figures import draw
 from boxloop.replicate.cavi_mixture_findings import judge
 from boxloop.replicate.cavi_mixture_trials import (
@@ -35,10 +36,11 @@ class Size:
     starts: int
     apart: tuple[float, ...]
     orders: int
+    chains: int
 
 
-FULL = Size(90, 8, 6, (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, WIDEST), 8)
-QUICK = Size(30, 2, 3, (1.0, 3.0, WIDEST), 2)
+FULL = Size(90, 8, 6, (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, WIDEST), 8, 4096)
+QUICK = Size(30, 2, 3, (2.0, WIDEST), 2, 1024)
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,19 @@ def experiment(options: Options) -> Report:
     """Bounds beside evidences over distances between components; orders; what q believes of the means."""
     size = QUICK if options.quick else FULL
     cells: dict[int, dict[float, list[Cell]]] = {2: {}, 3: {}}
-    total, done = 2 * len(size.apart) + 1, 0
+    total, done = 2 * len(size.apart) + 2, 0
     for k in cells:
         for apart in size.apart:
             options.progress(done, total, f"{k} components, {apart:g} apart")
             cells[k][apart] = measure(size, k, apart, options.seed)
             done += 1
-    ends = many_components(8, 20, options.seed)
+    ends = many_components(4 if options.quick else 12, 15, options.seed)
     options.progress(done, total, "sweeping and drawing")
     orders = compare_orders(size, options.seed)
+    options.progress(done + 1, total, "the general conjugate mixture")
+    conjugate = measure_conjugate(
+        (3.0,) if options.quick else (2.0, 4.0, WIDEST), size.chains, size.starts, options.seed
+    )
     limits = {apart: information_ratio(apart) for apart in size.apart}
     settings = {
         "rows": size.rows,
@@ -147,7 +153,7 @@ def experiment(options: Options) -> Report:
         "cavi-mixture",
         "Coordinate ascent for a Bayesian mixture",
         settings,
-        judge(cells, orders, ends, limits),
+        [*judge(cells, orders, ends, limits), *judge_conjugate(conjugate)],
         curves={
             f"{k} components": {
                 str(apart): {
@@ -158,6 +164,7 @@ def experiment(options: Options) -> Report:
                 for apart, many in by_apart.items()
             }
             for k, by_apart in cells.items()
-        },
+        }
+        | {"general mixture": curves(conjugate)},
         figures={"bound": draw(cells, limits)},
     )
