@@ -57,9 +57,11 @@ def test_columns_that_say_nothing_are_not_active() -> None:
 
 
 def test_the_error_of_a_variance_is_that_of_many_tables() -> None:
-    variances = [active_units(coded(SLOPE, LEVEL), normal((200, 1), generator(s))) for s in range(200)]
+    variances = [active_units(coded(SLOPE, LEVEL), normal((200, 1), generator(s))) for s in range(800)]
     spread = np.std([found.variance[0] for found in variances])
-    assert np.mean([found.error[0] for found in variances]) == pytest.approx(spread, rel=0.2)
+    assert np.mean([found.error[0] for found in variances]) == pytest.approx(
+        spread, rel=0.12
+    )  # 4.8 errors of the spread
 
 
 def test_divergences_add_up_to_that_of_the_bound() -> None:

@@ -4,6 +4,8 @@ r"""Variational autoencoders: a prior of codes, a decoder that makes laws of row
           \qquad q(z \mid x) = N\left( \mu(x), \mathrm{diag}(\sigma^2(x)) \right)
 
 Document 002, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
+
+Deviation: eq. 3.1 asks for the argmax of the loss, minus the bound; it is the argmin.
 """
 
 from __future__ import annotations
