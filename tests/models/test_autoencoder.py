@@ -467,3 +467,21 @@ def test_missing_values_spoil_their_own_row_alone() -> None:
     rows[2, 1] = math.nan
     for found in (model.bound(rows, generator(0)).value(), model.log_prob(rows)):
         assert torch.isnan(found).tolist() == [False, False, True, False, False]
+
+
+def test_a_value_that_no_row_came_near_has_a_code_like_others() -> None:
+    """Only q is held back: the density of the row itself still falls with its distance."""
+    model = small("shared")
+    rows = rows_of(model, 3)
+    rows[0, 1], rows[1] = 1e4, rows[0]
+    rows[1, 1] = 30.0
+    assert_close(model.posterior(rows).mean[0], model.posterior(rows).mean[1], rtol=0, atol=0)
+    score = model.log_prob(rows)
+    assert bool(torch.isfinite(score).all())
+    assert float(score[0]) < -1e7 < float(score[1])
+    counts = small("poisson")
+    far = rows_of(counts, 2)
+    far[0, 1], far[1] = 500.0, far[0]
+    far[1, 1] = 30.0
+    codes = counts.posterior(far).mean
+    assert not torch.equal(codes[0], codes[1])
