@@ -62,6 +62,12 @@ class Cell:
         return self.exact.log_evidence - float(self.best.trace[-1])
 
     @property
+    def reached(self) -> float:
+        """Share of the starts that came within 1e-3 of the best bound."""
+        ends = np.asarray([run.trace[-1] for run in self.runs])
+        return float(np.mean(ends > ends.max() - 1e-3))
+
+    @property
     def ratio(self) -> float:
         """Deviation of the means under q over their exact one given their order, averaged over two means."""
         order = self.best.model.mean[:, 0].argsort()

@@ -82,7 +82,7 @@ def _beliefs(axes: Any, by_apart: Mapping[float, list[Cell]]) -> None:
             label=f"mean {j + 1}, q",
         )
     axes.set(xlim=(fine[0], fine[-1]), ylim=(0.0, None))
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    axes.legend(frameon=False, fontsize=9, loc="upper center")
 
 
 def _gaps(axes: Any, cells: Cells) -> None:
