@@ -13,7 +13,7 @@ from torch import Tensor
 
 from boxloop.data import ArraySource, Standardised, open_source, survey
 from boxloop.estimate import epochs as order
-from boxloop.estimate.adam import Constant, Cooling
+from boxloop.estimate.adam import Constant, Cooling, Warming
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.train_state import TrainPlan, TrainState, continued
 from boxloop.estimate.training import Trainer
@@ -281,6 +281,25 @@ def test_the_penalty_is_weighed_by_its_schedule():
         for w in (0.0, 1.0, 10.0)
     ]  # fmt: skip
     assert near[0] > near[1] > near[2]
+
+
+def test_a_penalty_that_has_not_begun_changes_nothing():
+    """It draws from a stream of its own, and even one that is not finite has no slope times zero."""
+
+    def chancy(model, rows, generator):
+        return torch.rand((), generator=generator) * model.at.sum()
+
+    def flat(model, rows, generator):
+        return model.at.mul(0.0).abs().sqrt().sum()  # a slope of infinity times zero
+
+    alone = trained(made(), 2).state
+    for penalty in (chancy, flat):
+        weight = Warming(1.0, 5, after=12)
+        beside = trained(made(plan=replace(made().plan, weight=weight), penalty=penalty), 2).state
+        assert torch.equal(beside.point, alone.point)
+        assert beside.told()["loss"] == alone.told()["loss"]
+    later = trained(made(plan=replace(made().plan, weight=Warming(1.0, 5, 6)), penalty=chancy), 2).state
+    assert not torch.equal(later.point, alone.point)
 
 
 def test_weights_are_repetitions():

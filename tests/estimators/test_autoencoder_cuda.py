@@ -76,12 +76,12 @@ def test_steps_do_not_wait_for_the_device(monkeypatch, options):
     """Any synchronisation inside a step is an error, but for the first of an epoch, which is given its order."""
     plain = Trainer._step
 
-    def watched(self, walk, t, stream):
+    def watched(self, walk, t, *streams):
         if t % self.batches.per_epoch == 0:
-            return plain(self, walk, t, stream)
+            return plain(self, walk, t, *streams)
         torch.cuda.set_sync_debug_mode(2)
         try:
-            return plain(self, walk, t, stream)
+            return plain(self, walk, t, *streams)
         finally:
             torch.cuda.set_sync_debug_mode(0)
 

@@ -105,10 +105,10 @@ class Trainer(Generic[M]):
         """One block of mini-batches."""
         device, whole = state.point.device, self.batches.per_epoch
         stop = min(state.count + self.plan.block, (state.count // whole + 1) * whole)
-        stream = stream_at(state.seed, 0, state.count, device=device)
+        streams = [stream_at(state.seed, place, state.count, device=device) for place in (0, 2)]
         walk, names = _walk(state), state.names
         for t in range(state.count, stop):
-            walk, names = self._step(walk, t, stream)
+            walk, names = self._step(walk, t, *streams)
         moved, events = _read(state, walk, names, stop)
         objective = -float(moved.recent[0])
         if stop % whole:
@@ -117,8 +117,13 @@ class Trainer(Generic[M]):
         final = self.plan.patience is not None and done.stale >= self.plan.patience
         return Round(done, objective, (*events, *worries), final=final)
 
-    def _step(self, walk: _Walk, t: int, stream: Generator) -> tuple[_Walk, tuple[str, ...]]:
-        """One mini-batch: the next parameters, or the same ones where a number is not finite."""
+    def _step(
+        self, walk: _Walk, t: int, stream: Generator, other: Generator
+    ) -> tuple[_Walk, tuple[str, ...]]:
+        """One mini-batch: the next parameters, or the same ones where a number is not finite.
+
+        The penalty draws from a stream of its own: until it begins, a run is the one without it.
+        """
         rows, weight = self.batches(t)
         leaf = walk.point.detach().requires_grad_()
         here = self.model.with_trainable(parted(leaf, self.model.trainable()))
@@ -126,9 +131,11 @@ class Trainer(Generic[M]):
             loss, parts = self.loss(here, rows, weight, stream)
         told = {"loss": loss, **parts}
         if self.penalty is not None:
-            seen = drawn_by_weight(rows, weight, stream) if self.plan.by_weight else rows
-            told["penalty"] = self.penalty(here, seen, stream)
-            loss = loss + self.plan.weight(t + 1) * told["penalty"]
+            heavy = self.plan.weight(t + 1)
+            with torch.set_grad_enabled(heavy != 0.0):
+                seen = drawn_by_weight(rows, weight, other) if self.plan.by_weight else rows
+                told["penalty"] = self.penalty(here, seen, other)
+            loss = loss + heavy * told["penalty"] if heavy else loss
             told["loss"] = loss
         (gradient,) = torch.autograd.grad(loss, leaf)
         values = torch.stack([value.detach().double() for value in told.values()])
