@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.quasirandom import SobolEngine
 
 from boxloop.criticise.adapt import as_model
 from boxloop.criticise.closed import count_below, count_power
@@ -133,3 +134,14 @@ def test_powers_and_shares_of_counts_are_exact(law):
         error = values.std(0) / len(values) ** 0.5
         gap = (values.mean(0) - exact).abs()
         assert bool((gap <= 4.5 * error + 1e-12).all())
+
+
+def test_nodes_of_a_float32_prior_are_finite(monkeypatch):
+    """A Sobol point next to 1 is 1 in float32, whose quantile is infinite."""
+    monkeypatch.setattr(
+        SobolEngine, "draw", lambda self, n, dtype: torch.full((n, 1), 1 - 2.0**-30, dtype=dtype)
+    )
+    prior = DiagonalGaussian(torch.zeros(1, 1), torch.ones(1, 1))
+    (nodes,) = latent_nodes(prior, 4, generator(0), quasi=True)
+    assert nodes.dtype == torch.float32
+    assert bool(torch.isfinite(nodes).all())

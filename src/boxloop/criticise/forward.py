@@ -133,6 +133,6 @@ def latent_nodes(prior: Law, size: int, generator: Generator, *, quasi: bool) ->
         if engine is None:
             yield prior.draw(block, generator)[0]
         else:
-            inside = engine.draw(block, dtype=torch.float64).clamp(1e-12, 1 - 1e-12).to(prior.mean)
-            spread = prior.covariance().diagonal()[0].sqrt()
-            yield prior.mean[0] + spread * torch.special.ndtri(inside)
+            inside = engine.draw(block, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+            normal = torch.special.ndtri(inside).to(prior.mean)  # in float32 the largest would be 1: infinity
+            yield prior.mean[0] + prior.covariance().diagonal()[0].sqrt() * normal
