@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 from boxloop.version import __version__ as __version__
 
 _HOMES = {
+    "BayesianFactorAnalysis": "boxloop.estimators",
+    "BayesianGaussianMixture": "boxloop.estimators",
+    "BayesianMultinomialMixture": "boxloop.estimators",
     "BernoulliMixture": "boxloop.estimators",
     "EnergyBasedModel": "boxloop.estimators",
     "FactorAnalysis": "boxloop.estimators",
@@ -16,14 +19,20 @@ _HOMES = {
     "PoissonMixture": "boxloop.estimators",
     "PoissonRandomEffects": "boxloop.estimators",
     "ProbabilisticPCA": "boxloop.estimators",
+    "VariationalAutoencoder": "boxloop.estimators",
     "load": "boxloop.estimators",
+    "Cavi": "boxloop.estimate",
     "Estimate": "boxloop.estimate",
+    "Node": "boxloop.laws.nodes",
+    "cavi": "boxloop.estimate",
     "m_estimate": "boxloop.estimate",
     "match_moments": "boxloop.estimate",
     "z_estimate": "boxloop.estimate",
     "ProgressBar": "boxloop.progress",
     "OutlierDetector": "boxloop.select",
     "Select": "boxloop.select",
+    "active_units": "boxloop.criticise",
+    "aggregate_gap": "boxloop.criticise",
     "as_model": "boxloop.criticise",
     "compare": "boxloop.select",
     "make_report": "boxloop.report.making",
@@ -35,13 +44,20 @@ _HOMES = {
 """Each public name and the module it is loaded from on first use, so that importing boxloop is quick."""
 
 if TYPE_CHECKING:
+    from boxloop.criticise import active_units as active_units
+    from boxloop.criticise import aggregate_gap as aggregate_gap
     from boxloop.criticise import as_model as as_model
     from boxloop.criticise import mega as mega
     from boxloop.criticise import moment_penalty as moment_penalty
+    from boxloop.estimate import Cavi as Cavi
     from boxloop.estimate import Estimate as Estimate
+    from boxloop.estimate import cavi as cavi
     from boxloop.estimate import m_estimate as m_estimate
     from boxloop.estimate import match_moments as match_moments
     from boxloop.estimate import z_estimate as z_estimate
+    from boxloop.estimators import BayesianFactorAnalysis as BayesianFactorAnalysis
+    from boxloop.estimators import BayesianGaussianMixture as BayesianGaussianMixture
+    from boxloop.estimators import BayesianMultinomialMixture as BayesianMultinomialMixture
     from boxloop.estimators import BernoulliMixture as BernoulliMixture
     from boxloop.estimators import EnergyBasedModel as EnergyBasedModel
     from boxloop.estimators import FactorAnalysis as FactorAnalysis
@@ -52,7 +68,9 @@ if TYPE_CHECKING:
     from boxloop.estimators import PoissonMixture as PoissonMixture
     from boxloop.estimators import PoissonRandomEffects as PoissonRandomEffects
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
+    from boxloop.estimators import VariationalAutoencoder as VariationalAutoencoder
     from boxloop.estimators import load as load
+    from boxloop.laws.nodes import Node as Node
     from boxloop.progress import ProgressBar as ProgressBar
     from boxloop.report.making import make_report as make_report
     from boxloop.select import OutlierDetector as OutlierDetector

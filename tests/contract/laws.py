@@ -241,6 +241,61 @@ def categorical(generator: Generator) -> LawCase:
     return LawCase(law, rows, lambda k, rows: p[k].log()[rows[:, 0].long()], values)
 
 
+def logit_bernoulli(generator: Generator) -> LawCase:
+    logits = uniform(generator, 3, 2, low=-2, high=2)
+    p, law = logits.sigmoid(), laws.LogitBernoulli(logits)
+    return LawCase(
+        law,
+        _drawn(law, generator),
+        lambda k, rows: torch.from_numpy(stats.bernoulli(p[k].numpy()).logpmf(rows.numpy())).sum(1),
+        torch.cartesian_prod(BITS, BITS),
+    )
+
+
+def log_poisson(generator: Generator) -> LawCase:
+    rate = uniform(generator, 3, 2, low=0.4, high=6)
+    law = laws.LogPoisson(rate.log())
+    return LawCase(
+        law,
+        _drawn(law, generator),
+        lambda k, rows: torch.from_numpy(stats.poisson(rate[k].numpy()).logpmf(rows.numpy())).sum(1),
+        torch.cartesian_prod(COUNTS, COUNTS),
+    )
+
+
+def categorical_columns(generator: Generator) -> LawCase:
+    logits, sizes = uniform(generator, 3, 5, low=-1, high=1), torch.tensor([2, 3])
+    law = laws.CategoricalColumns(logits, sizes)
+    first, second = (part.softmax(1).log() for part in logits.split([2, 3], 1))
+    return LawCase(
+        law,
+        _drawn(law, generator),
+        lambda k, rows: first[k][rows[:, 0].long()] + second[k][rows[:, 1].long()],
+        torch.cartesian_prod(BITS, torch.arange(3, dtype=torch.float64)),
+    )
+
+
+def tied_low_rank(generator: Generator) -> LawCase:
+    mean, loadings = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 2, 1, low=-1, high=1)
+    noise = uniform(generator, 2, low=0.5, high=1.5)
+    law = laws.TiedLowRankGaussian(mean, loadings, noise)
+    covariance = (loadings @ loadings.mT + torch.diag(noise)).expand(3, 2, 2)
+    return _gaussian(law, covariance, generator, quadratic)
+
+
+def normal_mixture(generator: Generator) -> LawCase:
+    mean, variance = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 3, 2, low=0.5, high=2)
+    weight = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    law = laws.NormalMixtureLaw(weight.log(), laws.DiagonalGaussian(mean, variance))
+    parts = _normal(mean, torch.diag_embed(variance))
+
+    def density(k: int, rows: Tensor) -> Tensor:
+        return torch.stack([weight[c].log() + parts(c, rows) for c in range(3)]).logsumexp(0)
+
+    grid = torch.cartesian_prod(REAL, REAL)
+    return LawCase(law, _drawn(law, generator), density, grid, 0.01)
+
+
 FAMILIES: dict[type, Callable[[Generator], LawCase]] = {
     laws.Bernoulli: bernoulli,
     laws.DiagonalGaussian: diagonal,
@@ -252,6 +307,11 @@ FAMILIES: dict[type, Callable[[Generator], LawCase]] = {
 }
 OTHERS: dict[type, Callable[[Generator], LawCase]] = {
     laws.Categorical: categorical,
+    laws.CategoricalColumns: categorical_columns,
+    laws.LogPoisson: log_poisson,
+    laws.LogitBernoulli: logit_bernoulli,
+    laws.NormalMixtureLaw: normal_mixture,
+    laws.TiedLowRankGaussian: tied_low_rank,
     laws.LowRankGaussian: low_rank,
 }
 EXPORTED = {value for name in laws.__all__ if isinstance(value := getattr(laws, name), type)}

@@ -1,6 +1,7 @@
 """Criticism: where a fitted model fails, with error bars."""
 
 from boxloop.criticise.adapt import as_model
+from boxloop.criticise.aggregate import AggregateGap, aggregate_gap
 from boxloop.criticise.calibration import Calibration, calibration
 from boxloop.criticise.distances import (
     energy_distance,
@@ -13,6 +14,7 @@ from boxloop.criticise.forward import Forward, forward_moments
 from boxloop.criticise.functions import Below, Custom, First, Fourier, Lagged, Power, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega
 from boxloop.criticise.information import Criteria, information_criteria
+from boxloop.criticise.latent import ActiveUnits, active_units
 from boxloop.criticise.mega import mega
 from boxloop.criticise.mmd import median_bandwidth, mmd
 from boxloop.criticise.norms import entrywise, operator, schatten
@@ -21,6 +23,8 @@ from boxloop.criticise.stein import kernel_stein, score_of
 from boxloop.criticise.wide import second_gap_norm
 
 __all__ = [
+    "ActiveUnits",
+    "AggregateGap",
     "Below",
     "Calibration",
     "Criteria",
@@ -35,6 +39,8 @@ __all__ = [
     "Power",
     "Second",
     "TestFunction",
+    "active_units",
+    "aggregate_gap",
     "as_model",
     "calibration",
     "energy_distance",

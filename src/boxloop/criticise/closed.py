@@ -16,14 +16,26 @@ from boxloop.laws import (
     SphericalGaussian,
     TiedGaussian,
 )
+from boxloop.laws.logits import LogitBernoulli, LogPoisson
+from boxloop.laws.tied_lowrank import TiedLowRankGaussian
 from boxloop.numeric import covariance as forms
 from boxloop.types import Covariance, Law
 
-GAUSSIAN = (FullGaussian, TiedGaussian, DiagonalGaussian, SphericalGaussian, LowRankGaussian)
+GAUSSIAN = (
+    FullGaussian,
+    TiedGaussian,
+    DiagonalGaussian,
+    SphericalGaussian,
+    LowRankGaussian,
+    TiedLowRankGaussian,
+)
+BINARY, COUNTS = (Bernoulli, LogitBernoulli), (Poisson, LogPoisson)
 
 
 def projected_variance(covariance: Covariance, directions: Tensor) -> Tensor:
     """Variance of the projections on (p, d) directions under each of m laws, (m, p)."""
+    if isinstance(covariance, forms.Shared):
+        return projected_variance(covariance.one, directions).expand(covariance.members, -1)
     if isinstance(covariance, forms.Diagonal):
         return covariance.variance @ directions.square().mT
     if isinstance(covariance, forms.LowRank):
@@ -34,6 +46,8 @@ def projected_variance(covariance: Covariance, directions: Tensor) -> Tensor:
 
 def averaged(covariance: Covariance, weight: Tensor) -> Tensor:
     """Weighted sum of m covariances as one matrix (d, d), never (m, d, d) unless they are held so."""
+    if isinstance(covariance, forms.Shared):
+        return averaged(covariance.one, weight.sum()[None])
     if isinstance(covariance, forms.Diagonal):
         return torch.diag(weight @ covariance.variance)
     if isinstance(covariance, forms.LowRank):
@@ -57,9 +71,9 @@ def count_power(law: Law, origin: Tensor, order: int) -> Tensor | None:
 
     Poisson moments about zero are Touchard's polynomials, :math:`T_{r+1} = \lambda \sum_k \binom{r}{k} T_k`.
     """
-    if isinstance(law, Bernoulli):
+    if isinstance(law, BINARY):
         return (1.0 - law.mean) * (-origin) ** order + law.mean * (1.0 - origin) ** order
-    if not isinstance(law, Poisson):
+    if not isinstance(law, COUNTS):
         return None
     raw = [torch.ones_like(law.mean)]
     for r in range(order):
@@ -71,9 +85,9 @@ def count_power(law: Law, origin: Tensor, order: int) -> Tensor | None:
 def count_below(law: Law, places: Tensor, thresholds: Tensor) -> Tensor | None:
     """P(x <= threshold) of these columns of independent counts, (m, p); None for other laws."""
     at, mean = thresholds.floor(), law.mean[:, places]
-    if isinstance(law, Bernoulli):
+    if isinstance(law, BINARY):
         return torch.where(at < 0.0, 0.0, torch.where(at < 1.0, 1.0 - mean, 1.0))
-    if not isinstance(law, Poisson):
+    if not isinstance(law, COUNTS):
         return None
     upper = torch.special.gammaincc((at + 1.0).clamp(min=1.0).expand_as(mean), mean)
     return torch.where(at < 0.0, 0.0, upper)

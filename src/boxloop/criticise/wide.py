@@ -58,6 +58,8 @@ def second_gap_norm(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
 def narrow(rows: Tensor, law: Law) -> bool:
     """Whether the low-rank form is smaller than d x d."""
     covariance = law.covariance()
+    if isinstance(covariance, forms.Shared):
+        covariance = covariance.one
     extra = (
         covariance.loadings.shape[0] * covariance.loadings.shape[2]
         if isinstance(covariance, forms.LowRank)
@@ -71,6 +73,8 @@ def narrow(rows: Tensor, law: Law) -> bool:
 
 def _parts(covariance: Covariance, weight: Tensor) -> tuple[Tensor, Tensor] | None:
     """Mean covariance as rows of loadings (r, d) and variances (d,)."""
+    if isinstance(covariance, forms.Shared):
+        return _parts(covariance.one, weight.sum()[None])
     if isinstance(covariance, forms.Diagonal):
         variance = weight @ covariance.variance
         return variance.new_zeros(0, len(variance)), variance

@@ -1,9 +1,13 @@
 """Engines that fit any model of the contract."""
 
-from boxloop.estimate.adam import Cooling
+from boxloop.estimate.adam import Constant, Cooling, Warming
+from boxloop.estimate.cavi import cavi
+from boxloop.estimate.cavi_evidence import Evidence
+from boxloop.estimate.cavi_result import Cavi, NodeLaw
 from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.em import EMState, accelerated_em, em
 from boxloop.estimate.energy import EnergyPlan, EnergyState, energy_ascent
+from boxloop.estimate.epochs import Epochs
 from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
 from boxloop.estimate.equations.functions import (
     huber,
@@ -19,6 +23,7 @@ from boxloop.estimate.equations.result import Estimate, JTest
 from boxloop.estimate.equations.roots import z_estimate
 from boxloop.estimate.errors import ParameterErrors, standard_errors
 from boxloop.estimate.gradient import AscentState, generalised_em, gradient_ascent
+from boxloop.estimate.mean_field import ConditionalError
 from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, warmed
 from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
 from boxloop.estimate.monte_carlo_errors import Assessment, assess
@@ -29,6 +34,9 @@ from boxloop.estimate.restarts import race
 from boxloop.estimate.spectral import Spectral, match, spectral
 from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_covariance, spectral_errors
 from boxloop.estimate.start import PARTITIONS, Sample, start_mixture
+from boxloop.estimate.train_state import TrainPlan, TrainState
+from boxloop.estimate.training import Trainer
+from boxloop.estimate.variational import elbo
 
 __all__ = [
     "PARTITIONS",
@@ -37,17 +45,23 @@ __all__ = [
     "Assessment",
     "Batches",
     "BurnIn",
+    "Cavi",
+    "ConditionalError",
+    "Constant",
     "Cooling",
     "EMState",
     "EnergyPlan",
     "EnergyState",
+    "Epochs",
     "EquationError",
     "Estimate",
     "EstimateWarning",
+    "Evidence",
     "JTest",
     "MonteCarloPlan",
     "MonteCarloState",
     "NoRootError",
+    "NodeLaw",
     "NotIdentifiedError",
     "OnlinePlan",
     "OnlineState",
@@ -57,10 +71,16 @@ __all__ = [
     "Spectral",
     "SpectralError",
     "SpectralErrors",
+    "TrainPlan",
+    "TrainState",
+    "Trainer",
+    "Warming",
     "accelerated_em",
     "ascent_em",
     "assess",
     "bootstrap",
+    "cavi",
+    "elbo",
     "em",
     "energy_ascent",
     "generalised_em",

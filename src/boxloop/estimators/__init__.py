@@ -1,5 +1,9 @@
 """scikit-learn classes, thin: they choose an initialiser and an engine, nothing else."""
 
+from boxloop.estimators.autoencoder import VariationalAutoencoder
+from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
+from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.energy_model import EnergyBasedModel
 from boxloop.estimators.factor_analysis import FactorAnalysis
@@ -12,6 +16,9 @@ from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRand
 from boxloop.estimators.warned import FitWarning
 
 __all__ = [
+    "BayesianFactorAnalysis",
+    "BayesianGaussianMixture",
+    "BayesianMultinomialMixture",
     "BernoulliMixture",
     "EnergyBasedModel",
     "FactorAnalysis",
@@ -22,5 +29,6 @@ __all__ = [
     "PoissonMixture",
     "PoissonRandomEffects",
     "ProbabilisticPCA",
+    "VariationalAutoencoder",
     "load",
 ]

@@ -93,7 +93,7 @@ class VariationalAutoencoder(FittedAutoencoder):
 
     Example:
         >>> import numpy as np
-        >>> from boxloop.estimators.autoencoder import VariationalAutoencoder
+        >>> from boxloop import VariationalAutoencoder
         >>> rng = np.random.default_rng(0)
         >>> factor = rng.normal(size=(500, 1))
         >>> X = np.sin(factor * [1.0, 2.0, -1.0]) + 0.1 * rng.normal(size=(500, 3))

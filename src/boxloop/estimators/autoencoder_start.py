@@ -111,6 +111,7 @@ def head_of(
     source: Source,
     dtype: torch.dtype,
     stream: Generator,
+    floor: float,
 ) -> Any:
     """What the decoder's columns mean; the categories of a column are those up to its largest code."""
     if likelihood == "bernoulli":
@@ -123,8 +124,8 @@ def head_of(
     if variance == "low_rank":
         if rank >= source.n_columns:
             raise ValueError(f"rank={rank} must be below the {source.n_columns} columns of the rows")
-        return LowRankHead.start(source.n_columns, rank, stream, dtype)
-    return GaussianHead.start(variance, source.n_columns, dtype)
+        return LowRankHead.start(source.n_columns, rank, stream, dtype, floor=floor)
+    return GaussianHead.start(variance, source.n_columns, dtype, floor=floor)
 
 
 def latent_of(prior: str, codes: int, components: int, dtype: torch.dtype, stream: Generator) -> Any:

@@ -79,7 +79,7 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     Example:
         >>> import numpy as np
-        >>> from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
+        >>> from boxloop import BayesianFactorAnalysis
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(500, 2)) @ rng.normal(size=(2, 9)) + 0.5 * rng.normal(size=(500, 9))
         >>> fitted = BayesianFactorAnalysis().fit(X)
@@ -194,7 +194,7 @@ class BayesianFactorAnalysis(LinearEstimator):
 
         Example:
             >>> import numpy as np
-            >>> from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
+            >>> from boxloop import BayesianFactorAnalysis
             >>> X = np.random.default_rng(0).normal(size=(200, 1)) + np.random.default_rng(1).normal(size=(200, 6))
             >>> BayesianFactorAnalysis().fit(X).plot_relevance().get_ylabel()
             'mean squared signal-to-noise ratio'

@@ -92,7 +92,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator):
 
     Example:
         >>> import numpy as np
-        >>> from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+        >>> from boxloop import BayesianGaussianMixture
         >>> rng = np.random.default_rng(0)
         >>> X = np.concatenate([rng.normal(-3, 1, (200, 2)), rng.normal(3, 1, (200, 2))])
         >>> mixture = BayesianGaussianMixture(8, random_state=0).fit(X)

@@ -68,7 +68,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
 
     Example:
         >>> from scipy.sparse import csr_array
-        >>> from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
+        >>> from boxloop import BayesianMultinomialMixture
         >>> X = csr_array([[5, 4, 0, 0], [0, 0, 6, 3]] * 40)
         >>> BayesianMultinomialMixture(6, random_state=0).fit(X).n_components_
         2

@@ -9,6 +9,7 @@ from boxloop.figures.curves import curves
 from boxloop.figures.dots import dots
 from boxloop.figures.ellipses import ellipses
 from boxloop.figures.forest import forest
+from boxloop.figures.grids import image_grid, image_pairs
 from boxloop.figures.heat import heat_map
 from boxloop.figures.loadings import loadings
 from boxloop.figures.outliers import outlier_scores
@@ -47,6 +48,8 @@ __all__ = [
     "ellipses",
     "forest",
     "heat_map",
+    "image_grid",
+    "image_pairs",
     "loadings",
     "new_axes",
     "new_figure",

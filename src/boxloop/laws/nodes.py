@@ -30,7 +30,7 @@ class Node:
     ``bernoulli(shape)``          ``value``                      ``probability``
     ``categorical(k, shape)``     ``value`` (..., k)             ``probability`` (..., k)
     ``dirichlet(k, shape)``       ``log`` (..., k)               ``concentration`` (..., k)
-    ``gaussian(d, shape)``        ``value``, ``outer`` (., d, d)  ``mean``, ``covariance``
+    ``gaussian(d, shape)``        ``value``, ``outer`` (d, d)    ``mean``, ``covariance``
     ============================  =============================  ====================================
 
     Args:

@@ -42,10 +42,9 @@ class TiedLowRankGaussian(Tree):
     loadings: Tensor
     noise: Tensor
 
-    def covariance(self) -> forms.LowRank:
-        """Low rank plus diagonal; the members' are one block of memory."""
-        m = len(self.mean)
-        return forms.LowRank(self.loadings.expand(m, -1, -1), self.noise.expand(m, -1))
+    def covariance(self) -> forms.Shared:
+        """Low rank plus diagonal, the same for all members."""
+        return forms.Shared(forms.LowRank(self.loadings[None], self.noise[None]), len(self.mean))
 
     def _density(self, deviation: Tensor) -> Tensor:
         """Log-density of deviations from a mean, (..., d) -> (...)."""

@@ -54,3 +54,24 @@ class LowRank(Tree):
     def diagonal(self) -> Tensor:
         """Variances, (m, d)."""
         return self.loadings.square().sum(-1) + self.noise
+
+
+@dataclass(frozen=True)
+class Shared(Tree):
+    """One covariance that m members share: held once, however many they are.
+
+    Args:
+        one: of a single member.
+        members: m.
+    """
+
+    one: Dense | Diagonal | LowRank
+    members: int
+
+    def dense(self) -> Tensor:
+        """(m, d, d), in the memory of one."""
+        return self.one.dense().expand(self.members, -1, -1)
+
+    def diagonal(self) -> Tensor:
+        """Variances, (m, d), in the memory of one."""
+        return self.one.diagonal().expand(self.members, -1)

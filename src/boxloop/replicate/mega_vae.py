@@ -40,9 +40,9 @@ class Size:
 
 
 FULL = Size(
-    5, 2000, Setting(16, 256, 25, 20, NODES), Setting(8, 128, 100, 16, 1024, 2e-3, 0.2, True), 2000, 500
+    5, 2000, Setting(16, 256, 25, 20, NODES), Setting(8, 128, 100, 16, 1024, 2e-3, 0.2, True, 0.5), 2000, 500
 )
-SMALL = Size(2, 500, Setting(8, 64, 12, 20, 256), Setting(2, 32, 12, 6, 64, 5e-3, 0.2, True), 300, 10)
+SMALL = Size(2, 500, Setting(8, 64, 12, 20, 256), Setting(2, 32, 12, 6, 64, 5e-3, 0.2, True, 0.5), 300, 10)
 
 
 def experiment(options: Options) -> Report:
@@ -118,7 +118,7 @@ def _settings(options: Options, size: Size, images: Problem) -> dict[str, Any]:
         "images": images.name,
         "images fitted": len(images.train),
         "columns of z": size.images.codes,
-        "hidden units": size.images.hidden,
+        "channels": list(size.images.channels),
         "passes": size.images.passes,
         "batches in a pass": size.images.batches,
         "m": size.images.nodes,

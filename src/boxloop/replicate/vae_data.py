@@ -43,6 +43,10 @@ class Problem:
     side: int | None = None
     features: Features | None = None
 
+    def shaped(self, rows: Rows) -> Rows:
+        """Images as such, (n, side, side); rows as they are."""
+        return rows if self.side is None else rows.reshape(-1, self.side, self.side)
+
 
 def fours(folder: Path | None, seed: int) -> tuple[Problem, bool]:
     """The digit 4 of MNIST, pixels in [0, 1], and whether it is that; else all small digits of scikit-learn."""

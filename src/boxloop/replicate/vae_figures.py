@@ -51,46 +51,36 @@ def trade(
     """
     figure = new_figure(12.0, 4.4)
     axes: Any = figure.subplots(1, 2)
+    _distances(axes[0], strong, level)
+    _exchange(axes[1], table)
+    return figure
+
+
+def _distances(axis: Any, strong: Mapping[float, Runs], level: Mapping[str, float]) -> None:
     place, weights = np.arange(len(strong)), list(strong)
     for i, (name, label) in enumerate((("Fréchet x", "samples x"), ("Fréchet mean", "means mu(z)"))):
         values = np.asarray([[run[name] for run in strong[alpha]] for alpha in weights])
-        error = values.std(1) / max(values.shape[1] - 1, 1) ** 0.5
-        axes[0].errorbar(
-            place,
-            values.mean(1),
-            2 * error,
-            color=COLOURS[i],
-            marker="o",
-            capsize=3,
-            label=f"{label} (± 2 s.e.)",
-        )
-    axes[0].axhline(level["Fréchet x"], color=FAINT, ls="--", label="two samples of images")
-    axes[0].set_xticks(place, [f"{alpha:g}" for alpha in weights])
-    axes[0].set_ylim(bottom=0.0)
-    dress(axes[0], "Distance of the images", "weight of the penalty, alpha", "squared Fréchet distance")
-    add_legend(axes[0])
+        error = 2 * values.std(1) / max(values.shape[1] - 1, 1) ** 0.5
+        told = f"{label} (± 2 s.e.)"
+        axis.errorbar(place, values.mean(1), error, color=COLOURS[i], marker="o", capsize=3, label=told)
+    axis.axhline(level["Fréchet x"], color=FAINT, ls="--", label="two samples of images")
+    axis.set_xticks(place, [f"{alpha:g}" for alpha in weights])
+    axis.set_ylim(bottom=0.0)
+    dress(axis, "Distance of the images", "weight of the penalty, alpha", "squared Fréchet distance")
+    add_legend(axis)
+
+
+def _exchange(axis: Any, table: Mapping[str, Mapping[str, Runs]]) -> None:
     for i, (problem, trials) in enumerate(table.items()):
         plain = trials["0"]
         for name, marker in zip(trials, ("o", "^", "s", "*")):
-            cost = [b["elbo"] - a["elbo"] for a, b in zip(plain, trials[name])]
-            gap = [b["gap"] / a["gap"] for a, b in zip(plain, trials[name])]
-            known = problem if name == "validation" else None
-            axes[1].plot(
-                np.mean(cost),
-                np.mean(gap),
-                marker,
-                color=COLOURS[i],
-                markersize=11 if marker == "*" else 7,
-                label=known,
-            )
-    axes[1].axhline(1.0, color=FAINT, lw=1)
-    axes[1].axvline(0.0, color=FAINT, lw=1)
-    title = "Alpha: ● 0, ▲ 0.1, ■ 1, ★ by validation"
-    dress(
-        axes[1],
-        title,
-        "change of the held-out bound, nats a row",
-        "held-out moment gap, relative to no penalty",
-    )
-    add_legend(axes[1])
-    return figure
+            cost = np.mean([b["elbo"] - a["elbo"] for a, b in zip(plain, trials[name])])
+            gap = np.mean([b["gap"] / a["gap"] for a, b in zip(plain, trials[name])])
+            size, known = (11, problem) if name == "validation" else (7, None)
+            axis.plot(cost, gap, marker, color=COLOURS[i], markersize=size, label=known)
+    axis.axhline(1.0, color=FAINT, lw=1)
+    axis.axvline(0.0, color=FAINT, lw=1)
+    axis.set_xscale("symlog", linthresh=0.1)
+    across, up = "change of the held-out bound, nats a row", "held-out moment gap, relative to no penalty"
+    dress(axis, "Alpha: circle 0, triangle 0.1, square 1, star by validation", across, up)
+    add_legend(axis)

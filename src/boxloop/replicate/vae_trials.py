@@ -29,13 +29,14 @@ class Setting:
 
     Args:
         codes: columns of z.
-        hidden: width of the one hidden layer of each network.
+        hidden: width of the one hidden layer of each network; images have two layers of convolutions.
         passes: over the rows.
         batches: mini-batches in a pass.
         nodes: m, behind the penalty.
         rate: of AdamW.
         held: share of the rows for validation.
         decay: whether the rate falls to zero.
+        late: share of the passes before the penalty begins; 0 as in the document.
     """
 
     codes: int
@@ -46,14 +47,26 @@ class Setting:
     rate: float = 1e-3
     held: float = 0.0
     decay: bool = False
+    late: float = 0.0
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """Of the convolutions."""
+        return max(self.hidden // 8, 4), max(self.hidden // 4, 8)
+
+
+FLOOR = 0.01
+"""Smallest variance, relative to that of all pixels: some pixels are blank in all images but a few."""
 
 
 def fit(problem: Problem, alpha: Any, seed: int, setting: Setting) -> VariationalAutoencoder:
     """Train on the rows of a problem, on a GPU where there is one."""
     network = VariationalAutoencoder(
         setting.codes,
-        hidden=(setting.hidden,),
+        hidden=(setting.hidden,) if problem.side is None else setting.channels,
+        noise_floor=FLOOR if problem.side is not None else 1e-4,
         alpha=alpha,
+        alpha_from=setting.late,
         penalty_nodes=setting.nodes,
         learning_rate=setting.rate,
         schedule="cosine" if setting.decay else "constant",
@@ -67,7 +80,7 @@ def fit(problem: Problem, alpha: Any, seed: int, setting: Setting) -> Variationa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # pixels at the edge are constant
         warnings.simplefilter("ignore", ConvergenceWarning)  # as many passes as the document's
-        return network.fit(problem.train)
+        return network.fit(problem.shaped(problem.train))
 
 
 def judged(network: VariationalAutoencoder, problem: Problem, seed: int, draws: int) -> dict[str, float]:
@@ -79,7 +92,7 @@ def judged(network: VariationalAutoencoder, problem: Problem, seed: int, draws: 
         seed: of draws, the same for every fit of a problem.
         draws: rows drawn from the model.
     """
-    bound = network.elbo(problem.held)
+    bound = network.elbo(problem.shaped(problem.held))
     x, mean = drawn(network, draws, seed)
     held = torch.from_numpy(problem.held)
     model = network.model_.to(device="cpu")
