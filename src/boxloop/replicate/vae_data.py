@@ -73,17 +73,24 @@ def digit_features(images: Rows, labels: NDArray[Any], seed: int) -> Features:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # features need not be the best
         network.fit(images, labels)
-    layers = [
-        (torch.from_numpy(np.asarray(slope)), torch.from_numpy(np.asarray(shift)))
-        for slope, shift in zip(network.coefs_[:-1], network.intercepts_[:-1])
-    ]
+    return Hidden(
+        tuple(torch.from_numpy(np.asarray(slope)) for slope in network.coefs_[:-1]),
+        tuple(torch.from_numpy(np.asarray(shift)) for shift in network.intercepts_[:-1]),
+    )
 
-    def features(rows: Tensor) -> Tensor:
-        for slope, shift in layers:
+
+@dataclass(frozen=True)
+class Hidden:
+    """The hidden layers of a network, as a function of rows."""
+
+    slopes: tuple[Tensor, ...]
+    shifts: tuple[Tensor, ...]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, units of the last)."""
+        for slope, shift in zip(self.slopes, self.shifts):
             rows = torch.relu(rows.double() @ slope + shift)
         return rows
-
-    return features
 
 
 def clusters(n: int, seed: int) -> Problem:

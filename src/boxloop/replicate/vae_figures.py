@@ -40,7 +40,7 @@ def _tiled(rows: Tensor, side: int) -> Any:
 
 
 def trade(
-    strong: Mapping[float, Runs], level: Mapping[str, float], table: Mapping[str, Mapping[str, Runs]]
+    strong: Mapping[str, Runs], level: Mapping[str, float], table: Mapping[str, Mapping[str, Runs]]
 ) -> Figure:
     """Distances of the images against the weight of the penalty, and gap against bound on every data set.
 
@@ -56,7 +56,7 @@ def trade(
     return figure
 
 
-def _distances(axis: Any, strong: Mapping[float, Runs], level: Mapping[str, float]) -> None:
+def _distances(axis: Any, strong: Mapping[str, Runs], level: Mapping[str, float]) -> None:
     place, weights = np.arange(len(strong)), list(strong)
     for i, (name, label) in enumerate((("Fréchet x", "samples x"), ("Fréchet mean", "means mu(z)"))):
         values = np.asarray([[run[name] for run in strong[alpha]] for alpha in weights])
@@ -64,7 +64,7 @@ def _distances(axis: Any, strong: Mapping[float, Runs], level: Mapping[str, floa
         told = f"{label} (± 2 s.e.)"
         axis.errorbar(place, values.mean(1), error, color=COLOURS[i], marker="o", capsize=3, label=told)
     axis.axhline(level["Fréchet x"], color=FAINT, ls="--", label="two samples of images")
-    axis.set_xticks(place, [f"{alpha:g}" for alpha in weights])
+    axis.set_xticks(place, weights)
     axis.set_ylim(bottom=0.0)
     dress(axis, "Distance of the images", "weight of the penalty, alpha", "squared Fréchet distance")
     add_legend(axis)

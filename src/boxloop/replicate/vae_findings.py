@@ -10,7 +10,7 @@ from boxloop.replicate.experiment import Finding
 from boxloop.replicate.vae_trials import paired_error
 from boxloop.replicate.words import held, met
 
-Trials = Mapping[float, list[dict[str, float]]]
+Trials = Mapping[str, list[dict[str, float]]]
 Table = Mapping[str, Mapping[str, list[dict[str, float]]]]
 
 SECONDS = 1246.0781
@@ -41,7 +41,7 @@ def _distances(strong: Trials, real: bool) -> list[Finding]:
         best = min(changes, key=lambda alpha: changes[alpha][0])
         change, error = changes[best]
         lower = change < -SURE * error
-        values = ", ".join(f"{after[alpha]:.2f} at alpha = {alpha:g}" for alpha in weights)
+        values = ", ".join(f"{after[alpha]:.2f} at alpha = {alpha}" for alpha in weights)
         reason = (
             "Means over seeds of the squared distance between features of a network that names digits: "
             + (
@@ -70,10 +70,8 @@ def _price(strong: Trials) -> Finding:
         alpha: paired_error([b["elbo"] - a["elbo"] for a, b in zip(strong[plain], strong[alpha])])
         for alpha in weights
     }
-    told = ", ".join(
-        f"{cost[alpha][0]:+.1f} ± {cost[alpha][1]:.1f} at alpha = {alpha:g}" for alpha in weights
-    )
-    gaps = ", ".join(f"{_mean(strong[alpha], 'gap'):.2f} at {alpha:g}" for alpha in strong)
+    told = ", ".join(f"{cost[alpha][0]:+.1f} ± {cost[alpha][1]:.1f} at alpha = {alpha}" for alpha in weights)
+    gaps = ", ".join(f"{_mean(strong[alpha], 'gap'):.2f} at {alpha}" for alpha in strong)
     return Finding(
         "what the penalty costs: bound of a held-out image",
         "not in the document",

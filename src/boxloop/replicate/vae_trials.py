@@ -55,12 +55,28 @@ class Setting:
         return max(self.hidden // 8, 4), max(self.hidden // 4, 8)
 
 
+@dataclass(frozen=True)
+class Task:
+    """One fit: of which rows, at which weight, from which seed, how, and the table that it belongs to."""
+
+    problem: Problem
+    alpha: Any
+    seed: int
+    setting: Setting
+    table: str
+
+    @property
+    def label(self) -> str:
+        """The weight as text."""
+        return self.alpha if isinstance(self.alpha, str) else f"{self.alpha:g}"
+
+
 FLOOR = 0.01
 """Smallest variance, relative to that of all pixels: some pixels are blank in all images but a few."""
 
 
 def fit(problem: Problem, alpha: Any, seed: int, setting: Setting) -> VariationalAutoencoder:
-    """Train on the rows of a problem, on a GPU where there is one."""
+    """Train on the rows of a problem; images on a GPU where there is one."""
     network = VariationalAutoencoder(
         setting.codes,
         hidden=(setting.hidden,) if problem.side is None else setting.channels,
@@ -75,12 +91,18 @@ def fit(problem: Problem, alpha: Any, seed: int, setting: Setting) -> Variationa
         patience=None,
         validation_fraction=setting.held,
         random_state=seed,
-        device="auto",
+        device="cpu" if problem.side is None else "auto",  # few columns are quicker where they are
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # pixels at the edge are constant
         warnings.simplefilter("ignore", ConvergenceWarning)  # as many passes as the document's
         return network.fit(problem.shaped(problem.train))
+
+
+def tried(task: Task, seed: int, draws: int) -> dict[str, float]:
+    """Fit and judge; the same draws judge every fit."""
+    network = fit(task.problem, task.alpha, task.seed, task.setting)
+    return {**judged(network, task.problem, seed, draws), "alpha": network.alpha_}
 
 
 def judged(network: VariationalAutoencoder, problem: Problem, seed: int, draws: int) -> dict[str, float]:
