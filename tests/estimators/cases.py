@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,13 +77,24 @@ class Case:
     def counting(self) -> bool:
         """Whether rows are counts, which have no other units."""
         return issubclass(
-            self.kind, boxloop.MultinomialMixture | boxloop.PoissonMixture | boxloop.BernoulliMixture
+            self.kind,
+            boxloop.MultinomialMixture
+            | boxloop.BayesianMultinomialMixture
+            | boxloop.PoissonMixture
+            | boxloop.BernoulliMixture,
         )
+
+    @property
+    def bayesian(self) -> bool:
+        """Whether it fits a law over parameters: its objective is no likelihood, and it has no gradient engine."""
+        return self.kind.__name__.startswith("Bayesian")
 
     @property
     def mixing(self) -> bool:
         """Whether it is a mixture."""
-        return not issubclass(self.kind, boxloop.FactorAnalysis | boxloop.ProbabilisticPCA)
+        return not issubclass(
+            self.kind, boxloop.FactorAnalysis | boxloop.ProbabilisticPCA | boxloop.BayesianFactorAnalysis
+        )
 
 
 CASES = [
@@ -98,13 +109,40 @@ CASES = [
     Case("bernoulli", boxloop.BernoulliMixture, {"n_components": 2}, bits),
 ]
 
+# As many components as there are clusters: with more, the number in use is for the rows and the start to say.
+BAYESIAN = [
+    Case("bayesian-full", boxloop.BayesianGaussianMixture, {"n_components": 2}, blobs),
+    Case("bayesian-factor", boxloop.BayesianFactorAnalysis, {"n_components": 1}, factors),
+    Case("bayesian-multinomial", boxloop.BayesianMultinomialMixture, {"n_components": 2}, documents),
+]
+EVERYONE = [*CASES, *BAYESIAN]
+POSTERIORS = [
+    Case(
+        f"bayesian-{kind}",
+        boxloop.BayesianGaussianMixture,
+        {"n_components": 2, "covariance_type": kind},
+        blobs,
+    )
+    for kind in GAUSSIAN
+]
+
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:
     """Run a test for each of ``cases``."""
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
+def paired(cases: list[Case], name: str, values: Iterable[str]) -> pytest.MarkDecorator:
+    """Run a test for each of ``cases`` with each of ``values``, but no gradient engine where there is none."""
+    pairs = [
+        (case, value) for case in cases for value in values if not (case.bayesian and value == "gradient")
+    ]
+    ids = [f"{value}-{case.name}" for case, value in pairs]
+    return pytest.mark.parametrize(("case", name), pairs, ids=ids)
+
+
 every = over(CASES)
+everyone = over(EVERYONE)
 mixtures = over([case for case in CASES if case.mixing])
 measured = over([case for case in CASES if not case.counting])
 counted = over([case for case in CASES if case.counting])

@@ -22,7 +22,10 @@ ESTIMATORS = [
     BayesianGaussianMixture(2, covariance_type="tied", random_state=0),
     BayesianGaussianMixture(2, covariance_type="diag", random_state=0, dtype="float32"),
     BayesianGaussianMixture(
-        2, covariance_type="spherical", weight_concentration_prior_type="dirichlet_distribution", random_state=0
+        2,
+        covariance_type="spherical",
+        weight_concentration_prior_type="dirichlet_distribution",
+        random_state=0,
     ),
     BayesianMultinomialMixture(2, random_state=0),
 ]

@@ -14,7 +14,7 @@ from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.estimators import checkpoints
 from boxloop.persist import CheckpointWriter, ModelFileError
 from boxloop.run import Progress
-from estimators.cases import CASES, Case, assert_same, blobs, every, over, told
+from estimators.cases import CASES, EVERYONE, Case, assert_same, blobs, everyone, over, paired, told
 
 ENGINES = {
     "em": {"max_iter": 40, "tol": 0.0},
@@ -53,8 +53,7 @@ def settings(case: Case, engine: str) -> dict[str, Any]:
     return ENGINES[engine] | slow.get(case.name, {})
 
 
-@every
-@pytest.mark.parametrize("engine", ENGINES)
+@paired(EVERYONE, "engine", ENGINES)
 @pytest.mark.parametrize("rounds", [2, 8])
 def test_killed_and_resumed(
     case: Case, engine: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +86,7 @@ def test_newton_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert resumed.lower_bounds_ == straight.lower_bounds_
 
 
-@every
+@everyone
 def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, options = case.rows(200, seed=62), settings(case, "em")
     straight, _ = told(case.quick(**options), X)
@@ -111,7 +110,7 @@ def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: py
     assert not resumed.interrupted_
 
 
-@every
+@everyone
 def test_missing_values_weights_and_names(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +127,7 @@ def test_missing_values_weights_and_names(
     assert_same(resumed, straight, rtol=0, atol=0)
 
 
-@every
+@everyone
 def test_a_finished_fit_is_not_done_again(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

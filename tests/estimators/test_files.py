@@ -15,7 +15,7 @@ import torch
 import boxloop
 from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.persist import ModelFileError
-from estimators.cases import CASES, Case, assert_same, blobs, every, factors, told
+from estimators.cases import EVERYONE, Case, assert_same, blobs, everyone, factors, told
 
 READ = """
 import sys
@@ -36,7 +36,7 @@ def facts(estimator: Any) -> dict[str, Any]:
     }
 
 
-@every
+@everyone
 @pytest.mark.parametrize("named", [False, True])
 def test_round_trip(case: Case, tmp_path: Path, named: bool) -> None:
     rows = case.rows(120)
@@ -63,7 +63,7 @@ def test_round_trip(case: Case, tmp_path: Path, named: bool) -> None:
 
 def test_loading_in_a_fresh_process(tmp_path: Path) -> None:
     wanted = {}
-    for case in CASES:
+    for case in EVERYONE:
         X = case.rows(60)
         estimator = case.quick().fit(X)
         estimator.save(tmp_path / f"{case.name}.boxloop")
@@ -74,7 +74,7 @@ def test_loading_in_a_fresh_process(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.load(tmp_path / f"{name}.out.npy"), values, err_msg=name)
 
 
-@every
+@everyone
 def test_a_loaded_estimator_goes_on(case: Case, tmp_path: Path) -> None:
     X = case.rows(600)
     estimator = case.quick(warm_start=True, tol=1e-9, max_iter=1000).fit(X[:300])

@@ -6,6 +6,7 @@ fixed. About 350 z-scores below 5.5 in all: false alarms 350 x 4e-8 = 1.4e-5 a r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from boxloop import (
+    BayesianGaussianMixture,
+    BayesianMultinomialMixture,
     BernoulliMixture,
     FactorAnalysis,
     GaussianMixture,
@@ -21,7 +24,7 @@ from boxloop import (
     PoissonMixture,
     ProbabilisticPCA,
 )
-from estimators.cases import CASES, Case, every, measured, over, parameters
+from estimators.cases import BAYESIAN, CASES, POSTERIORS, Case, blobs, every, over, parameters
 
 LIMIT = 5.5
 
@@ -38,6 +41,8 @@ def brute_force(estimator: Any, row: np.ndarray) -> float:
         PoissonMixture: lambda k: stats.poisson(estimator.means_[k, o]).logpmf(x).sum(),
         BernoulliMixture: lambda k: stats.bernoulli(estimator.means_[k, o]).logpmf(x).sum(),
         MultinomialMixture: lambda k: words(estimator.probabilities_[k, o], x),
+        BayesianGaussianMixture: lambda k: student(estimator, k, x, o),
+        BayesianMultinomialMixture: lambda k: urn(estimator.word_concentration_[k, o], x),
     }
     members = [laws[type(estimator)](k) for k in range(len(estimator.weights_))]
     return float(logsumexp(members, b=estimator.weights_))
@@ -53,6 +58,25 @@ def gaussian(estimator: Any, k: int, x: np.ndarray, o: np.ndarray) -> float:
     }
     covariance = shapes[estimator.covariance_type]()[np.ix_(o, o)]
     return float(stats.multivariate_normal(estimator.means_[k, o], covariance).logpdf(x))
+
+
+def student(estimator: Any, k: int, x: np.ndarray, o: np.ndarray) -> float:
+    """The posterior predictive of one component: Student's law with the scale (1 + 1/kappa) Psi / degrees."""
+    d, kind, kappa = len(o), estimator.covariance_type, estimator.mean_precision_[k]
+    c = estimator.covariances_ if kind == "tied" else estimator.covariances_[k]
+    dof = estimator.degrees_of_freedom_ if kind == "tied" else estimator.degrees_of_freedom_[k]
+    mean = estimator.means_[k, o]
+    if kind == "diag":
+        return float(stats.t(dof, mean, np.sqrt((1 + 1 / kappa) * c[o])).logpdf(x).sum())
+    if kind == "spherical":
+        shape, degrees = c * np.eye(d), dof
+    else:
+        shape, degrees = c * dof / (dof - d + 1), dof - d + 1
+    return float(stats.multivariate_t(mean, (1 + 1 / kappa) * shape[np.ix_(o, o)], degrees).logpdf(x))
+
+
+def urn(concentration: np.ndarray, x: np.ndarray) -> float:
+    return float(stats.dirichlet_multinomial(concentration, int(x.sum())).logpmf(x.astype(int)))
 
 
 def words(chance: np.ndarray, x: np.ndarray) -> float:
@@ -77,7 +101,7 @@ def censored(X: np.ndarray, seed: int) -> np.ndarray:
     return X
 
 
-@every
+@over([*CASES, *POSTERIORS, *(case for case in BAYESIAN if case.counting)])
 def test_likelihood_by_brute_force(case: Case) -> None:
     X = holed(case.rows(60), seed=1)
     estimator = case.quick().fit(X)
@@ -98,7 +122,7 @@ def test_the_objective_is_that_likelihood(case: Case) -> None:
     )
 
 
-@measured
+@over([*(case for case in CASES if not case.counting), *POSTERIORS])
 def test_posterior_of_a_row_with_holes_is_that_of_fewer_columns(case: Case) -> None:
     X = case.rows(100)
     estimator = case.quick().fit(X)
@@ -117,6 +141,10 @@ def test_posterior_of_a_row_with_holes_is_that_of_fewer_columns(case: Case) -> N
 
 def brute_force_member(estimator: Any, k: int, row: np.ndarray) -> float:
     o = ~np.isnan(row)
+    if isinstance(
+        estimator, BayesianGaussianMixture
+    ):  # E[log weight], and what E[log-density] adds to the plug-in
+        return float(estimator.model_.plugged.log_weight[k]) + gaussian(estimator, k, row[o], o)
     return np.log(estimator.weights_[k]) + gaussian(estimator, k, row[o], o)
 
 
@@ -166,6 +194,27 @@ def test_rows_missing_at_random_are_no_bias(case: Case) -> None:
     whole = X[~np.isnan(X).any(1)]
     complete = case.quick(tol=1e-9, max_iter=5000).fit(whole)
     assert abs(z_scores(case, complete, whole, truth)).max() > 2 * LIMIT
+
+
+@over(POSTERIORS)
+@pytest.mark.parametrize("gaps", [holed, censored])
+def test_posterior_means_are_those_of_maximum_likelihood(
+    case: Case, gaps: Callable[[np.ndarray, int], np.ndarray]
+) -> None:
+    """Apart by 1/n, so by a small part of the standard errors; a missing value counts as seen in the deviations."""
+    ml = Case("gaussian", GaussianMixture, case.params, blobs)
+    X = gaps(drawn(ml, 3000)[0], 6)
+    one, other = (c.quick(tol=1e-10, max_iter=5000).fit(X) for c in (ml, case))
+    errors = one.standard_errors(X)
+    order = [np.argsort(-estimator.weights_) for estimator in (one, other)]
+    for name, most in (("weights", 0.03), ("means", 0.03), ("covariances", 0.4)):
+        value, wanted, error = getattr(other, f"{name}_"), getattr(one, f"{name}_"), errors[name]
+        if value.shape[0] == 2:
+            value, wanted, error = value[order[1]], wanted[order[0]], error[order[0]]
+        assert abs((value - wanted) / error).max() < most, name
+    ratio = other.standard_errors()["means"][order[1]] / errors["means"][order[0]]
+    assert ratio.max() < 1.01
+    assert ratio.min() > 0.95 * np.sqrt(1.0 - np.isnan(X).mean(0).max() / other.weights_.min())
 
 
 @pytest.mark.parametrize("kind", ["full", "tied"])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from boxloop import FactorAnalysis, GaussianMixture, MultinomialMixture
-from estimators.cases import Case, blobs, documents, every, factors, linear, told
+from estimators.cases import EVERYONE, Case, blobs, documents, everyone, factors, linear, paired, told
 
 
 def _holed(X: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ def assert_finite(estimator: Any, X: np.ndarray) -> None:
         assert np.isfinite(value).all()
 
 
-@every
+@everyone
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fit(case: Case, table: str, dtype: str) -> None:
@@ -55,8 +55,7 @@ def test_fit(case: Case, table: str, dtype: str) -> None:
     assert_finite(told(case.make(dtype=dtype, **start), X)[0], X)
 
 
-@every
-@pytest.mark.parametrize("method", ["online", "gradient"])
+@paired(EVERYONE, "method", ["online", "gradient"])
 @pytest.mark.parametrize(
     "table", ["one column", "nothing but zeros", "more columns than rows", "mostly holes"]
 )
@@ -66,7 +65,7 @@ def test_other_engines(case: Case, table: str, method: str) -> None:
     assert_finite(told(case.make(method=method, max_iter=2, **start), X)[0], X)
 
 
-@every
+@everyone
 @pytest.mark.parametrize("table", ["an outlier", "nothing but zeros", "some rows of zeros", "mostly holes"])
 @pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
 def test_stream(case: Case, table: str) -> None:

@@ -25,7 +25,20 @@ from boxloop import (
 )
 from boxloop.laws import Poisson
 from boxloop.models import Mixture
-from estimators.cases import Case, bits, blobs, counts, documents, every, factors, measured, parameters, told
+from estimators.cases import (
+    BAYESIAN,
+    EVERYONE,
+    Case,
+    bits,
+    blobs,
+    counts,
+    documents,
+    every,
+    factors,
+    over,
+    parameters,
+    told,
+)
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
@@ -80,7 +93,7 @@ def test_principal_components() -> None:
     )
 
 
-@measured
+@over([case for case in EVERYONE if not case.counting])
 def test_units_carry_over(case: Case) -> None:
     X = case.rows(300)
     options = {"tol": 1e-10, "max_iter": 3000}
@@ -102,6 +115,20 @@ def test_more_rows_are_smaller_errors(case: Case) -> None:
     weighted = estimator.standard_errors(X, sample_weight=np.full(300, 4.0))
     for name, value in weighted.items():
         np.testing.assert_allclose(value, four_times[name], rtol=1e-5, err_msg=name)
+
+
+@over(BAYESIAN)
+def test_more_rows_are_a_narrower_law(case: Case) -> None:
+    """Half as wide with four times the rows, but for a prior that is worth two rows or so of hundreds."""
+    X = case.rows(300)
+    once, many = (
+        case.quick(tol=1e-9, max_iter=3000).fit(X, sample_weight=np.full(300, w)) for w in (1.0, 4.0)
+    )
+    repeated = case.quick(tol=1e-9, max_iter=3000).fit(np.tile(X, (4, 1))).standard_errors()
+    for name, value in once.standard_errors().items():
+        assert value.shape == parameters(once)[name].shape
+        np.testing.assert_allclose(many.standard_errors()[name], value / 2, rtol=0.05, err_msg=name)
+        np.testing.assert_allclose(np.sort(repeated[name]), np.sort(many.standard_errors()[name]), rtol=1e-3)
 
 
 def assert_spread(

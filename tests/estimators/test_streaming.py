@@ -11,7 +11,20 @@ import pytest
 from scipy import sparse
 
 from boxloop import FactorAnalysis, GaussianMixture, MultinomialMixture
-from estimators.cases import Case, assert_same, blobs, counted, documents, every, factors, linear, measured
+from estimators.cases import (
+    EVERYONE,
+    Case,
+    assert_same,
+    blobs,
+    counted,
+    documents,
+    every,
+    everyone,
+    factors,
+    linear,
+    over,
+    paired,
+)
 
 GAP = 0.01
 """Most that a stream of 4000 rows may lose of the mean log-likelihood of a row, beside the fit of all of them.
@@ -28,7 +41,7 @@ def stream(case: Case, X: np.ndarray, size: int) -> object:
     return estimator
 
 
-@every
+@everyone
 @pytest.mark.parametrize("size", [37, 1000])
 def test_a_stream_comes_close_to_the_fit_of_all_rows(case: Case, size: int) -> None:
     X = case.rows(4000, seed=21)
@@ -40,7 +53,7 @@ def test_a_stream_comes_close_to_the_fit_of_all_rows(case: Case, size: int) -> N
     assert estimator.score(new) > batch.score(new) - GAP
 
 
-@every
+@everyone
 def test_a_longer_stream_is_better(case: Case) -> None:
     """Against fresh rows, the loss falls by at least half from 250 to 4000 rows."""
     X, new = case.rows(4000, seed=23), case.rows(4000, seed=24)
@@ -49,7 +62,7 @@ def test_a_longer_stream_is_better(case: Case) -> None:
     assert best - long.score(new) < 0.5 * (best - short.score(new))
 
 
-@every
+@everyone
 def test_missing_values_in_a_stream(case: Case) -> None:
     X = case.rows(3000, seed=25)
     holes = np.random.default_rng(0).random(X.shape) < 0.1
@@ -58,7 +71,7 @@ def test_missing_values_in_a_stream(case: Case) -> None:
     assert stream(case, X, 100).score(X) > batch.score(X) - GAP
 
 
-@every
+@everyone
 def test_weights_in_a_stream(case: Case) -> None:
     """Rows of weight zero are as good as absent, before and after the model begins to flow."""
     X = case.rows(1200, seed=26)
@@ -71,7 +84,7 @@ def test_weights_in_a_stream(case: Case) -> None:
     assert_same(one, other, rtol=1e-7, atol=1e-9)
 
 
-@every
+@everyone
 def test_a_stream_goes_on_from_a_fit(case: Case) -> None:
     X, new = case.rows(3000, seed=27), case.rows(3000, seed=28)
     estimator = case.quick(tol=1e-6, max_iter=1000).fit(X[:2000])
@@ -86,8 +99,7 @@ def test_a_stream_goes_on_from_a_fit(case: Case) -> None:
     assert estimator.score(X) > whole.score(X) - GAP / 2
 
 
-@every
-@pytest.mark.parametrize("method", ["online", "gradient"])
+@paired(EVERYONE, "method", ["online", "gradient"])
 def test_a_stream_goes_on_from_other_engines(case: Case, method: str) -> None:
     X = case.rows(1000, seed=29)
     estimator = case.quick(method=method, max_iter=20).fit(X)
@@ -96,7 +108,7 @@ def test_a_stream_goes_on_from_other_engines(case: Case, method: str) -> None:
     assert abs(estimator.score(X) - before) < 0.02
 
 
-@every
+@everyone
 def test_fit_forgets_the_stream(case: Case) -> None:
     X = case.rows(600, seed=30)
     estimator = case.quick().partial_fit(X[:250]).fit(X[250:500])
@@ -119,7 +131,7 @@ def test_the_reported_likelihood_is_that_of_the_batch(case: Case) -> None:
         assert estimator.lower_bound_ == pytest.approx(before.score(X[start : start + 200]), abs=0.15)
 
 
-@measured
+@over([case for case in EVERYONE if not case.counting])
 def test_far_from_the_origin(case: Case) -> None:
     X = case.rows(1000, seed=32)
     one, other = stream(case, X, 100), stream(case, 1e7 + 0.1 * X, 100)

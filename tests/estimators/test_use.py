@@ -19,11 +19,11 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 import boxloop
-from boxloop import FactorAnalysis, FitWarning, GaussianMixture
-from estimators.cases import CASES, Case, assert_same, blobs, every, factors, measured, mixtures, over
+from boxloop import BayesianFactorAnalysis, FactorAnalysis, FitWarning, GaussianMixture
+from estimators.cases import CASES, EVERYONE, Case, assert_same, blobs, everyone, factors, mixtures, over
 
 
-@every
+@everyone
 def test_clone_is_unfitted_and_equal(case: Case) -> None:
     estimator = case.make(tol=1e-5, max_iter=77).fit(case.rows(100))
     copy = clone(estimator)
@@ -34,7 +34,7 @@ def test_clone_is_unfitted_and_equal(case: Case) -> None:
     assert_same(copy.fit(case.rows(100)), estimator, rtol=0, atol=0)
 
 
-@every
+@everyone
 def test_parameters_are_set_and_read(case: Case) -> None:
     estimator = case.make()
     for name, value in estimator.get_params().items():
@@ -43,7 +43,7 @@ def test_parameters_are_set_and_read(case: Case) -> None:
         estimator.set_params(components=3)
 
 
-@every
+@everyone
 def test_rows_that_are_only_kept_are_no_fit(case: Case) -> None:
     estimator = case.make(n_components=2).partial_fit(case.rows(1))
     with pytest.raises(NotFittedError):
@@ -57,7 +57,7 @@ def test_rows_that_are_only_kept_are_no_fit(case: Case) -> None:
     check_is_fitted(estimator.partial_fit(case.rows(40)))
 
 
-@every
+@everyone
 def test_pickle_keeps_everything(case: Case) -> None:
     X = case.rows(250)
     estimator = case.make().fit(X)
@@ -68,7 +68,7 @@ def test_pickle_keeps_everything(case: Case) -> None:
     assert_same(copy.partial_fit(new), estimator.partial_fit(new), rtol=0, atol=0)
 
 
-@every
+@everyone
 def test_text_shows_what_was_chosen(case: Case) -> None:
     assert repr(case.make(random_state=3)).startswith(f"{case.kind.__name__}(")
     assert "random_state=3" in repr(case.make(random_state=3))
@@ -76,7 +76,7 @@ def test_text_shows_what_was_chosen(case: Case) -> None:
     assert case.kind.__name__ in case.make()._repr_html_()
 
 
-@every
+@everyone
 def test_summary_is_a_frame(case: Case) -> None:
     X = case.rows(100)
     names = [f"column {j}" for j in range(X.shape[1])]
@@ -84,10 +84,11 @@ def test_summary_is_a_frame(case: Case) -> None:
     text = frame.to_string()
     assert all(name in text for name in names)
     assert np.isfinite(frame.to_numpy()).all()
-    assert len(frame) == (X.shape[1] if case.kind is FactorAnalysis else case.params["n_components"])
+    by_column = case.kind in (FactorAnalysis, BayesianFactorAnalysis)
+    assert len(frame) == (X.shape[1] if by_column else case.params["n_components"])
 
 
-@measured
+@over([case for case in EVERYONE if not case.counting])
 def test_in_a_pipeline(case: Case) -> None:
     X = case.rows(200)
     pipe = make_pipeline(StandardScaler(), case.make()).fit(X)
@@ -101,7 +102,7 @@ def test_in_a_pipeline(case: Case) -> None:
         assert list(pipe.fit_transform(X).columns) == list(names)
 
 
-@mixtures
+@over([case for case in EVERYONE if case.mixing])
 def test_predictions_in_a_pipeline(case: Case) -> None:
     X = case.rows(200)
     pipe = Pipeline([("same", FunctionTransformer()), ("mixture", case.make())])
@@ -134,14 +135,14 @@ def test_grid_search_over_factors_and_covariances() -> None:
     assert shapes.fit(blobs(600)).best_params_["covariance_type"] == "full"
 
 
-@every
+@everyone
 def test_cross_validation(case: Case) -> None:
     scores = cross_val_score(case.make(), case.rows(150), cv=3)
     assert scores.shape == (3,)
     assert np.isfinite(scores).all()
 
 
-@every
+@everyone
 @pytest.mark.parametrize("routed", [True, False])
 def test_weights_are_routed(case: Case, routed: bool) -> None:
     X, weight = case.rows(120), np.random.default_rng(0).integers(1, 4, size=120).astype(float)
