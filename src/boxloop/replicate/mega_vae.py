@@ -47,7 +47,7 @@ class Size:
 FULL = Size(
     5, 2000, Setting(16, 256, 25, 20, NODES), Setting(8, 128, 80, 16, 1024, 2e-3, 0.2, True, 0.5), 2000, 500
 )
-SMALL = Size(2, 500, Setting(8, 64, 12, 20, 256), Setting(2, 32, 12, 6, 64, 5e-3, 0.2, True, 0.5), 300, 10)
+SMALL = Size(2, 300, Setting(4, 32, 8, 10, 128, 3e-3), Setting(2, 16, 8, 4, 64, 1e-2, 0.2, True, 0.3), 200, 2)
 
 
 def experiment(options: Options) -> Report:

@@ -81,6 +81,7 @@ def _exchange(axis: Any, table: Mapping[str, Mapping[str, Runs]]) -> None:
     axis.axhline(1.0, color=FAINT, lw=1)
     axis.axvline(0.0, color=FAINT, lw=1)
     axis.set_xscale("symlog", linthresh=0.1)
+    axis.margins(x=0.15, y=0.1)
     across, up = "change of the held-out bound, nats a row", "held-out moment gap, relative to no penalty"
     dress(axis, "Alpha: circle 0, triangle 0.1, square 1, star by validation", across, up)
     add_legend(axis)
