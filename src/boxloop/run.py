@@ -170,6 +170,6 @@ def _check(before: float | None, after: float, number: int) -> None:
         raise MonotonicityError(f"the objective became NaN at iteration {number}")
     if before is not None and after < before - FALL * max(abs(before), 1.0):
         raise MonotonicityError(
-            f"the log-likelihood fell at iteration {number}, from {before!r} to {after!r} "
-            f"(by {before - after:.3g}); exact EM cannot do this"
+            f"the objective fell at iteration {number}, from {before!r} to {after!r} "
+            f"(by {before - after:.3g}); in exact arithmetic this ascent cannot fall"
         )

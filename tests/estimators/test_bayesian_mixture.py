@@ -25,7 +25,7 @@ from boxloop.laws.conjugate import (
 )
 from boxloop.laws.priors import MixturePrior
 from boxloop.models.variational_mixture import VariationalMixture
-from estimators.cases import GAUSSIAN, assert_same, documents, told
+from estimators.cases import GAUSSIAN, assert_same, blobs, documents, told
 from estimators.test_checkpoint import Killed, kill_after
 from models.variational_cases import bound, joints
 
@@ -140,6 +140,23 @@ def test_components_empty_themselves(kind: str, weights: str) -> None:
         assert fitted.active_[:3].all(), "under sticks the largest come first"
     alone = BayesianGaussianMixture(1, covariance_type=kind, random_state=0).fit(X)
     assert fitted.lower_bound_ > alone.lower_bound_ + 0.1
+
+
+@pytest.mark.parametrize(("most", "seed"), [(4, 0), (7, 1)])
+def test_components_that_may_stay_empty_cost_next_to_nothing(most: int, seed: int) -> None:
+    """One emptied in the middle of the sticks lowers the bound until it is the last: it is not kept for that."""
+    X = blobs(200, seed=seed, gap=12.0)
+    params: dict[str, Any] = {
+        "covariance_type": "tied",
+        "covariance_prior": np.cov(X.T) / 3,
+        "random_state": 0,
+    }
+    few, many = (
+        BayesianGaussianMixture(k, weight_concentration_prior=0.2, tol=1e-6, max_iter=500, **params).fit(X)
+        for k in (3, most)
+    )
+    assert few.n_components_ == many.n_components_ == 3
+    assert many.lower_bound_ > few.lower_bound_ - 0.006
 
 
 @pytest.mark.parametrize("kind", GAUSSIAN)

@@ -141,14 +141,20 @@ def _pruned(step: Any, model: Any) -> tuple[Model, bool]:
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < GONE or int((best.counts >= GONE).sum()) < 2:
             continue
-        without = mean.features.clone()
-        without[j] = 0.0
-        start = EMState(best.solve(replace(mean, features=without)))
+        gone = torch.tensor([j], device=mean.features.device)
+        start = EMState(best.solve(mean.replaced(gone, torch.zeros_like(mean.features[gone]))))
         trial = run(step, start, max_rounds=HEAT, monotone=True)
         if trial.interrupted:
             return best, True
-        last = trial if trial.trace[-1] > last.trace[-1] else last
+        last = trial if _worth(trial) > _worth(last) else last
     return last.state.best.ordered()[0], last.interrupted
+
+
+def _worth(outcome: Outcome[Any]) -> float:
+    """The bound with components in their best order: one emptied in the middle of the sticks costs until it is last."""
+    model = outcome.state.best
+    gain: float = model.ordered()[2]
+    return outcome.trace[-1] + gain / float(model.total)
 
 
 def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -> Outcome[Any]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import special, stats
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
@@ -16,13 +17,14 @@ from boxloop.estimate.fit import Coordinates
 from boxloop.estimate.variational_fit import standard_covariance
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
+from boxloop.estimators.gaussian_pictures import GaussianPictures
 from boxloop.estimators.given import precision, precision_factor
 from boxloop.laws.priors import ComponentLaw, CovarianceType, weak_components
 from boxloop.types import Source
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BayesianGaussianMixture(BayesianMixtureEstimator):
+class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     r"""Gaussian mixture with a law over its parameters, and as many components as the rows ask for.
 
     .. math:: p(x) = \sum_k \pi_k N(x; \mu_k, \Sigma_k), \qquad \Sigma_k \sim \mathrm{IW}(\nu, \Psi), \quad
@@ -31,8 +33,8 @@ class BayesianGaussianMixture(BayesianMixtureEstimator):
     The law :math:`q(\pi) \prod_k q(\mu_k, \Sigma_k) \prod_i q(z_i)` is fitted by coordinate ascent on the evidence
     bound (document 002, section 3.2; Bishop 2006, section 10.2; Blei and Jordan 2006), or by stochastic variational
     inference (Hoffman et al. 2013). ``n_components`` is an upper bound: components without which the bound is higher
-    are emptied. Missing values are variables of the law too; they count as rows, so that it is too narrow where much
-    is missing.
+    are emptied; in a stream or a warm start they stay empty, so give the first call as many rows as there are. Missing
+    values are variables of the law too; they count as rows, so that it is too narrow where much is missing.
 
     The default prior of components is weakly informative and follows the scale of the rows, so that other units of the
     columns do not change the fit: :math:`m` the mean of the rows, :math:`\kappa = 0.01`, :math:`\nu = d + 2` (3 for
@@ -185,6 +187,10 @@ class BayesianGaussianMixture(BayesianMixtureEstimator):
         self.degrees_of_freedom_prior_ = float(given.dof.reshape(-1)[0])
         spread = to_numpy(given.scale if self.covariance_type == "tied" else given.scale[0])
         self.covariance_prior_: Any = float(spread[0]) if self.covariance_type == "spherical" else spread
+
+    @property
+    def _shown(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.active_)
 
     def _columns(self, level: float) -> Columns:
         r"""Means have Student's law; deviations :math:`\sqrt{\Sigma_{jj}}` are roots of inverse gamma variables."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from boxloop.laws.family import Family
 from boxloop.laws.priors import ComponentLaw, MixturePrior
 from boxloop.numeric import generator
 from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 POSITIVE: list[Any] = [None, Interval(Real, 0.0, None, closed="neither")]
 
@@ -161,6 +164,32 @@ class BayesianMixtureEstimator(MixtureEstimator):
             key: np.concatenate([weight[key][used], parts[key][used].reshape(-1)]) for key in weight
         }
         return make_frame(columns, index)
+
+    def plot_weights(self, ax: Axes | None = None) -> Axes:
+        """Expected weights of the components in use, with one and two posterior standard deviations.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import BayesianGaussianMixture
+            >>> X = np.random.default_rng(0).normal(size=(200, 2)) + 8.0 * (np.arange(200)[:, None] % 4 == 0)
+            >>> ax = BayesianGaussianMixture(5, random_state=0).fit(X).plot_weights()
+            >>> [tick.get_text() for tick in ax.get_yticklabels()]
+            ['component 0', 'component 1']
+        """
+        check_is_fitted(self)
+        from boxloop.figures import forest
+
+        used = np.flatnonzero(self.active_)
+        sd = np.sqrt(to_numpy(self.model_.found.weights.variance()))
+        names = [f"component {k}" for k in used]
+        title = f"{len(used)} of {len(sd)} components in use"
+        return forest(names, self.weights_[used], sd[used], ax, title=title, across="weight")
 
     def _weight_interval(self, low: float, high: float) -> tuple[Array, Array]:
         """Exact under a Dirichlet law; under sticks, whose pieces are products, by draws."""

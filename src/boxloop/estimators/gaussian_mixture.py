@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import kept_rows
-from boxloop.data.checks import column_place
 from boxloop.estimate.fit import Coordinates
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import to_numpy
+from boxloop.estimators.gaussian_pictures import GaussianPictures
 from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.laws import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.laws.family import Family
 from boxloop.models import Mixture
-from boxloop.numeric import generator
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-DRAWN = 100_000
-"""Rows that a picture is made from: some of them, where there are more."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GaussianMixture(MixtureEstimator):
+class GaussianMixture(GaussianPictures):
     r"""Gaussian mixture fitted by EM, online EM or gradient ascent.
 
     .. math:: p(x) = \sum_k \pi_k N(x; \mu_k, \Sigma_k)
@@ -139,84 +130,12 @@ class GaussianMixture(MixtureEstimator):
             return None
         return lambda start: completed(start, *self._given, self.covariance_type)
 
+    @property
+    def _shown(self) -> NDArray[np.int64]:
+        return np.arange(len(self.weights_))
+
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())
         self.means_ = to_numpy(model.family.mean)
         self.covariances_ = to_numpy(model.family.named()["covariances"])
         self.precisions_cholesky_, self.precisions_ = precision_factor(model.family), precision(model.family)
-
-    def plot(self, X: Any, ax: Axes | None = None, *, columns: Sequence[str | int] | None = None) -> Axes:
-        """Two columns of rows, coloured by component, and ellipses of one and two standard deviations.
-
-        Args:
-            X: rows (n, d); more than a few thousand are shown as a density.
-            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
-            columns: two, by name or place; those in which the components lie furthest apart when omitted.
-
-        Returns:
-            The axes.
-
-        Example:
-            >>> import numpy as np
-            >>> from boxloop import GaussianMixture
-            >>> X = np.random.default_rng(0).normal(size=(200, 3)) + 5.0 * np.arange(200)[:, None] % 2
-            >>> GaussianMixture(2, random_state=0).fit(X).plot(X, columns=(0, "x2")).get_ylabel()
-            'x2'
-        """
-        from boxloop.figures import ellipses
-
-        places, names = self._drawn_columns(columns, 2)
-        if len(places) != 2:
-            raise ValueError(f"a picture of rows has two columns, got {len(places)}: see plot_pairs")
-        rows, component = self._drawn_rows(X)
-        means, spread = self._drawn_components(places)
-        title = f"{len(means)} component{'s' if len(means) > 1 else ''}"
-        return ellipses(rows[:, places], means, spread, names, ax, component=component, title=title)
-
-    def plot_pairs(self, X: Any, *, columns: Sequence[str | int] | None = None) -> NDArray[np.object_]:
-        """All pairs of some columns, as ``plot`` draws one, with the densities of single columns on the diagonal.
-
-        Args:
-            X: rows (n, d).
-            columns: by name or place; the five in which the components lie furthest apart when omitted.
-
-        Returns:
-            The axes (c, c) of c columns, on a figure of their own.
-
-        Example:
-            >>> import numpy as np
-            >>> from boxloop import GaussianMixture
-            >>> X = np.random.default_rng(0).normal(size=(200, 3))
-            >>> GaussianMixture(1).fit(X).plot_pairs(X).shape
-            (3, 3)
-        """
-        from boxloop.figures import pair_grid
-
-        places, names = self._drawn_columns(columns, 5)
-        rows, component = self._drawn_rows(X)
-        means, spread = self._drawn_components(places)
-        return pair_grid(rows[:, places], self.weights_, means, spread, names, component=component)
-
-    def _drawn_columns(self, columns: Sequence[str | int] | None, most: int) -> tuple[list[int], list[str]]:
-        check_is_fitted(self)
-        known = self._names()
-        if columns is None:
-            within = to_numpy(self.model_.family.covariance().diagonal())
-            centre = self.weights_ @ self.means_
-            apart = (self.weights_ @ (self.means_ - centre) ** 2) / (
-                self.weights_ @ np.broadcast_to(within, self.means_.shape)
-            )
-            places = sorted(np.argsort(-apart, kind="stable")[:most].tolist())
-        else:
-            places = [column_place(known, key) for key in columns]
-        return places, [known[j] for j in places]
-
-    def _drawn_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:
-        rows = kept_rows(self._open(X, reset=False), DRAWN, generator(0)).rows
-        return to_numpy(rows), self.model_.posterior(rows).argmax(1).cpu().numpy()
-
-    def _drawn_components(self, places: list[int]) -> tuple[Array, Array]:
-        spread = to_numpy(self.model_.family.covariance().dense())
-        return self.means_[:, places], np.broadcast_to(spread, (len(self.means_), *spread.shape[1:]))[
-            :, places
-        ][:, :, places]
