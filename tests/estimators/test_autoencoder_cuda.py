@@ -86,7 +86,41 @@ def test_steps_do_not_wait_for_the_device(monkeypatch, options):
             torch.cuda.set_sync_debug_mode(0)
 
     monkeypatch.setattr(Trainer, "_step", watched)
+    monkeypatch.setattr(Trainer, "_graphed", False)
     assert np.isfinite(quick(device="cuda", **options).fit(rows()).score(rows()))
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_graphs_take_the_same_steps(monkeypatch, options):
+    """The same random numbers from the same seeds; 70 batches of two sizes, and a block that ends early."""
+    X = rows(630)
+    fits = [quick(device="cuda", dtype="float64", **options).fit(X)] if "precision" not in options else []
+    if not fits:
+        fits = [quick(device="cuda", **options).fit(X)]
+    assert not fits[0].events_
+    monkeypatch.setattr(Trainer, "_graphed", False)
+    fits.append(fits[0].__class__(**fits[0].get_params()).fit(X))
+    close = 1e-2 if "precision" in options else 1e-9
+    for name in ("elbo", "divergence", "validation_elbo"):
+        np.testing.assert_allclose(fits[0].history_[name], fits[1].history_[name], rtol=close, atol=close)
+
+
+class Waits(torch.nn.Module):
+    """A network that asks the device for a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.line(rows) if float(rows.sum()) < 1e30 else self.line(rows) + 1.0
+
+
+def test_a_network_that_cannot_be_captured_is_run_as_it_is():
+    with pytest.warns(UserWarning, match="captured in a graph"):
+        fit = quick(device="cuda", encoder=Waits()).fit(rows())
+    assert np.isfinite(fit.score(rows()))
+    assert len([event for event in fit.events_ if "captured" in event]) == 1
 
 
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli", "poisson", "categorical"])

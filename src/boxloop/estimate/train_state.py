@@ -62,6 +62,7 @@ class TrainPlan:
         patience: epochs in a row without a better validation before training ends; None never ends it.
         least: updates before which epochs without a better validation do not count.
         by_weight: give the penalty, which takes no weights, the rows of a batch drawn anew by their weights.
+        graphs: on a GPU, capture steps in CUDA graphs and replay them.
         mixed: networks in bfloat16 where autocast says so; parameters, the penalty and validation stay as they are.
     """
 
@@ -73,6 +74,7 @@ class TrainPlan:
     patience: int | None = None
     least: int = 0
     by_weight: bool = False
+    graphs: bool = True
     mixed: bool = False
 
     def __post_init__(self) -> None:

@@ -3,22 +3,24 @@ r"""Training by gradient: any model whose tensors can be learned, in mini-batche
 .. math:: \theta_t = \theta_{t-1} - \mathrm{AdamW}\left( \nabla_\theta \left[ \overline{\ell_\theta}_{\text{batch}}
           + \alpha_t \, P_\theta(\text{batch}) \right] \right)
 
-A round is a block of mini-batches. Within it nothing waits for the device: a loss or gradient that is not finite
-leaves parameters and Adam's means as they are and halves the learning rate, all by ``where``; what happened is read
-once, at the end. The random numbers of a block follow from the seed and its place, so that a restart needs no
-generator's state and may be on another device.
+A round is a block of mini-batches, on a GPU a CUDA graph that is replayed. Within it nothing waits for the device: a
+loss or gradient that is not finite leaves parameters and Adam's means as they are and halves the learning rate, all by
+``where``; what happened is read once, at the end. The random numbers of a block follow from the seed and its place, so
+that a restart needs no generator's state and may be on another device.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic
 
 import torch
 from torch import Generator, Tensor
 
 from boxloop.estimate.adam import PATIENCE, Adam, clipped, parted, stream_at
+from boxloop.estimate.train_graph import Graphs, Turn, Walk
 from boxloop.estimate.train_state import (
     Batched,
     Loss,
@@ -30,19 +32,6 @@ from boxloop.estimate.train_state import (
     drawn_by_weight,
 )
 from boxloop.run import Round
-
-
-@dataclass(frozen=True)
-class _Walk:
-    """A block under way; all of it on the device."""
-
-    point: Tensor
-    adam: Adam
-    taken: Tensor
-    slower: Tensor
-    refused: Tensor
-    worst: Tensor
-    totals: Tensor
 
 
 @dataclass(frozen=True)
@@ -93,6 +82,11 @@ class Trainer(Generic[M]):
     penalty: Penalty[M] | None = None
     validate: Validation[M] | None = None
 
+    @cached_property
+    def graphs(self) -> Graphs:
+        """Steps that were captured."""
+        return Graphs()
+
     def rounds(self, epochs: int) -> int:
         """Rounds of so many epochs."""
         return epochs * -(-self.batches.per_epoch // self.plan.block)
@@ -103,13 +97,11 @@ class Trainer(Generic[M]):
 
     def __call__(self, state: TrainState) -> Round[TrainState]:
         """One block of mini-batches."""
-        device, whole = state.point.device, self.batches.per_epoch
+        whole = self.batches.per_epoch
         stop = min(state.count + self.plan.block, (state.count // whole + 1) * whole)
-        streams = [stream_at(state.seed, place, state.count, device=device) for place in (0, 2)]
-        walk, names = _walk(state), state.names
-        for t in range(state.count, stop):
-            walk, names = self._step(walk, t, *streams)
+        walk, names, refusal = self._block(state, range(state.count, stop))
         moved, events = _read(state, walk, names, stop)
+        events = (*refusal, *events)
         objective = -float(moved.recent[0])
         if stop % whole:
             return Round(moved, objective, events)
@@ -117,37 +109,71 @@ class Trainer(Generic[M]):
         final = self.plan.patience is not None and done.stale >= self.plan.patience
         return Round(done, objective, (*events, *worries), final=final)
 
-    def _step(
-        self, walk: _Walk, t: int, stream: Generator, other: Generator
-    ) -> tuple[_Walk, tuple[str, ...]]:
-        """One mini-batch: the next parameters, or the same ones where a number is not finite.
+    def _block(self, state: TrainState, steps: range) -> tuple[Walk, tuple[str, ...], tuple[str, ...]]:
+        """One step after another: replayed from a graph on a GPU, where they can be."""
+        device = state.point.device
+        streams = [stream_at(state.seed, place, state.count, device=device) for place in (0, 2)]
+        walk, names = _walk(state), state.names
+        said: tuple[str, ...] = ()
+        if device.type == "cuda" and self._graphed:
+            try:
+                return *self.graphs.block(self.moved, walk, map(self._turn, steps), streams), ()
+            except RuntimeError:
+                if not self.graphs.refusal:
+                    raise
+            said = (f"steps cannot be captured in a graph, and are run as they are ({self.graphs.refusal})",)
+        for t in steps:
+            walk, names = self._step(walk, t, *streams)
+        return walk, names, said
+
+    @property
+    def _graphed(self) -> bool:
+        """Rows drawn by weight wait for the device, and have no graph."""
+        penalised = self.penalty is not None and self.plan.by_weight
+        return self.plan.graphs and not penalised and not self.graphs.refusal
+
+    def _turn(self, t: int) -> Turn:
+        """The input of update t."""
+        heavy = 0.0 if self.penalty is None else self.plan.weight(t + 1)
+        return Turn(*self.batches(t), self.plan.rate(t + 1), heavy, heavy != 0.0)
+
+    def _step(self, walk: Walk, t: int, stream: Generator, other: Generator) -> tuple[Walk, tuple[str, ...]]:
+        """One mini-batch."""
+        return self.moved(walk, self._turn(t), stream, other)
+
+    def moved(
+        self, walk: Walk, turn: Turn, stream: Generator, other: Generator
+    ) -> tuple[Walk, tuple[str, ...]]:
+        """One step: the next parameters, or the same ones where a number is not finite.
 
         The penalty draws from a stream of its own: until it begins, a run is the one without it.
         """
-        rows, weight = self.batches(t)
+        rows, weight = turn.rows, turn.weight
         leaf = walk.point.detach().requires_grad_()
         here = self.model.with_trainable(parted(leaf, self.model.trainable()))
-        with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.plan.mixed):
+        with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.plan.mixed, cache_enabled=False):
             loss, parts = self.loss(here, rows, weight, stream)
         told = {"loss": loss, **parts}
         if self.penalty is not None:
-            heavy = self.plan.weight(t + 1)
-            with torch.set_grad_enabled(heavy != 0.0):
+            with torch.set_grad_enabled(turn.penalised):
                 seen = drawn_by_weight(rows, weight, other) if self.plan.by_weight else rows
                 told["penalty"] = self.penalty(here, seen, other)
-            loss = loss + heavy * told["penalty"] if heavy else loss
-            told["loss"] = loss
+            if turn.penalised:
+                told["loss"] = loss = loss + told["penalty"] * turn.heavy
         (gradient,) = torch.autograd.grad(loss, leaf)
         values = torch.stack([value.detach().double() for value in told.values()])
         fine = torch.isfinite(gradient).all() & torch.isfinite(values).all()
-        rate = walk.slower * self.plan.rate(t + 1)
         taken = walk.taken + fine
         adam, point = walk.adam.step(
-            walk.point, clipped(gradient, self.plan.clip), taken.clamp(min=1.0), rate, self.plan.decay
+            walk.point,
+            clipped(gradient, self.plan.clip),
+            taken.clamp(min=1.0),
+            walk.slower * turn.rate,
+            self.plan.decay,
         )
         refused = torch.where(fine, 0.0, walk.refused + 1.0)
         fresh = torch.cat([values.new_ones(1), values]) * len(rows)
-        after = _Walk(
+        after = Walk(
             torch.where(fine, point, walk.point),
             adam.map(lambda new, old: torch.where(fine, new, old), walk.adam),
             taken,
@@ -190,12 +216,12 @@ class Trainer(Generic[M]):
         return replace(closed, history=history, columns=tuple(line)), worries
 
 
-def _walk(state: TrainState) -> _Walk:
+def _walk(state: TrainState) -> Walk:
     def number(value: float) -> Tensor:
         return torch.full((), value, dtype=torch.float64, device=state.point.device)
 
     adam = Adam(state.first, state.second)
-    return _Walk(
+    return Walk(
         state.point,
         adam,
         number(state.taken),
@@ -207,7 +233,7 @@ def _walk(state: TrainState) -> _Walk:
 
 
 def _read(
-    state: TrainState, walk: _Walk, names: tuple[str, ...], stop: int
+    state: TrainState, walk: Walk, names: tuple[str, ...], stop: int
 ) -> tuple[TrainState, tuple[str, ...]]:
     """What a block did, in one transfer from the device."""
     numbers = torch.cat([torch.stack([walk.taken, walk.slower, walk.refused, walk.worst]), walk.totals]).cpu()
