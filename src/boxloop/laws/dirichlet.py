@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -57,8 +58,7 @@ class Dirichlet(Tree):
 
     def expected_log(self) -> Tensor:
         r""":math:`E[\log \pi_k] = \psi(a_k) - \psi(\sum_l a_l)`, (..., k)."""
-        a = self.concentration
-        return torch.digamma(a) - torch.digamma(a.sum(-1, keepdim=True))
+        return self._logs
 
     def mean(self) -> Tensor:
         """E[pi], (..., k)."""
@@ -75,12 +75,21 @@ class Dirichlet(Tree):
         .. math:: \log \frac{B(a_0)}{B(a)} + \sum_k (a_k - a_{0k}) E[\log \pi_k],
                   \qquad B(a) = \prod_k \Gamma(a_k) / \Gamma(\textstyle\sum_k a_k)
         """
-        a, a0 = torch.broadcast_tensors(self.concentration, prior.concentration)
-        return log_beta(a0) - log_beta(a) + ((a - a0) * self.expected_log()).sum(-1)
+        moved = (self.concentration - prior.concentration) * self._logs
+        return prior._log_beta - self._log_beta + moved.sum(-1)
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
         return bool((self.concentration > 0.0).all())
+
+    @cached_property
+    def _logs(self) -> Tensor:
+        a = self.concentration
+        return torch.digamma(a) - torch.digamma(a.sum(-1, keepdim=True))
+
+    @cached_property
+    def _log_beta(self) -> Tensor:
+        return log_beta(self.concentration)
 
 
 def log_beta(concentration: Tensor) -> Tensor:

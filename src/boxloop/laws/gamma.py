@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -48,6 +49,15 @@ class InverseGamma(Tree):
     shape: Tensor
     rate: Tensor
 
+    @cached_property
+    def digamma(self) -> Tensor:
+        r""":math:`\psi(a)`, (...)."""
+        return torch.digamma(self.shape)
+
+    @cached_property
+    def _log_gamma(self) -> Tensor:
+        return torch.lgamma(self.shape)
+
     def posterior(self, count: Tensor | float, square: Tensor) -> Self:
         """After ``count`` normal values of mean zero whose squares sum to ``square``, (...)."""
         rate = self.rate + 0.5 * square
@@ -60,7 +70,7 @@ class InverseGamma(Tree):
     def log_prob(self, variance: Tensor) -> Tensor:
         """Log-density, (...)."""
         a, b = self.shape, self.rate
-        return a * b.log() - torch.lgamma(a) - (a + 1.0) * variance.log() - b / variance
+        return a * b.log() - self._log_gamma - (a + 1.0) * variance.log() - b / variance
 
     def divergence(self, prior: InverseGamma) -> Tensor:
         r"""Kullback-Leibler divergence from a prior, (...).
@@ -69,5 +79,5 @@ class InverseGamma(Tree):
         """
         a, b = self.shape, self.rate
         a0, b0 = prior.shape, prior.rate
-        gamma = (a - a0) * torch.digamma(a) - torch.lgamma(a) + torch.lgamma(a0)
+        gamma = (a - a0) * self.digamma - self._log_gamma + prior._log_gamma
         return gamma + a0 * (b / b0).log() + a * (b0 - b) / b

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
-import torch
 from torch import Generator, Tensor
 
 from boxloop.laws.gamma import InverseGamma
@@ -20,12 +20,12 @@ from boxloop.tree import Tree
 LOG_2PI = math.log(2 * math.pi)
 
 
-def expected_log_precision(dof: Tensor, columns: int) -> Tensor:
+def _expected_log_precision(spread: InverseGamma, dof: Tensor, columns: int) -> Tensor:
     r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each law.
 
     .. math:: \tfrac{d}{2} \left( \psi(\nu / 2) + \log(2 / \nu) \right)
     """
-    return 0.5 * columns * (torch.digamma(0.5 * dof) + (2.0 / dof).log())
+    return 0.5 * columns * (spread.digamma[..., 0] + (2.0 / dof).log())
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class NormalInverseGamma(Tree):
         shape = (-1, *self.mean.shape)
         mean, variance = law.mean.reshape(shape), law.variance.reshape(shape)
         strength = self.strength[..., None]
-        spread = self._spread().log_prob(variance)
+        spread = self._spread.log_prob(variance)
         apart = strength * (mean - self.mean).square() / variance
         centre = 0.5 * (strength.log() - variance.log() - LOG_2PI - apart)
         return (spread + centre).sum(-1).reshape(-1)
@@ -97,14 +97,14 @@ class NormalInverseGamma(Tree):
     def plug_in(self) -> tuple[DiagonalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""
         d = self.mean.shape[-1]
-        offset = expected_log_precision(self.dof, d) - 0.5 * d / self.strength
+        offset = _expected_log_precision(self._spread, self.dof, d) - 0.5 * d / self.strength
         return DiagonalGaussian(self.mean, self.scale / self.dof[:, None]), offset
 
     def divergence(self, prior: NormalInverseGamma) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
         apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
-        return self._spread().divergence(prior._spread()).sum(-1) + centre
+        return self._spread.divergence(prior._spread).sum(-1) + centre
 
     def predictive(self) -> ProductStudentT:
         """The law of the next row of each member."""
@@ -134,6 +134,7 @@ class NormalInverseGamma(Tree):
         """Whether strengths, degrees of freedom and scales are positive."""
         return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
+    @cached_property
     def _spread(self) -> InverseGamma:
         return InverseGamma(0.5 * self.dof[..., None], 0.5 * self.scale)
 
@@ -177,7 +178,7 @@ class SphericalNormalInverseGamma(Tree):
 
     def families(self, c: int, stream: Generator) -> list[SphericalGaussian]:
         """c draws of all k members."""
-        variance = self._spread().map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
+        variance = self._spread.map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
         noise = normal((c, *self.mean.shape), stream, self.mean.dtype)
         mean = self.mean + (variance / self.strength[:, None]).sqrt() * noise
         return [SphericalGaussian(m, v) for m, v in zip(mean, variance, strict=True)]
@@ -185,14 +186,14 @@ class SphericalNormalInverseGamma(Tree):
     def plug_in(self) -> tuple[SphericalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""
         d = self.mean.shape[-1]
-        offset = expected_log_precision(self.dof, d) - 0.5 * d / self.strength
+        offset = _expected_log_precision(self._spread, self.dof, d) - 0.5 * d / self.strength
         return SphericalGaussian(self.mean, self.scale / self.dof[:, None]), offset
 
     def divergence(self, prior: SphericalNormalInverseGamma) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
         apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
-        return self._spread().divergence(prior._spread())[:, 0] + centre
+        return self._spread.divergence(prior._spread)[:, 0] + centre
 
     def predictive(self) -> SphericalStudentT:
         """The law of the next row of each member: its columns share one unknown variance."""
@@ -224,5 +225,6 @@ class SphericalNormalInverseGamma(Tree):
         """Whether strengths, degrees of freedom and scales are positive."""
         return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
+    @cached_property
     def _spread(self) -> InverseGamma:
         return InverseGamma(0.5 * self.dof[:, None], 0.5 * self.scale)

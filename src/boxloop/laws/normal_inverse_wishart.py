@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -13,12 +14,7 @@ from boxloop.laws.full import FullGaussian
 from boxloop.laws.pooled import mean_divergence, outer, pooled_mean
 from boxloop.laws.student import StudentT
 from boxloop.laws.sums import Sums
-from boxloop.laws.wishart import (
-    expected_log_precision,
-    wishart_divergence,
-    wishart_log_constant,
-    wishart_root,
-)
+from boxloop.laws.wishart import InverseWishart, wishart_root
 from boxloop.numeric import normal, safe_cholesky, unpack
 from boxloop.tree import Tree
 
@@ -93,9 +89,8 @@ class NormalInverseWishart(Tree):
         shape = (-1, *self.mean.shape)
         whitener = law.whitener.reshape(*shape, d)
         log_det = 2.0 * law.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(shape[:-1])
-        root = safe_cholesky(self.scale, "the scale of prior")
-        trace = (whitener @ root).square().sum((-2, -1))
-        spread = -wishart_log_constant(self.dof, root) - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
+        trace = (whitener @ self._spread.root).square().sum((-2, -1))
+        spread = -self._spread.log_constant() - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
         apart = (whitener @ (law.mean.reshape(shape) - self.mean)[..., None]).square().sum((-2, -1))
         centre = 0.5 * (d * (self.strength.log() - LOG_2PI) - log_det - self.strength * apart)
         return (spread + centre).reshape(-1)
@@ -107,23 +102,23 @@ class NormalInverseWishart(Tree):
                   + d \log \frac2\nu \right) - \frac{d}{2 \kappa}
         """
         d = self.mean.shape[-1]
-        root = safe_cholesky(self.scale, "the scale of component") / self.dof.sqrt()[:, None, None]
-        return FullGaussian(self.mean, root), expected_log_precision(self.dof, d) - 0.5 * d / self.strength
+        offset = self._spread.expected_log_precision() - 0.5 * d / self.strength
+        return FullGaussian(self.mean, self._spread.root / self.dof.sqrt()[:, None, None]), offset
 
     def divergence(self, prior: NormalInverseWishart) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
-        root = safe_cholesky(self.scale, "the scale of component")
-        prior_root = safe_cholesky(prior.scale, "the scale of prior")
-        apart = torch.linalg.solve_triangular(root, (self.mean - prior.mean)[..., None], upper=False)
+        apart = torch.linalg.solve_triangular(
+            self._spread.root, (self.mean - prior.mean)[..., None], upper=False
+        )
         length = self.dof * apart.square().sum((-2, -1))
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], length)
-        return wishart_divergence(self.dof, root, prior.dof, prior_root) + centre
+        return self._spread.divergence(prior._spread) + centre
 
     def predictive(self) -> StudentT:
         """The law of the next row of each member."""
         dof = self.dof - (self.mean.shape[-1] - 1)
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
-        return StudentT(self.mean, inflated * safe_cholesky(self.scale, "the scale of component"), dof)
+        return StudentT(self.mean, inflated * self._spread.root, dof)
 
     def marginal(self) -> tuple[Tensor, Tensor]:
         r"""v, (k,), and s, (k, d), of single columns.
@@ -149,3 +144,7 @@ class NormalInverseWishart(Tree):
         """Whether strengths are positive, degrees of freedom enough and scales positive definite."""
         enough = bool((self.strength > 0.0).all()) and bool((self.dof > self.mean.shape[-1] - 1).all())
         return enough and not bool(torch.linalg.cholesky_ex(self.scale).info.any())
+
+    @cached_property
+    def _spread(self) -> InverseWishart:
+        return InverseWishart(self.dof, self.scale)

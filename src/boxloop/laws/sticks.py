@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -49,7 +50,7 @@ class StickBreaking(Tree):
         """k."""
         return self.first.shape[-1] + 1
 
-    @property
+    @cached_property
     def _breaks(self) -> Dirichlet:
         """(v, 1 - v) as Dirichlet laws, (..., k - 1, 2)."""
         return Dirichlet(torch.stack([self.first, self.second], dim=-1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -12,8 +13,8 @@ from boxloop.laws.pooled import mean_divergence, outer, pooled_mean
 from boxloop.laws.student import StudentT
 from boxloop.laws.sums import PooledSums
 from boxloop.laws.tied import TiedGaussian
-from boxloop.laws.wishart import expected_log_precision, wishart_divergence, wishart_root
-from boxloop.numeric import normal, safe_cholesky
+from boxloop.laws.wishart import InverseWishart, wishart_root
+from boxloop.numeric import normal
 from boxloop.tree import Tree
 
 
@@ -58,7 +59,7 @@ class TiedInverseWishart(Tree):
     def families(self, c: int, stream: Generator) -> list[TiedGaussian]:
         """c draws of the covariance and all k means."""
         d = self.mean.shape[-1]
-        root = safe_cholesky(self.scale, "the tied scale")
+        root = self._spread.root
         lower = wishart_root(self.dof.expand(c), d, stream, flipped=True)
         factor = torch.linalg.solve_triangular(lower, root.expand(c, d, d), upper=False, left=False)
         noise = normal((c, *self.mean.shape), stream, self.mean.dtype) / self.strength[:, None].sqrt()
@@ -68,25 +69,21 @@ class TiedInverseWishart(Tree):
     def plug_in(self) -> tuple[TiedGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu_k, \Sigma)] = \log g_k(x) + o_k`."""
         d = self.mean.shape[-1]
-        root = safe_cholesky(self.scale, "the tied scale") / self.dof.sqrt()
-        offset = expected_log_precision(self.dof, d) - 0.5 * d / self.strength
-        return TiedGaussian(self.mean, root), offset
+        offset = self._spread.expected_log_precision() - 0.5 * d / self.strength
+        return TiedGaussian(self.mean, self._spread.root / self.dof.sqrt()), offset
 
     def divergence(self, prior: TiedInverseWishart) -> Tensor:
         """Kullback-Leibler divergence from a prior, (k,); that of the common covariance is shared out evenly."""
-        root = safe_cholesky(self.scale, "the tied scale")
-        prior_root = safe_cholesky(prior.scale, "the scale of the prior")
-        apart = torch.linalg.solve_triangular(root, (self.mean - prior.mean).mT, upper=False)
+        apart = torch.linalg.solve_triangular(self._spread.root, (self.mean - prior.mean).mT, upper=False)
         length = self.dof * apart.square().sum(0)
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], length)
-        return centre + wishart_divergence(self.dof, root, prior.dof, prior_root) / len(self.mean)
+        return centre + self._spread.divergence(prior._spread) / len(self.mean)
 
     def predictive(self) -> StudentT:
         """The law of the next row of each member."""
         dof = self.dof - (self.mean.shape[-1] - 1)
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
-        factor = inflated * safe_cholesky(self.scale, "the tied scale")
-        return StudentT(self.mean, factor, dof.expand(len(self.mean)))
+        return StudentT(self.mean, inflated * self._spread.root, dof.expand(len(self.mean)))
 
     def marginal(self) -> tuple[Tensor, Tensor]:
         r"""v, (k,), and s, (k, d), of single columns.
@@ -114,3 +111,7 @@ class TiedInverseWishart(Tree):
         """Whether strengths are positive, degrees of freedom enough and the scale positive definite."""
         enough = bool((self.strength > 0.0).all()) and bool(self.dof > self.mean.shape[-1] - 1)
         return enough and not bool(torch.linalg.cholesky_ex(self.scale).info.any())
+
+    @cached_property
+    def _spread(self) -> InverseWishart:
+        return InverseWishart(self.dof, self.scale, "the tied scale")

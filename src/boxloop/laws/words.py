@@ -42,7 +42,7 @@ class WordDirichlet(Tree):
         """Expected counts of a document of ``total`` words, (k, d)."""
         return self.total * self.law.mean()
 
-    @property
+    @cached_property
     def law(self) -> Dirichlet:
         """The laws of the probabilities, without the length of documents."""
         return Dirichlet(self.concentration)
