@@ -32,8 +32,9 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
 
     Fitted by coordinate ascent on the evidence bound, or by stochastic variational inference (document 002, section
     3.2; Hoffman et al. 2013). Rows are word counts, dense or SciPy sparse; sparse rows are never made dense.
-    ``n_components`` is an upper bound: topics without which the bound is higher are emptied. A missing count (NaN) must
-    be missing completely at random: the fit conditions on the words that were seen.
+    ``n_components`` is an upper bound: topics without which the bound is higher are emptied; in a stream or a warm
+    start they stay empty. A missing count (NaN) must be missing completely at random: the fit conditions on the words
+    that were seen.
 
     Args:
         n_components: most topics k.
