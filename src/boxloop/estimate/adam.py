@@ -128,21 +128,27 @@ class Adam(Tree):
             rate: learning rate.
             decay: weight decay; a step shrinks the parameters by ``rate * decay``.
         """
-        first = FIRST * self.first + 0.1 * gradient
-        second = SECOND * self.second + 0.001 * gradient.square()
-        move = (first / (1 - FIRST**t)) / ((second / (1 - SECOND**t)).sqrt() + TINY)
-        return Adam(first, second), point - rate * (move + decay * point)
+        first = torch.lerp(self.first, gradient, 1.0 - FIRST)
+        second = torch.addcmul(SECOND * self.second, gradient, gradient, value=1.0 - SECOND)
+        move = torch.div(first, second.sqrt().div_((1.0 - SECOND**t) ** 0.5).add_(TINY))
+        kept = point * (1.0 - rate * decay) if decay else point
+        return Adam(first, second), kept - move.mul_(rate / (1.0 - FIRST**t))
 
 
-def clipped(gradient: Tensor, limit: float) -> Tensor:
+def clipped(gradient: Tensor, limit: float, norm: Tensor | None = None) -> Tensor:
     """The gradient, shortened to ``limit`` where it is longer; nothing waits for the device.
+
+    Args:
+        gradient: (p,).
+        limit: largest norm.
+        norm: of the gradient, where it is known.
 
     Example:
         >>> import torch
         >>> clipped(torch.tensor([3.0, 4.0]), 1.0)
         tensor([0.6000, 0.8000])
     """
-    norm = gradient.norm()
+    norm = gradient.norm() if norm is None else norm
     return gradient * (torch.full_like(norm, limit) / norm).clamp(max=1.0)
 
 

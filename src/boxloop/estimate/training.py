@@ -162,20 +162,22 @@ class Trainer(Generic[M]):
                 told["loss"] = loss = loss + told["penalty"] * turn.heavy
         (gradient,) = torch.autograd.grad(loss, leaf)
         values = torch.stack([value.detach().double() for value in told.values()])
-        fine = torch.isfinite(gradient).all() & torch.isfinite(values).all()
+        norm = gradient.norm()
+        fine = torch.isfinite(norm) & torch.isfinite(values).all()
         taken = walk.taken + fine
         adam, point = walk.adam.step(
             walk.point,
-            clipped(gradient, self.plan.clip),
+            clipped(gradient, self.plan.clip, norm),
             taken.clamp(min=1.0),
             walk.slower * turn.rate,
             self.plan.decay,
         )
         refused = torch.where(fine, 0.0, walk.refused + 1.0)
         fresh = torch.cat([values.new_ones(1), values]) * len(rows)
+        point, adam = _chosen(fine, (point, adam), (walk.point, walk.adam))
         after = Walk(
-            torch.where(fine, point, walk.point),
-            adam.map(lambda new, old: torch.where(fine, new, old), walk.adam),
+            point,
+            adam,
             taken,
             torch.where(fine, walk.slower, 0.5 * walk.slower),
             refused,
@@ -214,6 +216,13 @@ class Trainer(Generic[M]):
         fresh = torch.tensor([list(line.values())], dtype=torch.float64)
         history = torch.cat([state.history, fresh]) if state.columns else fresh
         return replace(closed, history=history, columns=tuple(line)), worries
+
+
+def _chosen(fine: Tensor, new: tuple[Tensor, Adam], old: tuple[Tensor, Adam]) -> tuple[Tensor, Adam]:
+    """What a step made, or what was there before; a CPU need not copy to choose."""
+    if not fine.is_cuda:
+        return new if bool(fine) else old
+    return torch.where(fine, new[0], old[0]), new[1].map(lambda a, b: torch.where(fine, a, b), old[1])
 
 
 def _walk(state: TrainState) -> Walk:
