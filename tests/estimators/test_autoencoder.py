@@ -434,3 +434,20 @@ def test_units_do_not_matter():
 def test_codes_wider_than_rows_are_told():
     with pytest.warns(FitWarning, match="n_components=6 is more than the 5 columns"):
         quick(6).fit(factors(50))
+
+
+def test_a_penalty_that_came_too_late_is_said():
+    """Few rows and a large network: the best pass comes early, and the moments are those without a penalty."""
+    X = np.random.default_rng(0).normal(size=(60, 5))
+    options = {
+        "hidden": (64,),
+        "max_iter": 60,
+        "patience": None,
+        "learning_rate": 0.02,
+        "validation_fraction": 0.4,
+    }
+    with pytest.warns(FitWarning, match="came before the moment penalty"):
+        late = VariationalAutoencoder(2, alpha=1.0, random_state=0, **options).fit(X)
+    early = VariationalAutoencoder(2, alpha=1.0, alpha_from=0.0, random_state=0, **options).fit(X)
+    assert not [event for event in early.events_ if "came before" in event]
+    assert late.history_["elbo"][:30] != early.history_["elbo"][:30]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -118,8 +119,23 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
         table,
         done,
         outcome.interrupted,
-        (*worries, *outcome.events),
+        (*worries, *_untouched(estimator, state, alpha), *outcome.events),
         frame.weight,
+    )
+
+
+def _untouched(estimator: BaseEstimator, state: TrainState, alpha: float) -> tuple[str, ...]:
+    """Whether the pass that is kept came before the penalty did."""
+    values = state.told().get("validation_loss", [])
+    if callable(estimator.alpha) or not alpha or not values:
+        return ()
+    best = int(np.nanargmin(values)) + 1 if np.isfinite(values).any() else 0
+    if best > estimator.alpha_from * estimator.max_iter or not estimator.alpha_from:
+        return ()
+    share = f"alpha_from={estimator.alpha_from:g} of max_iter={estimator.max_iter}"
+    return (
+        f"pass {best}, the best on validation rows, came before the moment penalty began ({share}): it has moved "
+        "nothing; lower max_iter or alpha_from",
     )
 
 
