@@ -6,7 +6,15 @@ from unittest.mock import patch
 
 import pytest
 
-SMALL = {"candidates.SIZES": (1, 2), "candidates.RANKS": (1,), "examine.DRAWS": 99, "examine.FEW_DRAWS": 49}
+SMALL = {
+    "candidates.SIZES": (1, 2),
+    "candidates.RANKS": (1,),
+    "candidates.MOST": 2,
+    "candidates.PASSES": (5, 20),
+    "candidates.DRAWS": 8,
+    "examine.DRAWS": 99,
+    "examine.FEW_DRAWS": 49,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)  # a wider one would outlast these tests

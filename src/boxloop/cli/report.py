@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @with_examples(
     "boxloop report wine",
     "boxloop report rows.csv -o report.html --drop id --seed 1",
+    "boxloop report rows.csv --deep",
     "boxloop report folder/ --rows 20000 --json findings.json",
 )
 @data_argument
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Most rows to work with; of more, so many are drawn.",
 )
+@click.option("--deep", is_flag=True, help="Try a small variational autoencoder, too; takes longer.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Fits at the same time; all cores if omitted.")
 @seed_option
 @threads_option
@@ -50,6 +52,7 @@ def command(
     columns: list[str] | None,
     drop: tuple[str, ...],
     rows: int,
+    deep: bool,
     jobs: int | None,
     seed: int,
     quiet: bool,
@@ -79,6 +82,7 @@ def command(
             rows=rows,
             random_state=seed,
             jobs=jobs,
+            deep=deep,
             tell=lambda what, share: tell(round(100 * share), 100, what),
         )
         written = report.save(output)

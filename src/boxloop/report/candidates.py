@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from boxloop.estimators import (
+    BayesianGaussianMixture,
     BernoulliMixture,
     FactorAnalysis,
     GaussianMixture,
     PoissonMixture,
     ProbabilisticPCA,
+    VariationalAutoencoder,
 )
-from boxloop.report.columns import BINARY, COUNTS
+from boxloop.laws.priors import CovarianceType
+from boxloop.report.columns import BINARY, CONTINUOUS, COUNTS, Array
+from boxloop.report.sentences import counted
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10)
 RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
@@ -27,6 +33,15 @@ SHAPES = {
     "diag": "Gaussian mixture, independent columns",
     "spherical": "Gaussian mixture, round components",
 }
+BAYESIAN, DEEP = "Bayesian Gaussian mixture", "Variational autoencoder"
+MOST = 10
+"""Components that a Bayesian mixture may use; it empties those that do not pay for themselves."""
+UNITS = {"Factor analysis": "factor", "Probabilistic PCA": "factor", DEEP: "code"}
+LIKELIHOODS = {CONTINUOUS: "gaussian", COUNTS: "poisson", BINARY: "bernoulli"}
+CODES, HIDDEN, FEWEST_DEEP = 8, (64, 64), 50
+"""Most codes of an autoencoder, the widths of its layers, and fewest rows to train it on."""
+STEPS, PASSES, DRAWS = 10_000, (30, 500), 64
+"""Of its training: steps to plan for, fewest and most passes over the rows; and draws of the code behind a score."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +50,37 @@ class Candidate:
 
     Args:
         family: what it is called without its size.
-        size: components or factors.
+        size: components, at most for a Bayesian mixture; factors; or codes.
         estimator: not fitted.
+        used: components that a Bayesian mixture uses, once that is known.
     """
 
     family: str
     size: int
     estimator: Any
+    used: int | None = None
 
     @property
     def name(self) -> str:
         """Family and size."""
-        return f"{self.family}, {self.size} {self.unit}{'' if self.size == 1 else 's'}"
+        most = "at most " if self.family == BAYESIAN else ""
+        uses = "" if self.used is None else f" (uses {self.used})"
+        return f"{self.family}, {most}{counted(self.size, self.unit)}{uses}"
 
     @property
     def unit(self) -> str:
         """What the size counts."""
-        return "factor" if self.family in ("Factor analysis", "Probabilistic PCA") else "component"
+        return UNITS.get(self.family, "component")
+
+    @property
+    def place(self) -> int:
+        """Where it stands among sizes: what it uses, where that is known."""
+        return self.size if self.used is None else self.used
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its score is a lower bound of the log-likelihood."""
+        return self.family == DEEP
 
 
 def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = True) -> tuple[Candidate, ...]:
@@ -90,7 +119,59 @@ def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = T
     for family, estimator in factors[: 2 if alike else 1]:
         ranks = [r for r in RANKS if _identified(r, columns) and rows > r + EACH]
         found += [Candidate(family, r, estimator(r, random_state=seed)) for r in ranks]
+    most = min(MOST, rows // EACH)
+    if most > 1:
+        form: CovarianceType = "diag" if columns > WIDE else "full"
+        bayesian = BayesianGaussianMixture(most, covariance_type=form, random_state=seed)
+        found.append(Candidate(BAYESIAN, most, bayesian))
     return tuple(found)
+
+
+def autoencoder(kind: str, rows: int, columns: int, seed: int) -> Candidate:
+    """A small autoencoder, sized by the table.
+
+    Args:
+        kind: of the values.
+        rows: that each fit will see.
+        columns: of the table.
+        seed: of every fit.
+
+    Example:
+        >>> autoencoder("measurements", 2000, 13, 0).name
+        'Variational autoencoder, 6 codes'
+    """
+    codes, batch = max(1, min(CODES, columns // 2)), 64 if rows < 2000 else 256
+    fewest, most = PASSES
+    estimator = VariationalAutoencoder(
+        codes,
+        hidden=HIDDEN,
+        likelihood=LIKELIHOODS[kind],
+        batch_size=batch,
+        max_iter=max(fewest, min(most, STEPS * batch // rows)),
+        schedule="cosine",
+        learning_rate=2e-3,
+        score_draws=DRAWS,
+        random_state=seed,
+    )
+    return Candidate(DEEP, codes, estimator)
+
+
+def no_autoencoder(rows: Array) -> str:
+    """Why an autoencoder cannot be tried on rows; empty where it can.
+
+    Example:
+        >>> import numpy as np
+        >>> no_autoencoder(np.ones((60, 1)))
+        'a single column has nothing to encode'
+    """
+    n, d = rows.shape
+    holes = int(np.isnan(rows).any(1).sum())
+    if holes:
+        have = "has" if holes == 1 else "have"
+        return f"it needs whole rows, and {counted(holes, 'row')} of {n} {have} missing values"
+    if d == 1:
+        return "a single column has nothing to encode"
+    return f"{n} rows are too few to train it on; {FEWEST_DEEP} are needed" if n < FEWEST_DEEP else ""
 
 
 def _left_out(shape: str, columns: int, alike: bool) -> bool:

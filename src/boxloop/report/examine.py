@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from sklearn.model_selection import KFold, ShuffleSplit
 
 from boxloop.criticise import mega
 from boxloop.criticise.functions import Below, First, Power, Second, TestFunction
-from boxloop.report.candidates import Candidate, candidates
+from boxloop.estimators import BayesianGaussianMixture
+from boxloop.report.candidates import Candidate, autoencoder, candidates, no_autoencoder
 from boxloop.report.columns import Array
 from boxloop.report.findings import Finalist, Findings, Trial, named
+from boxloop.report.in_use import criticised
 from boxloop.report.read import Table
 from boxloop.run import Progress
 from boxloop.select import penalised_path
@@ -47,7 +50,11 @@ ALIKE = 10.0
 
 
 def examine(
-    table: Table, seed: int = 0, jobs: int | None = None, tell: Tell = lambda what, share: None
+    table: Table,
+    seed: int = 0,
+    jobs: int | None = None,
+    tell: Tell = lambda what, share: None,
+    deep: bool = False,
 ) -> Findings:
     """Try, choose and criticise models of a table.
 
@@ -56,6 +63,7 @@ def examine(
         seed: of splits and fits: the same seed gives the same findings.
         jobs: fits at the same time.
         tell: told what is being done, and which share of the whole is done.
+        deep: whether to try an autoencoder, too.
 
     Raises:
         ValueError: too few rows, or no candidate that can be fitted.
@@ -64,9 +72,9 @@ def examine(
         >>> from boxloop.report.read import read_table
         >>> found = examine(read_table("iris", columns=["petal length (cm)"]))
         >>> found.model.trial.candidate.name
-        'Gaussian mixture, 2 components'
+        'Bayesian Gaussian mixture, at most 10 components (uses 2)'
     """
-    n, d = table.rows.shape
+    n = len(table.rows)
     if n < FEWEST:
         raise ValueError(
             f"{table.label}: {n} rows with a value are too few to judge a model by; {FEWEST} are needed"
@@ -76,10 +84,8 @@ def examine(
     second, first = np.sort(order[:held]), np.sort(order[held:])
     rows = table.rows[first]
     folds = _folds(rows, seed)
-    spread = np.nanstd(rows, axis=0)
-    alike = bool(spread.max() <= ALIKE * spread.min())
-    seen = min(len(fold.train) for fold in folds if fold.train is not None)
-    offered = candidates(table.kind, seen, d, seed, alike=alike)
+    without = no_autoencoder(rows) if deep else ""
+    offered = _offered(table, rows, folds, seed, deep and not without)
     trials = _tried(offered, rows, folds, jobs, tell)
     sound = _sound(trials)
     best, behind = _behind(trials, sound)
@@ -91,9 +97,20 @@ def examine(
         tell(f"criticising {trials[place].candidate.name}", 0.7 + 0.3 * i / len(places))
         finalists.append(_judged(trials[place], rows, table.rows[second], table.names, seed, first=i == 0))
     path = _path(finalists, named(table.rows[second], table.names), seed)
-    return Findings(
-        table, seed, first, second, len(folds), trials, best, chosen, behind, tuple(finalists), path
-    )
+    known = dict(zip(places, (finalist.trial for finalist in finalists)))
+    trials = tuple(known.get(place, trial) for place, trial in enumerate(trials))
+    split = (first, second, len(folds))
+    return Findings(table, seed, *split, trials, best, chosen, behind, tuple(finalists), path, without)
+
+
+def _offered(
+    table: Table, rows: Array, folds: Sequence[Fold], seed: int, deep: bool
+) -> tuple[Candidate, ...]:
+    spread = np.nanstd(rows, axis=0)
+    alike = bool(spread.max() <= ALIKE * spread.min())
+    seen, d = min(len(fold.train) for fold in folds if fold.train is not None), rows.shape[1]
+    extra = (autoencoder(table.kind, seen, d, seed),) if deep else ()
+    return (*candidates(table.kind, seen, d, seed, alike=alike), *extra)
 
 
 def _folds(rows: Array, seed: int) -> list[Fold]:
@@ -132,7 +149,7 @@ def _trial(candidate: Candidate, cells: Sequence[Cell], folds: Sequence[Fold]) -
         return Trial(candidate, np.empty(0), whole.n_parameters, np.nan, np.nan, troubles, failure)
     order = np.argsort(np.concatenate([fold.test for fold in folds if fold.test is not None]))
     density = np.concatenate([cell.log_density for cell in cells[:-1]])[order]
-    aic, bic = information(whole.log_density, whole.n_parameters)
+    aic, bic = information(whole.log_density, np.nan if candidate.bounded else whole.n_parameters)
     return Trial(candidate, density, whole.n_parameters, aic, bic, troubles, "")
 
 
@@ -172,16 +189,24 @@ def _judged(
     trial: Trial, rows: Array, held: Array, names: tuple[str, ...], seed: int, *, first: bool
 ) -> Finalist:
     estimator, judges = clone(trial.candidate.estimator), named(held, names)
-    affordable = trial.n_parameters * rows.size <= (KNOWN if first else CHEAP)
+    known = not trial.candidate.bounded  # of networks, no information says how they err
+    affordable = known and trial.n_parameters * rows.size <= (KNOWN if first else CHEAP)
     draws = DRAWS if first else FEW_DRAWS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the trials have told them
         estimator.fit(named(rows, names))
         train = named(rows, names) if affordable else None
         found = mega(
-            estimator, judges, functions=functions(rows), train=train, draws=draws, random_state=seed
+            criticised(estimator),
+            judges,
+            functions=functions(rows),
+            train=train,
+            draws=draws,
+            random_state=seed,
         )
-    return Finalist(trial, estimator, found, mean_error(log_densities(estimator, judges)))
+    used = estimator.n_components_ if isinstance(estimator, BayesianGaussianMixture) else None
+    told = replace(trial, candidate=replace(trial.candidate, used=used))
+    return Finalist(told, estimator, found, mean_error(log_densities(estimator, judges)))
 
 
 def functions(rows: Array) -> list[TestFunction]:

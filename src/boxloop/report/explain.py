@@ -1,4 +1,4 @@
-"""The chosen model by its parts: components or factors, by the names of the columns, with errors."""
+"""The chosen model by its parts: components, factors or codes, by the names of the columns, with errors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from boxloop.estimators import FactorAnalysis, GaussianMixture, ProbabilisticPCA
+from boxloop.estimators import (
+    BayesianGaussianMixture,
+    FactorAnalysis,
+    GaussianMixture,
+    ProbabilisticPCA,
+    VariationalAutoencoder,
+)
+from boxloop.report.codes import describe_codes
 from boxloop.report.columns import Array
-from boxloop.report.findings import Findings
+from boxloop.report.findings import Findings, named
+from boxloop.report.in_use import SMALL, small
+from boxloop.report.sentences import listed
 
 FEW = 600
 """Most parameters whose errors are worked out."""
@@ -24,11 +33,14 @@ class Explanation:
         word: what a part is called.
         meaning: what a number in the table is.
         names: of the columns.
-        values: of each part and column, (k, d): means of components, correlations with factors.
+        values: of each part and column, (k, d): means of components, correlations with factors or codes; NaN for
+            codes not in use.
         errors: their standard errors, NaN where they were not worked out.
         order: columns by how much they tell parts apart, the most telling first.
-        weights: share of the rows in each component, and its errors; None for factors.
-        explained: share of each column's variance that the factors explain; None for components.
+        weights: share of the rows in each component, and its errors; None for factors and codes.
+        explained: share of each column's variance that factors or codes explain; None for components.
+        spread: what the errors are.
+        notes: what else is to be said of the parts.
     """
 
     word: str
@@ -39,6 +51,8 @@ class Explanation:
     order: tuple[int, ...]
     weights: tuple[list[float], list[float]] | None = None
     explained: Array | None = None
+    spread: str = "standard errors"
+    notes: tuple[str, ...] = ()
 
     @property
     def certain(self) -> bool:
@@ -49,6 +63,8 @@ class Explanation:
 def explain(found: Findings) -> Explanation:
     """The parts of the chosen model, with standard errors where these are affordable."""
     estimator, rows, names = found.model.estimator, found.table.rows[found.first], found.table.names
+    if isinstance(estimator, VariationalAutoencoder):
+        return _codes(found)
     errors = _errors(found)
     spread = np.nanstd(rows, axis=0)
     if isinstance(estimator, FactorAnalysis | ProbabilisticPCA):
@@ -58,19 +74,44 @@ def explain(found: Findings) -> Explanation:
         order = tuple(np.argsort(-explained, kind="stable").tolist())
         meaning = "correlation of the column with the factor"
         return Explanation("factor", meaning, names, values, error, order, None, explained)
-    values = np.asarray(_means(estimator))
+    bayesian = isinstance(estimator, BayesianGaussianMixture)
+    used = estimator.active_ if bayesian else np.ones(len(estimator.weights_), dtype=bool)
+    errors = {name: value[used] for name, value in errors.items()} if bayesian else errors
+    values = np.asarray(_means(estimator))[used]
     error = np.asarray(errors[_mean_name(errors)]) if errors else np.full_like(values, np.nan)
-    share = np.asarray(estimator.weights_)
+    share = np.asarray(estimator.weights_)[used]
     apart = np.sqrt(share @ np.square(values - share @ values)) / np.where(spread > 0, spread, 1.0)
     weights = (share.tolist(), np.asarray(errors["weights"]).tolist() if errors else [np.nan] * len(share))
     order = tuple(np.argsort(-apart, kind="stable").tolist()) if len(share) > 1 else tuple(range(len(names)))
+    meaning = "mean of the column in the component"
+    if not bayesian:
+        return Explanation("component", meaning, names, values, error, order, weights)
+    said = f"{used.sum()} of at most {len(used)} components are in use; the others were emptied and are left out."
+    few = np.flatnonzero(small(estimator)[used])
+    if len(few):
+        which = (
+            f"component {few[0]} holds" if len(few) == 1 else f"components {listed(list(map(str, few)))} hold"
+        )
+        said += f" Fewer than {SMALL} rows: {which} so few that they may be outliers, and no group."
+    spread = "posterior standard deviations"
     return Explanation(
-        "component", "mean of the column in the component", names, values, error, order, weights
+        "component", meaning, names, values, error, order, weights, spread=spread, notes=(said,)
+    )
+
+
+def _codes(found: Findings) -> Explanation:
+    """Codes of an autoencoder, by the columns that go with them."""
+    rows, held, names = found.table.rows[found.first], found.table.rows[found.second], found.table.names
+    codes = describe_codes(found.model.estimator, named(rows, names), named(held, names), rows)
+    order = tuple(np.argsort(-codes.explained, kind="stable").tolist())
+    meaning = "correlation of the column with the code, that is with the mean of its posterior"
+    return Explanation(
+        "code", meaning, names, codes.values, codes.errors, order, None, codes.explained, notes=codes.notes
     )
 
 
 def _means(estimator: Any) -> Array:
-    if isinstance(estimator, GaussianMixture):
+    if isinstance(estimator, GaussianMixture | BayesianGaussianMixture):
         return np.asarray(estimator.means_)
     return np.asarray(estimator.model_.family.mean.numpy())
 
@@ -81,7 +122,8 @@ def _mean_name(errors: dict[str, Array]) -> str:
 
 def _errors(found: Findings) -> dict[str, Array]:
     """Standard errors of the parameters; empty where there are too many or the information is singular."""
-    if found.model.trial.n_parameters > FEW:
+    bayesian = isinstance(found.model.estimator, BayesianGaussianMixture)  # its errors cost nothing
+    if found.model.trial.n_parameters > FEW and not bayesian:
         return {}
     from boxloop.data import open_source
 

@@ -26,7 +26,8 @@ class Trial:
 
     Args:
         candidate: what was tried.
-        density: log-density of each row under the fits that did not see it; empty where a fit failed.
+        density: log-density of each row under the fits that did not see it, or a lower bound of it; empty where a fit
+            failed.
         n_parameters: of the model.
         aic: Akaike's criterion of the fit to all rows.
         bic: the Bayesian one.
@@ -87,6 +88,7 @@ class Findings:
         behind: how far each candidate is behind the best, with the error of that paired difference, (trials, 2).
         finalists: the chosen one first, then the best of every other family.
         path: which finalist a moment penalty of each weight would choose.
+        without: why no autoencoder was tried though one was asked for; empty otherwise.
     """
 
     table: Table
@@ -100,6 +102,7 @@ class Findings:
     behind: Array
     finalists: tuple[Finalist, ...]
     path: Path
+    without: str = ""
 
     @property
     def model(self) -> Finalist:

@@ -11,11 +11,13 @@ import numpy as np
 from boxloop import figures
 from boxloop.criticise.calibration import calibration
 from boxloop.data import open_source
-from boxloop.estimators import GaussianMixture
+from boxloop.estimators import BayesianGaussianMixture, GaussianMixture
 from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Findings
+from boxloop.report.in_use import components
 from boxloop.report.outlying import Outlying
+from boxloop.report.sentences import listed
 from boxloop.report.spots import Spot, curve_spots, heat_spots, outlier_spots, worst_spots
 
 LINES = 12
@@ -81,17 +83,17 @@ def _curve(found: Findings, ax: Any = None) -> Any:
         by_family.setdefault(trial.candidate.family, []).append(place)
     lines = {}
     for family, places in by_family.items():
-        sizes = np.array([found.trials[p].candidate.size for p in places])
+        sizes = np.array([found.trials[p].candidate.place for p in places])
         lines[family] = (sizes, -found.behind[places, 0], found.behind[places, 1])
     chosen = found.trials[found.chosen].candidate
-    ring = (float(chosen.size), -float(found.behind[found.chosen, 0]))
+    ring = (float(chosen.place), -float(found.behind[found.chosen, 0]))
     axes = figures.curves(
         lines,
         ax,
         best=ring,
         told="chosen",
         title="Rows held out choose the size",
-        across="components or factors",
+        across=_sizes(found),
         up="log-likelihood a row, less the best's",
     )
     low = float(np.nanquantile(-found.behind[:, 0], 0.25))
@@ -99,28 +101,35 @@ def _curve(found: Findings, ax: Any = None) -> Any:
     return axes
 
 
+def _sizes(found: Findings) -> str:
+    """What the sizes of the candidates count."""
+    words = dict.fromkeys(f"{trial.candidate.unit}s" for trial in found.trials)
+    said = listed(list(words)).replace(" and ", " or ")
+    return said + (
+        " (of the Bayesian mixture: in use)" if any(t.candidate.used for t in found.trials) else ""
+    )
+
+
 def _model(found: Findings, parts: Explanation) -> Iterator[Picture]:
     estimator, rows, names = found.model.estimator, found.table.rows, found.table.names
-    if parts.word == "factor":
+    if parts.word != "component" and parts.certain:
         axes = figures.loadings(
             parts.values,
             names,
             parts.errors,
-            title="Which columns load on which factor",
-            across=parts.meaning,
+            title=f"Which columns {'load on' if parts.word == 'factor' else 'go with'} which {parts.word}",
+            across=f"correlation of the column with the {parts.word}",
+            word=parts.word,
         )
-        yield Picture(
-            "parts", _png(axes), "Bars are two standard errors.", "Loadings of the columns on the factors."
-        )
+        said = f"Correlations of the columns with the {parts.word}s."
+        yield Picture("parts", _png(axes), "Bars are two standard errors.", said)
     places = list(parts.order[:PAIRED])
-    if isinstance(estimator, GaussianMixture) and len(places) > 1:
-        component = np.asarray(estimator.predict(open_source(rows, columns=list(names))))
-        covariances = np.asarray(found.model.estimator.model_.family.covariance().dense().numpy())
-        covariances = np.broadcast_to(covariances, (len(estimator.weights_), *covariances.shape[1:]))
+    if isinstance(estimator, GaussianMixture | BayesianGaussianMixture) and len(places) > 1:
+        weights, means, covariances, component = components(estimator, open_source(rows, columns=list(names)))
         grid = figures.pair_grid(
             rows[:, places],
-            np.asarray(estimator.weights_),
-            np.asarray(estimator.means_)[:, places],
+            weights,
+            means[:, places],
             covariances[:, places][:, :, places],
             [names[j] for j in places],
             component=component,

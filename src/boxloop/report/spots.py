@@ -40,7 +40,7 @@ def spots(axes: Any, x: ArrayLike, y: ArrayLike, words: Sequence[str]) -> tuple[
 
 def curve_spots(found: Findings, axes: Any) -> tuple[Spot, ...]:
     """Every candidate on the curve of held-out likelihoods."""
-    sizes = [trial.candidate.size for trial in found.trials]
+    sizes = [trial.candidate.place for trial in found.trials]
     words = [
         f"{trial.candidate.name}: {with_error(-behind, error)}"
         for trial, (behind, error) in zip(found.trials, found.behind, strict=True)

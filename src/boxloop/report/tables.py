@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Finalist, Findings
 from boxloop.report.numbers import number, with_error
 from boxloop.report.outlying import Outlying
 from boxloop.report.verdict import Misfit
 
+BOUND = "The score of an autoencoder is a lower bound of its log-likelihood: it may be better than it looks."
 MOST_ROWS = 40
 """Most columns, or misfits, that a table lists."""
 
@@ -44,7 +46,8 @@ def candidate_table(found: Findings) -> Table:
             else ""
         )
         level = with_error(*trial.score) if not trial.failure else "-"
-        cells = [number(trial.n_parameters, 6), level, "-" if trial.failure else behind]
+        size = f"{trial.n_parameters:.0f}" if np.isfinite(trial.n_parameters) else "-"
+        cells = [size, level, "-" if trial.failure else behind]
         rows.append([trial.candidate.name, *cells, number(trial.aic, 6), number(trial.bic, 6), said])
     heads = [
         "candidate",
@@ -55,7 +58,8 @@ def candidate_table(found: Findings) -> Table:
         "BIC",
         "fits",
     ]
-    return Table(heads, rows, order.tolist().index(found.chosen))
+    note = BOUND if any(trial.candidate.bounded for trial in found.trials) else ""
+    return Table(heads, rows, order.tolist().index(found.chosen), note)
 
 
 def finalist_table(found: Findings) -> Table:
@@ -72,7 +76,8 @@ def finalist_table(found: Findings) -> Table:
         "together",
         "note",
     ]
-    return Table(heads, rows, 0)
+    note = BOUND if any(f.trial.candidate.bounded for f in found.finalists) else ""
+    return Table(heads, rows, 0, note)
 
 
 def _gaps(finalist: Finalist) -> list[str]:
@@ -112,10 +117,14 @@ def part_table(parts: Explanation) -> Table:
         pairs = zip(parts.values[:, j].tolist(), parts.errors[:, j].tolist(), strict=True)
         extra = [] if parts.explained is None else [f"{parts.explained[j]:.0%}"]
         rows.append([parts.names[j], *(with_error(*pair) for pair in pairs), *extra])
-    heads = ["", *(f"{parts.word} {k}" for k in range(len(parts.values)))]
+    heads = ["", *(_head(parts.word, k, line) for k, line in enumerate(parts.values))]
     left = len(parts.order) - len(shown)
     note = f"{left} columns that tell the {parts.word}s apart least are left out." if left > 0 else ""
     return Table([*heads, *(["explained"] if parts.explained is not None else [])], rows, None, note)
+
+
+def _head(word: str, place: int, values: Array) -> str:
+    return f"{word} {place}{' (not in use)' if np.isnan(values).all() else ''}"
 
 
 def _share(value: float, error: float) -> str:

@@ -96,6 +96,7 @@ def verdict(found: Findings, outlying: Outlying) -> tuple[Line, ...]:
         Line("What next?", " ".join(f"{said}." for said in advice(found))),
         _strange_rows(outlying),
         *_columns(found),
+        *_autoencoder(found),
         *_troubles(found),
     )
 
@@ -104,7 +105,7 @@ def _which(found: Findings) -> str:
     chosen, best = found.trials[found.chosen], found.trials[found.best]
     said = f"{chosen.candidate.name}: "
     if found.chosen == found.best:
-        return said + f"the best of {len(found.trials)} candidates on rows held out."
+        return said + f"the best of {counted(len(found.trials), 'candidate')} on rows held out."
     gap, error = found.behind[found.chosen]
     return said + (
         f"the smallest of {len(found.trials)} candidates that rows held out do not tell from the best "
@@ -141,6 +142,8 @@ def _does_it_fit(found: Findings) -> Line:
         return Line("Does it fit?", said, "good")
     size = "fewer than 1 table in 100" if chance <= 0.01 else f"{chance:.0%} of tables"
     said = f"No: on {rows}, moments or shares differ more than they would in all but {size}."
+    if criticism.training != "included":
+        said += " The error of its fit is not known here and left out, so that this judge is too strict."
     return Line("Does it fit?", said, "bad")
 
 
@@ -170,7 +173,7 @@ def _advice(found: Findings) -> Iterator[str]:
     if hit:
         shape = "its shape" if len(hit) == 1 else "their shapes"
         yield f"Take the logarithm of {listed(hit[:NAMED])}: skewed and positive, and the model misses {shape}"
-    if chosen.size in (SIZES[-1], RANKS[-1]):
+    if chosen.place in (SIZES[-1], RANKS[-1]):
         yield f"Try more {chosen.unit}s: the largest size on offer was taken"
     factors = chosen.unit == "factor"
     pairs = [m for m in worst if len(m.columns) == 2]
@@ -216,6 +219,24 @@ def _columns(found: Findings) -> Iterator[Line]:
         yield Line("Missing values?", f"Taken as unknown, none filled in: {names}.")
     if len(found.table.rows) < found.table.n_rows:
         yield Line("All rows?", f"{len(found.table.rows)} of {found.table.n_rows} rows, drawn at random.")
+
+
+def _autoencoder(found: Findings) -> Iterator[Line]:
+    """What an autoencoder came to, or why none was tried."""
+    if found.without:
+        yield Line("Autoencoder?", f"Asked for and not tried: {found.without}.", "doubtful")
+    for place, trial in enumerate(found.trials):
+        if not trial.candidate.bounded or trial.failure:
+            continue
+        bound = "its score is a lower bound of the log-likelihood"
+        if place == found.best:
+            leads = "It leads" if place == found.chosen else f"{trial.candidate.name}: it leads"
+            yield Line("Autoencoder?", f"{leads} by at least what the table says: {bound}.")
+        else:
+            gap = with_error(*found.behind[place])
+            yield Line(
+                "Autoencoder?", f"{trial.candidate.name}: behind the best by at most {gap} a row; {bound}."
+            )
 
 
 def _troubles(found: Findings) -> Iterator[Line]:

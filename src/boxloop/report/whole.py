@@ -38,7 +38,7 @@ class Report:
         command: what a reader types to have the same report.
         lines: the verdict.
         misfits: of the chosen model.
-        parts: its components or factors.
+        parts: its components, factors or codes.
         outlying: the strangest rows.
     """
 
@@ -167,12 +167,23 @@ def facts(report: Report) -> dict[str, Any]:
         "verdict": [asdict(line) for line in report.lines],
         "columns": [asdict(column) for column in found.table.columns],
         "candidates": [_trial(found, place) for place in range(len(found.trials))],
+        "not_tried": {"autoencoder": found.without} if found.without else {},
         "finalists": [_finalist(f) for f in found.finalists],
         "path": {"breakpoints": found.path.breakpoints, "chosen": found.path.chosen},
         "misfits": [asdict(misfit) for misfit in report.misfits],
         "parts": {
             key: getattr(report.parts, key)
-            for key in ("word", "meaning", "names", "values", "errors", "weights")
+            for key in (
+                "word",
+                "meaning",
+                "names",
+                "values",
+                "errors",
+                "weights",
+                "spread",
+                "explained",
+                "notes",
+            )
         },
         "outliers": {
             "flagged": report.outlying.flagged,
@@ -194,6 +205,8 @@ def _trial(found: Findings, place: int) -> dict[str, Any]:
         "name": trial.candidate.name,
         "family": trial.candidate.family,
         "size": trial.candidate.size,
+        "used": trial.candidate.used,
+        "lower_bound": trial.candidate.bounded,
         "n_parameters": trial.n_parameters,
         "log_likelihood": trial.score[0],
         "error": trial.score[1],
