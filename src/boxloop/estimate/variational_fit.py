@@ -43,6 +43,9 @@ PriorMaker = Callable[[Source, Frame], MixturePrior]
 HEAT = 10
 """Rounds in which a start shows what it is worth."""
 
+GLANCE = 3
+"""Rounds after which a trial without a component may be given up."""
+
 GONE = 1e-3
 """Expected rows below which a component is empty."""
 
@@ -105,8 +108,7 @@ def _raced(
     A sample of rows is weighted to stand for all of them, or the prior would weigh more in the race than in the fit.
     """
     k, d = given.n_components, source.n_columns
-    size = min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
-    sample = draw_sample(source, size, generator)
+    sample = draw_sample(source, _sampled(k, d), generator)
     weight = sample.weight * (total / float(sample.weight.sum()))
     names = starts if k > 1 else starts[:1]
     models: list[Any] = []
@@ -128,26 +130,43 @@ def _raced(
     heat = race(step, [EMState(m) for m in models], rounds=HEAT, tol=min(plan.tol, 1e-4))
     if any(outcome.interrupted for outcome in heat):
         return heat[0].state.best, True
-    return _pruned(step, heat[0].state.best)
+    last = _pruned(step, run(step, EMState(heat[0].state.best), max_rounds=HEAT, monotone=True))
+    return last.state.best.ordered()[0], last.interrupted
 
 
-def _pruned(step: Any, model: Any) -> tuple[Model, bool]:
-    """Take out components, the smallest first, as long as the bound is higher without; whether Ctrl-C came.
+def _sampled(k: int, d: int) -> int:
+    """Rows on which starts race."""
+    return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
 
-    Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum.
+
+def _pruned(step: Any, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
+    """Take out components, the smallest first, as long as the bound is higher without.
+
+    Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum. A trial
+    whose bound is so low after a few rounds that as many more of its last rise would not lift it is given up.
+
+    Args:
+        step: one round.
+        last: where rounds have led; its trace ends with the bound of its model, but for the last round's rise.
+        exact: whether rounding may not lower the bound.
+
+    Returns:
+        The last trial that was better, or ``last``; marked where Ctrl-C came.
     """
-    last = run(step, EMState(model), max_rounds=HEAT, monotone=True)
-    for j in torch.argsort(model.counts, stable=True).tolist():
+    for j in torch.argsort(last.state.best.counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < GONE or int((best.counts >= GONE).sum()) < 2:
             continue
         gone = torch.tensor([j], device=mean.features.device)
         start = EMState(best.solve(mean.replaced(gone, torch.zeros_like(mean.features[gone]))))
-        trial = run(step, start, max_rounds=HEAT, monotone=True)
+        trial = run(step, start, max_rounds=GLANCE, monotone=exact)
+        hope = 2 * HEAT * (trial.trace[-1] - trial.trace[-2]) if len(trial.trace) == GLANCE else 0.0
+        if not trial.interrupted and _worth(trial) + hope > _worth(last):
+            trial = run(step, start, max_rounds=HEAT, monotone=exact, resume=trial)
         if trial.interrupted:
-            return best, True
+            return replace(last, interrupted=True)
         last = trial if _worth(trial) > _worth(last) else last
-    return last.state.best.ordered()[0], last.interrupted
+    return last
 
 
 def _worth(outcome: Outcome[Any]) -> float:
@@ -158,15 +177,24 @@ def _worth(outcome: Outcome[Any]) -> float:
 
 
 def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -> Outcome[Any]:
-    """The engine's loop; where another order of components has a higher bound, on from there."""
+    """The engine's loop; where the bound is higher in another order of components, or with fewer, on from there.
+
+    Starts race on a sample, whose chance clusters are as many times too heavy as it is smaller than the rows: what it
+    kept of them goes when all rows have spoken.
+    """
     outcome = plan.run(standard, model, generator)
     while plan.engine == "em" and outcome.converged and outcome.rounds < plan.max_rounds:
         better, order, gain = outcome.state.best.ordered()
-        if gain <= plan.tol * better.total:
-            break
         state = EMState(better, (_permuted(outcome.state.statistics, order),))
+        if gain <= plan.tol * better.total:
+            if standard.n_rows <= _sampled(model.n_components, standard.n_columns):
+                break
+            fewer = _pruned(accelerated_em(standard, elbo), outcome, plan.dtype == torch.float64)
+            if fewer.interrupted or not _worth(fewer) > _worth(outcome) + plan.tol:
+                return replace(outcome, interrupted=fewer.interrupted)
+            state = EMState(fewer.state.best)
         again = replace(outcome, state=state, converged=False, excused=True)
-        outcome = replace(plan, resume=again).run(standard, better, generator)
+        outcome = replace(plan, resume=again).run(standard, state.model, generator)
     return outcome
 
 
