@@ -47,7 +47,7 @@ def command(
     Give one or more model files, then the DATA. The best is marked only where its lead over every other model exceeds
     two standard errors of their difference on the same rows.
     """
-    from boxloop.cli.describe import fitted_columns, load_model
+    from boxloop.cli.describe import fitted_columns, is_bound, load_model
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.watch import watched
     from boxloop.data import open_table, write_table
@@ -56,29 +56,31 @@ def command(
     check_outputs([output, figure, json_to], data, *models)
     check_table(output)
     fitted = {str(path): load_model(path) for path in models}
+    bounds = [name for name, estimator in fitted.items() if is_bound(estimator)]
     columns = [fitted_columns(estimator) for estimator in fitted.values()]
     if any(names != columns[0] for names in columns):
         raise ValueError("the models were fitted to different columns, and have no likelihood in common")
     with watched("compare", watching(quiet, progress)):
         result = compare(fitted, open_table(data, columns=columns[0]))
     if output is not None:
-        write_table(output, {name: column.to_numpy() for name, column in _table(result).items()})
+        write_table(output, {name: column.to_numpy() for name, column in _table(result, bounds).items()})
     if figure is not None:
         from boxloop.figures import png
 
         figure.write_bytes(png(result.plot()))
-    lines = _table(result).to_dict("records")
+    lines = _table(result, bounds).to_dict("records")
     found = {"data": data, "rows": result.n_rows, "best": result.best, "models": lines, "output": output}
-    tell({**found, "figure": figure}, json_to, lambda: _show(result, data), quiet)
+    tell({**found, "figure": figure}, json_to, lambda: _show(result, data, bounds), quiet)
 
 
-def _table(result: Comparison) -> Any:
-    """The comparison as a frame whose names need no quoting."""
+def _table(result: Comparison, bounds: list[str]) -> Any:
+    """The comparison as a frame whose names need no quoting; what is a lower bound has no information criteria."""
     table = result.table().rename(columns=lambda name: name.replace(" ", "_"))
+    table.loc[bounds, ["aic", "bic"]] = float("nan")
     return table.rename_axis("model").reset_index()
 
 
-def _show(result: Comparison, data: str) -> None:
+def _show(result: Comparison, data: str, bounds: list[str]) -> None:
     from boxloop.cli.output import echo_table
     from boxloop.report.numbers import number, with_error
 
@@ -88,10 +90,11 @@ def _show(result: Comparison, data: str) -> None:
             name,
             with_error(result.log_likelihood[j], result.error[j]),
             with_error(result.difference[j], result.difference_error[j]) if j else "",
-            number(result.aic[j], 6),
-            number(result.bic[j], 6),
+            *("-" if name in bounds else number(value[j], 6) for value in (result.aic, result.bic)),
         ]
         for j, name in enumerate(result.names)
     ]
     echo_table(f"Log-likelihood of a row of {data}", heads, rows)
     click.echo(f"On {result.n_rows:g} rows: {result.verdict}.")
+    if bounds:
+        click.echo(f"Lower bounds, not log-likelihoods: {', '.join(bounds)}.")

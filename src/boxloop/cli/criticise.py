@@ -82,25 +82,33 @@ def command(
     """Where a model fails: moment gaps with errors and p-values, by name.
 
     DATA are rows that the model has not seen. Without --train the error of the fitted parameters is left out, and a
-    true model is rejected too often unless it was fitted to many more rows than it is judged by. The columns are found
-    by the names that the model was fitted to.
+    true model is rejected too often unless it was fitted to many more rows than it is judged by. Of Bayesian models and
+    autoencoders that error is not known, and --train is refused; of a Bayesian Gaussian mixture the components in use
+    are judged, at their expected parameters. The columns are found by the names that the model was fitted to.
     """
-    from boxloop.cli.describe import fitted_columns, load_model
+    from boxloop.cli.describe import errs_by_rows, fitted_columns, load_model
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.watch import watched
     from boxloop.criticise import mega
     from boxloop.data import open_table, write_table
     from boxloop.report.gaps import gap_picture
+    from boxloop.report.in_use import criticised
 
     check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
     check_table(output)
     estimator = load_model(model)
+    if train is not None and not errs_by_rows(estimator):
+        raise click.UsageError(
+            f"--train: how {type(estimator).__name__} errs does not follow from its rows; leave it out"
+        )
     columns = fitted_columns(estimator)
     rows = open_table(data, columns=columns)
     fitted = None if train is None else (rows if train == data else open_table(train, columns=columns))
     wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
     with watched("criticise", watching(quiet, progress)):
-        result = mega(estimator, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
+        result = mega(
+            criticised(estimator), rows, functions=wanted, train=fitted, draws=draws, random_state=seed
+        )
     if output is not None:
         write_table(output, {name: column.to_numpy() for name, column in result.table().items()})
     if figure is not None:

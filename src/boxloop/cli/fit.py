@@ -28,7 +28,7 @@ from boxloop.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from boxloop.estimators.base import LatentEstimator
+    from boxloop.cli.describe import Fitted
     from boxloop.types import Source
 
 STARTS = (
@@ -43,12 +43,25 @@ STARTS = (
     "spectral",
 )
 
+LIKELIHOODS = ("gaussian", "bernoulli", "poisson", "categorical")
+
 _count = click.IntRange(min=1)
+
+
+def _widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Whole numbers between commas."""
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise click.BadParameter(f"{value}: give whole numbers, as in 64,64")
+    return tuple(int(part) for part in parts)
 
 
 @with_examples(
     "boxloop fit wine --model gaussian-mixture -k 3 -o model.boxloop",
     "boxloop fit data.csv --model factor-analysis -k 2 --rotation varimax -o factors.boxloop",
+    "boxloop fit data.csv --model autoencoder -k 4 --hidden 64,64 --max-iter 100 -o codes.boxloop",
     "boxloop fit folder/ --model gaussian-mixture -k 8 -o m.boxloop --checkpoint c.boxloop",
 )
 @data_argument
@@ -63,7 +76,7 @@ _count = click.IntRange(min=1)
 )
 @click.option("--tol", type=click.FloatRange(min=0.0), help="Stop when a round gains less than this per row.")
 @click.option("--max-iter", type=click.IntRange(min=0), help="Most rounds of EM, or passes over the rows.")
-@click.option("--batch-size", type=_count, help="Rows of a mini-batch (online, gradient).")
+@click.option("--batch-size", type=_count, help="Rows of a mini-batch (online, gradient, autoencoder).")
 @click.option("--n-init", type=_count, help="How often the starts of a mixture are drawn.")
 @click.option(
     "--init",
@@ -71,6 +84,21 @@ _count = click.IntRange(min=1)
     type=click.Choice(STARTS),
     metavar="KIND",
     help=f"Start of a mixture: {', '.join(STARTS)}.",
+)
+@click.option(
+    "--likelihood", type=click.Choice(LIKELIHOODS), help="Of an autoencoder's columns: gaussian if omitted."
+)
+@click.option(
+    "--hidden",
+    metavar="N,N,...",
+    callback=_widths,
+    help="Widths of an autoencoder's layers: 128,128 if omitted.",
+)
+@click.option("--learning-rate", type=click.FloatRange(0.0, min_open=True), help="Of an autoencoder.")
+@click.option(
+    "--schedule",
+    type=click.Choice(["constant", "cosine"]),
+    help="Of its learning rate: cosine ends at --max-iter.",
 )
 @click.option("--weights", metavar="COLUMN", help="Column that holds the weight of each row.")
 @column_options
@@ -98,7 +126,7 @@ def command(
     """Fit a model to a table and write it to a file.
 
     DATA is a CSV, Parquet or .npy file, a folder of such files, or a bundled data set (see boxloop datasets). Empty
-    cells are missing values, and are fitted as such.
+    cells are missing values, and are fitted as such; an autoencoder needs whole rows.
 
     Ctrl-C keeps the last complete round. With --checkpoint, the same command continues a fit that was stopped.
     """
@@ -115,7 +143,7 @@ def command(
         report(estimator, source, output, seconds, json_to, quiet)
 
 
-def run_fit(estimator: LatentEstimator, source: Source, output: Path) -> float:
+def run_fit(estimator: Fitted, source: Source, output: Path) -> float:
     """Fit and save; after Ctrl-C save the last complete round, then pass the interruption on.
 
     Returns:
@@ -136,11 +164,12 @@ def run_fit(estimator: LatentEstimator, source: Source, output: Path) -> float:
 
 
 def report(
-    estimator: LatentEstimator, source: Source, output: Path, seconds: float, json_to: str | None, quiet: bool
+    estimator: Fitted, source: Source, output: Path, seconds: float, json_to: str | None, quiet: bool
 ) -> None:
     """Say how the fit went and what it found."""
-    from boxloop.cli.describe import facts, parameters
+    from boxloop.cli.describe import facts
     from boxloop.cli.output import tell
+    from boxloop.cli.parts import parameters
 
     quality = judge(estimator, source)
     found = {
@@ -155,17 +184,18 @@ def report(
     tell(found, json_to, lambda: show(estimator, found), quiet)
 
 
-def show(estimator: LatentEstimator, found: dict[str, Any]) -> None:
+def show(estimator: Fitted, found: dict[str, Any]) -> None:
     """Print the summary as tables."""
-    from boxloop.cli.describe import readable
+    from boxloop.cli.describe import likelihood_word
     from boxloop.cli.output import echo_facts, echo_table
+    from boxloop.cli.parts import readable
     from boxloop.report.numbers import number, with_error
 
     table = found["data"]
     echo_facts(
         f"{found['estimator']} of {table['rows']} rows, {len(table['columns'])} columns",
         [
-            ("log-likelihood per row", with_error(found["log_likelihood"], found["standard_error"])),
+            (likelihood_word(estimator), with_error(found["log_likelihood"], found["standard_error"])),
             ("AIC", number(found["aic"], 6)),
             ("BIC", number(found["bic"], 6)),
             ("rounds", str(found["rounds"])),
@@ -177,18 +207,23 @@ def show(estimator: LatentEstimator, found: dict[str, Any]) -> None:
     echo_table(*readable(estimator))
 
 
-def judge(estimator: LatentEstimator, source: Source) -> dict[str, float]:
-    """Mean log-likelihood of a row with its standard error, and information criteria; weights count as rows."""
+def judge(estimator: Fitted, source: Source) -> dict[str, float]:
+    """Mean log-likelihood of a row with its standard error, and information criteria; weights count as rows.
+
+    Of an autoencoder a lower bound, which has no criteria: they are NaN.
+    """
+    from boxloop.cli.describe import is_bound, size
     from boxloop.cli.tally import Tally, tiles
 
     tally = Tally()
     for tile, weight in tiles(source):
         tally = tally.add(estimator.score_samples(tile), weight)
-    size = estimator._n_parameters()
+    count = size(estimator)
+    price = math.nan if is_bound(estimator) else count
     return {
         "log_likelihood": tally.mean,
         "standard_error": tally.error,
-        "n_parameters": size,
-        "aic": 2.0 * size - 2.0 * tally.total,
-        "bic": size * math.log(tally.weight) - 2.0 * tally.total,
+        "n_parameters": count,
+        "aic": 2.0 * price - 2.0 * tally.total,
+        "bic": price * math.log(tally.weight) - 2.0 * tally.total,
     }

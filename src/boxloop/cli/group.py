@@ -14,7 +14,7 @@ from boxloop.version import __version__
 COMMANDS = {
     "report": "From a table to a page: models tried, one chosen, and where it fails.",
     "fit": "Fit a model to a table and write it to a file.",
-    "score": "Log-density of each row, with its component or its factors.",
+    "score": "Log-density of each row, with its component, factors or codes.",
     "criticise": "Where a model fails: moment gaps with errors and p-values, by name.",
     "compare": "Models side by side on the same held-out rows.",
     "select": "Choose a model by cross-validation.",

@@ -10,7 +10,7 @@ import click
 from boxloop.cli.names import MODELS
 
 if TYPE_CHECKING:
-    from boxloop.estimators.base import LatentEstimator
+    from boxloop.cli.describe import Fitted
     from boxloop.types import Source
 
 FLAGS = {
@@ -21,19 +21,28 @@ FLAGS = {
 }
 """Options whose name is not that of the estimator's parameter."""
 
+USUAL: dict[str, dict[str, Any]] = {
+    "bayesian-mixture": {"n_components": 10},
+    "bayesian-multinomial-mixture": {"n_components": 10},
+}
+"""What a model takes where nothing is said: an upper bound, for those that empty components."""
 
-def make_estimator(model: str, given: Mapping[str, Any]) -> LatentEstimator:
+
+def make_estimator(model: str, given: Mapping[str, Any]) -> Fitted:
     """The estimator with the options that were given, None being none; one that it does not have is wrong usage."""
+    from boxloop.estimators import VariationalAutoencoder
     from boxloop.estimators.files import ESTIMATORS
 
-    kind = ESTIMATORS[MODELS[model]]
+    kind: Any = {**ESTIMATORS, "VariationalAutoencoder": VariationalAutoencoder}[MODELS[model]]
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in kind().get_params():
             raise click.UsageError(f"{model} has no option {flag(name)}")
-    if "batch_size" in given and given.get("method", "em") in ("em", "spectral"):
+    streams = "method" in kind().get_params()
+    if streams and "batch_size" in given and given.get("method", "em") in ("em", "spectral"):
         raise click.UsageError("--batch-size needs --method online or --method gradient")
-    return kind(**given)
+    made: Fitted = kind(**{**USUAL.get(model, {}), **given})
+    return made
 
 
 def rows_with_names(source: Source) -> Any:

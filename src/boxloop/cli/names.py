@@ -21,6 +21,10 @@ MODELS = {
     "multinomial-mixture": "MultinomialMixture",
     "poisson-mixture": "PoissonMixture",
     "bernoulli-mixture": "BernoulliMixture",
+    "bayesian-mixture": "BayesianGaussianMixture",
+    "bayesian-multinomial-mixture": "BayesianMultinomialMixture",
+    "bayesian-factor-analysis": "BayesianFactorAnalysis",
+    "autoencoder": "VariationalAutoencoder",
 }
 """Each model and the class that fits it."""
 

@@ -127,6 +127,8 @@ threads_option = click.option(
     expose_value=False,
     help="Threads of linear algebra; all cores if omitted.",
 )
-components_help = "Components or factors; 1, or all factors, if omitted."
+components_help = (
+    "Components, factors or codes; of Bayesian models, the most.  [default: 1; all factors; 10; 2 codes]"
+)
 covariance_choice = click.Choice(["full", "tied", "diag", "spherical"])
 kind_choice = click.Choice(list(MODELS))

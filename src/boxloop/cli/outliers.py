@@ -28,6 +28,7 @@ from boxloop.cli.options import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from boxloop.cli.describe import Fitted
     from boxloop.select import OutlierDetector
 
 REASONS = 3
@@ -114,7 +115,7 @@ def command(
     rule = _rule(level, contamination)
     if model in MODELS:
         options |= {"random_state": seed, "verbose": int(show)}
-        detector = _detector(make_estimator(model, options), rule, calibration=0.5)
+        detector = _detector(_checked(make_estimator(model, options), model), rule, calibration=0.5)
     else:
         detector, columns = _fitted(model, {**options, "columns": columns, "drop": drop or None}, rule)
     rows = rows_with_names(open_table(data, columns=columns, drop=drop))
@@ -231,11 +232,20 @@ def _fitted(
             raise click.UsageError(
                 f"{flag(name)} is for a model that is fitted here; {model} is used as it is"
             )
-    estimator = load_model(Path(model))
+    estimator = _checked(load_model(Path(model)), model)
     columns = fitted_columns(estimator)
     if columns is not None:
         del estimator.feature_names_in_  # the detector matches names, and hands on bare arrays
     return _detector(FrozenEstimator(estimator), rule, calibration=NEARLY_ALL), columns
+
+
+def _checked(estimator: Fitted, model: str) -> Fitted:
+    """The estimator, unless it needs whole rows: reasons are found by leaving out values."""
+    from boxloop.cli.describe import is_bound
+
+    if is_bound(estimator):
+        raise click.UsageError(f"--model {model}: an autoencoder cannot leave out a value, to find reasons")
+    return estimator
 
 
 def _write(judged: Judged, output: Path) -> None:

@@ -32,16 +32,15 @@ def command(model: Path, rows: int, seed: int, output: Path | None, json_to: str
 
     The same seed gives the same rows. Those of a mixture come component by component.
     """
-    from boxloop.cli.describe import column_names, load_model
+    from boxloop.cli.describe import column_names, counts, load_model
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.data import write_table, write_text
-    from boxloop.estimators.counts import CountMixture
 
     check_outputs([output, json_to], model)
     check_table(output)
     estimator = load_model(model).set_params(random_state=seed)
     drawn, _ = estimator.sample(rows)
-    if isinstance(estimator, CountMixture):
+    if counts(estimator):
         drawn = drawn.astype("int64")
     columns = dict(zip(column_names(estimator), drawn.T, strict=True))
     if output is not None:

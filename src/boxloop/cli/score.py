@@ -20,8 +20,9 @@ from boxloop.cli.options import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from boxloop.cli.describe import Fitted
     from boxloop.data import ArraySource
-    from boxloop.estimators.base import Array, LatentEstimator
+    from boxloop.estimators.base import Array
 
 
 @with_examples(
@@ -37,13 +38,14 @@ if TYPE_CHECKING:
 def command(
     model: Path, data: str, quiet: bool, progress: bool | None, output: Path | None, json_to: str | None
 ) -> None:
-    """Log-density of each row, with its component or its factors.
+    """Log-density of each row, with its component, factors or codes.
 
     The columns of DATA are found by the names that the model was fitted to; others are left alone. With -o each
     row gets its log-density and, from a mixture, its most probable component with that probability; from a factor
-    model, each factor with its standard deviation.
+    model, each factor with its standard deviation; from an autoencoder, each code with its own. The log-density of an
+    autoencoder is a lower bound.
     """
-    from boxloop.cli.describe import fitted_columns, load_model
+    from boxloop.cli.describe import fitted_columns, likelihood_word, load_model
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.tally import Tally, tiles
     from boxloop.cli.watch import watched
@@ -73,29 +75,33 @@ def command(
         "least_likely": [{"row": row, "log_density": value} for value, row in tally.lowest],
         "output": output,
     }
-    tell(found, json_to, lambda: show(found), quiet)
+    tell(found, json_to, lambda: show(found, likelihood_word(estimator)), quiet)
 
 
-def latent(estimator: LatentEstimator, rows: ArraySource) -> dict[str, np.ndarray]:
-    """What the model makes of each row: its component and how sure that is, or its factors and their spread."""
+def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
+    """What the model makes of each row: its component and how sure that is, or its factors or codes."""
     import numpy as np
 
+    from boxloop.estimators import VariationalAutoencoder
     from boxloop.estimators.linear import LinearEstimator
     from boxloop.estimators.mixture import MixtureEstimator
 
     if isinstance(estimator, MixtureEstimator):
         share: Array = estimator.predict_proba(rows)
         return {"component": share.argmax(1), "probability": share.max(1)}
-    assert isinstance(estimator, LinearEstimator)
-    mean, spread = estimator.posterior(rows)
-    deviation = np.sqrt(np.diagonal(spread, axis1=1, axis2=2))
+    if isinstance(estimator, VariationalAutoencoder):
+        word, (mean, deviation) = "code", estimator.posterior(rows)
+    else:
+        assert isinstance(estimator, LinearEstimator)
+        word, (mean, spread) = "factor", estimator.posterior(rows)
+        deviation = np.sqrt(np.diagonal(spread, axis1=1, axis2=2))
     columns = {}
     for k in range(mean.shape[1]):
-        columns[f"factor_{k}"], columns[f"factor_{k}_sd"] = mean[:, k], deviation[:, k]
+        columns[f"{word}_{k}"], columns[f"{word}_{k}_sd"] = mean[:, k], deviation[:, k]
     return columns
 
 
-def show(found: dict[str, Any]) -> None:
+def show(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
     from boxloop.cli.output import echo_facts
     from boxloop.report.numbers import number, with_error
@@ -103,7 +109,7 @@ def show(found: dict[str, Any]) -> None:
     worst = "\n".join(f"row {low['row']}: {number(low['log_density'])}" for low in found["least_likely"])
     lines = [
         ("rows", str(found["rows"])),
-        ("log-likelihood per row", with_error(found["log_likelihood"], found["standard_error"])),
+        (word, with_error(found["log_likelihood"], found["standard_error"])),
         ("least likely (first row: 0)", worst),
     ]
     if found["output"] is not None:

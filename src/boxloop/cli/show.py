@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from boxloop.cli.options import json_option, model_argument, with_examples
 
 if TYPE_CHECKING:
-    from boxloop.estimators.base import LatentEstimator
+    from boxloop.cli.describe import Fitted
 
 
 MOST_NAMES = 16
@@ -19,8 +19,9 @@ MOST_NAMES = 16
 @json_option
 def command(model: Path, json_to: str | None) -> None:
     """Print what a model file holds."""
-    from boxloop.cli.describe import column_names, facts, load_model, parameters, readable
+    from boxloop.cli.describe import column_names, facts, load_model
     from boxloop.cli.output import check_outputs, echo_facts, echo_table, tell
+    from boxloop.cli.parts import parameters, readable
 
     check_outputs([json_to], model)
     estimator = load_model(model)
@@ -35,8 +36,9 @@ def command(model: Path, json_to: str | None) -> None:
     tell({**held, **facts(estimator), **parameters(estimator)}, json_to, show)
 
 
-def lines(estimator: LatentEstimator, names: list[str]) -> list[tuple[str, str]]:
+def lines(estimator: Fitted, names: list[str]) -> list[tuple[str, str]]:
     """The facts worth a line each; options only where they are not the usual ones."""
+    from boxloop.cli.describe import bound, bound_word
     from boxloop.report.numbers import number
 
     usual: dict[str, Any] = type(estimator)().get_params(deep=False)
@@ -51,7 +53,7 @@ def lines(estimator: LatentEstimator, names: list[str]) -> list[tuple[str, str]]
             f"{len(names)} columns",
             ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else ""),
         ),
-        ("log-likelihood per row", number(estimator.lower_bound_, 6)),
+        (bound_word(estimator), number(bound(estimator), 6)),
         ("rounds", f"{estimator.n_iter_}, {ended}"),
     ]
     return found + [("note", event) for event in estimator.events_]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ def criticised(estimator: Any) -> Any:
         return estimator
     used = torch.from_numpy(np.flatnonzero(estimator.active_))
     weight = estimator.model_.log_weight[used]
-    return Mixture(weight - weight.logsumexp(0), estimator.model_.family.map(lambda leaf: leaf[used]))
+    family = estimator.model_.family
+    tied = estimator.covariance_type == "tied"
+    few = replace(family, mean=family.mean[used]) if tied else family.map(lambda leaf: leaf[used])
+    return Mixture(weight - weight.logsumexp(0), few)
 
 
 def small(estimator: Any) -> Any:
