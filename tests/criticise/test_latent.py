@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from boxloop import VariationalAutoencoder, mega
 from boxloop.criticise.aggregate import aggregate_gap
 from boxloop.criticise.latent import active_units
 from boxloop.figures import png
@@ -169,3 +170,13 @@ def test_columns_of_the_code_do_not_depend_on_tiles() -> None:
     law = model.posterior(rows)
     expected = model.latent.column_divergence(law.mean, law.variance.log()).mean(0)
     assert_close(torch.from_numpy(active_units(model, rows).divergence), expected)
+
+
+def test_images_are_rows():
+    """What an autoencoder takes, its critics take: the same numbers from images as from their rows."""
+    images = np.random.default_rng(0).random((60, 8, 8))
+    fit = VariationalAutoencoder(2, hidden=(4, 8), max_iter=2, patience=None, random_state=0).fit(images)
+    flat = images.reshape(60, 64)
+    np.testing.assert_array_equal(active_units(fit, images).variance, active_units(fit, flat).variance)
+    assert mega(fit, images, draws=0)["first"].norm() == mega(fit, flat, draws=0)["first"].norm()
+    assert aggregate_gap(fit, images).summary().equals(aggregate_gap(fit, flat).summary())

@@ -97,6 +97,17 @@ class Pair:
         return self.likelihood(z)
 
 
+def as_rows(X: Any) -> Any:
+    """Images (n, H, W) or (n, C, H, W), as an autoencoder takes them, as rows (n, d); all else as it is.
+
+    Example:
+        >>> import numpy as np
+        >>> as_rows(np.zeros((5, 8, 8))).shape
+        (5, 64)
+    """
+    return X.reshape(len(X), -1) if isinstance(X, np.ndarray | Tensor) and X.ndim > 2 else X
+
+
 def as_model(given: object, emission: Callable[[Tensor], object] | None = None) -> LatentModel:
     """A model from whatever has a prior and an emission.
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.criticise.adapt import as_model
+from boxloop.criticise.adapt import as_model, as_rows
 from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
@@ -174,7 +174,7 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
     adapted = as_model(model)
     device = adapted.prior().mean.device
     stream = generator(random_state, device)
-    source = on_device(open_source(X), device)
+    source = on_device(open_source(as_rows(X)), device)
     at = _distribution(adapted, nodes, stream)
     parts = [at(rows.to(torch.float64)).cpu().numpy() for rows, _ in source.chunks()]
     return Calibration(np.concatenate(parts), source.names)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model
+from boxloop.criticise.adapt import as_model, as_rows
 from boxloop.data import on_device, open_source
 from boxloop.data.frames import make_frame
 from boxloop.models.autoencoder import Autoencoder
@@ -142,7 +142,7 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
     """
     own = autoencoder_of(model)
     means, parts = [], []
-    for rows in _tiles(on_device(open_source(X), own.origin.device)):
+    for rows in _tiles(on_device(open_source(as_rows(X)), own.origin.device)):
         with torch.no_grad():
             law = own.posterior(rows)
             means.append(law.mean.double())

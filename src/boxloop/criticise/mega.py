@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model
+from boxloop.criticise.adapt import as_model, as_rows
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
@@ -88,7 +88,7 @@ def mega(
     adapted = as_model(model)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
-    source = on_device(open_source(X, sample_weight), device)
+    source = on_device(open_source(as_rows(X), sample_weight), device)
     scene = model_scene(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
         raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
@@ -104,7 +104,7 @@ def mega(
     own = train is X and train is not None
     case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
     if train is not None:
-        rows = kept if own else _kept(on_device(open_source(train), device), streams[2])
+        rows = kept if own else _kept(on_device(open_source(as_rows(train)), device), streams[2])
         case = replace(case, training=_training(adapted, rows, case, moments))
     fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
     return _judged(case, fresh, draws, streams[2])
