@@ -175,10 +175,9 @@ def _advice(found: Findings) -> Iterator[str]:
         yield f"Take the logarithm of {listed(hit[:NAMED])}: skewed and positive, and the model misses {shape}"
     if chosen.place in (SIZES[-1], RANKS[-1]):
         yield f"Try more {chosen.unit}s: the largest size on offer was taken"
-    factors = chosen.unit == "factor"
     pairs = [m for m in worst if len(m.columns) == 2]
-    if pairs and factors:
-        yield f"Try more factors: {counted(len(pairs), 'covariance')} not accounted for"
+    if pairs and chosen.unit != "component":
+        yield f"Try more {chosen.unit}s: {counted(len(pairs), 'covariance')} not accounted for"
     tails = [m for m in worst if "tails" in m.what and m.columns[0] not in hit]
     if tails:
         names = listed([m.columns[0] for m in tails[:NAMED]])
