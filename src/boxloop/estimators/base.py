@@ -64,6 +64,7 @@ class LatentEstimator(BaseEstimator):
     dtype: str = "float64"
 
     _sparse: ClassVar[bool] = False
+    _height: ClassVar[str] = "likelihood"
 
     @property
     def _kind(self) -> Coordinates:
@@ -163,7 +164,7 @@ class LatentEstimator(BaseEstimator):
         warn_of(fit.worries, depth=4)
         if not self.converged_ and not self.interrupted_:
             warnings.warn(
-                f"EM reached max_iter={self.max_iter} before the likelihood settled (tol={self.tol:g}); "
+                f"EM reached max_iter={self.max_iter} before the {self._height} settled (tol={self.tol:g}); "
                 "raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=5,

@@ -94,6 +94,7 @@ class BayesianFactorAnalysis(LinearEstimator):
     # The prior keeps noise from vanishing.
     noise_floor: ClassVar[float] = 0.0  # type: ignore[misc]
     _word = "factor"
+    _height = "evidence bound"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KNOWN,
         "method": [StrOptions({"em", "online"})],

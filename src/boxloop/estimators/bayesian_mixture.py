@@ -46,6 +46,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
     weight_concentration_prior_type: str = "dirichlet_process"
     weight_concentration_prior: float | None = None
 
+    _height = "evidence bound"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "method": [StrOptions({"em", "online"})],
