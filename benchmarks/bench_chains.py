@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 """Where the processes of cold calls start."""
 
 
-def steady(quick: bool) -> list[dict]:
+def steady(quick: bool, numbers: tuple[int, ...] = (4, 32, 256, 4096)) -> list[dict]:
     """Chain-steps a second, ours over BlackJAX's; every figure the best of several interleaved."""
     import torch
 
@@ -38,7 +38,7 @@ def steady(quick: bool) -> list[dict]:
     torch.set_num_threads(1)
     rows = []
     for name in PROBLEMS:
-        for chains in (4, 256) if quick else (4, 32, 256, 4096):
+        for chains in (4, 256) if quick else numbers:
             for dtype in ("float32", "float64"):
                 here, there = ours(name, chains, dtype), theirs(name, chains, dtype)
                 modes = {"ours": here.run, "BlackJAX": there.run}
@@ -146,13 +146,21 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only")
     parser.add_argument("--one")
-    parser.add_argument("--chains", type=int, default=4)
+    parser.add_argument(
+        "--chains", type=int, default=None, help="of a cold call, or steady chains to time anew"
+    )
     chosen = parser.parse_args()
     if chosen.one:
-        print(json.dumps(cold_call(chosen.one, chosen.chains)))
+        print(json.dumps(cold_call(chosen.one, chosen.chains or 4)))
         return
-    from common import report
+    from common import RESULTS, report
 
+    if chosen.only == "steady" and chosen.chains:
+        kept = json.loads((RESULTS / "chains_steady.json").read_text())["rows"]
+        rows = [row for row in kept if row["chains"] != chosen.chains] + steady(False, (chosen.chains,))
+        order = list(dict.fromkeys(row["kernel"] for row in kept))
+        report("chains_steady", sorted(rows, key=lambda row: (order.index(row["kernel"]), row["chains"])))
+        return
     for part, measure in (("cold", cold), ("default", default), ("steady", steady)):
         if chosen.only in (None, part):
             report(f"chains_{part}", measure(chosen.quick))
