@@ -215,11 +215,16 @@ def test_rows_go_together_as_enumeration_says() -> None:
     assert_scores(mean_scores(share[:, 0], first))
 
 
+def parameters(law: NormalInverseWishart) -> tuple[Tensor, ...]:
+    """What a law is made of, and nothing of what it has worked out."""
+    return law.mean, law.strength, law.dof, law.scale
+
+
 class OneRowLess(NormalInverseWishart):
     """Planted: degrees of freedom miss one row."""
 
     def posterior(self, sums: Tensor) -> NormalInverseWishart:
-        law = NormalInverseWishart.posterior(NormalInverseWishart(*vars(self).values()), sums)
+        law = NormalInverseWishart.posterior(NormalInverseWishart(*parameters(self)), sums)
         return NormalInverseWishart(law.mean, law.strength, law.dof - 1.0, law.scale)
 
 
@@ -227,7 +232,7 @@ class WithoutPriorScale(NormalInverseWishart):
     """Planted: the prior's own term between its mean and that of the rows is dropped from the scatter."""
 
     def posterior(self, sums: Tensor) -> NormalInverseWishart:
-        prior = NormalInverseWishart(*vars(self).values())
+        prior = NormalInverseWishart(*parameters(self))
         law = prior.posterior(sums)
         apart = self.mean - law.mean
         pull = self.strength[..., None, None] * apart[..., :, None] * apart[..., None, :]
@@ -238,7 +243,7 @@ class SpreadOfOneRow(NormalInverseWishart):
     """Planted: means are drawn as if the prior were worth no rows."""
 
     def posterior(self, sums: Tensor) -> NormalInverseWishart:
-        law = NormalInverseWishart.posterior(NormalInverseWishart(*vars(self).values()), sums)
+        law = NormalInverseWishart.posterior(NormalInverseWishart(*parameters(self)), sums)
         return NormalInverseWishart(law.mean, sums[..., 0] + 0.1, law.dof, law.scale)
 
 
@@ -257,7 +262,7 @@ def test_planted_bugs_break_the_joint_law(bug: type) -> None:
     if issubclass(bug, Dirichlet):
         weights = bug(weights.concentration)
     else:
-        components = bug(*vars(components).values())
+        components = bug(*parameters(components))
     kernel = gibbs_mixture(rows, MixturePrior(weights, components))
     scores = joint_scores(kernel, pack_mixture(log_weight, family), looks(prior, rows, False))
     with pytest.raises(AssertionError, match="z-score"):
@@ -293,7 +298,7 @@ def test_ranks_are_uniform(diagonal: bool, simulations: int) -> None:
 def test_ranks_show_a_wrong_posterior() -> None:
     prior = make_prior(2)
     log_weight, family, rows = draw_tables(prior, 2000, 20, seed=1)
-    wrong = MixturePrior(prior.weights, OneRowLess(*vars(prior.components).values()))
+    wrong = MixturePrior(prior.weights, OneRowLess(*parameters(prior.components)))
     narrow = MixturePrior(WithoutCounts(wrong.weights.concentration), wrong.components)
     kernel = gibbs_mixture(rows, narrow)
     truth = pack_mixture(log_weight, family)
