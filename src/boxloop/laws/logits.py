@@ -105,8 +105,12 @@ class LogPoisson(Tree):
 
 
 def _bernoulli(logits: Tensor, rows: Tensor) -> Tensor:
-    """Each log-probability; a sure and right value costs nothing, not the rounding of a large difference."""
-    return rows * functional.logsigmoid(logits) + (1.0 - rows) * functional.logsigmoid(-logits)
+    r"""Each log-probability, :math:`\log \sigma(s) - r s`: s are the log-odds of the nearer of 0 and 1, r is how far.
+
+    A sure and right value costs nothing, not the rounding of a large difference.
+    """
+    towards = logits * torch.where(rows >= 0.5, 1.0, -1.0).to(logits.dtype)
+    return functional.logsigmoid(towards) - torch.minimum(rows, 1.0 - rows) * towards
 
 
 def _poisson(log_rate: Tensor, rows: Tensor) -> Tensor:
