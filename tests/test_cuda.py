@@ -30,6 +30,12 @@ CASES = [
     (boxloop.PoissonMixture, {}),
     (boxloop.BernoulliMixture, {}),
     (boxloop.MultinomialMixture, {}),
+    (boxloop.BayesianGaussianMixture, {"covariance_type": "full"}),
+    (boxloop.BayesianGaussianMixture, {"covariance_type": "tied"}),
+    (boxloop.BayesianGaussianMixture, {"covariance_type": "diag"}),
+    (boxloop.BayesianGaussianMixture, {"covariance_type": "spherical"}),
+    (boxloop.BayesianFactorAnalysis, {}),
+    (boxloop.BayesianMultinomialMixture, {}),
 ]
 
 

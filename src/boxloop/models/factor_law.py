@@ -137,10 +137,11 @@ class FactorLaw(Tree):
 
         .. math:: \log \frac1S \sum_{s=1}^S N(x; c_s, F_s F_s^\top + \Psi_s), \qquad (c_s, F_s, \psi_s) \sim q
 
-        with S = 64 and the same draws in every call: the mean density is unbiased, its logarithm a little low.
+        with S = 64 and the same draws in every call, on every device: the mean density is unbiased, its logarithm a
+        little low.
         """
-        stream = generator(PREDICTIVE_SEED, self.rate.device)
-        drawn = zip(*self.draw(PREDICTIVE_DRAWS, stream), strict=True)
+        found = self.to(device="cpu").draw(PREDICTIVE_DRAWS, generator(PREDICTIVE_SEED))
+        drawn = zip(*(part.to(self.rate.device) for part in found), strict=True)
         each = torch.cat([LowRankGaussian(*one).log_prob(rows.to(self.rate.dtype)) for one in drawn])
         return torch.logsumexp(each, 0) - math.log(PREDICTIVE_DRAWS)
 
