@@ -184,24 +184,13 @@ def _raced(
 ) -> tuple[Mixture[Any], bool]:
     """The winner of the starts, and whether Ctrl-C ended the race."""
     k, d = template.mean.shape
-    size = min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
-    sample = draw_sample(source, size, generator)
-    names = starts if k > 1 else starts[:1]
-    models = list(rivals)
-    for name in names:
-        try:
-            share = PARTITIONS[name](sample, k, generator)
-        except SpectralError:
-            if len(set(names)) == 1:
-                raise
-            continue  # one of many starts that does not apply
-        models.append(start_mixture(template, k, sample, share))
+    sample = draw_sample(source, race_rows(k, d), generator)
+    shares = partitions(starts, sample, k, generator)
+    models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
-    whole = _is_sparse(source) and source.n_rows <= RACE_ROWS
-    rows = source if whole else ArraySource(sample.rows, sample.weight)  # sparse rows are quick as they are
     heat = race(
-        accelerated_em(rows),
+        accelerated_em(track(source, sample)),
         [EMState(m) for m in models],
         rounds=10,
         tol=min(plan.tol, 1e-4),
@@ -210,9 +199,29 @@ def _raced(
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 
 
-def _is_sparse(source: Source) -> bool:
+def race_rows(k: int, d: int) -> int:
+    """How many rows starts of k components in d columns race on."""
+    return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
+
+
+def partitions(starts: Sequence[str], sample: Sample, k: int, generator: Generator) -> list[Tensor]:
+    """Shares of k components in each row of a sample, (k, n), by every start that applies; one component needs one."""
+    names = starts if k > 1 else starts[:1]
+    found = []
+    for name in names:
+        try:
+            found.append(PARTITIONS[name](sample, k, generator))
+        except SpectralError:
+            if len(set(names)) == 1:
+                raise
+    return found
+
+
+def track(source: Source, sample: Sample) -> Source:
+    """Where starts race: on a sample, or on all rows where they are few and sparse, as these are quick as they are."""
     rows, _ = next(iter(source.chunks(1)))
-    return rows.layout != torch.strided
+    whole = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
+    return source if whole else ArraySource(sample.rows, sample.weight)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Standardised, shuffled, summarise_moments
+from boxloop.data import ArraySource, Frame, Standardised, shuffled, summarise_moments
 from boxloop.estimate.em import EMState, Step, em
 from boxloop.estimate.fit import (
     Coordinates,
@@ -72,14 +72,8 @@ def fit_linear(
         start: a model to start from, in the data's coordinates.
         exact: use the closed form where there is one.
     """
-    source = source if plan.engine == "em" else shuffled(source, generator)
-    summary = summarise_moments(source, plan.dtype) if plan.engine == "em" else None
-    if summary is None:
-        frame = coordinates(source, kind)
-        standard: Source = Standardised(source, frame, plan.dtype)
-    else:
-        frame = usable(summary.frame, kind, source.names)
-        standard = summary.rows(frame.origin, frame.scale)
+    source, frame, standard = condensed(source, kind, generator, plan)
+    summed = not isinstance(standard, Standardised)
     mean, spread = _sample_moments(standard, generator)
     if plan.resume is not None:
         first: Any = plan.resume.state.model
@@ -89,11 +83,11 @@ def fit_linear(
         first = _linear_start(model, mean, spread, k, floor)
     alone = plan.resume is not None or start is not None
     outcome: Outcome[Any] = Outcome(EMState(first))
-    if issubclass(model, PrincipalModel) and exact and summary is not None and start is None:
+    if issubclass(model, PrincipalModel) and exact and summed and start is None:
         outcome = run(em(standard), EMState(first), max_rounds=1)
         outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
-        profile = issubclass(model, FactorModel) and summary is not None and len(mean) <= PROFILE_COLUMNS
+        profile = issubclass(model, FactorModel) and summed and len(mean) <= PROFILE_COLUMNS
         helped = partial(profiled, mean=mean, covariance=gram(spread)) if profile else None
         narrow = len(mean) <= RACED_COLUMNS and plan.max_rounds > RACED_ROUNDS
         if profile and narrow and not alone and plan.accelerate and plan.finish:
@@ -103,6 +97,27 @@ def fit_linear(
             outcome = plan.run(standard, first, generator, helped)
     fit = finished(outcome, source, standard, frame, kind)
     return replace(fit, model=fit.model.canonical())
+
+
+def condensed(
+    source: Source, kind: Coordinates, generator: Generator, plan: Plan
+) -> tuple[Source, Frame, Source]:
+    """The rows in the order of the engine, their frame, and what is fitted: second moments where these are enough.
+
+    Args:
+        source: rows in the data's coordinates.
+        kind: of coordinates.
+        generator: of the order of mini-batches.
+        plan: which engine, in which precision.
+    """
+    if plan.engine != "em":
+        source = shuffled(source, generator)
+    summary = summarise_moments(source, plan.dtype) if plan.engine == "em" else None
+    if summary is None:
+        frame = coordinates(source, kind)
+        return source, frame, Standardised(source, frame, plan.dtype)
+    frame = usable(summary.frame, kind, source.names)
+    return source, frame, summary.rows(frame.origin, frame.scale)
 
 
 def _sample_moments(source: Source, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -9,12 +9,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, shuffled
-from boxloop.estimate.documents import SpectralError
+from boxloop.data import Frame, Standardised, shuffled
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.fit import (
-    RACE_ROWS,
-    SAMPLE_VALUES,
     Coordinates,
     Fit,
     averages,
@@ -22,11 +19,14 @@ from boxloop.estimate.fit import (
     draw_sample,
     from_standard,
     level_of,
+    partitions,
+    race_rows,
     to_standard,
+    track,
 )
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
-from boxloop.estimate.start import AUTO, BLEND, PARTITIONS
+from boxloop.estimate.start import AUTO, BLEND
 from boxloop.estimate.variational import elbo
 from boxloop.laws.priors import MixturePrior
 from boxloop.models.variational_mixture import VariationalMixture
@@ -108,35 +108,22 @@ def _raced(
     A sample of rows is weighted to stand for all of them, or the prior would weigh more in the race than in the fit.
     """
     k, d = given.n_components, source.n_columns
-    sample = draw_sample(source, _sampled(k, d), generator)
-    weight = sample.weight * (total / float(sample.weight.sum()))
-    names = starts if k > 1 else starts[:1]
+    sample = draw_sample(source, race_rows(k, d), generator)
+    shares = partitions(starts, sample, k, generator)
+    sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
     models: list[Any] = []
-    for name in names:
-        try:
-            share = PARTITIONS[name](sample, k, generator)
-        except SpectralError:
-            if len(set(names)) == 1:
-                raise
-            continue  # one of many starts that does not apply
-        blended = (1.0 - BLEND) * share + BLEND / k
-        begun: Model = VariationalMixture.started(given, sample.rows, blended * weight, total)
+    for share in shares:
+        blended = ((1.0 - BLEND) * share + BLEND / k) * sample.weight
+        begun: Model = VariationalMixture.started(given, sample.rows, blended, total)
         models.append(begun.ordered()[0])
     if k == 1:
         return models[0], False
-    sparse = next(iter(source.chunks(1)))[0].layout != torch.strided
-    whole = sparse and source.n_rows <= RACE_ROWS  # sparse rows are quick as they are
-    step: Any = accelerated_em(source if whole else ArraySource(sample.rows, weight), elbo)
+    step: Any = accelerated_em(track(source, sample), elbo)
     heat = race(step, [EMState(m) for m in models], rounds=HEAT, tol=min(plan.tol, 1e-4))
     if any(outcome.interrupted for outcome in heat):
         return heat[0].state.best, True
     last = _pruned(step, run(step, EMState(heat[0].state.best), max_rounds=HEAT, monotone=True))
     return last.state.best.ordered()[0], last.interrupted
-
-
-def _sampled(k: int, d: int) -> int:
-    """Rows on which starts race."""
-    return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
 
 
 def _pruned(step: Any, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
@@ -187,7 +174,7 @@ def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permuted(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:
-            if standard.n_rows <= _sampled(model.n_components, standard.n_columns):
+            if standard.n_rows <= race_rows(model.n_components, standard.n_columns):
                 break
             fewer = _pruned(accelerated_em(standard, elbo), outcome, plan.dtype == torch.float64)
             if fewer.interrupted or not _worth(fewer) > _worth(outcome) + plan.tol:

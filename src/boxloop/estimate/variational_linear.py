@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Generator
 
-from boxloop.data import ArraySource, Standardised, shuffled, summarise_moments
+from boxloop.data import ArraySource
 from boxloop.estimate.em import EMState, Step, accelerated_em, em
-from boxloop.estimate.fit import Coordinates, Fit, coordinates, draw_sample, finished, to_standard, usable
-from boxloop.estimate.linear import SAMPLE_ROWS, fit_linear
+from boxloop.estimate.fit import Coordinates, Fit, draw_sample, finished, to_standard
+from boxloop.estimate.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.variational import elbo
@@ -87,14 +87,7 @@ def fit_variational_factor(
     """
     if plan.engine not in ("em", "online"):
         raise ValueError(f"variational factor analysis is fitted by 'em' or 'online', not by {plan.engine!r}")
-    source = source if plan.engine == "em" else shuffled(source, generator)
-    summary = summarise_moments(source, plan.dtype) if plan.engine == "em" else None
-    if summary is None:
-        frame = coordinates(source, KIND)
-        standard: Source = Standardised(source, frame, plan.dtype)
-    else:
-        frame = usable(summary.frame, KIND, source.names)
-        standard = summary.rows(frame.origin, frame.scale)
+    source, frame, standard = condensed(source, KIND, generator, plan)
     zero = torch.zeros_like(frame.scale)
     prior = RelevancePrior.around(
         zero, zero + 1.0, relevance_shape=relevance_shape, relevance_rate=relevance_rate

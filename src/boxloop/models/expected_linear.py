@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from boxloop.laws.sums import columns_of, has_missing
-from boxloop.models.linear import LOG_2PI, LinearStatistics
+from boxloop.models.linear import LOG_2PI, LinearStatistics, complete_statistics
 from boxloop.numeric import product
 from boxloop.tree import Tree
 from boxloop.types import Expected
@@ -101,19 +101,11 @@ class ExpectedLinear(Tree):
         mean, scaled, spread = self.coefficients[:, k], self._scaled.mT, self._total()
         factor = self._complete_factor()
         score = product(scaled.to(low), columns) - (scaled @ mean + spread[:k, k])[:, None].to(low)
-        half = torch.linalg.solve_triangular(factor.to(low), score, upper=False)
-        z = torch.linalg.solve_triangular(factor.mT.to(low), half, upper=True)
-        u = torch.cat([z, z.new_ones(1, z.shape[1])])
-        heavy = u * weight.to(low)
+        statistics, explained = complete_statistics(columns, weight, factor, score)
         total = weight.sum()
-        cross = product(columns, heavy.mT).double()
-        latent = (heavy @ u.mT).double()
-        latent[:k, :k] += total * torch.cholesky_inverse(factor)
-        square = (columns.square() @ weight.to(low)).double()
-        apart = self.precision @ (square - 2.0 * mean * cross[:, k] + total * mean.square())
+        apart = self.precision @ statistics.spread(mean, total)
         level = (self.log_precision - LOG_2PI).sum() - spread[k, k] - 2.0 * factor.diagonal().log().sum()
-        value = 0.5 * (total * level - apart + half.square().sum(0).double() @ weight)
-        return Expected(LinearStatistics(square, cross, latent, torch.zeros_like(latent)[None]), value, total)
+        return Expected(statistics, 0.5 * (total * level - apart + explained), total)
 
     def _gappy(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         deviation, seen = self._deviation(rows)

@@ -48,6 +48,10 @@ class LinearStatistics(Tree):
         """Weight of the values present in each column, (d,) or (1,)."""
         return self.latent[-1, -1] - self.absent[:, -1, -1]
 
+    def spread(self, mean: Tensor, total: Tensor) -> Tensor:
+        """Sum of squares about a mean (d,), of complete rows of so much weight in all, (d,)."""
+        return self.square - 2.0 * mean * self.cross[:, -1] + total * mean.square()
+
     def regress(self) -> Tensor:
         """Coefficients of u for every column, (d, k + 1)."""
         inner = self.latent - self.absent
@@ -73,21 +77,35 @@ def expect_linear(
     factor, log_det = woodbury(loadings, noise)
     scaled = (loadings / noise[:, None]).mT
     score = product(scaled.to(low), columns) - (scaled @ mean)[:, None].to(low)
+    statistics, explained = complete_statistics(columns, weight, factor, score)
+    total = weight.sum()
+    quadratic = (statistics.spread(mean, total) / noise).sum() - explained
+    log_likelihood = -0.5 * (quadratic + total * (log_det + len(noise) * LOG_2PI))
+    return Expected(statistics, log_likelihood, total)
+
+
+def complete_statistics(
+    columns: Tensor, weight: Tensor, factor: Tensor, score: Tensor
+) -> tuple[LinearStatistics, Tensor]:
+    """Statistics of complete rows, and the sum of squares that their factors explain.
+
+    Args:
+        columns: (d, n).
+        weight: (n,).
+        factor: lower Cholesky factor of the precision of z given a row, (k, k).
+        score: that precision times the mean of z, (k, n).
+    """
+    low, k = columns.dtype, len(factor)
     half = torch.linalg.solve_triangular(factor.to(low), score, upper=False)
     z = torch.linalg.solve_triangular(factor.mT.to(low), half, upper=True)
     u = torch.cat([z, z.new_ones(1, z.shape[1])])
     heavy = u * weight.to(low)
-    total = weight.sum()
     cross = product(columns, heavy.mT).double()
     latent = (heavy @ u.mT).double()
-    k = loadings.shape[1]
-    latent[:k, :k] += total * torch.cholesky_inverse(factor)
+    latent[:k, :k] += weight.sum() * torch.cholesky_inverse(factor)
     square = (columns.square() @ weight.to(low)).double()
-    spread = square - 2.0 * mean * cross[:, k] + total * mean.square()
-    quadratic = (spread / noise).sum() - (half.square().sum(0).double() @ weight)
-    log_likelihood = -0.5 * (quadratic + total * (log_det + len(noise) * LOG_2PI))
-    statistics = LinearStatistics(square, cross, latent, latent.new_zeros(1, k + 1, k + 1))
-    return Expected(statistics, log_likelihood, total)
+    statistics = LinearStatistics(square, cross, latent, torch.zeros_like(latent)[None])
+    return statistics, half.square().sum(0).double() @ weight
 
 
 def latent_posterior(mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
