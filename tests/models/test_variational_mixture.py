@@ -102,8 +102,6 @@ def test_the_bound_with_missing_values_is_below_the_evidence(kind: str) -> None:
         found = bound(climbed(VariationalMixture.started(prior, rows, top), rows), rows)
         assert found < exact
         assert all(bound(climbed(begun(prior, rows, seed), rows), rows) < exact for seed in range(4))
-        # That q(theta) does not know the value costs less than two over the rows of its component.
-        assert found > float(every.max()) - 2.0 * k / 6
 
 
 @pytest.mark.parametrize("kind", GAUSSIAN)
