@@ -5,6 +5,7 @@ from boxloop.data.bundled import Bundled, bundled
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source
+from boxloop.data.paired import Paired, paired
 from boxloop.data.sample import Reservoir, kept_rows
 from boxloop.data.sparse import SparseSource
 from boxloop.data.standard import Frame, Standardised, identity_frame, survey
@@ -17,6 +18,7 @@ __all__ = [
     "Bundled",
     "Frame",
     "Mapped",
+    "Paired",
     "Reservoir",
     "SparseSource",
     "Standardised",
@@ -28,6 +30,7 @@ __all__ = [
     "on_device",
     "open_source",
     "open_table",
+    "paired",
     "shuffled",
     "summarise_moments",
     "survey",

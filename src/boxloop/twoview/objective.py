@@ -1,0 +1,126 @@
+r"""The relevance of two families of features, as something to minimise, with a backward of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from boxloop.numeric import gram
+
+Constant = Literal["enforced", "learned"]
+
+SINGULAR = 1e-10
+"""Squared pivot of a matrix with unit diagonal below which its null directions are looked for."""
+
+NULL = 1e-12
+"""Eigenvalue of a matrix with unit diagonal, beside its largest, below which a direction is taken to be null."""
+
+
+def relevance_loss(
+    left: Tensor,
+    right: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ridge: float = 0.0,
+    constant: Constant = "enforced",
+) -> Tensor:
+    r"""What two families of features fail to say about each other.
+
+    .. math:: C = k_0 - \mathrm{Tr}(K^{+} A^\top L^{+} A), \qquad
+        K = \overline{f f^\top}, \; L = \overline{g g^\top}, \; A = \overline{g f^\top}
+
+    Document 003, eq. 7 and 8. :math:`\mathrm{Tr}` is the sum of squared canonical correlations, the relevances, so C
+    is 0 where each family is a function of the other, and k0 - 1 for independent views (k0 where the constant is
+    enforced, of which C does not speak). Products and inverses are in float64 whatever the features are in; the
+    pseudo-inverses are those of features of unit size, so that C does not change with their units, in the forward and
+    in the backward pass:
+
+    .. math:: \nabla_{[F \, G]} C = -\frac{2}{n} \, [F \; G]
+        \begin{pmatrix} -K^{+} A^\top M & M^\top \\ M & -M A^\top L^{+} \end{pmatrix},
+        \qquad M = L^{+} A K^{+}
+
+    which is one product, and finite where K or L is singular: no factorisation is differentiated.
+
+    Args:
+        left: F, features of the first view, (n, k).
+        right: G, features of the second view, (n, l).
+        weight: (n,), not negative; all alike when omitted.
+        ridge: :math:`\epsilon` in :math:`(K + \epsilon I)^{-1}`, in the units of squared features; 0 takes
+            pseudo-inverses.
+        constant: ``enforced``: K, L, A are covariances, as if the constant were a feature of both views;
+            ``learned``: they are raw moments, and the networks must find it.
+
+    Returns:
+        C, a scalar in float64, with k0 = min(k, l).
+
+    Deviation: the document's sums count from 1, which hides the constant; see ``constant``.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[-1.0], [0.0], [1.0]])
+        >>> round(float(relevance_loss(x, 2 * x + 1)), 6), round(float(relevance_loss(x, x**2)), 6)
+        (0.0, 1.0)
+    """
+    if left.dim() != 2 or right.dim() != 2 or len(left) != len(right):
+        raise ValueError(
+            f"features must be (n, k) and (n, l), got {tuple(left.shape)} and {tuple(right.shape)}"
+        )
+    function: Any = _Relevance
+    return cast(Tensor, function.apply(left, right, weight, ridge, constant == "enforced"))
+
+
+class _Relevance(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, left: Tensor, right: Tensor, weight: Tensor | None, ridge: float, centred: bool
+    ) -> Tensor:
+        both = torch.cat([left.detach().double(), right.detach().double()], 1)
+        share = None if weight is None else weight.double() / weight.double().sum()
+        if centred:
+            both -= both.mean(0) if share is None else share @ both
+        k = left.shape[1]
+        moment = gram(both, share) if share is not None else gram(both) / len(both)
+        inner, outer, cross = moment[:k, :k], moment[k:, k:], moment[k:, :k]
+        one, two = inverse(inner, ridge), inverse(outer, ridge)
+        middle = two @ cross @ one
+        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+            upper, lower = one @ cross.mT @ middle, middle @ cross.mT @ two
+            turn = torch.cat([torch.cat([upper, -middle.mT], 1), torch.cat([-middle, lower], 1)])
+            ctx.save_for_backward(both, turn, share)
+            ctx.kinds = left.dtype, right.dtype, k
+        return min(k, right.shape[1]) - (middle * cross).sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        both, turn, share = ctx.saved_tensors
+        kind, other, k = ctx.kinds
+        slope = both @ (turn * (2.0 * gradient if share is not None else 2.0 * gradient / len(both)))
+        if share is not None:
+            slope = slope * share[:, None]
+        return slope[:, :k].to(kind), slope[:, k:].to(other), None, None, None
+
+
+def inverse(matrix: Tensor, ridge: float = 0.0) -> Tensor:
+    r"""The inverse of a matrix of second moments, or a pseudo-inverse in units in which its diagonal is 1.
+
+    .. math:: D^{-1/2} (D^{-1/2} K D^{-1/2})^{+} D^{-1/2}, \qquad D = \mathrm{diag}(K)
+
+    Args:
+        matrix: K, (k, k), symmetric and not negative.
+        ridge: added to the diagonal.
+    """
+    if ridge > 0.0:
+        matrix = matrix + ridge * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    size = matrix.diagonal().clamp(min=0.0).sqrt()
+    unit = torch.where(size > 0.0, 1.0 / size, 0.0)
+    scaled = unit[:, None] * matrix * unit
+    factor, failed = torch.linalg.cholesky_ex(scaled)
+    if not bool(failed) and bool(factor.diagonal().square().min() > SINGULAR):
+        found = torch.cholesky_inverse(factor)
+    else:
+        values, vectors = torch.linalg.eigh(scaled)
+        kept = values > NULL * values[-1].clamp(min=1e-300)
+        found = (vectors * torch.where(kept, 1.0 / values, 0.0)) @ vectors.mT
+    return unit[:, None] * found * unit

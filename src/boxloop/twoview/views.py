@@ -1,0 +1,255 @@
+r"""Features of one view: what becomes of its rows before anything is correlated.
+
+A view is a tree that maps rows (n, d) to features (n, k). :class:`LinearView`, :class:`FourierView` and
+:class:`FiniteView` are fixed, and solved exactly from one pass; :class:`NetworkView` is learned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.models.networks import Part
+from boxloop.numeric import normal
+from boxloop.tree import Tree
+
+
+class View(Protocol):
+    """A function from the rows of one view to features."""
+
+    @property
+    def n_columns(self) -> int:
+        """Columns d of the rows."""
+
+    @property
+    def n_features(self) -> int:
+        """Features k; the constant is not one of them."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, k)."""
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """The tensors that are learned; none where features are fixed."""
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The view at other values of them."""
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The view on a device."""
+
+
+@dataclass(frozen=True)
+class _Fixed(Tree):
+    """Features with nothing to learn."""
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """Nothing."""
+        return ()
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The same view."""
+        return self
+
+
+@dataclass(frozen=True)
+class LinearView(_Fixed):
+    """The columns themselves, in standard units: classical canonical correlation analysis.
+
+    Args:
+        origin: (d,).
+        scale: (d,).
+
+    Example:
+        >>> import torch
+        >>> LinearView(torch.ones(2), torch.full((2,), 2.0))(torch.full((1, 2), 5.0))
+        tensor([[2., 2.]])
+    """
+
+    origin: Tensor
+    scale: Tensor
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the rows."""
+        return self.origin.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """As many as columns."""
+        return self.origin.shape[0]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, d)."""
+        return (rows - self.origin) / self.scale
+
+
+@dataclass(frozen=True)
+class FourierView(_Fixed):
+    r"""Random features of a Gaussian kernel: kernel canonical correlation analysis without its n x n matrices.
+
+    .. math:: f_j(x) = \sqrt{2/k} \, \cos(\omega_j^\top z + b_j), \quad z = (x - o)/s, \quad
+        \omega_j \sim N(0, \ell^{-2} I), \; b_j \sim U(0, 2\pi)
+
+    Rahimi and Recht (2008): :math:`f(x)^\top f(x') \approx \exp(-\|z - z'\|^2 / 2\ell^2)`.
+
+    Args:
+        origin: o, (d,).
+        scale: s, (d,).
+        frequency: omega, (d, k).
+        phase: b, (k,).
+
+    Example:
+        >>> import torch
+        >>> view = FourierView.start(torch.zeros(2).double(), torch.ones(2).double(), 4000, 1.0, torch.Generator())
+        >>> f = view(torch.tensor([[0.0, 0.0], [1.0, 0.0]]).double())
+        >>> bool(((f @ f.T)[0, 1] - torch.tensor(-0.5).exp()).abs() < 0.05)
+        True
+    """
+
+    origin: Tensor
+    scale: Tensor
+    frequency: Tensor
+    phase: Tensor
+
+    @classmethod
+    def start(cls, origin: Tensor, scale: Tensor, n_features: int, length: float, stream: Generator) -> Self:
+        """Draw the features; the same on every device.
+
+        Args:
+            origin: (d,).
+            scale: (d,).
+            n_features: k.
+            length: of the kernel, in standard units.
+            stream: on the CPU.
+        """
+        frequency = normal((origin.shape[0], n_features), stream) / length
+        phase = torch.rand(n_features, generator=stream, dtype=torch.float64) * (2.0 * math.pi)
+        return cls(origin, scale, frequency.to(origin), phase.to(origin))
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the rows."""
+        return self.frequency.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of frequencies."""
+        return self.frequency.shape[1]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, k)."""
+        turned = torch.addmm(self.phase, (rows - self.origin) / self.scale, self.frequency)
+        return turned.cos_().mul_(math.sqrt(2.0 / self.n_features))
+
+
+@dataclass(frozen=True)
+class FiniteView(_Fixed):
+    """One column of finitely many values, one indicator each: labels, or a contingency table.
+
+    Args:
+        codes: the values, (k,), in the order of the features.
+
+    Example:
+        >>> import torch
+        >>> FiniteView(torch.tensor([0.0, 1.0, 2.0]))(torch.tensor([[1.0], [7.0]]))
+        tensor([[0., 1., 0.],
+                [0., 0., 0.]])
+    """
+
+    codes: Tensor
+
+    @property
+    def n_columns(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def n_features(self) -> int:
+        """Number of values."""
+        return self.codes.shape[0]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, 1) -> (n, k); a value that is none of them has no indicator."""
+        return (rows == self.codes).to(self.codes.dtype)
+
+
+@dataclass(frozen=True)
+class NetworkView(Tree):
+    r"""Features that a network learns, :math:`f(x) = \tanh(\text{network}((x - o)/s))`.
+
+    Document 003, appendix A.2: the loss does not change with the size of a feature, so a last layer without bound may
+    drift; hence the hyperbolic tangent.
+
+    Args:
+        origin: o, (d,).
+        scale: s, (d,).
+        part: the network with its parameters.
+        n_features: what it gives.
+        bounded: with the hyperbolic tangent; a user's module is taken as it is.
+    """
+
+    origin: Tensor
+    scale: Tensor
+    part: Part
+    n_features: int
+    bounded: bool = True
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the rows."""
+        return self.origin.shape[0]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(n, d) -> (n, k), in the precision of the network."""
+        found = self.part((rows - self.origin) / self.scale)
+        return found.tanh() if self.bounded else found
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """Parameters of the network."""
+        return self.part.parameters
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The view with other parameters."""
+        return replace(self, part=replace(self.part, parameters=tuple(learned)))
+
+
+@dataclass(frozen=True)
+class ViewPair(Tree):
+    """The features of both views of a row that holds one view beside the other.
+
+    Args:
+        left: features of x, the first columns.
+        right: features of y, the rest.
+
+    Example:
+        >>> import torch
+        >>> still = LinearView(torch.zeros(1), torch.ones(1))
+        >>> ViewPair(still, FiniteView(torch.tensor([0.0, 1.0])))(torch.tensor([[5.0, 1.0]]))
+        (tensor([[5.]]), tensor([[0., 1.]]))
+    """
+
+    left: View
+    right: View
+
+    def parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of each view."""
+        return rows[:, : self.left.n_columns], rows[:, self.left.n_columns :]
+
+    def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """F, (n, k), and G, (n, l)."""
+        x, y = self.parts(rows)
+        return self.left(x), self.right(y)
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """What both learn, the first view's first."""
+        return (*self.left.trainable(), *self.right.trainable())
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The pair with other parameters."""
+        first = len(self.left.trainable())
+        left, right = self.left.with_trainable(learned[:first]), self.right.with_trainable(learned[first:])
+        return replace(self, left=left, right=right)
