@@ -19,6 +19,7 @@ _HOMES = {
     "PoissonMixture": "boxloop.estimators",
     "PoissonRandomEffects": "boxloop.estimators",
     "ProbabilisticPCA": "boxloop.estimators",
+    "RelevantFeatures": "boxloop.estimators",
     "VariationalAutoencoder": "boxloop.estimators",
     "load": "boxloop.estimators",
     "Cavi": "boxloop.estimate",
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from boxloop.estimators import PoissonMixture as PoissonMixture
     from boxloop.estimators import PoissonRandomEffects as PoissonRandomEffects
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
+    from boxloop.estimators import RelevantFeatures as RelevantFeatures
     from boxloop.estimators import VariationalAutoencoder as VariationalAutoencoder
     from boxloop.estimators import load as load
     from boxloop.laws.nodes import Node as Node

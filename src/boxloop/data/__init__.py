@@ -7,6 +7,7 @@ from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source
 from boxloop.data.paired import Paired, paired
 from boxloop.data.sample import Reservoir, kept_rows
+from boxloop.data.some import SomeRows, some_rows
 from boxloop.data.sparse import SparseSource
 from boxloop.data.standard import Frame, Standardised, identity_frame, survey
 from boxloop.data.stream import StreamSource
@@ -20,6 +21,7 @@ __all__ = [
     "Mapped",
     "Paired",
     "Reservoir",
+    "SomeRows",
     "SparseSource",
     "Standardised",
     "StreamSource",
@@ -32,6 +34,7 @@ __all__ = [
     "open_table",
     "paired",
     "shuffled",
+    "some_rows",
     "summarise_moments",
     "survey",
     "table_writer",

@@ -13,6 +13,7 @@ from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
 from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRandomEffects
+from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.warned import FitWarning
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "PoissonMixture",
     "PoissonRandomEffects",
     "ProbabilisticPCA",
+    "RelevantFeatures",
     "VariationalAutoencoder",
     "load",
 ]

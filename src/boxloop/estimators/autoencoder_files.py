@@ -7,15 +7,15 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.estimators.allowed import CLASSES
+from boxloop.estimators.own_modules import OwnModule, filled, told
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, ModuleNetwork, Part
+from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
 from boxloop.persist import ModelFileError, load_tree, save_tree
 
 FACTS = (
@@ -33,18 +33,7 @@ FACTS = (
 WATCHERS = ("verbose", "checkpoint", "device", "score_draws", "warm_start")
 """Parameters that do not change the path of a fit."""
 
-
-@dataclass(frozen=True)
-class OwnModule:
-    """In a file, what stands for a module that is the user's code.
-
-    Args:
-        kind: name of its class.
-        names: of the parameters that were trained.
-    """
-
-    kind: str
-    names: tuple[str, ...]
+LOADER = "VariationalAutoencoder.load"
 
 
 PARTS = (
@@ -78,15 +67,8 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     model = estimator.model_
-    plain = replace(model, encoder=_told(model.encoder), decoder=_told(model.decoder))
+    plain = replace(model, encoder=told(model.encoder), decoder=told(model.decoder))
     save_tree(path, plain, columns=names, extra=extra)
-
-
-def _told(part: Part) -> Part:
-    network = part.network
-    if not isinstance(network, ModuleNetwork):
-        return part
-    return replace(part, network=OwnModule(type(network.module).__name__, network.names))
 
 
 def read(
@@ -110,32 +92,7 @@ def read(
         facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
     model = replace(
         tree,
-        encoder=_filled(path, tree.encoder, "encoder", encoder),
-        decoder=_filled(path, tree.decoder, "decoder", decoder),
+        encoder=filled(path, tree.encoder, "encoder", encoder, LOADER),
+        decoder=filled(path, tree.decoder, "decoder", decoder, LOADER),
     )
     return Kept(params, facts, model)
-
-
-def _filled(path: str | PathLike[str], part: Part, which: str, module: nn.Module | None) -> Part:
-    """A part whose network can be called, with the tensors of the file."""
-    network = part.network
-    if not isinstance(network, OwnModule):
-        if module is not None:
-            raise ModelFileError(f"{path}: its {which} is boxloop's own: leave out {which}=")
-        return part
-    if module is None:
-        raise ModelFileError(
-            f"{path}: its {which} is a module of yours ({network.kind}), of which a file holds the tensors alone: "
-            f"VariationalAutoencoder.load(path, {which}=...) puts them into one"
-        )
-    own, parameters = ModuleNetwork.of(module, part.parameters[0].dtype, torch.device("cpu"))
-    here = dict(zip(own.names, (tuple(value.shape) for value in parameters), strict=True))
-    there = dict(zip(network.names, (tuple(value.shape) for value in part.parameters), strict=True))
-    if here != there:
-        odd = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))[0]
-        raise ModelFileError(
-            f"{path}: the {which} given is not the one that was saved: its parameter {odd!r} has shape "
-            f"{here.get(odd, 'none')}, the saved one {there.get(odd, 'none')}"
-        )
-    own = ModuleNetwork(own.module, network.names)
-    return replace(part, network=own)

@@ -38,7 +38,7 @@ def opened(
     """Any table as a source of whole rows on a device, its columns checked against those seen in ``fit``."""
     if isinstance(X, (str, PathLike, *SOURCES, np.memmap, Tensor)):
         source = open_source(X, sample_weight)
-        _match(estimator, source.names, reset)
+        match_columns(estimator, source.names, reset)
     else:
         X = validate_data(
             estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
@@ -50,7 +50,8 @@ def opened(
     return _checked(on_device(source, device), likelihood, type(estimator).__name__)
 
 
-def _match(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> None:
+def match_columns(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> None:
+    """Set or check the columns of an estimator, where scikit-learn does not know the table."""
     plain = names == tuple(f"x{j}" for j in range(len(names)))  # what a table without names calls its columns
     if reset:
         estimator.n_features_in_ = len(names)
@@ -68,7 +69,7 @@ def _match(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> Non
 
 def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
     """The source, refusing values that the likelihood cannot take by the name of their column, as they are read."""
-    whole = _refusing(
+    whole = refusing(
         source,
         torch.isnan,
         lambda name, _: (
@@ -81,14 +82,16 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
         return within(whole, 0.0, 1.0, f"{what} with the bernoulli likelihood")
     counted = within(whole, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
     wanted = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
-    return _refusing(
+    return refusing(
         counted,
         lambda rows: rows != rows.round(),
         lambda name, value: f"column {name!r} holds {value:g}: the {likelihood} likelihood needs {wanted}",
     )
 
 
-def _refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
+def refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
+    """The source, refusing rows in which ``fault`` finds one, in the words of ``told(column, value)``."""
+
     def check(rows: Tensor) -> Tensor:
         bad = fault(rows)
         if bool(bad.any()):

@@ -90,15 +90,16 @@ def start_model(
             several = (seen[0] * (width // shapes.columns), *seen[1:])
             outward = Deconvolutions(several, shapes.widths[::-1], shapes.codes)
     parts = [
-        _part(module, network, device, dtype, own)
+        part_of(module, network, device, dtype, own)
         for module, network, own in ((encoder, inward, streams[0]), (decoder, outward, streams[1]))
     ]
     return Autoencoder.start(parts[0], parts[1], head.to(device), latent.to(device), shapes.columns)
 
 
-def _part(
+def part_of(
     module: nn.Module | None, network: Any, device: torch.device, dtype: torch.dtype, stream: Generator
 ) -> Part:
+    """A user's module, or a default network with a start that is the same on every device."""
     if module is not None:
         return Part(*ModuleNetwork.of(module, dtype, device))
     return Part(network, network.start(stream, dtype)).to(device=device)

@@ -1,0 +1,96 @@
+"""Files of two-view estimators: variables and means of columns, with own modules as their tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from torch import nn
+
+from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.relevant_rows import Edge
+from boxloop.models.networks import Convolutions, Layers, Part
+from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.twoview.canonical import Canonical, RelevanceModel
+from boxloop.twoview.inference import RelevanceFit
+from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
+
+FACTS = ("n_features_in_", "n_iter_", "batch_size_", "converged_", "interrupted_", "history_", "events_")
+
+PARTS = (
+    RelevanceFit, RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers,
+    Convolutions, OwnModule,
+)  # fmt: skip
+VIEW_PARTS: dict[str, type] = {kind.__name__: kind for kind in PARTS}
+"""What the file of a two-view estimator may name."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a file held: parameters of the constructor, fitted attributes, and the fit."""
+
+    params: dict[str, Any]
+    facts: dict[str, Any]
+    fit: RelevanceFit
+
+
+def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
+    """Save a fitted estimator; parameters that are not plain values are left out."""
+    given = estimator.get_params(deep=False).items()
+    scalars: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
+    params: dict[str, Any] = {
+        k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)
+    }
+    if estimator.hidden is not None:
+        params["hidden"] = [int(width) for width in estimator.hidden]
+    edges = {name: getattr(estimator, name).facts() for name in ("x_edge_", "y_edge_")}
+    facts = {**{name: vars(estimator)[name] for name in FACTS}, **edges}
+    extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    fit = estimator.fit_
+    pair = fit.model.pair
+    plain = replace(pair, left=_plain(pair.left), right=_plain(pair.right))
+    save_tree(path, replace(fit, model=replace(fit.model, pair=plain)), columns=names, extra=extra)
+
+
+def _plain(view: View) -> View:
+    return replace(view, part=told(view.part)) if isinstance(view, NetworkView) else view
+
+
+def read(
+    path: str | PathLike[str], name: str, x_features: nn.Module | None, y_features: nn.Module | None
+) -> Kept:
+    """Read what :func:`write` wrote for the class of this name, into modules where there were some."""
+    saved = load_tree(path, VIEW_PARTS)
+    tree, extra = saved.tree, saved.extra
+    if extra.get("estimator") != name or not isinstance(tree, RelevanceFit):
+        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    try:
+        params = {**extra["params"], "device": "cpu"}  # where the tensors now are
+        facts = {fact: extra["facts"][fact] for fact in FACTS}
+        facts |= {edge: Edge.read(extra["facts"][edge]) for edge in ("x_edge_", "y_edge_")}
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
+    if params.get("hidden") is not None:
+        params["hidden"] = tuple(params["hidden"])
+    if saved.columns:
+        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+    given = {k: v for k, v in (("x_features", x_features), ("y_features", y_features)) if v is not None}
+    pair = tree.model.pair
+    pair = replace(
+        pair,
+        left=_whole(path, pair.left, "x_features", x_features, name),
+        right=_whole(path, pair.right, "y_features", y_features, name),
+    )
+    return Kept({**params, **given}, facts, replace(tree, model=replace(tree.model, pair=pair)))
+
+
+def _whole(path: str | PathLike[str], view: View, which: str, module: nn.Module | None, name: str) -> View:
+    if not isinstance(view, NetworkView):
+        if module is not None:
+            raise ModelFileError(f"{path}: its {which} are boxloop's own: leave out {which}=")
+        return view
+    return replace(view, part=filled(path, view.part, which, module, f"{name}.load"))

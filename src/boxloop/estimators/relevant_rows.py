@@ -1,0 +1,203 @@
+"""The edge of a two-view estimator: tables, images and labels as rows of one view."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxloop.data import ArraySource, Mapped, SparseSource, on_device, open_source
+from boxloop.data.frames import as_frame, holds_numbers
+from boxloop.estimators.autoencoder_rows import Shape, flat, refusing
+from boxloop.estimators.base import SOURCES
+from boxloop.types import Source
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What is known of one view from the fit: how later rows of it are read.
+
+    Args:
+        word: ``X`` or ``Y``, for messages.
+        names: of the columns.
+        image: shape of one image, None for plain rows.
+        values: of a finite view, in order, as they came; None for numbers.
+        flat: whether the rows came as one dimension.
+    """
+
+    word: str
+    names: tuple[str, ...]
+    image: Shape | None = None
+    values: tuple[Any, ...] | None = None
+    flat: bool = False
+
+    @classmethod
+    def of(cls, table: Any, word: str, finite: bool | None) -> Edge:
+        """Look at the table of a fit.
+
+        Args:
+            table: what the user gave.
+            word: its name.
+            finite: whether one column is to be taken for labels; None decides by whether it holds text.
+        """
+        column = _column(table)
+        if finite or (finite is None and column is not None and _textual(column)):
+            if column is None:
+                raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
+            _whole(column, word)
+            found = np.unique(np.asarray(column, dtype=object if _textual(column) else None))
+            return cls(word, (f"{word.lower()}0",), None, tuple(found.tolist()), np.ndim(table) == 1)
+        rows, image = flat(table)
+        single = column is not None and np.ndim(table) == 1
+        source = _opened(_as_table(rows), word)
+        return cls(word, source.names, image, None, single)
+
+    def open(self, table: Any, device: torch.device, weight: Any = None) -> Source:
+        """Rows of this view as a source on a device, checked against those of the fit."""
+        if self.values is not None:
+            return on_device(self._coded(table, weight), device)
+        rows, image = flat(table)
+        if image is not None and image != self.image:
+            raise ValueError(
+                f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
+            )
+        source = _opened(_as_table(rows), self.word, weight)
+        if source.n_columns != len(self.names) or not _alike(source.names, self.names):
+            raise ValueError(
+                f"{self.word} has {source.n_columns} columns ({', '.join(source.names[:9])}), but the fit had "
+                f"{len(self.names)} ({', '.join(self.names[:9])})"
+            )
+        return _complete(on_device(source, device), self.word)
+
+    def _coded(self, table: Any, weight: Any) -> ArraySource:
+        column = _column(table)
+        if column is None or self.values is None:
+            raise ValueError(f"{self.word} was one column of values in the fit; one column is needed")
+        _whole(column, self.word)
+        place = {value: code for code, value in enumerate(self.values)}
+        items = np.asarray(column).tolist()
+        strange = next((item for item in items if item not in place), None)
+        if strange is not None:
+            known = ", ".join(map(repr, self.values[:9]))
+            raise ValueError(
+                f"{self.word} holds {strange!r}, which the fit has not seen: its values are {known}"
+            )
+        codes = torch.tensor([float(place[item]) for item in items], dtype=torch.float64)[:, None]
+        source = open_source(codes, weight, list(self.names))
+        assert isinstance(source, ArraySource)
+        return source
+
+    def shown(self, rows: Any) -> Any:
+        """Columns of this view in the shape in which they came."""
+        if self.image is not None:
+            return rows.reshape(len(rows), *self.image)
+        return rows[:, 0] if self.flat and self.values is None else rows
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the columns, or the values of a finite view."""
+        return [str(name) for name in (self.names if self.values is None else self.values)]
+
+    def facts(self) -> dict[str, Any]:
+        """As plain values, for a file."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, facts: dict[str, Any]) -> Edge:
+        """What :meth:`facts` gave, after a file turned tuples into lists."""
+        lists = {
+            name: None if facts[name] is None else tuple(facts[name]) for name in ("names", "image", "values")
+        }
+        return cls(**{**facts, **lists})
+
+
+def _as_table(rows: Any) -> Any:
+    """One dimension as one column."""
+    if isinstance(rows, list | tuple):
+        rows = np.asarray(rows)
+    if isinstance(rows, np.ndarray | Tensor):
+        return rows[:, None] if rows.ndim == 1 else rows
+    frame = as_frame(rows)
+    column = None if frame is not None else _column(rows)
+    return rows if column is None else np.asarray(column)[:, None]
+
+
+def _opened(table: Any, word: str, weight: Any = None) -> Source:
+    if not isinstance(table, (str, PathLike, *SOURCES)):
+        _numeric(table, word)
+    source = open_source(table, weight)
+    if isinstance(source, SparseSource):
+        raise ValueError(f"{word} is sparse: two views take dense rows")
+    return source
+
+
+def _complete(source: Source, word: str) -> Source:
+    """The source, refusing missing values: at once where it is in memory, else as it is read."""
+
+    def told(name: str, _: float) -> str:
+        return f"{word} has a missing value (NaN) in column {name!r}: two views need whole rows; impute or drop it"
+
+    checked = refusing(source, torch.isnan, told)
+    if not isinstance(source, ArraySource):
+        return checked
+    for _ in checked.chunks():
+        pass
+    return source
+
+
+def _numeric(table: Any, word: str) -> None:
+    """Refuse text among several columns, by name."""
+    frame = as_frame(table)
+    if frame is not None:
+        for name, kind in frame.schema.items():
+            if not holds_numbers(kind):
+                raise ValueError(
+                    f"column {name!r} of {word} is not numeric ({kind}): encode it as numbers, or give it alone as a "
+                    "finite view"
+                )
+
+
+def _column(table: Any) -> Any:
+    """The values of a table of one column, None for anything else."""
+    if isinstance(table, Tensor):
+        table = table.detach().cpu().numpy()
+    if isinstance(table, list | tuple):
+        table = np.asarray(table)
+    if isinstance(table, np.ndarray):
+        if table.ndim == 1:
+            return table
+        return table[:, 0] if table.ndim == 2 and table.shape[1] == 1 else None
+    if isinstance(table, (str, PathLike, *SOURCES, Mapped)):
+        return None
+    frame = as_frame(table)
+    if frame is not None:
+        return frame.to_numpy()[:, 0] if frame.shape[1] == 1 else None
+    values = np.asarray(table)
+    return values if values.ndim == 1 else None
+
+
+def _textual(column: Any) -> bool:
+    kind = np.asarray(column).dtype.kind
+    return kind in "USb" or (kind == "O" and any(isinstance(value, str | bool) for value in column))
+
+
+def labelled(table: Any) -> bool:
+    """Whether a table is one column of text, or of true and false."""
+    column = _column(table)
+    return column is not None and _textual(column)
+
+
+def _whole(column: Any, word: str) -> None:
+    for place, value in enumerate(np.asarray(column).tolist()):
+        if value is None or value != value:
+            raise ValueError(f"{word} has a missing value in row {place}: two views need whole rows")
+
+
+def _alike(names: tuple[str, ...], known: tuple[str, ...]) -> bool:
+    """Whether columns are those of the fit, where both have names."""
+    plain = tuple(f"x{j}" for j in range(len(names)))
+    return names == known or plain in (names, known)

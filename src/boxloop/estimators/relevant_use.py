@@ -1,0 +1,122 @@
+"""What fitted features of two views are used for: variables, expectations with error bars, and judgement."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from boxloop.data import Mapped, open_source, paired
+from boxloop.estimators.autoencoder_rows import flat, match_columns
+from boxloop.estimators.base import SOURCES, Array, to_numpy
+from boxloop.estimators.options import pick_device
+from boxloop.estimators.relevant_rows import Edge, labelled
+from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Direction = Literal["y_given_x", "x_given_y"]
+
+
+class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimator: all that needs ``fit_``, and none of how it came to be."""
+
+    x_edge_: Edge
+    y_edge_: Edge
+
+    def _publish(self) -> None:
+        self.correlation_ = to_numpy(self.model_.canonical.correlation)
+        self.relevance_ = self.correlation_**2
+        self.loss_ = float(self.n_features - self.relevance_.sum())
+
+    def _validated(self, X: Any, *, reset: bool) -> Any:
+        """X as scikit-learn would have it, where it is a table that scikit-learn knows."""
+        rows, image = flat(X)
+        if isinstance(rows, (str, PathLike, *SOURCES, np.memmap, Tensor)):
+            match_columns(self, open_source(rows).names, reset)
+            return X
+        if labelled(rows) or (not reset and self.x_edge_.values is not None):
+            if reset:
+                self.n_features_in_ = 1
+            return X
+        checked = validate_data(
+            self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
+        )  # the source refuses infinite values, and names their column
+        if image is not None:
+            return checked.reshape(len(checked), *image)
+        named = getattr(self, "feature_names_in_", None)
+        return checked if named is None else open_source(checked, columns=list(named))
+
+    def _x(self, X: Any) -> Source:
+        check_is_fitted(self)
+        return self.x_edge_.open(self._validated(X, reset=False), pick_device(self.device))
+
+    def _y(self, Y: Any) -> Source:
+        check_is_fitted(self)
+        return self.y_edge_.open(Y, pick_device(self.device))
+
+    def transform(self, X: Any, Y: Any = None) -> Any:
+        """The canonical variables of rows: u of X, (n, k), and v of Y beside it where Y is given."""
+        left = to_numpy(_each(self._x(X), self.model_.left))
+        return left if Y is None else (left, to_numpy(_each(self._y(Y), self.model_.right)))
+
+    def predict(self, X: Any) -> Array:
+        """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0."""
+        found: Array = self.y_edge_.shown(to_numpy(_each(self._x(X), self.fit_.infer_right)))
+        return found
+
+    def score(self, X: Any, Y: Any) -> float:
+        """Total correlation of the pairs of variables on these rows, at most k."""
+        left, right = self.transform(X, Y)
+        left, right = left - left.mean(0), right - right.mean(0)
+        size = np.sqrt((left**2).sum(0) * (right**2).sum(0))
+        return float(((left * right).sum(0) / np.where(size > 0.0, size, 1.0)).sum())
+
+    def _data(self, data: Any) -> Source:
+        """Rows that hold both views: those of the fit, or a pair of tables."""
+        if data is not None:
+            X, Y = data
+            return paired(self._x(X), self._y(Y))
+        if "_rows" not in vars(self):
+            raise ValueError("a file holds no rows: give data=(X, Y), those of the fit or others like them")
+        rows: Source = self._rows
+        return rows
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.correlation_)
+
+    def plot_trace(self, ax: Axes | None = None) -> Axes:
+        """Total relevance after each pass: of validation rows where there are any, else in the batches."""
+        check_is_fitted(self)
+        from boxloop.figures import trace
+
+        name = "validation_relevance" if "validation_relevance" in self.history_ else "relevance"
+        values = self.history_.get(name, [])
+        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        up = f"total relevance {'of rows held out' if name != 'relevance' else 'in a batch'}"
+        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self.channel is None
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+
+def _each(source: Source, function: Any) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([function(rows) for rows, _ in source.chunks()])
+
+
+def turned(source: Source, first: int) -> Source:
+    """Rows with the second view before the first."""
+    return Mapped(source, lambda rows: torch.cat([rows[:, first:], rows[:, :first]], 1))
