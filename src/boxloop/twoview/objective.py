@@ -6,8 +6,9 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from boxloop.numeric import gram
+from boxloop.numeric import gram, product
 
 Constant = Literal["enforced", "learned"]
 
@@ -53,7 +54,8 @@ def relevance_loss(
             ``learned``: they are raw moments, and the networks must find it.
 
     Returns:
-        C, a scalar in float64, with k0 = min(k, l).
+        C, a scalar in float64 between 0 and k0 = min(k, l); NaN, with a gradient of NaN, where a feature is not finite
+        or too large for its square.
 
     Deviation: the document's sums count from 1, which hides the constant; see ``constant``.
 
@@ -78,31 +80,41 @@ class _Relevance(torch.autograd.Function):
     ) -> Tensor:
         both = torch.cat([left.detach().double(), right.detach().double()], 1)
         share = None if weight is None else weight.double() / weight.double().sum()
+        k, kinds = left.shape[1], (left.dtype, right.dtype)
+        floor = torch.zeros_like(both[0])
         if centred:
-            both -= both.mean(0) if share is None else share @ both
-        k = left.shape[1]
+            mean = both.mean(0) if share is None else share @ both
+            both -= mean
+            coarse = max(torch.finfo(kind).eps for kind in kinds)
+            floor = mean.abs() * max(8.0 * coarse, 1e-13)
         moment = gram(both, share) if share is not None else gram(both) / len(both)
+        if not bool(torch.isfinite(moment).all()):  # a step to refuse, not one to stop at
+            ctx.save_for_backward(torch.full_like(both, torch.nan), moment * torch.nan, share)
+            ctx.kinds = *kinds, k
+            return moment.sum() * torch.nan
         inner, outer, cross = moment[:k, :k], moment[k:, k:], moment[k:, :k]
-        one, two = inverse(inner, ridge), inverse(outer, ridge)
+        one, two = inverse(inner, ridge, floor[:k]), inverse(outer, ridge, floor[k:])
         middle = two @ cross @ one
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
             upper, lower = one @ cross.mT @ middle, middle @ cross.mT @ two
             turn = torch.cat([torch.cat([upper, -middle.mT], 1), torch.cat([-middle, lower], 1)])
             ctx.save_for_backward(both, turn, share)
-            ctx.kinds = left.dtype, right.dtype, k
-        return min(k, right.shape[1]) - (middle * cross).sum()
+            ctx.kinds = *kinds, k
+        most = float(min(k, right.shape[1]))
+        return (most - (middle * cross).sum()).clamp(0.0, most)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         both, turn, share = ctx.saved_tensors
         kind, other, k = ctx.kinds
-        slope = both @ (turn * (2.0 * gradient if share is not None else 2.0 * gradient / len(both)))
+        slope = product(both, turn * (2.0 * gradient if share is not None else 2.0 * gradient / len(both)))
         if share is not None:
-            slope = slope * share[:, None]
+            slope *= share[:, None]
         return slope[:, :k].to(kind), slope[:, k:].to(other), None, None, None
 
 
-def inverse(matrix: Tensor, ridge: float = 0.0) -> Tensor:
+def inverse(matrix: Tensor, ridge: float = 0.0, floor: Tensor | float = 0.0) -> Tensor:
     r"""The inverse of a matrix of second moments, or a pseudo-inverse in units in which its diagonal is 1.
 
     .. math:: D^{-1/2} (D^{-1/2} K D^{-1/2})^{+} D^{-1/2}, \qquad D = \mathrm{diag}(K)
@@ -110,11 +122,14 @@ def inverse(matrix: Tensor, ridge: float = 0.0) -> Tensor:
     Args:
         matrix: K, (k, k), symmetric and not negative.
         ridge: added to the diagonal.
+        floor: (k,), sizes up to which a feature is taken to be 0: what rounding leaves of a constant.
     """
+    size = matrix.diagonal().clamp(min=0.0).sqrt()
+    varies = size > floor
     if ridge > 0.0:
         matrix = matrix + ridge * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    size = matrix.diagonal().clamp(min=0.0).sqrt()
-    unit = torch.where(size > 0.0, 1.0 / size, 0.0)
+        size = (size.square() + ridge).sqrt()
+    unit = torch.where(varies, 1.0 / size, 0.0)
     scaled = unit[:, None] * matrix * unit
     factor, failed = torch.linalg.cholesky_ex(scaled)
     if not bool(failed) and bool(factor.diagonal().square().min() > SINGULAR):
