@@ -153,13 +153,13 @@ class RelevantFeatures(FittedViews):
     }
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, Y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the variables of each view that the other tells most about.
 
         Args:
             X: the first view: rows (n, d), images (n, H, W) or (n, C, H, W), or one column of labels: an array, frame,
                 source, or a path of a CSV, Parquet or npy file or folder.
-            Y: the second view, row by row that of the same things; ``None`` with a ``channel``.
+            y: the second view Y, row by row that of the same things; ``None`` with a ``channel``.
             sample_weight: one non-negative weight a row.
 
         Returns:
@@ -168,18 +168,18 @@ class RelevantFeatures(FittedViews):
         device = pick_device(self.device)
         streams = spawn(generator(self.random_state), 4)
         left, first = self._first(X, sample_weight, device)
-        if (Y is None) == (self.channel is None):
+        if (y is None) == (self.channel is None):
             raise ValueError(
                 "requires y to be passed, but the target y is None: give Y, or a channel that draws it"
-                if Y is None
+                if y is None
                 else "Y was given and channel= too: the second view is one or the other"
             )
-        if Y is None:
+        if y is None:
             second: Source = self._drawn(first, streams[2])
             right = Edge("Y", second.names, left.image)
         else:
-            right = Edge.of(Y, "Y", finite_wish(self.y_features))
-            second = right.open(Y, device)
+            right = Edge.of(y, "Y", finite_wish(self.y_features))
+            second = right.open(y, device)
         both = paired(first, second)
         if both.n_rows < 3:
             raise ValueError(f"two views need at least 3 rows, got n_samples = {both.n_rows}")
@@ -192,7 +192,7 @@ class RelevantFeatures(FittedViews):
         ]
         pair = ViewPair(views[0], views[1])
         self.x_edge_, self.y_edge_ = left, right
-        self._store(fit_views(self, pair, both, None if Y is not None else first))
+        self._store(fit_views(self, pair, both, None if y is not None else first))
         return self
 
     def _first(self, X: Any, weight: Any, device: torch.device) -> tuple[Edge, Source]:

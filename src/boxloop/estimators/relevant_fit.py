@@ -88,7 +88,7 @@ def fit_views(estimator: BaseEstimator, pair: ViewPair, both: Source, first: Sou
     mask, held = hold_out(both, estimator.validation_fraction, splits, max(1, HELD_VALUES // both.n_columns))
     train = both if mask is None else some_rows(both, ~mask)
     width = 1 + max(pair.left.n_features, pair.right.n_features)
-    size = estimator.batch_size or max(SMALL_BATCH, BATCH_RATIO * width)
+    size = estimator.batch_size or enough(train.n_rows, max(SMALL_BATCH, BATCH_RATIO * width))
     epochs = Epochs(both if first is None else first, size, orders, mask)
     validate = None
     if held is not None:
@@ -123,6 +123,11 @@ def fit_views(estimator: BaseEstimator, pair: ViewPair, both: Source, first: Sou
         outcome.interrupted,
         events,
     )
+
+
+def enough(rows: int, least: int) -> int:
+    """Rows of a mini-batch such that none of an epoch has fewer than ``least``, where there are as many."""
+    return -(-rows // max(1, rows // least))
 
 
 def _trained(

@@ -45,14 +45,14 @@ class Edge:
             finite: whether one column is to be taken for labels; None decides by whether it holds text.
         """
         column = _column(table)
+        single = column is not None and np.asarray(table).ndim == 1
         if finite or (finite is None and column is not None and _textual(column)):
             if column is None:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
             _whole(column, word)
             found = np.unique(np.asarray(column, dtype=object if _textual(column) else None))
-            return cls(word, (f"{word.lower()}0",), None, tuple(found.tolist()), np.ndim(table) == 1)
+            return cls(word, (f"{word.lower()}0",), None, tuple(found.tolist()), single)
         rows, image = flat(table)
-        single = column is not None and np.ndim(table) == 1
         source = _opened(_as_table(rows), word)
         return cls(word, source.names, image, None, single)
 

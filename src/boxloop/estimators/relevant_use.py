@@ -61,19 +61,21 @@ class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         return self.y_edge_.open(Y, pick_device(self.device))
 
-    def transform(self, X: Any, Y: Any = None) -> Any:
-        """The canonical variables of rows: u of X, (n, k), and v of Y beside it where Y is given."""
-        left = to_numpy(_each(self._x(X), self.model_.left))
-        return left if Y is None else (left, to_numpy(_each(self._y(Y), self.model_.right)))
+    def transform(self, X: Any, y: Any = None) -> Any:
+        """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
+        source = self._x(X)
+        left = to_numpy(_each(source, self.model_.left))
+        return left if y is None else (left, to_numpy(_each(self._y(y), self.model_.right)))
 
     def predict(self, X: Any) -> Array:
         """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0."""
-        found: Array = self.y_edge_.shown(to_numpy(_each(self._x(X), self.fit_.infer_right)))
+        source = self._x(X)
+        found: Array = self.y_edge_.shown(to_numpy(_each(source, self.fit_.infer_right)))
         return found
 
-    def score(self, X: Any, Y: Any) -> float:
+    def score(self, X: Any, y: Any) -> float:
         """Total correlation of the pairs of variables on these rows, at most k."""
-        left, right = self.transform(X, Y)
+        left, right = self.transform(X, y)
         left, right = left - left.mean(0), right - right.mean(0)
         size = np.sqrt((left**2).sum(0) * (right**2).sum(0))
         return float(((left * right).sum(0) / np.where(size > 0.0, size, 1.0)).sum())
