@@ -93,6 +93,17 @@ PICTURES: dict[str, Draw] = {
     "outliers, constant": lambda ax: figures.outlier_scores(np.zeros(10), 0.0, ax),
     "outliers, none finite": lambda ax: figures.outlier_scores([np.nan, -np.inf], -1.0, ax),
     "outliers, many rows": lambda ax: figures.outlier_scores(RNG.normal(size=3 * PLENTY), -2.0, ax),
+    "relevance": lambda ax: figures.relevance_spectrum(
+        np.linspace(0.9, 0.0, 6),
+        UNIFORM[0] / 20,
+        ax,
+        training=np.linspace(1.0, 0.3, 6),
+        exact=np.linspace(0.9, 0.0, 6),
+        marked=[True] * 4 + [False] * 2,
+        title=ODD[0],
+    ),
+    "relevance, one variable": lambda ax: figures.relevance_spectrum([0.5], [np.nan], ax),
+    "relevance, none known": lambda ax: figures.relevance_spectrum([np.nan, 0.0], [np.nan, 0.0], ax),
     "spectrum": lambda ax: figures.spectrum(
         np.array([1.0, 0.3, 0.01, -0.01]), np.abs(NORMAL[:2]) / 100, 2, ax, title=ODD[0]
     ),

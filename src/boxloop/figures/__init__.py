@@ -16,6 +16,7 @@ from boxloop.figures.outliers import outlier_scores
 from boxloop.figures.pairs import pair_grid
 from boxloop.figures.path import path_choice, path_lines
 from boxloop.figures.probability import coverage, probability_lines, uniform_histogram
+from boxloop.figures.relevance import relevance_spectrum
 from boxloop.figures.spectrum import spectrum
 from boxloop.figures.style import (
     COLOURS,
@@ -59,6 +60,7 @@ __all__ = [
     "path_lines",
     "png",
     "probability_lines",
+    "relevance_spectrum",
     "short",
     "spectrum",
     "trace",

@@ -1,0 +1,76 @@
+"""How much of one view can be inferred from the other, variable by variable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, add_legend, dress, new_axes
+
+
+def relevance_spectrum(
+    value: ArrayLike,
+    error: ArrayLike,
+    ax: Axes | None = None,
+    *,
+    training: ArrayLike | None = None,
+    exact: ArrayLike | None = None,
+    marked: NDArray[np.bool_] | Sequence[bool] | None = None,
+    title: str = "How relevant each variable is",
+    across: str = "canonical variable",
+    up: str = "relevance (squared correlation)",
+) -> Axes:
+    """Held-out relevances with bars of one and two standard errors, beside those on the training rows.
+
+    Args:
+        value: on rows that did not train the variables, (r,); NaN leaves a gap.
+        error: standard errors, (r,).
+        ax: where to draw; a figure of its own when omitted.
+        training: on the training rows, (r,).
+        exact: where they are known, (r,).
+        marked: which are significant, (r,); the others are faint.
+        title: of the picture.
+        across: what is numbered.
+        up: what is measured.
+
+    Returns:
+        The axes; heights run from 0 to at most 1.
+    """
+    ax = ax if ax is not None else new_axes(7.0, 4.4)
+    dress(ax, title, across, f"{up}\n(bars: 1 and 2 standard errors)")
+    height, spread = np.asarray(value, dtype=float), np.nan_to_num(np.asarray(error, dtype=float))
+    place = np.arange(1, len(height) + 1)
+    chosen = np.ones(len(height), dtype=bool) if marked is None else np.asarray(marked, dtype=bool)
+    if exact is not None:
+        ax.plot(place, np.asarray(exact, dtype=float), "_", color=INK, markersize=16, label="exact")
+    if training is not None:
+        ax.plot(
+            place,
+            np.asarray(training, dtype=float),
+            "D",
+            color=MARKED,
+            fillstyle="none",
+            markersize=5.5,
+            label="training rows",
+        )
+    told = "held out" if marked is None else "held out, significant"
+    for mine, colour, shape, name in (
+        (chosen, PLAIN, "o", told),
+        (~chosen, FAINT, "s", "held out, not significant"),
+    ):
+        if not mine.any():
+            continue
+        at, middle, reach = place[mine], height[mine], spread[mine]
+        ax.vlines(at, middle - 2 * reach, middle + 2 * reach, color=colour, linewidth=1.0)
+        ax.vlines(at, middle - reach, middle + reach, color=colour, linewidth=2.6)
+        ax.plot(at, middle, shape, color=colour, markersize=5.5, label=name)
+    shown = [height + 2 * spread] + [np.asarray(a, dtype=float) for a in (training, exact) if a is not None]
+    top = float(np.nanmax(np.concatenate([*shown, [1e-3]])))
+    ax.set(ylim=(-0.02 * top, 1.08 * min(top, 1.0)), xlim=(0.4, len(height) + 0.6))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    add_legend(ax)
+    return ax
