@@ -10,18 +10,16 @@ from typing import Any, ClassVar, Self
 import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from boxloop.data import ArraySource, paired
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.relevant_files import read, write
-from boxloop.estimators.relevant_fit import Fitted, fit_views
+from boxloop.estimators.relevant_files import read
+from boxloop.estimators.relevant_fit import fit_views
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, finite_wish, start_view
 from boxloop.estimators.relevant_use import FittedViews
-from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator, spawn
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -192,7 +190,8 @@ class RelevantFeatures(FittedViews):
         ]
         pair = ViewPair(views[0], views[1])
         self.x_edge_, self.y_edge_ = left, right
-        self._store(fit_views(self, pair, both, None if y is not None else first))
+        most = self.n_features
+        self._store(fit_views(self, pair, both, None if y is not None else first, most), most)
         return self
 
     def _first(self, X: Any, weight: Any, device: torch.device) -> tuple[Edge, Source]:
@@ -213,20 +212,6 @@ class RelevantFeatures(FittedViews):
         dtype = pick_dtype(self.dtype)
         return Wish(kind, self.n_features, self.hidden, self.n_fourier, self.length_scale, device, dtype)
 
-    def _store(self, fitted: Fitted) -> None:
-        self.fit_, self.model_ = fitted.fit, fitted.fit.model
-        self._rows, self._held = fitted.rows, fitted.held
-        self.history_, self.n_iter_, self.batch_size_ = fitted.history, fitted.epochs, fitted.batch
-        self.converged_, self.interrupted_ = fitted.converged, fitted.interrupted
-        self.events_ = list(fitted.events)
-        self._publish()
-        warn_of(self.events_, depth=3)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file, own modules as their tensors; rows of the fit are left out."""
-        check_is_fitted(self)
-        write(self, path)
-
     @classmethod
     def load(
         cls,
@@ -242,10 +227,9 @@ class RelevantFeatures(FittedViews):
             x_features: the module whose tensors were saved, where one was given to the fit; its own are replaced.
             y_features: the same of the second view.
         """
-        kept = read(path, cls.__name__, x_features, y_features)
+        kept = read(path, cls.__name__, {"x_features": x_features, "y_features": y_features})
         found = cls(**kept.params)
         for name, value in kept.facts.items():
             setattr(found, name, value)
-        found.fit_, found.model_ = kept.fit, kept.fit.model
-        found._publish()
+        found._publish(kept.fit, found.n_features)
         return found

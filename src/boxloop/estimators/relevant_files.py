@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -60,10 +61,14 @@ def _plain(view: View) -> View:
     return replace(view, part=told(view.part)) if isinstance(view, NetworkView) else view
 
 
-def read(
-    path: str | PathLike[str], name: str, x_features: nn.Module | None, y_features: nn.Module | None
-) -> Kept:
-    """Read what :func:`write` wrote for the class of this name, into modules where there were some."""
+def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module | None]) -> Kept:
+    """Read what :func:`write` wrote for the class of this name.
+
+    Args:
+        path: the file.
+        name: of the class.
+        modules: what the user gave for the parameters that make the features of the first view, and of the second.
+    """
     saved = load_tree(path, VIEW_PARTS)
     tree, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(tree, RelevanceFit):
@@ -78,13 +83,15 @@ def read(
         params["hidden"] = tuple(params["hidden"])
     if saved.columns:
         facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
-    given = {k: v for k, v in (("x_features", x_features), ("y_features", y_features)) if v is not None}
+    given = {which: module for which, module in modules.items() if module is not None}
     pair = tree.model.pair
-    pair = replace(
-        pair,
-        left=_whole(path, pair.left, "x_features", x_features, name),
-        right=_whole(path, pair.right, "y_features", y_features, name),
-    )
+    whole = {
+        side: _whole(path, view, which, module, name)
+        for (side, view), (which, module) in zip(
+            (("left", pair.left), ("right", pair.right)), modules.items()
+        )
+    }
+    pair = replace(pair, **whole)
     return Kept({**params, **given}, facts, replace(tree, model=replace(tree.model, pair=pair)))
 
 

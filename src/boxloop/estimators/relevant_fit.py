@@ -69,16 +69,19 @@ class Fitted:
     events: tuple[str, ...]
 
 
-def fit_views(estimator: BaseEstimator, pair: ViewPair, both: Source, first: Source | None) -> Fitted:
+def fit_views(
+    estimator: BaseEstimator, pair: ViewPair, both: Source, first: Source | None, most: int
+) -> Fitted:
     """Fit features by the parameters of an estimator.
 
     Args:
-        estimator: a ``RelevantFeatures``.
+        estimator: a ``RelevantFeatures``, or another with its parameters of training.
         pair: features of both views, as they start.
         both: rows that hold both views.
         first: rows of the first view alone, where a channel draws the second anew at every step.
+        most: pairs of canonical variables to keep.
     """
-    most, ridge = estimator.n_features, estimator.ridge
+    ridge = estimator.ridge
     if not pair.trainable():
         model = RelevanceModel.solve(pair, both, most, ridge)
         events = worries(model, both.n_rows, most)
@@ -155,9 +158,8 @@ def _trained(
     resume = None
     if estimator.checkpoint is not None:
         path = Path(estimator.checkpoint)
-        modules = [
-            n for n in ("x_features", "y_features") if isinstance(getattr(estimator, n, None), nn.Module)
-        ]
+        given = estimator.get_params(deep=False)
+        modules = [name for name, value in given.items() if isinstance(value, nn.Module)]
         known = fingerprint(estimator, both, WATCHERS, modules)
         observers.append(CheckpointWriter(path, known, seconds=10.0))
         if path.exists():

@@ -15,7 +15,11 @@ from boxloop.data import Mapped, open_source, paired
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import SOURCES, Array, to_numpy
 from boxloop.estimators.options import pick_device
+from boxloop.estimators.relevant_files import write
+from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled
+from boxloop.estimators.warned import warn_of
+from boxloop.twoview.inference import RelevanceFit
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -24,16 +28,26 @@ if TYPE_CHECKING:
 Direction = Literal["y_given_x", "x_given_y"]
 
 
-class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the estimator: all that needs ``fit_``, and none of how it came to be."""
+class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimators: rows in, the results of a fit out, and files."""
 
     x_edge_: Edge
     y_edge_: Edge
 
-    def _publish(self) -> None:
+    def _store(self, fitted: Fitted, most: int) -> None:
+        """Set the attributes of a fit that could have kept so many variables, and warn of what went wrong in it."""
+        self._rows, self._held = fitted.rows, fitted.held
+        self.history_, self.n_iter_, self.batch_size_ = fitted.history, fitted.epochs, fitted.batch
+        self.converged_, self.interrupted_ = fitted.converged, fitted.interrupted
+        self.events_ = list(fitted.events)
+        self._publish(fitted.fit, most)
+        warn_of(self.events_, depth=3)
+
+    def _publish(self, fit: RelevanceFit, most: int) -> None:
+        self.fit_, self.model_ = fit, fit.model
         self.correlation_ = to_numpy(self.model_.canonical.correlation)
         self.relevance_ = self.correlation_**2
-        self.loss_ = float(self.n_features - self.relevance_.sum())
+        self.loss_ = float(most - self.relevance_.sum())
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """X as scikit-learn would have it, where it is a table that scikit-learn knows."""
@@ -41,9 +55,8 @@ class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if isinstance(rows, (str, PathLike, *SOURCES, np.memmap, Tensor)):
             match_columns(self, open_source(rows).names, reset)
             return X
-        if labelled(rows) or (not reset and self.x_edge_.values is not None):
-            if reset:
-                self.n_features_in_ = 1
+        if (labelled(rows) or self.x_features == "finite") if reset else self.x_edge_.values is not None:
+            self.n_features_in_ = 1
             return X
         checked = validate_data(
             self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
@@ -61,16 +74,40 @@ class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         return self.y_edge_.open(Y, pick_device(self.device))
 
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.correlation_)
+
+    def plot_trace(self, ax: Axes | None = None) -> Axes:
+        """Total relevance after each pass: of validation rows where there are any, else in the batches."""
+        check_is_fitted(self)
+        from boxloop.figures import trace
+
+        name = "validation_relevance" if "validation_relevance" in self.history_ else "relevance"
+        values = self.history_.get(name, [])
+        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        up = f"total relevance {'of rows held out' if name != 'relevance' else 'in a batch'}"
+        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one safe file, own modules as their tensors; rows of the fit are left out."""
+        check_is_fitted(self)
+        write(self, path)
+
+
+class FittedViews(TwoViewEstimator):
+    """All that needs ``fit_``, and none of how it came to be."""
+
     def transform(self, X: Any, y: Any = None) -> Any:
         """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
         source = self._x(X)
-        left = to_numpy(_each(source, self.model_.left))
-        return left if y is None else (left, to_numpy(_each(self._y(y), self.model_.right)))
+        left = to_numpy(each(source, self.model_.left))
+        return left if y is None else (left, to_numpy(each(self._y(y), self.model_.right)))
 
     def predict(self, X: Any) -> Array:
         """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0."""
         source = self._x(X)
-        found: Array = self.y_edge_.shown(to_numpy(_each(source, self.fit_.infer_right)))
+        found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
         return found
 
     def score(self, X: Any, y: Any) -> float:
@@ -90,21 +127,6 @@ class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         rows: Source = self._rows
         return rows
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.correlation_)
-
-    def plot_trace(self, ax: Axes | None = None) -> Axes:
-        """Total relevance after each pass: of validation rows where there are any, else in the batches."""
-        check_is_fitted(self)
-        from boxloop.figures import trace
-
-        name = "validation_relevance" if "validation_relevance" in self.history_ else "relevance"
-        values = self.history_.get(name, [])
-        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
-        up = f"total relevance {'of rows held out' if name != 'relevance' else 'in a batch'}"
-        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = self.channel is None
@@ -114,7 +136,8 @@ class FittedViews(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return tags
 
 
-def _each(source: Source, function: Any) -> Tensor:
+def each(source: Source, function: Any) -> Tensor:
+    """What a function gives for all rows of a source, without gradients."""
     with torch.no_grad():
         return torch.cat([function(rows) for rows, _ in source.chunks()])
 
