@@ -21,6 +21,8 @@ from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
+from boxloop.estimators.relevant_features import RelevantFeatures
+from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.persist import ModelFileError, load_tree, save_tree
 
 ESTIMATORS: dict[str, type[LatentEstimator]] = {
@@ -37,6 +39,11 @@ ESTIMATORS: dict[str, type[LatentEstimator]] = {
         ProbabilisticPCA,
     )
 }
+OWN_FILES: dict[str, Any] = {
+    c.__name__: c for c in (EnergyBasedModel, RelevantFeatures, VariationalAutoencoder)
+}
+"""Estimators that know how to read their files."""
+
 FACTS = (
     "n_iter_",
     "n_samples_seen_",
@@ -86,12 +93,10 @@ def load(path: str | PathLike[str]) -> Any:
         ...     load(f"{folder}/fa.boxloop").components_.shape
         (1, 3)
     """
-    saved = load_tree(path, {**SAVED, **SAVED_PARTS})
+    saved = load_tree(path, {**SAVED, **SAVED_PARTS, **VIEW_PARTS})
     name = saved.extra.get("estimator")
-    if name == VariationalAutoencoder.__name__:
-        return VariationalAutoencoder.load(path)
-    if name == EnergyBasedModel.__name__:
-        return EnergyBasedModel.load(path)
+    if name in OWN_FILES:
+        return OWN_FILES[name].load(path)
     if name not in ESTIMATORS:
         raise ModelFileError(
             f"{path}: holds the estimator {name!r}, which this version of boxloop does not know"
