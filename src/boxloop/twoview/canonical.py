@@ -16,39 +16,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from boxloop.numeric import mirrored, product, upper_gram
+from boxloop.numeric import product
 from boxloop.tree import Tree
-from boxloop.twoview.objective import NULL, SINGULAR
+from boxloop.twoview.moments import Moments, Products, feature_moments
+from boxloop.twoview.objective import NULL
 from boxloop.twoview.views import ViewPair
+from boxloop.twoview.whitening import COARSE, WEAK, looked_again, whitened
 from boxloop.types import Source
 
-
-@dataclass(frozen=True)
-class Products(Tree):
-    """Sums over rows of products of features: all that canonical variables need of the data.
-
-    Args:
-        weight: of the rows.
-        first: sums of [f g], (k + l,).
-        second: sums of [f g] [f g]', (k + l, k + l), right in the upper triangle.
-    """
-
-    weight: Tensor
-    first: Tensor
-    second: Tensor
-
-    @classmethod
-    def of(cls, pair: ViewPair, rows: Tensor, weight: Tensor) -> Self:
-        """Of a tile of rows that hold both views."""
-        left, right = pair(rows)
-        both = torch.cat([left.double(), right.double()], 1)
-        mass = weight.double()
-        return cls(mass.sum(), product(mass[None], both)[0], upper_gram(both, mass))
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Means (k + l,) and covariances (k + l, k + l) of features."""
-        mean = self.first / self.weight
-        return mean, mirrored(self.second) / self.weight - mean[:, None] * mean
+__all__ = ["Canonical", "Products", "RelevanceModel"]
 
 
 @dataclass(frozen=True)
@@ -84,44 +60,34 @@ class Canonical(Tree):
             most: variables to keep, at most; fewer where the features have a smaller rank.
             ridge: added to each feature's variance, relative to it.
         """
-        mean, moment = products.moments()
-        root, other = (whitener(moment[part, part], ridge) for part in (slice(columns), slice(columns, None)))
-        cross = root.mT @ moment[:columns, columns:] @ other
+        moments = Moments.of(products)
+        left, right = (one.strong for one in whitened(moments, columns, ridge))
+        cross = left.mT @ moments.covariance[:columns, columns:] @ right
+        return cls.between(moments.mean, left, right, cross, most)
+
+    @classmethod
+    def between(cls, mean: Tensor, left: Tensor, right: Tensor, cross: Tensor, most: int) -> Self:
+        """The most correlated combinations of whitened features.
+
+        Args:
+            mean: of the features of both views, (k + l,).
+            left: whitening matrix of the first, (k, r).
+            right: of the second, (l, s).
+            cross: covariance of whitened features, (r, s).
+            most: variables to keep, at most.
+        """
         u, correlation, vt = torch.linalg.svd(cross, full_matrices=False)
         r = min(most, correlation.shape[0])
-        left, right = root @ u[:, :r], other @ vt[:r].mT
+        left, right = left @ u[:, :r], right @ vt[:r].mT
         largest = left.gather(0, left.abs().argmax(0, keepdim=True))  # a sign that repeats
         sign = torch.where(largest < 0.0, -1.0, 1.0)
-        return cls(mean[:columns], mean[columns:], left * sign, right * sign, correlation[:r].clamp(0.0, 1.0))
+        k = len(left)
+        return cls(mean[:k], mean[k:], left * sign, right * sign, correlation[:r].clamp(0.0, 1.0))
 
     @property
     def relevance(self) -> Tensor:
         """Squared canonical correlations, (r,)."""
         return self.correlation.square()
-
-
-def whitener(matrix: Tensor, ridge: float = 0.0) -> Tensor:
-    r"""R, (k, r), such that :math:`R^\top K R = I`, without directions in which features do not vary.
-
-    Args:
-        matrix: K, (k, k), a covariance.
-        ridge: added to each variance, relative to it.
-    """
-    size = matrix.diagonal().clamp(min=0.0).sqrt()
-    floor = NULL * size.max().clamp(min=1e-300)  # constant features, but for rounding
-    unit = torch.where(size > floor, 1.0 / size.clamp(min=1e-300), 0.0)
-    scaled = unit[:, None] * matrix * unit
-    if ridge > 0.0:
-        scaled = (scaled + ridge * torch.eye(len(scaled)).to(scaled)) * (unit > 0.0).to(scaled)
-    factor, failed = torch.linalg.cholesky_ex(scaled)
-    if not bool(failed) and bool(factor.diagonal().square().min() > SINGULAR):
-        eye = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
-        root = torch.linalg.solve_triangular(factor, eye, upper=False).mT
-    else:
-        values, vectors = torch.linalg.eigh(scaled)
-        kept = values > NULL * values[-1].clamp(min=1e-300)
-        root = vectors[:, kept] / values[kept].sqrt()
-    return unit[:, None] * root
 
 
 @dataclass(frozen=True)
@@ -148,18 +114,46 @@ class RelevanceModel(Tree):
     canonical: Canonical
 
     @classmethod
-    def solve(cls, pair: ViewPair, source: Source, most: int, ridge: float = 0.0) -> Self:
-        """Canonical variables of features on all rows, in one pass.
+    def solve(
+        cls,
+        pair: ViewPair,
+        source: Source,
+        most: int,
+        ridge: float = 0.0,
+        dtype: torch.dtype = torch.float64,
+    ) -> Self:
+        r"""Canonical variables of features on all rows, in one pass, or more where features are nearly collinear.
+
+        From covariances in float64 correlations are known to about 1e-9. Where a direction of unit length, in units in
+        which each feature's variance is 1, has a variance below 1e-6, a second pass measures it on the rows; if it is
+        more than rounding, a third takes moments of the features whitened once: see
+        :mod:`boxloop.twoview.whitening`.
 
         Args:
             pair: the features, which stay as they are.
             source: rows that hold both views.
             most: variables to keep.
             ridge: added to each feature's variance, relative to it.
+            dtype: of products of two features; their sums are in float64. With float32, twice as quick, directions of a
+                variance below 1e-5 are left out, and one of variance :math:`\lambda` is known to about
+                :math:`10^{-7}/\lambda`.
         """
+        k = pair.left.n_features
         with torch.no_grad():
-            products = source.reduce(lambda rows, weight: Products.of(pair, rows, weight))
-            return cls(pair, Canonical.solve(products, pair.left.n_features, most, ridge))
+            sight, moments = feature_moments(pair, source, dtype)
+            mean, factor = sight.back(moments.mean)
+            fine = dtype == torch.float64 and ridge == 0.0 and moments.noise**2 < NULL
+            limit = WEAK if fine else max(NULL if dtype == torch.float64 else COARSE, moments.noise**2)
+            found = whitened(moments, k, ridge, limit)
+            left, right = (one.strong for one in found)
+            if fine and any(one.weak.shape[1] for one in found):
+                left, right, cross = looked_again(source, sight, moments, found, k)
+            else:
+                cross = left.mT @ moments.covariance[:k, k:] @ right
+            canonical = Canonical.between(
+                mean, factor[:k, None] * left, factor[k:, None] * right, cross, most
+            )
+            return cls(pair, canonical)
 
     def left(self, rows: Tensor) -> Tensor:
         """u of rows of the first view, (n, r)."""
