@@ -1,0 +1,169 @@
+"""Whether the canonical variables of a fit may be believed: what they imply that no law could."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+
+from boxloop.data import kept_rows
+from boxloop.numeric import generator
+from boxloop.numeric.random import RandomState
+from boxloop.twoview.conditional import Conditional, Function
+from boxloop.twoview.objective import relevance_loss
+
+GUARD = 10
+"""Rows of a batch for each variable, the constant among them: document 003, appendix A.2."""
+
+BATCHES = 20
+"""Batches whose loss is averaged."""
+
+MUCH_MASS, MUCH_VARIANCE, APART = 0.05, 0.05, 0.1
+"""Negative mass, share of negative variances, and loss hidden by a batch (beside the number of variables) to speak of."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    r"""Numbers that are 0 for a true conditional law, and the loss on all rows beside that of a batch.
+
+    Args:
+        negative_mass: mean over given points of the sum of negative weights.
+        worst_negative_mass: the largest of them.
+        negative_variance: share of conditional variances below 0, over points and functions.
+        n_given: points looked at.
+        n_features: variables without the constant, r.
+        loss: :math:`r - \sum_i \eta_i^2` on all rows; with :math:`k_0 = r + 1` this is :math:`k_0 - \sum_{i \ge 0}
+            \eta_i^2`, as the constant adds 1 to both.
+        batch_size: rows of a batch in training; None where there was none.
+        batch_loss: the same loss from K, L, A of one batch, averaged over batches of rows in random order; below
+            ``loss`` by chance correlations.
+        rows_per_variable: of a batch, the constant counted; at least 10 are needed.
+    """
+
+    negative_mass: float
+    worst_negative_mass: float
+    negative_variance: float
+    n_given: int
+    n_features: int
+    loss: float
+    batch_size: int | None = None
+    batch_loss: float | None = None
+    rows_per_variable: float | None = None
+
+    @property
+    def batch_too_small(self) -> bool:
+        """Whether a batch has fewer than 10 rows for each variable."""
+        return self.rows_per_variable is not None and self.rows_per_variable < GUARD
+
+    @property
+    def worries(self) -> tuple[str, ...]:
+        """What to know before the expectations are used, in words; none where all is well."""
+        found = []
+        if self.negative_mass > MUCH_MASS:
+            found.append(
+                f"the conditional law has negative mass {self.negative_mass:.2g} on average "
+                f"({self.worst_negative_mass:.2g} at worst): tails and quantiles are rough; other numbers of features "
+                "or more rows may help"
+            )
+        if self.negative_variance > MUCH_VARIANCE:
+            found.append(
+                f"{self.negative_variance:.0%} of conditional variances are negative and taken for 0: deviations of "
+                "those functions say little"
+            )
+        if self.batch_too_small:
+            found.append(
+                f"a batch of {self.batch_size} rows is {self.rows_per_variable:.1f} for each of {self.n_features + 1} "
+                f"variables (the constant is one): below {GUARD} the relevances learned are partly chance"
+            )
+        if self.batch_loss is not None and self.loss - self.batch_loss > APART * self.n_features:
+            found.append(
+                f"the loss is {self.loss:.3g} on all rows but {self.batch_loss:.3g} in a batch: batches show "
+                "correlations that are not there"
+            )
+        return tuple(found)
+
+    def __str__(self) -> str:
+        lines = [
+            f"loss on all rows {self.loss:.4g} of {self.n_features}"
+            + (
+                ""
+                if self.batch_loss is None
+                else f", in a batch of {self.batch_size} rows {self.batch_loss:.4g}"
+            ),
+            f"negative mass {self.negative_mass:.3g} on average, {self.worst_negative_mass:.3g} at worst, over "
+            f"{self.n_given} given points",
+            f"negative variances {self.negative_variance:.1%}",
+        ]
+        return "\n".join([*lines, *(f"note: {worry}" for worry in self.worries)])
+
+
+def diagnose(
+    conditional: Conditional,
+    theta: Function | None = None,
+    *,
+    n_given: int = 200,
+    batch_size: int | None = None,
+    random_state: RandomState = 0,
+) -> Diagnosis:
+    """Look at what a fit implies at some of its own rows.
+
+    Args:
+        conditional: the fit with its rows.
+        theta: functions whose variances are counted; None for the columns.
+        n_given: about so many rows of the second view are conditioned on, drawn with equal chances.
+        batch_size: of training, where there were batches.
+        random_state: of the draw.
+
+    Returns:
+        The numbers, and words for those that are bad.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
+        >>> rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]).double()
+        >>> coin = FiniteView(torch.tensor([0.0, 1.0]).double())
+        >>> model = RelevanceModel.solve(ViewPair(coin, coin), ArraySource(rows), most=1)
+        >>> print(diagnose(Conditional(model, ArraySource(rows))))
+        loss on all rows 0.6667 of 1
+        negative mass 0 on average, 0 at worst, over 4 given points
+        negative variances 0.0%
+    """
+    model = conditional.model
+    some = kept_rows(conditional.source, n_given, generator(random_state)).rows
+    given = model.pair.parts(some)[1]
+    found = conditional.expect(theta, given)
+    correlation = model.canonical.correlation
+    r = len(correlation)
+    batch = None if batch_size is None else _batch_loss(conditional, batch_size, random_state)
+    mass = np.where(found.negative_mass > 1e-12, found.negative_mass, 0.0)
+    return Diagnosis(
+        negative_mass=float(mass.mean()),
+        worst_negative_mass=float(mass.max()),
+        negative_variance=float(found.negative_variance.mean()),
+        n_given=len(given),
+        n_features=r,
+        loss=float(r - correlation.square().sum()),
+        batch_size=batch_size,
+        batch_loss=batch,
+        rows_per_variable=None if batch_size is None else batch_size / (r + 1),
+    )
+
+
+def _batch_loss(conditional: Conditional, batch_size: int, random_state: RandomState) -> float:
+    """Mean loss of a batch of the model's variables, over at most 20 batches of rows in random order."""
+    stream = generator(random_state)
+    kept = kept_rows(conditional.source, BATCHES * batch_size, stream)
+    order = torch.randperm(len(kept.rows), generator=stream)
+    losses = []
+    with torch.no_grad():
+        for index in islice(order.split(batch_size), BATCHES):
+            if len(index) == batch_size or not losses:
+                rows = kept.rows[index.to(kept.rows.device)].to(
+                    conditional.device, conditional.first_rows.dtype
+                )
+                weight = kept.weight[index.to(kept.weight.device)].to(conditional.device)
+                losses.append(float(relevance_loss(*conditional.model.both(rows), weight)))
+    return float(np.mean(losses))
