@@ -57,7 +57,8 @@ class RelevantFeatures(FittedViews):
         n_fourier: random features of a kernel.
         length_scale: of a kernel, in standard deviations; ``None`` takes the median distance of rows.
         ridge: added to the variances of features, relative to them (in training, in the units of squared features):
-            shrinks relevances; pseudo-inverses need none.
+            shrinks relevances. ``None`` is 0, with pseudo-inverses where features are collinear, but for ``fourier``
+            features, which need one: that is chosen by cross-validation.
         constant: in training, ``enforced`` or ``learned``: see :func:`boxloop.twoview.relevance_loss`.
         channel: a function (rows, generator) -> rows that draws the second view from the first, such as
             :class:`boxloop.twoview.PixelShuffle`: then ``fit(X)`` needs no Y, and training draws it anew at every step.
@@ -84,6 +85,7 @@ class RelevantFeatures(FittedViews):
         loss_: k less the total relevance, on all rows of the fit (those of ``history_`` are of batches).
         history_: a list a pass by name: ``loss`` and ``relevance`` in batches, ``validation_relevance`` (that of rows
             held out, by the score of :func:`boxloop.twoview.channel_error`), ``validation_fitted_relevance``.
+        ridge_: the ridge that was used.
         n_iter_: passes done.
         batch_size_: rows of a mini-batch.
         converged_: whether validation stopped improving, or the learning rate came to its planned end.
@@ -111,7 +113,7 @@ class RelevantFeatures(FittedViews):
     hidden: Any = None
     n_fourier: int = 500
     length_scale: float | None = None
-    ridge: float = 0.0
+    ridge: float | None = None
     constant: str = "enforced"
     channel: Any = None
     learning_rate: float = 1e-3
@@ -135,7 +137,7 @@ class RelevantFeatures(FittedViews):
         "hidden": ["array-like", None],
         "n_fourier": [COUNT],
         "length_scale": [POSITIVE, None],
-        "ridge": [RATE],
+        "ridge": [RATE, None],
         "constant": [StrOptions({"enforced", "learned"})],
         "channel": [callable, None],
         "schedule": [StrOptions({"constant", "cosine"})],
@@ -195,7 +197,7 @@ class RelevantFeatures(FittedViews):
         return self
 
     def _first(self, X: Any, weight: Any, device: torch.device) -> tuple[Edge, Source]:
-        table = self._validated(X, reset=True)
+        table = self._validated(X, reset=True, finite=self.x_features == "finite")
         edge = Edge.of(table, "X", finite_wish(self.x_features))
         return edge, edge.open(table, device, weight)
 

@@ -19,7 +19,16 @@ from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
 
-FACTS = ("n_features_in_", "n_iter_", "batch_size_", "converged_", "interrupted_", "history_", "events_")
+FACTS = (
+    "n_features_in_",
+    "n_iter_",
+    "batch_size_",
+    "ridge_",
+    "converged_",
+    "interrupted_",
+    "history_",
+    "events_",
+)
 
 PARTS = (
     RelevanceFit, RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers,

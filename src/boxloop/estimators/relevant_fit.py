@@ -25,8 +25,9 @@ from boxloop.progress import ProgressBar
 from boxloop.run import Outcome, Progress, run
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.inference import RelevanceFit
+from boxloop.twoview.ridge import choose_ridge
 from boxloop.twoview.training import BATCH_RATIO, HeldOut, RelevanceLoss
-from boxloop.twoview.views import ViewPair
+from boxloop.twoview.views import FourierView, ViewPair
 from boxloop.types import Source
 
 WATCHERS = ("verbose", "checkpoint", "device")
@@ -37,6 +38,9 @@ SMALL_BATCH = 256
 
 REFERENCE_ROWS = 20
 """Rows for each feature, of those trained on, from which canonical variables are found for validation."""
+
+FOLDS = 5
+"""Of the rows, among which a ridge is chosen."""
 
 HELD_VALUES = 1 << 25
 """Most values of the rows held out: they are in memory."""
@@ -56,6 +60,7 @@ class Fitted:
         converged: whether training settled.
         interrupted: whether Ctrl-C ended it.
         events: what went wrong on the way.
+        ridge: that was used.
     """
 
     fit: RelevanceFit
@@ -67,6 +72,7 @@ class Fitted:
     converged: bool
     interrupted: bool
     events: tuple[str, ...]
+    ridge: float
 
 
 def fit_views(
@@ -81,11 +87,13 @@ def fit_views(
         first: rows of the first view alone, where a channel draws the second anew at every step.
         most: pairs of canonical variables to keep.
     """
-    ridge = estimator.ridge
+    ridge = _ridge(estimator, pair, both, most)
     if not pair.trainable():
         model = RelevanceModel.solve(pair, both, most, ridge)
         events = worries(model, both.n_rows, most)
-        return Fitted(RelevanceFit.of(model, both), both, None, {}, 1, both.n_rows, True, False, events)
+        return Fitted(
+            RelevanceFit.of(model, both), both, None, {}, 1, both.n_rows, True, False, events, ridge
+        )
     streams = spawn(generator(estimator.random_state), 4)
     splits, orders, own = (seed(stream) for stream in streams[:3])
     mask, held = hold_out(both, estimator.validation_fraction, splits, max(1, HELD_VALUES // both.n_columns))
@@ -98,9 +106,7 @@ def fit_views(
         some = kept_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
         validate = HeldOut(ArraySource(some.rows, some.weight), held, ridge)
     weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
-    loss = RelevanceLoss(
-        estimator.ridge, estimator.constant, weighted, None if first is None else estimator.channel
-    )
+    loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
     outcome, trainer = _trained(estimator, pair, epochs, loss, validate, both, own)
     state = outcome.state
     learned = state.fitted(pair)
@@ -125,7 +131,18 @@ def fit_views(
         done,
         outcome.interrupted,
         events,
+        ridge,
     )
+
+
+def _ridge(estimator: BaseEstimator, pair: ViewPair, both: Source, most: int) -> float:
+    """The ridge that was given, or one chosen by cross-validation where random features need it."""
+    if estimator.ridge is not None:
+        return float(estimator.ridge)
+    random = any(isinstance(view, FourierView) for view in (pair.left, pair.right))
+    if not random or pair.trainable() or both.n_rows < 2 * FOLDS:
+        return 0.0
+    return choose_ridge(pair, both, most, folds=FOLDS, key=seed(generator(estimator.random_state)))
 
 
 def enough(rows: int, least: int) -> int:

@@ -39,7 +39,7 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self._rows, self._held = fitted.rows, fitted.held
         self.history_, self.n_iter_, self.batch_size_ = fitted.history, fitted.epochs, fitted.batch
         self.converged_, self.interrupted_ = fitted.converged, fitted.interrupted
-        self.events_ = list(fitted.events)
+        self.events_, self.ridge_ = list(fitted.events), fitted.ridge
         self._publish(fitted.fit, most)
         warn_of(self.events_, depth=3)
 
@@ -49,13 +49,13 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         self.relevance_ = self.correlation_**2
         self.loss_ = float(most - self.relevance_.sum())
 
-    def _validated(self, X: Any, *, reset: bool) -> Any:
-        """X as scikit-learn would have it, where it is a table that scikit-learn knows."""
+    def _validated(self, X: Any, *, reset: bool, finite: bool = False) -> Any:
+        """X as scikit-learn would have it, where it is a table that scikit-learn knows; labels as they are."""
         rows, image = flat(X)
         if isinstance(rows, (str, PathLike, *SOURCES, np.memmap, Tensor)):
             match_columns(self, open_source(rows).names, reset)
             return X
-        if (labelled(rows) or self.x_features == "finite") if reset else self.x_edge_.values is not None:
+        if (labelled(rows) or finite) if reset else self.x_edge_.values is not None:
             self.n_features_in_ = 1
             return X
         checked = validate_data(
