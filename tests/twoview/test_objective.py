@@ -215,6 +215,20 @@ def test_features_of_very_different_size_in_float32() -> None:
     torch.testing.assert_close(small * size, plain_slope.float(), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("angle", [1.0, 1e-3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gradient_of_float32_features_has_their_digits(angle: float, weighted: bool) -> None:
+    """Whether features are far from collinear, so that the last product is in float32, or near."""
+    left, right = (part.float() for part in pair(n=400))
+    left[:, 1] = left[:, 0] + angle * left[:, 1]
+    weight = torch.rand(400, generator=generator(6)) if weighted else None
+    _, *found = slope(left, right, weight=weight)
+    _, *exact = slope(left.double(), right.double(), weight=weight)
+    for a, b in zip(found, exact, strict=True):
+        assert a.dtype == torch.float32
+        assert float((a.double() - b).abs().max() / b.abs().max()) < 3e-6
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_between_zero_and_the_number_of_features_and_never_nan(seed: int) -> None:
     stream = generator(100 + seed)

@@ -18,6 +18,12 @@ SINGULAR = 1e-10
 NULL = 1e-12
 """Eigenvalue of a matrix with unit diagonal, beside its largest, below which a direction is taken to be null."""
 
+INFLATED = 1e4
+"""Variance inflation of a feature (that of its coefficient, by the others) up to which float32 is enough."""
+
+SPREAD = 1e10
+"""Mean squares between this and its inverse have products that float32 holds."""
+
 
 def relevance_loss(
     left: Tensor,
@@ -34,15 +40,15 @@ def relevance_loss(
 
     Document 003, eq. 7 and 8. :math:`\mathrm{Tr}` is the sum of squared canonical correlations, the relevances, so C
     is 0 where each family is a function of the other, and k0 - 1 for independent views (k0 where the constant is
-    enforced, of which C does not speak). Products and inverses are in float64 whatever the features are in; the
-    pseudo-inverses are those of features of unit size, so that C does not change with their units, in the forward and
-    in the backward pass:
+    enforced, of which C does not speak). Moments and inverses are in float64 whatever the features are in; the
+    pseudo-inverses are those of features of unit size, so that C does not change with their units. The gradient
 
     .. math:: \nabla_{[F \, G]} C = -\frac{2}{n} \, [F \; G]
         \begin{pmatrix} -K^{+} A^\top M & M^\top \\ M & -M A^\top L^{+} \end{pmatrix},
         \qquad M = L^{+} A K^{+}
 
-    which is one product, and finite where K or L is singular: no factorisation is differentiated.
+    is one product (in float32 for such features, where they are not nearly collinear), and finite where K or L is
+    singular: no factorisation is differentiated.
 
     Args:
         left: F, features of the first view, (n, k).
@@ -98,6 +104,9 @@ class _Relevance(torch.autograd.Function):
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
             upper, lower = one @ cross.mT @ middle, middle @ cross.mT @ two
             turn = torch.cat([torch.cat([upper, -middle.mT], 1), torch.cat([-middle, lower], 1)])
+            inflation = torch.cat([one.diagonal(), two.diagonal()]) * moment.diagonal()
+            if set(kinds) == {torch.float32} and _mild(moment.diagonal(), inflation):
+                both = both.float()
             ctx.save_for_backward(both, turn, share)
             ctx.kinds = *kinds, k
         most = float(min(k, right.shape[1]))
@@ -108,10 +117,17 @@ class _Relevance(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         both, turn, share = ctx.saved_tensors
         kind, other, k = ctx.kinds
-        slope = product(both, turn * (2.0 * gradient if share is not None else 2.0 * gradient / len(both)))
+        turn = turn * (2.0 * gradient if share is not None else 2.0 * gradient / len(both))
+        slope = product(both, turn.to(both.dtype))
         if share is not None:
-            slope *= share[:, None]
+            slope *= share[:, None].to(slope)
         return slope[:, :k].to(kind), slope[:, k:].to(other), None, None, None
+
+
+def _mild(moment: Tensor, inflation: Tensor) -> bool:
+    """Whether a product in float32 keeps four digits of the gradient of features that come in float32."""
+    sizes = (moment == 0.0) | ((moment > 1.0 / SPREAD) & (moment < SPREAD))
+    return bool((sizes & (inflation < INFLATED)).all())
 
 
 def inverse(matrix: Tensor, ridge: float = 0.0, floor: Tensor | float = 0.0) -> Tensor:
