@@ -2,6 +2,7 @@
 
 from boxloop.data.array import ArraySource, tile_rows
 from boxloop.data.bundled import Bundled, bundled
+from boxloop.data.exchanged import Exchanged
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source
@@ -17,6 +18,7 @@ from boxloop.data.write import table_writer, write_table, write_text
 __all__ = [
     "ArraySource",
     "Bundled",
+    "Exchanged",
     "Frame",
     "Mapped",
     "Paired",

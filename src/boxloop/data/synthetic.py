@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -172,3 +173,58 @@ def documents(k: int, n_words: int, generator: Generator, *, concentration: floa
         return draws / draws.sum(-1, keepdim=True)
 
     return Topics(drawn((k,), 5.0), drawn((k, n_words), concentration))
+
+
+@dataclass(frozen=True)
+class DiskAndRing:
+    r"""The uniform law on a disk and on a ring around it, both about the origin of the plane.
+
+    Document 003, section 5.3 and figure 3, which gives no radii; a gap in the ring, about the angle :math:`\pi`, leaves
+    angles in :math:`(-\pi + g/2, \pi - g/2)`.
+
+    Args:
+        disk: radius of the disk.
+        inner: inner radius of the ring.
+        outer: outer radius of the ring.
+        gap: angle g that is missing in the ring, in radians; 0 for a whole ring.
+
+    Example:
+        >>> from boxloop.numeric import generator
+        >>> shape = DiskAndRing(0.5, 0.75, 1.25)
+        >>> shape.rows(4, generator(0)).shape, shape.ring_share
+        (torch.Size([4, 2]), 0.8)
+    """
+
+    disk: float
+    inner: float
+    outer: float
+    gap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.disk <= self.inner < self.outer and 0.0 <= self.gap < 2.0 * math.pi):
+            raise ValueError(
+                "a ring lies around its disk, 0 < disk <= inner < outer, and has a gap of less than a turn, got "
+                f"disk={self.disk}, inner={self.inner}, outer={self.outer}, gap={self.gap}"
+            )
+
+    @property
+    def ring_share(self) -> float:
+        """Probability of the ring: its share of the area."""
+        ring = (1.0 - self.gap / (2.0 * math.pi)) * (self.outer**2 - self.inner**2)
+        return ring / (ring + self.disk**2)
+
+    def rows(self, n: int, generator: Generator) -> Tensor:
+        """Draw n points, (n, 2)."""
+        chance, depth, turn = torch.rand((3, n), generator=generator, dtype=torch.float64)
+        ring = chance < self.ring_share
+        low = torch.where(ring, self.inner**2, 0.0)
+        high = torch.where(ring, self.outer**2, self.disk**2)
+        radius = (low + depth * (high - low)).sqrt()
+        angle = (2.0 * turn - 1.0) * (math.pi - torch.where(ring, 0.5 * self.gap, 0.0))
+        return torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
+
+    def contains(self, points: Tensor) -> Tensor:
+        """Whether the law has mass at each of the points (n, 2)."""
+        radius, angle = torch.linalg.vector_norm(points, dim=1), torch.atan2(points[:, 1], points[:, 0])
+        ring = (self.inner <= radius) & (radius <= self.outer) & (angle.abs() <= math.pi - 0.5 * self.gap)
+        return ring | (radius <= self.disk)

@@ -17,9 +17,9 @@ from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_files import read
 from boxloop.estimators.relevant_fit import fit_views
+from boxloop.estimators.relevant_infer import InferringViews
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, finite_wish, start_view
-from boxloop.estimators.relevant_use import FittedViews
 from boxloop.numeric import generator, spawn
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -34,7 +34,7 @@ COUNT, RATE, POSITIVE = (
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RelevantFeatures(FittedViews):
+class RelevantFeatures(InferringViews):
     r"""The features of each of two views that can be inferred most faithfully from the other.
 
     .. math:: p(x, y) \approx p(x) \, p(y) \sum_{i=0}^{k} \eta_i \, u_i(x) \, v_i(y), \qquad
@@ -70,8 +70,8 @@ class RelevantFeatures(FittedViews):
             hold in the batch alone, and a warning.
         max_iter: most passes over the rows.
         patience: passes without a better validation before training ends; ``None`` never ends it.
-        validation_fraction: share of the rows held out to choose the best pass and to judge the variables, for
-            networks; 0 keeps the last pass.
+        validation_fraction: share of the rows that networks do not see: half of them choose the best pass, the others
+            judge the variables; 0 keeps the last pass.
         random_state: seed or generator; global state is never used.
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from, on any device.
@@ -123,7 +123,7 @@ class RelevantFeatures(FittedViews):
     batch_size: int | None = None
     max_iter: int = 200
     patience: int | None = 20
-    validation_fraction: float = 0.1
+    validation_fraction: float = 0.2
     random_state: Any = None
     verbose: int = 0
     checkpoint: Any = None

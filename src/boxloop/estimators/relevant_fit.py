@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
@@ -53,7 +54,7 @@ class Fitted:
     Args:
         fit: the variables.
         rows: of the fit, both views.
-        held: rows held out, both views.
+        held: rows that neither trained nor chose the pass, both views.
         history: a list a pass by name; empty where features are fixed.
         epochs: passes done.
         batch: rows of a mini-batch.
@@ -104,14 +105,16 @@ def fit_views(
     validate = None
     if held is not None:
         some = kept_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
-        validate = HeldOut(ArraySource(some.rows, some.weight), held, ridge)
+        half = torch.arange(held.n_rows, device=held.rows.device)
+        validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridge)
+        held = held.taken(half[1::2]) if len(half) > 1 else None
     weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
     loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
     outcome, trainer = _trained(estimator, pair, epochs, loss, validate, both, own)
     state = outcome.state
     learned = state.fitted(pair)
     model = RelevanceModel.solve(learned, train, most, ridge)
-    settles = estimator.schedule == "cosine" or estimator.patience is None or held is None
+    settles = estimator.schedule == "cosine" or estimator.patience is None or validate is None
     done = outcome.converged or (settles and not outcome.interrupted)
     events = (*_batched(min(epochs.sizes), width), *worries(model, train.n_rows, most), *outcome.events)
     if not done and not outcome.interrupted:

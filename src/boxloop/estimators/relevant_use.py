@@ -1,9 +1,9 @@
-"""What fitted features of two views are used for: variables, expectations with error bars, and judgement."""
+"""What every two-view estimator shares: rows in, the results of a fit out, and files."""
 
 from __future__ import annotations
 
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from boxloop.data import Mapped, open_source, paired
+from boxloop.data import open_source
 from boxloop.estimators.autoencoder_rows import flat, match_columns
-from boxloop.estimators.base import SOURCES, Array, to_numpy
+from boxloop.estimators.base import SOURCES, to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
@@ -24,8 +24,6 @@ from boxloop.types import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Direction = Literal["y_given_x", "x_given_y"]
 
 
 class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -95,53 +93,7 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         write(self, path)
 
 
-class FittedViews(TwoViewEstimator):
-    """All that needs ``fit_``, and none of how it came to be."""
-
-    def transform(self, X: Any, y: Any = None) -> Any:
-        """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
-        source = self._x(X)
-        left = to_numpy(each(source, self.model_.left))
-        return left if y is None else (left, to_numpy(each(self._y(y), self.model_.right)))
-
-    def predict(self, X: Any) -> Array:
-        """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0."""
-        source = self._x(X)
-        found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
-        return found
-
-    def score(self, X: Any, y: Any) -> float:
-        """Total correlation of the pairs of variables on these rows, at most k."""
-        left, right = self.transform(X, y)
-        left, right = left - left.mean(0), right - right.mean(0)
-        size = np.sqrt((left**2).sum(0) * (right**2).sum(0))
-        return float(((left * right).sum(0) / np.where(size > 0.0, size, 1.0)).sum())
-
-    def _data(self, data: Any) -> Source:
-        """Rows that hold both views: those of the fit, or a pair of tables."""
-        if data is not None:
-            X, Y = data
-            return paired(self._x(X), self._y(Y))
-        if "_rows" not in vars(self):
-            raise ValueError("a file holds no rows: give data=(X, Y), those of the fit or others like them")
-        rows: Source = self._rows
-        return rows
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = self.channel is None
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = True
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
-
 def each(source: Source, function: Any) -> Tensor:
     """What a function gives for all rows of a source, without gradients."""
     with torch.no_grad():
         return torch.cat([function(rows) for rows, _ in source.chunks()])
-
-
-def turned(source: Source, first: int) -> Source:
-    """Rows with the second view before the first."""
-    return Mapped(source, lambda rows: torch.cat([rows[:, first:], rows[:, :first]], 1))

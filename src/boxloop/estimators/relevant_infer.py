@@ -1,0 +1,185 @@
+"""What fitted features of two views are for: variables, expectations of one view given the other, and judgement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from boxloop.data import Exchanged, paired
+from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.relevant_use import TwoViewEstimator, each
+from boxloop.twoview.conditional import Conditional, Function
+from boxloop.twoview.crossfit import cross_fitted
+from boxloop.twoview.diagnosis import Diagnosis, diagnose
+from boxloop.twoview.expectation import Estimated, Expectation
+from boxloop.twoview.ratio import density_ratio
+from boxloop.twoview.significance import Significance, significance
+from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Direction = Literal["y_given_x", "x_given_y"]
+
+
+class InferringViews(TwoViewEstimator):
+    """All that needs ``fit_``, and none of how it came to be."""
+
+    def transform(self, X: Any, y: Any = None) -> Any:
+        """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
+        source = self._x(X)
+        left = to_numpy(each(source, self.model_.left))
+        return left if y is None else (left, to_numpy(each(self._y(y), self.model_.right)))
+
+    def predict(self, X: Any) -> Array:
+        """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0.
+
+        No rows of the fit are needed. For standard errors, standard deviations, quantiles and other functions of Y, and
+        for X given Y, see :meth:`expect`.
+        """
+        source = self._x(X)
+        found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
+        return found
+
+    def score(self, X: Any, y: Any) -> float:
+        """Total correlation of the pairs of variables on these rows, at most k."""
+        left, right = self.transform(X, y)
+        left, right = left - left.mean(0), right - right.mean(0)
+        size = np.sqrt((left**2).sum(0) * (right**2).sum(0))
+        return float(((left * right).sum(0) / np.where(size > 0.0, size, 1.0)).sum())
+
+    def expect(
+        self,
+        theta: Function | None = None,
+        *,
+        given: Any,
+        direction: Direction = "y_given_x",
+        data: tuple[Any, Any] | None = None,
+    ) -> Expectation:
+        r"""Expectation of any function of one view given rows of the other, with error bars; no other fit is needed.
+
+        .. math:: E[\theta(y) \mid x] \approx \sum_{i \ge 0} \eta_i \, \overline{v_i \theta} \; u_i(x)
+
+        Document 003, eq. 9 and 10.
+
+        Args:
+            theta: rows of the inferred view, a tensor (n, d) with images flattened, to values (n, p) or (n,). ``None``
+                is the columns themselves, or the indicators of a finite view, whose rows hold the number of a value in
+                ``x_edge_.labels`` or ``y_edge_.labels``.
+            given: rows of the other view.
+            direction: ``y_given_x`` or ``x_given_y``.
+            data: (X, Y), rows over which to average; those of the fit when omitted.
+
+        Returns:
+            Means and standard deviations (m, p), each with its standard error, and a way to quantiles, tail
+            probabilities, covariances and the main direction of ambiguity.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import RelevantFeatures
+            >>> rng = np.random.default_rng(0)
+            >>> x = rng.integers(3, size=3000)
+            >>> y = x + rng.normal(size=3000)
+            >>> fit = RelevantFeatures(2, x_features="finite", y_features="linear", random_state=0)
+            >>> fit = fit.set_params(n_features=1).fit(x, y)
+            >>> square = fit.expect(lambda rows: rows**2, given=[2])
+            >>> bool(abs(square.mean[0, 0] - 5.0) < 1.0)
+            True
+        """
+        conditional, there = self._conditional(direction, self._data(data)), direction == "y_given_x"
+        edge, view = (
+            (self.y_edge_, self.model_.pair.right) if there else (self.x_edge_, self.model_.pair.left)
+        )
+        known = self._x(given) if there else self._y(given)
+        rows = torch.cat([tile for tile, _ in known.chunks()])
+        if theta is None and edge.values is not None:
+            theta = view
+        return conditional.expect(theta, rows)
+
+    def density_ratio(self, X: Any, y: Any, data: tuple[Any, Any] | None = None) -> Estimated:
+        """p(x, y) / (p(x) p(y)) of each pair of rows, (n,), with its standard error.
+
+        Args:
+            X: rows of the first view.
+            y: as many of the second.
+            data: (X, Y), rows over which to average; those of the fit when omitted.
+        """
+        both = paired(self._x(X), self._y(y))
+        rows = torch.cat([tile for tile, _ in both.chunks()])
+        return density_ratio(
+            Conditional(self.model_, self._data(data), self.ridge_), *self.model_.pair.parts(rows)
+        )
+
+    def significance(
+        self, X: Any = None, y: Any = None, *, permutations: int = 999, level: float = 0.05
+    ) -> Significance:
+        """Which variables hold on rows that did not find them, and whether ``n_features`` are enough.
+
+        Fixed features are judged by cross-fitting on the rows of the fit, networks on the rows that were held out and
+        did not choose the pass.
+
+        Args:
+            X: rows that took no part in the fit, to be used instead.
+            y: their second view.
+            permutations: random orders behind the p-values.
+            level: false-discovery rate.
+
+        Returns:
+            Held-out correlations with errors, p-values, and a verdict; ``print`` and ``plot`` show it.
+        """
+        check_is_fitted(self)
+        asked: dict[str, Any] = {"permutations": permutations, "level": level}
+        if X is not None:
+            return significance(self.model_, paired(self._x(X), self._y(y)), **asked)
+        rows = self._data(None)
+        if not self.model_.pair.trainable():
+            most = len(self.correlation_)
+            return cross_fitted(self.model_.pair, rows, most, self.ridge_, **asked)
+        if self._held is None:
+            raise ValueError("no rows were held out: give X and y, or fit with validation_fraction above 0")
+        return significance(self.model_, self._held, **asked)
+
+    def diagnose(self, direction: Direction = "y_given_x", n_given: int = 200) -> Diagnosis:
+        """What the fit implies that no law could: negative mass and variances, and a loss that only batches show.
+
+        Args:
+            direction: of the inference that is looked at.
+            n_given: rows to condition on, of the fit.
+        """
+        check_is_fitted(self)
+        batch = self.batch_size_ if self.model_.pair.trainable() else None
+        return diagnose(self._conditional(direction, self._data(None)), n_given=n_given, batch_size=batch)
+
+    def plot_relevance(self, ax: Axes | None = None) -> Axes:
+        """Relevances on rows that did not find them, with errors, beside those of the fit: :meth:`significance`."""
+        return self.significance().plot(ax)
+
+    def _conditional(self, direction: str, rows: Source) -> Conditional:
+        if direction == "x_given_y":
+            return Conditional(self.model_, rows, self.ridge_)
+        if direction != "y_given_x":
+            raise ValueError(f"direction must be 'y_given_x' or 'x_given_y', got {direction!r}")
+        turned = Exchanged(rows, self.model_.pair.left.n_columns)
+        return Conditional(self.model_.swapped(), turned, self.ridge_)
+
+    def _data(self, data: Any) -> Source:
+        """Rows that hold both views: those of the fit, or a pair of tables."""
+        check_is_fitted(self)
+        if data is not None:
+            X, Y = data
+            return paired(self._x(X), self._y(Y))
+        if "_rows" not in vars(self):
+            raise ValueError("a file holds no rows: give data=(X, Y), those of the fit or others like them")
+        rows: Source = self._rows
+        return rows
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self.channel is None
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
