@@ -14,6 +14,8 @@ from torch import Tensor
 from boxloop.data import ArraySource, survey
 from boxloop.numeric import generator
 from boxloop.twoview import Canonical, FiniteView, FourierView, LinearView, Products, RelevanceModel, ViewPair
+from boxloop.twoview.inference import RelevanceFit
+from boxloop.twoview.linear import fit_fixed
 from boxloop.types import Source
 
 N = 500
@@ -329,3 +331,28 @@ def test_any_source_will_do() -> None:
     source: Source = Pieces(torch.cat(views(), 1))
     pair = ViewPair(*(linear(part) for part in views()))
     assert RelevanceModel.solve(pair, source, 2).canonical.correlation.shape == (2,)
+
+
+@pytest.mark.parametrize("kind", ["plain", "weighted", "weak", "far", "ridge", "float32", "fourier"])
+def test_means_of_linear_views_follow_from_the_moments(kind: str) -> None:
+    left, right = views()
+    weight = torch.rand(N, generator=generator(7), dtype=torch.float64) if kind == "weighted" else None
+    if kind == "weak":
+        left[:, 1] = left[:, 0] + 1e-5 * left[:, 1]
+    if kind == "far":
+        left, right = left * 1e-3 + 1e4, right * 1e70
+    first = linear(left)
+    if kind == "fourier":
+        first = FourierView.start(first.origin, first.scale, 6, 2.0, generator(0))
+    pair, source = ViewPair(first, linear(right)), ArraySource(torch.cat([left, right], 1), weight)
+    ridge, dtype = (0.1 if kind == "ridge" else 0.0), (torch.float32 if kind == "float32" else torch.float64)
+    found = fit_fixed(pair, source, 3, ridge, dtype)
+    expected = RelevanceFit.of(RelevanceModel.solve(pair, source, 3, ridge, dtype), source)
+    for (name, a), (_, b) in zip(found.leaves(), expected.leaves(), strict=True):
+        size = float(b.abs().max())
+        torch.testing.assert_close(
+            a, b, rtol=0.0, atol=size * (1e-5 if kind == "float32" else 1e-9), msg=name
+        )
+    torch.testing.assert_close(
+        found.left[0], left.mean(0) if weight is None else weight @ left / weight.sum()
+    )

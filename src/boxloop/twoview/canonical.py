@@ -18,13 +18,13 @@ from torch import Tensor
 
 from boxloop.numeric import product
 from boxloop.tree import Tree
-from boxloop.twoview.moments import Moments, Products, feature_moments
+from boxloop.twoview.moments import Moments, Products, Sight, feature_moments
 from boxloop.twoview.objective import NULL
 from boxloop.twoview.views import ViewPair
 from boxloop.twoview.whitening import COARSE, WEAK, looked_again, whitened
 from boxloop.types import Source
 
-__all__ = ["Canonical", "Products", "RelevanceModel"]
+__all__ = ["Canonical", "Products", "RelevanceModel", "canonical_variables"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,26 @@ class Canonical(Tree):
         return self.correlation.square()
 
 
+@torch.no_grad()
+def canonical_variables(
+    pair: ViewPair, source: Source, most: int, ridge: float = 0.0, dtype: torch.dtype = torch.float64
+) -> tuple[Canonical, Sight, Moments]:
+    """Canonical variables of features, and what a pass saw of them; see :meth:`RelevanceModel.solve`."""
+    k = pair.left.n_features
+    sight, moments = feature_moments(pair, source, dtype)
+    fine = dtype == torch.float64 and ridge == 0.0 and moments.noise**2 < NULL
+    limit = WEAK if fine else max(NULL if dtype == torch.float64 else COARSE, moments.noise**2)
+    found = whitened(moments, k, ridge, limit)
+    left, right = (one.strong for one in found)
+    if fine and any(one.weak.shape[1] for one in found):
+        left, right, cross = looked_again(source, sight, moments, found, k)
+    else:
+        cross = left.mT @ moments.covariance[:k, k:] @ right
+    mean, factor = sight.back(moments.mean)
+    made = Canonical.between(mean, factor[:k, None] * left, factor[k:, None] * right, cross, most)
+    return made, sight, moments
+
+
 @dataclass(frozen=True)
 class RelevanceModel(Tree):
     """Two views with their canonical variables: a representation of the law of one given the other.
@@ -138,22 +158,7 @@ class RelevanceModel(Tree):
                 variance below 1e-5 are left out, and one of variance :math:`\lambda` is known to about
                 :math:`10^{-7}/\lambda`.
         """
-        k = pair.left.n_features
-        with torch.no_grad():
-            sight, moments = feature_moments(pair, source, dtype)
-            mean, factor = sight.back(moments.mean)
-            fine = dtype == torch.float64 and ridge == 0.0 and moments.noise**2 < NULL
-            limit = WEAK if fine else max(NULL if dtype == torch.float64 else COARSE, moments.noise**2)
-            found = whitened(moments, k, ridge, limit)
-            left, right = (one.strong for one in found)
-            if fine and any(one.weak.shape[1] for one in found):
-                left, right, cross = looked_again(source, sight, moments, found, k)
-            else:
-                cross = left.mT @ moments.covariance[:k, k:] @ right
-            canonical = Canonical.between(
-                mean, factor[:k, None] * left, factor[k:, None] * right, cross, most
-            )
-            return cls(pair, canonical)
+        return cls(pair, canonical_variables(pair, source, most, ridge, dtype)[0])
 
     def left(self, rows: Tensor) -> Tensor:
         """u of rows of the first view, (n, r)."""
