@@ -1,0 +1,284 @@
+"""Rows generated from few latent variables in the span of the relevant ones, as an estimator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    _fit_context,
+    clone,
+)
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from boxloop.estimate.fit import coordinates
+from boxloop.estimators.autoencoder_rows import flat, opened
+from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.mixture import COMMON
+from boxloop.estimators.options import pick_device
+from boxloop.estimators.relevant_features import RelevantFeatures
+from boxloop.estimators.relevant_generator_fit import fit_generator
+from boxloop.estimators.warned import FitWarning, warn_of
+from boxloop.numeric import generator
+from boxloop.twoview.canonical import RelevanceModel
+from boxloop.twoview.channels import GaussianNoise
+from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COUNT, RATE, POSITIVE = (
+    Interval(Integral, 1, None, closed="left"),
+    Interval(Real, 0.0, None, closed="left"),
+    Interval(Real, 0.0, None, closed="neither"),
+)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RelevantGenerator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""A generative model whose latent variables lie in the span of the relevant features.
+
+    .. math:: z = W^\top u(x), \qquad \hat x = \text{network}(z), \qquad \min_{W, \text{network}} E \|x - \hat x\|^2,
+        \qquad p(x) = \int p(z) \, N(x; \hat x(z), \mathrm{diag}(\psi)) \, dz
+
+    Document 003, section 5.4. The canonical variables u of :class:`RelevantFeatures` are many, but may be functions of
+    a few within their span, which the linear layer looks for: see :func:`latent_dimension_curve` for how many. Then z
+    is put in standard form and given a Gaussian law (or a mixture), and psi is the mean square of what is left over on
+    rows held out: ``model_`` can be criticised (:func:`boxloop.mega`) like any other.
+
+    Args:
+        n_components: columns k of the code z, the latent dimension.
+        features: where u comes from: a :class:`RelevantFeatures`, used as it is when fitted (inside a grid search wrap
+            it in scikit-learn's ``FrozenEstimator``, or every copy fits its own), else copied and fitted to X, for
+            which it needs a ``channel``; or a :class:`boxloop.twoview.RelevanceModel`. ``None`` takes 100 variables (or
+            a tenth of the rows) of random features of a kernel, whose second view has noise of half a standard
+            deviation on every column (for images: of all pixels).
+        n_relevant: how many of its variables to use, the most relevant ones; ``None`` uses all.
+        decoder: a ``torch.nn.Module`` (n, k) -> (n, d) for standardised rows; ``None`` takes a perceptron.
+        hidden: widths of its layers. The document's are (800, 800, 800, 800, 800), for MNIST.
+        prior: law of the codes: ``gaussian``, or ``mixture``, fitted by EM.
+        prior_components: members of a mixture.
+        variance: of what is left over: ``diagonal``, one a column, or ``spherical``, one for all (in standard units).
+        noise_floor: its smallest value, relative to the variance of a column; of all pixels together for images.
+        learning_rate: of AdamW.
+        schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` passes.
+        weight_decay: of AdamW.
+        clip: largest norm of a gradient.
+        batch_size: rows of a mini-batch.
+        max_iter: most passes over the rows.
+        patience: passes without a better validation before training ends; ``None`` never ends it.
+        validation_fraction: share of the rows that is held out to choose the best pass and to measure the noise; 0
+            keeps the last pass, and measures it on the rows of the fit, where it is too small.
+        random_state: seed or generator; global state is never used.
+        verbose: show a progress bar.
+        checkpoint: file to save progress in and to resume from, on any device.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        dtype: precision of the network, ``float32`` or ``float64``.
+
+    Attributes:
+        model_: the fitted :class:`boxloop.twoview.GeneratorModel`, in the units of the data.
+        features_: the features, fitted.
+        error_: mean squared error of rows held out (of all rows where there are none), in the units of the data. The
+            best pass was chosen by it, so it is a little too small.
+        history_: a list a pass by name: ``loss``, ``validation_loss``, ``rate``, ``refused``; losses of images are in
+            squared units of the data, those of plain rows are in standard units.
+        n_iter_: passes done.
+        converged_: whether validation stopped improving, or the learning rate came to its planned end.
+        interrupted_: whether Ctrl-C ended the fit; its last complete round is kept.
+        events_: what went wrong on the way.
+        image_shape_: of one image, ``None`` for plain rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop import RelevantGenerator
+        >>> angle = np.random.default_rng(0).uniform(-2.5, 2.5, size=1000)
+        >>> X = np.stack([np.cos(angle), np.sin(angle), np.cos(2 * angle)], 1)
+        >>> fit = RelevantGenerator(2, hidden=(64,), learning_rate=0.01, max_iter=30, patience=None, random_state=0)
+        >>> bool(fit.fit(X).score(X) > -0.05 * X.var())
+        True
+        >>> rows, codes = fit.sample(5)
+        >>> rows.shape, codes.shape
+        ((5, 3), (5, 2))
+    """
+
+    n_components: int = field(default=2, kw_only=False)
+    features: Any = None
+    n_relevant: int | None = None
+    decoder: nn.Module | None = None
+    hidden: Any = (256, 256, 256)
+    prior: str = "gaussian"
+    prior_components: int = 10
+    variance: str = "diagonal"
+    noise_floor: float = 1e-4
+    learning_rate: float = 1e-3
+    schedule: str = "constant"
+    weight_decay: float = 0.0
+    clip: float = 100.0
+    batch_size: int = 128
+    max_iter: int = 200
+    patience: int | None = 20
+    validation_fraction: float = 0.1
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "features": [RelevantFeatures, FrozenEstimator, RelevanceModel, None],
+        "n_relevant": [COUNT, None],
+        "decoder": [nn.Module, None],
+        "hidden": ["array-like"],
+        "prior": [StrOptions({"gaussian", "mixture"})],
+        "prior_components": [COUNT],
+        "variance": [StrOptions({"diagonal", "spherical"})],
+        "schedule": [StrOptions({"constant", "cosine"})],
+        "weight_decay": [RATE],
+        "batch_size": [COUNT],
+        "max_iter": [COUNT],
+        "patience": [COUNT, None],
+        "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
+        **{name: [POSITIVE] for name in ("learning_rate", "clip", "noise_floor")},
+        **{
+            name: COMMON[name]
+            for name in ("n_components", "random_state", "verbose", "checkpoint", "device", "dtype")
+        },
+    }
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train the linear layer and the network, after the features where these are not fitted yet.
+
+        Args:
+            X: whole rows (n, d), or images (n, H, W) or (n, C, H, W) as an array: an array, frame, source, or a path of
+                a CSV, Parquet or npy file or folder.
+            y: ignored.
+            sample_weight: one non-negative weight a row.
+
+        Returns:
+            The estimator itself.
+        """
+        source = self._open(X, sample_weight, reset=True)
+        self.features_ = self._featured(X, source, sample_weight)
+        relevance = self.features_ if isinstance(self.features_, RelevanceModel) else self.features_.model_
+        if relevance.pair.left.n_columns != source.n_columns:
+            raise ValueError(
+                f"the features are those of {relevance.pair.left.n_columns} columns, X has {source.n_columns}"
+            )
+        found = fit_generator(self, relevance.to(device=pick_device(self.device)), source)
+        self.model_, self.history_, self.error_ = found.model, found.history, found.error
+        self.n_iter_, self.converged_, self.interrupted_ = found.epochs, found.converged, found.interrupted
+        self.events_ = list(found.events)
+        warn_of(self.events_, depth=2)
+        return self
+
+    def _featured(self, X: Any, source: Source, weight: Any) -> Any:
+        given = self.features.estimator if isinstance(self.features, FrozenEstimator) else self.features
+        if isinstance(given, RelevanceModel) or (given is not None and "model_" in vars(given)):
+            return given
+        if given is not None:
+            return clone(given).fit(X, sample_weight=weight)
+        frame = coordinates(source, "columns" if self.image_shape_ is None else "common")
+        sd = torch.where(frame.constant, 0.0, 0.5 * frame.scale)
+        features = RelevantFeatures(
+            max(1, min(100, source.n_rows // 10)),
+            x_features="fourier",
+            y_features="fourier",
+            channel=GaussianNoise(sd),
+            random_state=generator(self.random_state),
+            device=self.device,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", FitWarning
+            )  # few columns have fewer variables than were asked for
+            return features.fit(X, sample_weight=weight)
+
+    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
+        X, shape = flat(X)
+        if reset:
+            self.image_shape_ = shape
+        elif shape not in (None, self.image_shape_):
+            raise ValueError(f"images of shape {shape} were given, the fit had {self.image_shape_ or 'rows'}")
+        return opened(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
+
+    def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """``function(rows)`` of every tile, joined along rows."""
+        check_is_fitted(self)
+        source = self._open(X, reset=False)
+        with torch.no_grad():
+            return torch.cat([function(rows) for rows, _ in source.chunks()])
+
+    def _shown(self, rows: Tensor) -> Array:
+        found = to_numpy(rows)
+        return found if self.image_shape_ is None else found.reshape(len(found), *self.image_shape_)
+
+    def transform(self, X: Any) -> Array:
+        """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
+        return to_numpy(self._each(X, lambda rows: self.model_.encode(rows)))
+
+    def inverse_transform(self, X: Any) -> Array:
+        """E[x | z] of each code (n, k): rows (n, d), or images."""
+        check_is_fitted(self)
+        codes = torch.as_tensor(np.asarray(X, dtype=np.float64))
+        if codes.dim() != 2 or codes.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"codes of {self._n_features_out} columns are needed, got shape {tuple(codes.shape)}"
+            )
+        with torch.no_grad():
+            return self._shown(self.model_.decode(codes.to(self.model_.origin)))
+
+    def reconstruct(self, X: Any) -> Array:
+        """E[x | z] at the code of each row: rows (n, d), or images."""
+        return self._shown(self._each(X, lambda rows: self.model_.reconstruct(rows)))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the mean squared error of :meth:`reconstruct`, over rows and columns, in the units of the data."""
+
+        def errors(rows: Tensor) -> Tensor:
+            return (rows - self.model_.reconstruct(rows)).square().mean(1)
+
+        return -float(self._each(X, errors).double().mean())
+
+    def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
+        """Rows of the fitted model with their noise, (n, d) or images, and the codes behind them, (n, k).
+
+        ``inverse_transform(codes)`` shows the same without the noise, as document 003 does.
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
+        with torch.no_grad():
+            stream = generator(self.random_state, self.model_.origin.device)
+            rows, codes = self.model_.sample(n_samples, stream)
+        return self._shown(rows), to_numpy(codes)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.model_.latent.columns)
+
+    def plot_trace(self, ax: Axes | None = None) -> Axes:
+        """The mean squared error after each pass: of validation rows where there are any, else of the batches."""
+        check_is_fitted(self)
+        from boxloop.figures import trace
+
+        name = "validation_loss" if "validation_loss" in self.history_ else "loss"
+        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        up = f"mean squared error{' of rows held out' if name != 'loss' else ''}"
+        return trace(self.history_[name], ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags

@@ -1,0 +1,203 @@
+"""The fit of a generator: variables of the rows, a linear layer and a network, then a law of codes and noise."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from boxloop.data import Frame, some_rows
+from boxloop.estimate.adam import Constant, Cooling
+from boxloop.estimate.epochs import Epochs, hold_out
+from boxloop.estimate.fit import coordinates
+from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.training import Trainer
+from boxloop.estimators.energy_files import fingerprint
+from boxloop.estimators.options import pick_dtype
+from boxloop.models.networks import Layers, ModuleNetwork, Part
+from boxloop.numeric import generator, spawn
+from boxloop.numeric.random import seed
+from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.progress import ProgressBar
+from boxloop.run import Outcome, Progress, run
+from boxloop.twoview.canonical import RelevanceModel
+from boxloop.twoview.coder import (
+    Coder,
+    HeldError,
+    SquaredError,
+    coded,
+    leftover,
+    linear_code,
+    moments_of,
+)
+from boxloop.twoview.generator import GeneratorModel, most_relevant, settled, with_mixture
+from boxloop.types import Source
+
+WATCHERS = ("verbose", "checkpoint", "device", "features", "prior", "prior_components")
+"""Parameters that do not change the path of training, or that are told otherwise."""
+
+HELD_VALUES = 1 << 26
+"""Most values of the rows held out: they are in memory."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A fitted model in the units of the data, and how the fit went."""
+
+    model: GeneratorModel
+    history: dict[str, list[float]]
+    epochs: int
+    error: float
+    converged: bool
+    interrupted: bool
+    events: tuple[str, ...]
+
+
+def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: Source) -> Generated:
+    """Train by the parameters of an estimator.
+
+    Args:
+        estimator: a ``RelevantGenerator``.
+        relevance: canonical variables, on the device of the rows.
+        source: rows, checked, on their device.
+    """
+    if source.n_rows < 3:
+        raise ValueError(f"a generator needs at least 3 rows, got n_samples = {source.n_rows}")
+    relevance = most_relevant(relevance, estimator.n_relevant)
+    variables = len(relevance.canonical.correlation)
+    frame = coordinates(source, "columns" if estimator.image_shape_ is None else "common")
+    rows = coded(source, relevance, frame, pick_dtype(estimator.dtype))
+    splits, orders, own, start, starts = spawn(generator(estimator.random_state), 5)
+    most = max(1, HELD_VALUES // (variables + source.n_columns))
+    mask, held = hold_out(rows, estimator.validation_fraction, seed(splits), most)
+    train = rows if mask is None else some_rows(rows, ~mask)
+    moments = moments_of(train)
+    code = linear_code(moments, variables, estimator.n_components)
+    coder = _start(estimator, code, source.n_columns, start)
+    epochs = Epochs(rows, estimator.batch_size, seed(orders), mask)
+    loss = SquaredError(variables, frame.weight / source.n_rows)
+    validate = None if held is None else HeldError(held, variables)
+    outcome, trainer = _trained(estimator, coder, epochs, loss, validate, rows, seed(own))
+    state = outcome.state
+    fitted = state.fitted(coder)
+    judge = train if held is None else held
+    residual = leftover(fitted, judge, variables, estimator.variance, estimator.noise_floor)
+    model = settled(fitted, relevance, moments, frame, residual)
+    if estimator.prior == "mixture":
+        with torch.no_grad():
+            tiles = [(model.encode(tile), weight) for tile, weight in source.chunks()]
+        codes, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+        model = with_mixture(model, codes, weight, estimator.prior_components, starts)
+    return Generated(
+        model,
+        _in_units(state.told(), frame),
+        trainer.epochs(state),
+        _error(fitted, judge, variables, frame),
+        _done(estimator, outcome, held is None),
+        outcome.interrupted,
+        tuple(outcome.events),
+    )
+
+
+def _start(estimator: BaseEstimator, code: torch.Tensor, columns: int, stream: torch.Generator) -> Coder:
+    """The linear layer at its linear optimum, the network at random: the same on every device."""
+    dtype, k = pick_dtype(estimator.dtype), code.shape[1]
+    if isinstance(estimator.decoder, nn.Module):
+        part = Part(*ModuleNetwork.of(estimator.decoder, dtype, code.device))
+        with torch.no_grad():
+            shape = tuple(part(torch.zeros(1, k, dtype=dtype, device=code.device)).shape)
+        if shape != (1, columns):
+            raise ValueError(f"the decoder must make {columns} columns from {k}; one row becomes {shape}")
+    else:
+        network = Layers(k, tuple(int(width) for width in estimator.hidden), columns)
+        part = Part(network, network.start(stream, dtype)).to(device=code.device)
+    return Coder(code.to(dtype), part)
+
+
+def _error(coder: Coder, source: Source, variables: int, frame: Frame) -> float:
+    """Mean squared error over columns, in the units of the data."""
+    each = leftover(coder, source, variables, "diagonal", 0.0)
+    return float((each * frame.scale.to(each).square()).mean())
+
+
+def _in_units(history: dict[str, list[float]], frame: Frame) -> dict[str, list[float]]:
+    """Errors of the history in the units of the data, where all columns share one."""
+    unit = float(frame.scale[0]) ** 2 if bool((frame.scale == frame.scale[0]).all()) else 1.0
+    return {
+        name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
+        for name, values in history.items()
+    }
+
+
+def _done(estimator: BaseEstimator, outcome: Outcome[TrainState], unjudged: bool) -> bool:
+    settles = estimator.schedule == "cosine" or estimator.patience is None or unjudged
+    done = outcome.converged or (settles and not outcome.interrupted)
+    if not done and not outcome.interrupted:
+        warnings.warn(
+            f"training reached max_iter={estimator.max_iter} while the error of validation rows still fell within the "
+            f"last patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+    return bool(done)
+
+
+def _trained(
+    estimator: BaseEstimator,
+    coder: Coder,
+    epochs: Epochs,
+    loss: SquaredError,
+    validate: HeldError | None,
+    rows: Source,
+    own: int,
+) -> tuple[Outcome[TrainState], Trainer[Coder]]:
+    steps = estimator.max_iter * epochs.per_epoch
+    cool = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
+    plan = TrainPlan(
+        cool or Constant(estimator.learning_rate),
+        clip=estimator.clip,
+        decay=estimator.weight_decay,
+        patience=None if validate is None else estimator.patience,
+    )
+    trainer = Trainer(coder, epochs, loss, plan, None, validate)
+    observers: list[Any] = []
+    if estimator.verbose:
+        observers.append(ProgressBar(show=True).stage(type(estimator).__name__, told=teller(trainer)))
+    resume = None
+    if estimator.checkpoint is not None:
+        path = Path(estimator.checkpoint)
+        known = {**fingerprint(estimator, rows, WATCHERS, ("decoder",)), "code": _digest(coder.code)}
+        observers.append(CheckpointWriter(path, known, seconds=10.0))
+        if path.exists():
+            read = read_checkpoint(path, {"TrainState": TrainState}, known)
+            resume = continued(read, coder.code.device)
+    state, rounds = TrainState.start(coder, own), trainer.rounds(estimator.max_iter)
+    return run(trainer, state, max_rounds=rounds, observers=observers, resume=resume), trainer
+
+
+def _digest(value: torch.Tensor) -> str:
+    return hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+
+
+def teller(trainer: Trainer[Coder]) -> Callable[[Progress[TrainState]], str]:
+    """What a progress bar says after a round: the pass, its error, the error on rows held out (standard units)."""
+
+    def told(progress: Progress[TrainState]) -> str:
+        state = progress.state
+        past = state.told()
+        said = [f"pass {trainer.epochs(state)}"]
+        if state.names:
+            said.append(f"error {float(state.recent[0]):.4g}")
+        if past.get("validation_loss"):
+            said.append(f"held out {past['validation_loss'][-1]:.4g}")
+        return ", ".join(said)
+
+    return told

@@ -1,0 +1,166 @@
+"""Training of a generator: rows beside their relevant variables, a linear layer with a network, its squared error.
+
+See :mod:`boxloop.twoview.generator`, of which this is the part before there is a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.data import ArraySource, Frame, Mapped, Standardised
+from boxloop.models.networks import Part
+from boxloop.numeric import product, upper_gram
+from boxloop.tree import Tree
+from boxloop.twoview.canonical import Products, RelevanceModel
+from boxloop.types import Source
+
+Variance = Literal["diagonal", "spherical"]
+
+TILE = 1 << 12
+"""Rows that are decoded at once where nothing is learned."""
+
+COLLAPSED = 1e-10
+"""Variance of a direction of the code, beside the largest, below which nothing is in it."""
+
+
+@dataclass(frozen=True)
+class Coder(Tree):
+    """The linear layer and the network, in training: canonical variables (n, r) to standardised rows (n, d).
+
+    Args:
+        code: W, (r, k).
+        decoder: (n, k) -> (n, d).
+    """
+
+    code: Tensor
+    decoder: Part
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """The layer, then the network's parameters."""
+        return (self.code, *self.decoder.parameters)
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """At other values of these."""
+        code, *rest = learned
+        return replace(self, code=code, decoder=replace(self.decoder, parameters=tuple(rest)))
+
+    def __call__(self, variables: Tensor) -> Tensor:
+        """(n, r) -> (n, d)."""
+        return self.decoder(variables @ self.code)
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    r"""Mean squared error of a batch, over rows and columns, :math:`\frac{1}{nd} \sum_i w_i \|x_i - \hat x_i\|^2`.
+
+    Args:
+        variables: r; a row of the batch holds u(x), then x in standard units.
+        unit: mean weight of a row.
+    """
+
+    variables: int
+    unit: float = 1.0
+
+    def __call__(
+        self, model: Coder, rows: Tensor, weight: Tensor, stream: Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The error; there is nothing random in it."""
+        apart = (model(rows[:, : self.variables]) - rows[:, self.variables :]).square().mean(1)
+        return apart @ (weight / (self.unit * len(rows))).to(apart), {}
+
+
+@dataclass(frozen=True)
+class HeldError:
+    """The error on rows held out.
+
+    Args:
+        rows: u(x), then x in standard units.
+        variables: r.
+    """
+
+    rows: ArraySource
+    variables: int
+
+    def __call__(self, model: Coder, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean squared error, over rows by their weight."""
+        assert self.rows.weight is not None
+        unit = float(self.rows.weight.mean())
+        loss = SquaredError(self.variables, unit if unit > 0.0 else 1.0)
+        shares = [
+            loss(model, rows, weight, stream)[0] * (len(rows) / self.rows.n_rows)
+            for rows, weight in self.rows.chunks(TILE)
+        ]
+        return torch.stack(shares).sum(), {}
+
+
+def coded(source: Source, relevance: RelevanceModel, frame: Frame, dtype: torch.dtype) -> Source:
+    """Rows that hold u(x), then x in standard units: made once where rows are in memory, else as they are read."""
+
+    def beside(rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            standard = (rows - frame.origin) / frame.scale
+            return torch.cat([relevance.left(rows).to(dtype), standard.to(dtype)], 1)
+
+    inner, mapped = source, Mapped(source, beside)
+    while isinstance(inner, Mapped | Standardised):
+        inner = inner.source
+    if not isinstance(inner, ArraySource):
+        return mapped
+    rows, weight = (torch.cat(parts) for parts in zip(*mapped.chunks(), strict=True))
+    return ArraySource(rows, weight)
+
+
+def moments_of(source: Source) -> Products:
+    """Sums of products of u(x) and x over rows that hold both, (r + d)."""
+
+    def sums(rows: Tensor, weight: Tensor) -> Products:
+        both, mass = rows.double(), weight.double()
+        return Products(mass.sum(), product(mass[None], both)[0], upper_gram(both, mass))
+
+    return source.reduce(sums)
+
+
+def linear_code(moments: Products, variables: int, components: int) -> Tensor:
+    r"""Where the linear layer starts: the code from which the best *linear* map makes the rows.
+
+    .. math:: W = R P_k, \qquad R^\top K R = I, \; R^\top \overline{u x^\top} = P S Q^\top
+
+    Reduced-rank regression of x on u (Izenman 1975), from averages of products.
+
+    Deviation: document 003 does not say where its layer starts; a random start has to find these directions first.
+
+    Args:
+        moments: of u and x.
+        variables: r.
+        components: k.
+
+    Returns:
+        W, (r, k), with uncorrelated codes of variance 1.
+    """
+    _, covariance = moments.moments()
+    values, vectors = torch.linalg.eigh(covariance[:variables, :variables])
+    kept = values > COLLAPSED * values[-1].clamp(min=1e-300)
+    if components > int(kept.sum()):
+        raise ValueError(
+            f"n_components={components} is more than the {int(kept.sum())} relevant variables there are"
+        )
+    root = vectors[:, kept] / values[kept].sqrt()
+    left, _, _ = torch.linalg.svd(root.mT @ covariance[:variables, variables:], full_matrices=True)
+    return root @ left[:, :components]
+
+
+def leftover(coder: Coder, source: Source, variables: int, variance: Variance, floor: float) -> Tensor:
+    """Mean square of what a coder leaves over on each column, (d,), or on all, (1,), not below a floor."""
+
+    def squares(rows: Tensor, weight: Tensor) -> Products:
+        with torch.no_grad():
+            apart = (coder(rows[:, :variables]) - rows[:, variables:]).double().square()
+        return Products(weight.double().sum(), weight.double() @ apart, weight.new_zeros(0))
+
+    sums = source.reduce(squares)
+    found = sums.first / sums.weight
+    return (found if variance == "diagonal" else found.mean()[None]).clamp(min=floor)
