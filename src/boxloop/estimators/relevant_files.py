@@ -29,6 +29,8 @@ FACTS = (
     "history_",
     "events_",
 )
+OWN_FACTS = ("temperature_",)
+"""Those of some estimators alone."""
 
 PARTS = (
     RelevanceFit, RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers,
@@ -57,7 +59,8 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     if estimator.hidden is not None:
         params["hidden"] = [int(width) for width in estimator.hidden]
     edges = {name: getattr(estimator, name).facts() for name in ("x_edge_", "y_edge_")}
-    facts = {**{name: vars(estimator)[name] for name in FACTS}, **edges}
+    own = {name: vars(estimator)[name] for name in OWN_FACTS if name in vars(estimator)}
+    facts = {**{name: vars(estimator)[name] for name in FACTS}, **own, **edges}
     extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
     names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
     fit = estimator.fit_
@@ -85,6 +88,7 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
     try:
         params = {**extra["params"], "device": "cpu"}  # where the tensors now are
         facts = {fact: extra["facts"][fact] for fact in FACTS}
+        facts |= {fact: extra["facts"][fact] for fact in OWN_FACTS if fact in extra["facts"]}
         facts |= {edge: Edge.read(extra["facts"][edge]) for edge in ("x_edge_", "y_edge_")}
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
