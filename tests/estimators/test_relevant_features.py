@@ -73,6 +73,15 @@ def test_inference_with_all_linear_variables_is_least_squares() -> None:
     np.testing.assert_allclose(fit.predict(x), design @ np.linalg.lstsq(design, y)[0], atol=1e-10)
 
 
+def test_loadings_are_correlations_of_columns_with_variables() -> None:
+    x, y = related()
+    fit = RelevantFeatures(2, **LINEAR).fit(x, y)
+    u, v = fit.transform(x, y)
+    for table, variables, found in zip((x, y), (u, v), fit.loadings(x, y), strict=True):
+        whole = np.corrcoef(table.T, variables.T)
+        np.testing.assert_allclose(found, whole[: table.shape[1], table.shape[1] :], atol=1e-10)
+
+
 def test_labels_are_one_hot_on_either_side() -> None:
     x, y = related()
     labels = np.where(y[:, 0] > 0, "up", np.where(x[:, 1] > 1, "side", "down"))
@@ -257,3 +266,67 @@ def test_training_that_was_cut_short_says_so() -> None:
     x, y = channel(400, 0)
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         RelevantFeatures(2, hidden=(8,), max_iter=3, patience=20, random_state=0).fit(x, y)
+
+
+@pytest.mark.parametrize("direction", ["y_given_x", "x_given_y"])
+def test_expectations_of_labels_are_those_of_the_table(direction: Any) -> None:
+    """Both views finite and all variables kept: conditional means and deviations are those of the empirical law."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(3, size=300)
+    y = np.where(rng.random(300) < 0.6, x, rng.integers(4, size=300))
+    fit = RelevantFeatures(2, x_features="finite", y_features="finite").fit(x, y)
+    (a, b), given = ((x, y) if direction == "y_given_x" else (y, x)), 1
+    some = b[a == given]
+    squares = fit.expect(lambda rows: rows[:, 0] ** 2, given=[given], direction=direction)
+    np.testing.assert_allclose(squares.mean[0, 0], (some**2).mean(), rtol=1e-10)
+    np.testing.assert_allclose(squares.deviation[0, 0], (some**2).std(), rtol=1e-9)
+    shares = fit.expect(given=[given], direction=direction)
+    np.testing.assert_allclose(shares.mean[0], [(some == k).mean() for k in np.unique(b)], atol=1e-12)
+    expected = np.sqrt((some**2).var() / len(some))
+    np.testing.assert_allclose(squares.standard_error[0, 0], expected, rtol=1e-9)
+
+
+def test_expectations_after_a_file_need_rows(tmp_path: Path) -> None:
+    x, y = related()
+    fit = RelevantFeatures(2, **LINEAR).fit(x, y)
+    fit.save(tmp_path / "a")
+    again = load(tmp_path / "a")
+    with pytest.raises(ValueError, match="a file holds no rows: give data="):
+        again.expect(given=x[:2])
+    one, two = fit.expect(given=x[:2]), again.expect(given=x[:2], data=(x, y))
+    np.testing.assert_allclose(one.standard_error, two.standard_error, rtol=1e-10)
+    np.testing.assert_allclose(one.mean, fit.predict(x[:2]), rtol=1e-10)
+
+
+def test_density_ratios_are_those_of_the_table() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.integers(2, size=400)
+    y = np.where(rng.random(400) < 0.5, x, rng.integers(2, size=400))
+    fit = RelevantFeatures(1, x_features="finite", y_features="finite").fit(x, y)
+    together = ((x == 1) & (y == 1)).mean() / ((x == 1).mean() * (y == 1).mean())
+    found = fit.density_ratio([1], [1])
+    np.testing.assert_allclose(found.value, [together], rtol=1e-10)
+    assert 0.0 < found.standard_error[0] < 0.2
+
+
+def test_judgement_and_diagnosis_speak(learned: RelevantFeatures) -> None:
+    found = learned.significance(permutations=199)
+    assert found.n_rows == 200  # half of a fifth
+    assert found.significant[:2].all()
+    fixed = RelevantFeatures(2, **LINEAR).fit(*related())
+    assert "cross-fitted" in str(fixed.significance(permutations=99))
+    with pytest.raises(ValueError, match="no rows were held out"):
+        RelevantFeatures(1, hidden=(4,), max_iter=1, validation_fraction=0.0, random_state=0).fit(
+            *channel(300, 0)
+        ).significance()
+    told = str(learned.diagnose(n_given=50))
+    assert "in a batch of" in told
+    assert "negative mass" in told
+    assert learned.plot_relevance().get_xlabel()
+    assert learned.plot_trace().get_xlabel()
+
+
+def test_a_direction_that_is_none_is_named() -> None:
+    fit = RelevantFeatures(1, **LINEAR).fit(*related())
+    with pytest.raises(ValueError, match="'y_given_x' or 'x_given_y', got 'up'"):
+        fit.expect(given=[[0.0] * 3], direction="up")  # type: ignore[arg-type]

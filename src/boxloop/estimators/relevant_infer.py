@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.crossfit import cross_fitted
 from boxloop.twoview.diagnosis import Diagnosis, diagnose
 from boxloop.twoview.expectation import Estimated, Expectation
+from boxloop.twoview.inference import values
 from boxloop.twoview.ratio import density_ratio
 from boxloop.twoview.significance import Significance, significance
 from boxloop.types import Source
@@ -46,10 +48,24 @@ class InferringViews(TwoViewEstimator):
 
     def score(self, X: Any, y: Any) -> float:
         """Total correlation of the pairs of variables on these rows, at most k."""
-        left, right = self.transform(X, y)
-        left, right = left - left.mean(0), right - right.mean(0)
-        size = np.sqrt((left**2).sum(0) * (right**2).sum(0))
-        return float(((left * right).sum(0) / np.where(size > 0.0, size, 1.0)).sum())
+        return float(np.trace(correlations(*self.transform(X, y))))
+
+    def loadings(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """Correlation of each column with each variable of its own view, (d_x, k) and (d_y, k).
+
+        Columns that are constant have correlation 0; a finite view has a row for each of its values.
+
+        Args:
+            X: rows of the first view, (n, d_x).
+            y: rows of the second view, (n, d_y).
+        """
+        sources, views = (self._x(X), self._y(y)), (self.model_.pair.left, self.model_.pair.right)
+        maps = (self.model_.left, self.model_.right)
+        left, right = (
+            correlations(to_numpy(each(source, partial(values, view))), to_numpy(each(source, own)))
+            for source, view, own in zip(sources, views, maps, strict=True)
+        )
+        return left, right
 
     def expect(
         self,
@@ -183,3 +199,11 @@ class InferringViews(TwoViewEstimator):
         tags.target_tags.single_output = True
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def correlations(left: Array, right: Array) -> Array:
+    """Of every column with every column, (p, q); 0 for those without spread."""
+    left, right = left - left.mean(0), right - right.mean(0)
+    size = np.sqrt(np.outer((left**2).sum(0), (right**2).sum(0)))
+    found: Array = (left.T @ right) / np.where(size > 0.0, size, 1.0)
+    return found
