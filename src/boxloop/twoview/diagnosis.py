@@ -21,7 +21,7 @@ BATCHES = 20
 """Batches whose loss is averaged."""
 
 MUCH_MASS, MUCH_VARIANCE, APART = 0.05, 0.05, 0.1
-"""Negative mass, share of negative variances, and loss hidden by a batch (beside the number of variables) to speak of."""
+"""Negative mass, share of negative variances and, for each variable, loss that a batch hides: worth a word beyond."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _batch_loss(conditional: Conditional, batch_size: int, random_state: RandomS
     stream = generator(random_state)
     kept = kept_rows(conditional.source, BATCHES * batch_size, stream)
     order = torch.randperm(len(kept.rows), generator=stream)
-    losses = []
+    losses: list[float] = []
     with torch.no_grad():
         for index in islice(order.split(batch_size), BATCHES):
             if len(index) == batch_size or not losses:
