@@ -12,8 +12,18 @@ from sklearn.cross_decomposition import CCA
 from torch import Tensor
 
 from boxloop.data import ArraySource, survey
+from boxloop.models.networks import Part
 from boxloop.numeric import generator
-from boxloop.twoview import Canonical, FiniteView, FourierView, LinearView, Products, RelevanceModel, ViewPair
+from boxloop.twoview import (
+    Canonical,
+    FiniteView,
+    FourierView,
+    LinearView,
+    NetworkView,
+    Products,
+    RelevanceModel,
+    ViewPair,
+)
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.linear import fit_fixed
 from boxloop.types import Source
@@ -187,6 +197,24 @@ def test_columns_that_say_nothing_new_change_nothing(case: str, standard: bool) 
     model = solved(left, right, standard=standard)
     np.testing.assert_allclose(model.canonical.correlation, plain.canonical.correlation, rtol=1e-9)
     orthonormal(model, left, right, 1e-8)
+
+
+@pytest.mark.parametrize("kind", ["linear", "module"])
+def test_a_column_that_only_rounding_moves_is_constant(kind: str) -> None:
+    left, right = views()
+    last = torch.randint(0, 2, (N, 1), generator=generator(3)).double()
+    still = 1e7 * (1.0 + last * torch.finfo(torch.float64).eps)
+    rows = torch.cat([left, still, right + last], 1)
+    one, two = linear(torch.cat([left, still], 1), standard=False), linear(right, standard=False)
+    pair = ViewPair(one, two)
+    if kind == "module":
+        first = NetworkView(
+            one.origin, one.scale, Part(lambda own, x: x * own[0], (torch.ones(1).double(),)), 6, False
+        )
+        pair = ViewPair(first, two)
+    found = RelevanceModel.solve(pair, ArraySource(rows), 4).canonical
+    assert bool((found.left[5] == 0.0).all())
+    np.testing.assert_allclose(found.correlation, solved(left, right + last).canonical.correlation, rtol=1e-9)
 
 
 def test_identical_views_are_perfectly_correlated() -> None:
