@@ -296,6 +296,16 @@ def test_a_difference_that_covariances_lose_is_kept(gap: float, standard: bool) 
         assert float(Canonical.solve(products, 2, 1).correlation[0]) < 0.1
 
 
+def test_an_exact_repetition_beside_a_small_difference() -> None:
+    """Rounding of covariances mixes the null direction with the small one, which must not pass for a third."""
+    left, right = nearly_collinear(5e-3)
+    double = torch.cat([left, left @ normal((2, 2), 4)], 1)
+    model = solved(double, right)
+    assert solved(double, double).canonical.correlation.shape == (2,)
+    np.testing.assert_allclose(model.canonical.correlation, by_qr(left, right), rtol=1e-9)
+    orthonormal(model, double, right, 1e-8)
+
+
 def test_powers_of_a_column_are_told_apart() -> None:
     """A Vandermonde view, of condition 1e9 in units of its columns; the 12th power of the second view is the target."""
     x = torch.linspace(0.2, 1.2, 3000).double()

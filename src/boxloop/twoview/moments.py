@@ -78,11 +78,12 @@ class Sight:
     linear: bool
     precision: float
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """(n, d) -> (n, k + l), in float64."""
+    def __call__(self, rows: Tensor, some: Tensor | None = None) -> Tensor:
+        """(n, d) -> (n, k + l), in float64; or of some features only, by their indices."""
         found = rows if self.linear else torch.cat([part.double() for part in self.pair(rows)], 1)
-        apart = found - self.origin
-        return apart if self.scale is None else apart.div_(self.scale)
+        on: Tensor | slice = slice(None) if some is None else some
+        apart = found[:, on] - self.origin[on]
+        return apart if self.scale is None else apart.div_(self.scale[on])
 
     def back(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Means of features from means seen, and the factor from coefficients of what is seen to those of features."""

@@ -10,13 +10,14 @@ directions split off, so that a singular view does no harm; its sums add over ti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
-from boxloop.twoview.moments import Moments, Products, Sight
+from boxloop.twoview.moments import ROUNDED, Moments, Products, Sight
 from boxloop.twoview.objective import NULL
 from boxloop.types import Source
 
@@ -26,8 +27,8 @@ WEAK = 1e-6
 COARSE = 1e-5
 """Variance below which a direction is rounding, where products are in float32."""
 
-FINEST = 1e-25
-"""Variance below which a direction is rounding, whatever it is computed from."""
+SLIGHT = 1e-9
+"""Coefficients of a null direction, beside its largest, that are rounding."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,14 @@ class Directions:
 
     Args:
         strong: R, (k, r), with :math:`R^\top K R = I`.
-        weak: (k, q), of unit length, with variances too small to be trusted.
+        weak: (k, q), of unit length in units of the features, with variances too small to be trusted.
+        blur: variance on the rows that rounding of K may give to a weak direction: :math:`\delta^2/\lambda` of the
+            strong direction nearest to it, for rounding :math:`\delta`.
     """
 
     strong: Tensor
     weak: Tensor
+    blur: float = 0.0
 
 
 def directions(covariance: Tensor, size: Tensor, ridge: float, limit: float) -> Directions:
@@ -59,16 +63,18 @@ def directions(covariance: Tensor, size: Tensor, ridge: float, limit: float) -> 
     if ridge > 0.0:
         scaled = scaled + ridge * eye
     factor, failed = torch.linalg.cholesky_ex(scaled)
-    strong, weak = eye, eye[:, :0]
+    strong, weak, blur = eye, eye[:, :0], 0.0
     if not bool(failed):
         strong = torch.linalg.solve_triangular(factor, eye, upper=False).mT
     if bool(failed) or not bool(strong.square().sum() * limit < 1.0):  # the sum of inverse eigenvalues
         values, vectors = torch.linalg.eigh(scaled)
         fine = values > limit * values[-1]
         strong, weak = vectors[:, fine] / values[fine].sqrt(), vectors[:, ~fine]
+        rounded = ROUNDED * torch.finfo(scaled.dtype).eps * float(values[-1])
+        blur = rounded**2 / float(values[fine].min()) if bool(fine.any()) else 0.0
     found = covariance.new_zeros(len(size), strong.shape[1] + weak.shape[1])
     found[kept] = unit[:, None] * torch.cat([strong, weak], 1)
-    return Directions(found[:, : strong.shape[1]], found[:, strong.shape[1] :])
+    return Directions(found[:, : strong.shape[1]], found[:, strong.shape[1] :], blur)
 
 
 def whitened(
@@ -84,8 +90,7 @@ def whitened(
 @dataclass(frozen=True)
 class _Weak(Tree):
     weight: Tensor
-    left: Tensor
-    right: Tensor
+    second: Tensor
 
 
 def looked_again(
@@ -109,7 +114,7 @@ def looked_again(
         return left, right, left.mT @ moments.covariance[:columns, columns:] @ right
 
     def products(rows: Tensor, weight: Tensor) -> Products:
-        apart = sight(rows) - moments.mean
+        apart = sight(rows).sub_(moments.mean)
         made = [product(part, root) for part, root in zip((apart[:, :columns], apart[:, columns:]), roots)]
         return Products.of_features(torch.cat(made, 1), weight)
 
@@ -127,20 +132,27 @@ def _present(
     source: Source, sight: Sight, moments: Moments, found: tuple[Directions, Directions], columns: int
 ) -> tuple[Tensor, Tensor]:
     """Strong directions, and of the weak ones those that vary by more than rounding."""
+    whole = torch.block_diag(*(one.weak for one in found))
+    length = (whole * moments.size[:, None]).abs()
+    few = torch.nonzero((length > SLIGHT * length.amax(0)).any(1))[:, 0]  # columns that repeat others, say
+    roots = found[0].strong, found[1].strong
+    for some in (few, None) if len(few) < len(whole) else (None,):
+        sums = source.reduce(partial(_weak_sums, sight=sight, moments=moments, coefficients=whole, some=some))
+        split, made = found[0].weak.shape[1], []
+        for one, on in zip(found, (slice(split), slice(split, None)), strict=True):
+            values, vectors = torch.linalg.eigh(mirrored(sums.second)[on, on] / sums.weight)
+            real = values > max(one.blur, moments.noise**2)
+            more = one.weak @ (vectors[:, real] / values[real].sqrt())
+            made.append(torch.cat([one.strong, more], 1) if bool(real.any()) else one.strong)
+        if all(a is b for a, b in zip(made, roots, strict=True)):
+            return roots
+    return made[0], made[1]
 
-    def weak(rows: Tensor, weight: Tensor) -> _Weak:
-        apart = sight(rows) - moments.mean
-        mass = weight.double()
-        made = product(apart[:, :columns], found[0].weak), product(apart[:, columns:], found[1].weak)
-        left, right = (upper_gram(z, mass) if z.shape[1] else z.new_zeros(0, 0) for z in made)
-        return _Weak(mass.sum(), left, right)
 
-    sums = source.reduce(weak)
-    null = max(FINEST, moments.noise**2)
-    roots = []
-    for one, second in zip(found, (sums.left, sums.right), strict=True):
-        values, vectors = torch.linalg.eigh(mirrored(second) / sums.weight)
-        real = values > null
-        more = one.weak @ (vectors[:, real] / values[real].sqrt())
-        roots.append(torch.cat([one.strong, more], 1) if bool(real.any()) else one.strong)
-    return roots[0], roots[1]
+def _weak_sums(
+    rows: Tensor, weight: Tensor, *, sight: Sight, moments: Moments, coefficients: Tensor, some: Tensor | None
+) -> _Weak:
+    on: Tensor | slice = slice(None) if some is None else some
+    apart = sight(rows, some).sub_(moments.mean[on])
+    mass = weight.double()
+    return _Weak(mass.sum(), upper_gram(product(apart, coefficients[on]), mass))
