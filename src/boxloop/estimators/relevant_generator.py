@@ -62,7 +62,7 @@ class RelevantGenerator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         features: where u comes from: a :class:`RelevantFeatures`, used as it is when fitted (inside a grid search wrap
             it in scikit-learn's ``FrozenEstimator``, or every copy fits its own), else copied and fitted to X, for
             which it needs a ``channel``; or a :class:`boxloop.twoview.RelevanceModel`. ``None`` takes 100 variables (or
-            a tenth of the rows) of random features of a kernel, whose second view has noise of half a standard
+            a tenth of the rows) of 200 random features of a kernel, whose second view has noise of half a standard
             deviation on every column (for images: of all pixels).
         n_relevant: how many of its variables to use, the most relevant ones; ``None`` uses all.
         decoder: a ``torch.nn.Module`` (n, k) -> (n, d) for standardised rows; ``None`` takes a perceptron.
@@ -195,6 +195,7 @@ class RelevantGenerator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             max(1, min(100, source.n_rows // 10)),
             x_features="fourier",
             y_features="fourier",
+            n_fourier=200,
             channel=GaussianNoise(sd),
             random_state=generator(self.random_state),
             device=self.device,

@@ -107,7 +107,7 @@ def latent_dimension_curve(
     """
     wanted = tuple(sorted({int(k) for k in dimensions}))
     params = estimator.get_params(deep=False)
-    seeds = [seed(stream) for stream in spawn(generator(estimator.random_state), n_seeds)]
+    seeds = [seed(stream) % 2**32 for stream in spawn(generator(estimator.random_state), n_seeds)]
     errors = np.empty((len(wanted), n_seeds))
     fits: dict[int, RelevantGenerator] = {}
     lowest: dict[int, float] = {}
