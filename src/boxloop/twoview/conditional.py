@@ -59,7 +59,8 @@ class Conditional:
     method: right to first order for features that are given, where every variable is kept and where some are left out
     (:mod:`boxloop.twoview.influence`). They say how far a result is from what infinitely many rows would give with the
     same features and the same number of variables. Not in them: what features learned from the same rows owe to
-    chance; the distance of that limit from the true conditional law, which grows as variables are left out; second
+    chance; the distance of that limit from the true conditional law, which grows as variables are left out (in the
+    tests, with 2000 rows, the mean of a cosine is over 20 errors off with 1 of 6 variables and within 3 with 3); second
     order, which matters where features are not few beside rows, or where the last variable kept and the first left
     out are about equally relevant; that a ridge is relative to variances that are themselves estimated.
 
