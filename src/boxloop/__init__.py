@@ -19,8 +19,11 @@ _HOMES = {
     "PoissonMixture": "boxloop.estimators",
     "PoissonRandomEffects": "boxloop.estimators",
     "ProbabilisticPCA": "boxloop.estimators",
+    "RelevantClassifier": "boxloop.estimators",
     "RelevantFeatures": "boxloop.estimators",
+    "RelevantGenerator": "boxloop.estimators",
     "VariationalAutoencoder": "boxloop.estimators",
+    "latent_dimension_curve": "boxloop.estimators",
     "load": "boxloop.estimators",
     "Cavi": "boxloop.estimate",
     "Estimate": "boxloop.estimate",
@@ -69,8 +72,11 @@ if TYPE_CHECKING:
     from boxloop.estimators import PoissonMixture as PoissonMixture
     from boxloop.estimators import PoissonRandomEffects as PoissonRandomEffects
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
+    from boxloop.estimators import RelevantClassifier as RelevantClassifier
     from boxloop.estimators import RelevantFeatures as RelevantFeatures
+    from boxloop.estimators import RelevantGenerator as RelevantGenerator
     from boxloop.estimators import VariationalAutoencoder as VariationalAutoencoder
+    from boxloop.estimators import latent_dimension_curve as latent_dimension_curve
     from boxloop.estimators import load as load
     from boxloop.laws.nodes import Node as Node
     from boxloop.progress import ProgressBar as ProgressBar

@@ -16,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ROOMS = [
     "boxloop",
-    *(f"boxloop.{room}" for room in ["criticise", "select", "models", "laws", "estimate", "data", "figures"]),
+    *(
+        f"boxloop.{room}"
+        for room in ["criticise", "select", "models", "laws", "estimate", "twoview", "data", "figures"]
+    ),
 ]
 SOURCES = [
     path

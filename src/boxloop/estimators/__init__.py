@@ -13,7 +13,10 @@ from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
 from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRandomEffects
+from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.estimators.relevant_features import RelevantFeatures
+from boxloop.estimators.relevant_generator import RelevantGenerator
+from boxloop.estimators.relevant_generator_curve import DimensionCurve, latent_dimension_curve
 from boxloop.estimators.warned import FitWarning
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "BayesianGaussianMixture",
     "BayesianMultinomialMixture",
     "BernoulliMixture",
+    "DimensionCurve",
     "EnergyBasedModel",
     "FactorAnalysis",
     "FitWarning",
@@ -30,7 +34,10 @@ __all__ = [
     "PoissonMixture",
     "PoissonRandomEffects",
     "ProbabilisticPCA",
+    "RelevantClassifier",
     "RelevantFeatures",
+    "RelevantGenerator",
     "VariationalAutoencoder",
+    "latent_dimension_curve",
     "load",
 ]
