@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from boxloop.data import Exchanged, paired
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
+from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.crossfit import cross_fitted
 from boxloop.twoview.diagnosis import Diagnosis, diagnose
@@ -87,7 +88,8 @@ class InferringViews(TwoViewEstimator):
                 ``x_edge_.labels`` or ``y_edge_.labels``.
             given: rows of the other view.
             direction: ``y_given_x`` or ``x_given_y``.
-            data: (X, Y), rows over which to average; those of the fit when omitted.
+            data: (X, Y), rows over which to average, and on which variables are solved anew; those of the fit when
+                omitted.
 
         Returns:
             Means and standard deviations (m, p), each with its standard error, and a way to quantiles, tail
@@ -105,7 +107,7 @@ class InferringViews(TwoViewEstimator):
             >>> bool(abs(square.mean[0, 0] - 5.0) < 1.0)
             True
         """
-        conditional, there = self._conditional(direction, self._data(data)), direction == "y_given_x"
+        conditional, there = self._conditional(direction, data), direction == "y_given_x"
         edge, view = (
             (self.y_edge_, self.model_.pair.right) if there else (self.x_edge_, self.model_.pair.left)
         )
@@ -121,13 +123,12 @@ class InferringViews(TwoViewEstimator):
         Args:
             X: rows of the first view.
             y: as many of the second.
-            data: (X, Y), rows over which to average; those of the fit when omitted.
+            data: (X, Y), rows over which to average, and on which variables are solved anew; those of the fit when
+                omitted.
         """
         both = paired(self._x(X), self._y(y))
         rows = torch.cat([tile for tile, _ in both.chunks()])
-        return density_ratio(
-            Conditional(self.model_, self._data(data), self.ridge_), *self.model_.pair.parts(rows)
-        )
+        return density_ratio(self._conditional("x_given_y", data), *self.model_.pair.parts(rows))
 
     def significance(
         self, X: Any = None, y: Any = None, *, permutations: int = 999, level: float = 0.05
@@ -167,19 +168,22 @@ class InferringViews(TwoViewEstimator):
         """
         check_is_fitted(self)
         batch = self.batch_size_ if self.model_.pair.trainable() else None
-        return diagnose(self._conditional(direction, self._data(None)), n_given=n_given, batch_size=batch)
+        return diagnose(self._conditional(direction, None), n_given=n_given, batch_size=batch)
 
     def plot_relevance(self, ax: Axes | None = None) -> Axes:
         """Relevances on rows that did not find them, with errors, beside those of the fit: :meth:`significance`."""
         return self.significance().plot(ax)
 
-    def _conditional(self, direction: str, rows: Source) -> Conditional:
-        if direction == "x_given_y":
-            return Conditional(self.model_, rows, self.ridge_)
-        if direction != "y_given_x":
+    def _conditional(self, direction: str, data: Any) -> Conditional:
+        """The law of one view given the other, over rows of the fit; or over others, on which variables are solved."""
+        if direction not in ("x_given_y", "y_given_x"):
             raise ValueError(f"direction must be 'y_given_x' or 'x_given_y', got {direction!r}")
-        turned = Exchanged(rows, self.model_.pair.left.n_columns)
-        return Conditional(self.model_.swapped(), turned, self.ridge_)
+        rows, model = self._data(data), self.model_
+        if data is not None:
+            model = RelevanceModel.solve(model.pair, rows, len(self.correlation_), self.ridge_)
+        if direction == "x_given_y":
+            return Conditional(model, rows, self.ridge_)
+        return Conditional(model.swapped(), Exchanged(rows, model.pair.left.n_columns), self.ridge_)
 
     def _data(self, data: Any) -> Source:
         """Rows that hold both views: those of the fit, or a pair of tables."""
