@@ -185,7 +185,7 @@ def test_own_decoder_and_its_faults(bent: Any) -> None:
         RelevantGenerator(1, features=bent, decoder=torch.nn.Linear(1, 4)).fit(X)
 
 
-class generator_seed:  # noqa: N801
+class generator_seed:
     """Modules draw their start from the global stream: fix it, and put it back."""
 
     def __enter__(self) -> None:

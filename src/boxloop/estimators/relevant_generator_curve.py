@@ -61,11 +61,10 @@ class DimensionCurve:
         ax = self.knee().plot(ax, up="mean squared error")
         for column in self.errors.T:
             ax.plot(self.dimensions, column, ".", color=FAINT, markersize=4, zorder=1)
-        ticks = [
-            k
-            for k in (1, 2, 3, 5, 8, 12, 19, 30, 50, 80, 120)
-            if self.dimensions[0] <= k <= self.dimensions[-1]
-        ]
+        ticks: list[int] = []
+        for k in self.dimensions:
+            if not ticks or k > 1.25 * ticks[-1]:
+                ticks.append(k)
         ax.set_xticks(ticks, [str(k) for k in ticks], minor=False)
         ax.set_xticks([], minor=True)
         return ax

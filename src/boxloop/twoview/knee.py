@@ -104,7 +104,7 @@ class Knee:
 
         ax = new_axes() if ax is None else ax
         ax.set(xscale="log", yscale="log")
-        ax.plot(self.x, self.y, "o", color=COLOURS[0], markersize=5, label="mean over seeds")
+        ax.plot(self.x, self.y, "o", color=COLOURS[0], markersize=5, label="mean over repetitions")
         bottom, top = 0.93 * float(self.y.min()), 1.07 * float(self.y.max())
         if self.found:
             reach = np.geomspace(self.x[0], self.x[-1], 200)
