@@ -7,20 +7,34 @@ from typing import Any
 
 from boxloop.estimators import (
     BayesianFactorAnalysis,
+    RelevantFeatures,
     VariationalAutoencoder,
     load,
 )
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.bayesian_mixture import BayesianMixtureEstimator
 from boxloop.estimators.counts import CountMixture
+from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.persist import ModelFileError, is_checkpoint
 
 Fitted = LatentEstimator | VariationalAutoencoder
+TwoViews = RelevantFeatures | RelevantClassifier
 Bayesian = BayesianMixtureEstimator | BayesianFactorAnalysis
 
 
 def load_model(path: Path) -> Fitted:
-    """Read a model file; its tensors are on the CPU, wherever they were fitted."""
+    """Read the file of a model that has a density of rows; its tensors are on the CPU, wherever they were fitted."""
+    found = load_any(path)
+    if isinstance(found, TwoViews):
+        raise ModelFileError(
+            f"{path}: holds {type(found).__name__}, two views, which have no density of rows to score or draw from; "
+            "`boxloop show` and `boxloop score` take it, and `boxloop relate` judges its like"
+        )
+    return found
+
+
+def load_any(path: Path) -> Fitted | TwoViews:
+    """Read any model file that commands know."""
     try:
         found = load(path)
     except FileNotFoundError as error:
@@ -31,7 +45,7 @@ def load_model(path: Path) -> Fitted:
                 f"{path}: a checkpoint of a fit, not a model; the same `boxloop fit` continues from it"
             ) from error
         raise ModelFileError(f"{error}; `boxloop fit` writes model files") from error
-    if not isinstance(found, Fitted):
+    if not isinstance(found, Fitted | TwoViews):
         raise ModelFileError(
             f"{path}: holds {type(found).__name__}, which commands do not read; boxloop.load does"
         )

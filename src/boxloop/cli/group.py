@@ -20,6 +20,7 @@ COMMANDS = {
     "select": "Choose a model by cross-validation.",
     "outliers": "Rows that a model finds unlikely, and the columns that make them so.",
     "posterior": "Draw parameters from their posterior: what the rows say, and how surely.",
+    "relate": "What one set of columns tells of another, and how surely.",
     "sample": "Draw rows from a model.",
     "show": "Print what a model file holds.",
     "datasets": "List bundled data, which every command takes by name.",

@@ -80,15 +80,14 @@ def watching(quiet: bool, progress: bool | None) -> bool:
     return not quiet and (sys.stderr.isatty() if progress is None else progress)
 
 
+def names_option(name: str, what: str) -> Decorator:
+    """An option that takes names of columns."""
+    return click.option(name, metavar="A,B,...", callback=_split, help=what)
+
+
 def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--columns`` and ``--drop``: which columns of the data are used."""
-    columns = click.option(
-        "--columns", metavar="A,B,...", callback=_split, help="Columns to use; all if omitted."
-    )
-    drop = click.option(
-        "--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated."
-    )
-    return columns(drop(function))
+    return names_option("--columns", "Columns to use; all if omitted.")(drop_option(function))
 
 
 def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,6 +100,9 @@ def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 data_argument = click.argument("data", shell_complete=complete_data)
+drop_option = click.option(
+    "--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated."
+)
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 json_option = click.option(
     "--json",

@@ -43,9 +43,10 @@ def command(
     The columns of DATA are found by the names that the model was fitted to; others are left alone. With -o each
     row gets its log-density and, from a mixture, its most probable component with that probability; from a factor
     model, each factor with its standard deviation; from an autoencoder, each code with its own. The log-density of an
-    autoencoder is a lower bound.
+    autoencoder is a lower bound. Two views have no density: each row of the first gets its variables, and what they
+    tell of the second.
     """
-    from boxloop.cli.describe import fitted_columns, likelihood_word, load_model
+    from boxloop.cli.describe import TwoViews, fitted_columns, likelihood_word, load_any
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.tally import Tally, tiles
     from boxloop.cli.watch import watched
@@ -53,7 +54,12 @@ def command(
 
     check_outputs([output, json_to], data, model)
     check_table(output)
-    estimator = load_model(model)
+    estimator = load_any(model)
+    if isinstance(estimator, TwoViews):
+        from boxloop.cli.relate_files import score_views
+
+        score_views(model, estimator, data, watching(quiet, progress), output, json_to, quiet)
+        return
     source = open_table(data, columns=fitted_columns(estimator))
     tally = Tally()
     with (

@@ -19,12 +19,17 @@ MOST_NAMES = 16
 @json_option
 def command(model: Path, json_to: str | None) -> None:
     """Print what a model file holds."""
-    from boxloop.cli.describe import column_names, facts, load_model
+    from boxloop.cli.describe import TwoViews, column_names, facts, load_any
     from boxloop.cli.output import check_outputs, echo_facts, echo_table, tell
     from boxloop.cli.parts import parameters, readable
 
     check_outputs([json_to], model)
-    estimator = load_model(model)
+    estimator = load_any(model)
+    if isinstance(estimator, TwoViews):
+        from boxloop.cli.relate_files import show_views
+
+        show_views(model, estimator, json_to)
+        return
     kind, names = type(estimator).__name__, column_names(estimator)
     options = estimator.get_params(deep=False)
     held = {"model": model, "estimator": kind, "options": options, "columns": names}

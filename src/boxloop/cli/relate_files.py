@@ -1,0 +1,177 @@
+"""Model files of two views: what ``show`` and ``score`` make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxloop.cli.describe import TwoViews
+from boxloop.cli.output import check_table, echo_facts, echo_table, tell
+from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
+from boxloop.cli.relate_read import read_side
+from boxloop.cli.tally import tiles
+from boxloop.cli.watch import watched
+from boxloop.data import open_table, table_writer
+from boxloop.estimators import RelevantFeatures
+from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.relevant_rows import Edge
+from boxloop.report.numbers import number
+from boxloop.twoview.views import FiniteView, View
+
+MOST_NAMES = 16
+
+
+def show_views(model: Path, estimator: TwoViews, json_to: str | None) -> None:
+    """Print what a file of two views holds."""
+    edges = {"x": estimator.x_edge_, "y": estimator.y_edge_}
+    moves = {"x": _moves(estimator, "x"), "y": _moves(estimator, "y")}
+    held = {
+        "model": model,
+        "estimator": type(estimator).__name__,
+        "options": estimator.get_params(deep=False),
+        "columns": [name for edge in edges.values() for name in edge.names],
+        **{word: {"columns": edge.names, "labels": edge.values} for word, edge in edges.items()},
+        "rounds": estimator.n_iter_,
+        "converged": estimator.converged_,
+        "interrupted": estimator.interrupted_,
+        "events": estimator.events_,
+        "relevance": estimator.relevance_,
+        "moves": {word: dict(zip(edge.labels, moves[word])) for word, edge in edges.items()},
+    }
+
+    def show() -> None:
+        echo_facts(f"{model}: {held['estimator']}", _lines(estimator))
+        _echo_moves(estimator.relevance_, edges, moves)
+
+    tell(held, json_to, show)
+
+
+def _lines(estimator: TwoViews) -> list[tuple[str, str]]:
+    usual: dict[str, Any] = type(estimator)().get_params(deep=False)
+    chosen = estimator.get_params(deep=False)
+    options = [f"{name}={value!r}" for name, value in chosen.items() if value != usual[name]]
+    ended = (
+        "interrupted" if estimator.interrupted_ else "converged" if estimator.converged_ else "not converged"
+    )
+    found = [
+        ("options", ", ".join(options) or "as usual"),
+        ("x", _named(estimator.x_edge_)),
+        ("y", _named(estimator.y_edge_)),
+        ("relevance in the fit", f"{number(float(estimator.relevance_.sum()), 3)} in all"),
+        ("rounds", f"{estimator.n_iter_}, {ended}"),
+    ]
+    return found + [("note", event) for event in estimator.events_]
+
+
+def _named(edge: Edge) -> str:
+    labels = edge.labels
+    what = f"{len(labels)} columns: " if edge.values is None else f"{edge.names[0]}, {len(labels)} labels: "
+    return what + ", ".join(labels[:MOST_NAMES]) + (", ..." if len(labels) > MOST_NAMES else "")
+
+
+def _moves(estimator: TwoViews, word: str) -> Array:
+    """How far each column, or the share of each label, moves with each variable of its own view, in deviations."""
+    fit, pair = estimator.fit_, estimator.model_.pair
+    mean, view = (fit.left, pair.left) if word == "x" else (fit.right, pair.right)
+    found: Array = to_numpy(mean[1:] / _deviation(view, mean[0])).T
+    return found
+
+
+def _deviation(view: View, middle: Any) -> Any:
+    if isinstance(view, FiniteView):
+        return (middle * (1.0 - middle)).clamp(min=1e-300).sqrt()
+    return view.scale  # type: ignore[attr-defined]  # all other views stand in standard units
+
+
+def _echo_moves(relevance: Array, edges: dict[str, Edge], moves: dict[str, Array]) -> None:
+    shown = range(min(len(relevance), MOST_COLUMNS))
+    rows = [["relevance in the fit", *(number(relevance[i], 2) for i in shown)]]
+    cut = ""
+    for word, edge in edges.items():
+        size = np.abs(moves[word]).max(1, initial=0.0)
+        kept = np.sort(np.argsort(-size, kind="stable")[:MOST_ROWS])
+        rows += [[f"{word}: {edge.labels[j]}", *(f"{moves[word][j, i]:+.2f}" for i in shown)] for j in kept]
+        if len(kept) < len(size):
+            cut += f"; of {word} the {len(kept)} of {len(size)} that move most"
+    if len(shown) < len(relevance):
+        cut += f"; the first {len(shown)} of {len(relevance)} variables"
+    title = "How far each column moves, in its deviations, with each variable of its view"
+    echo_table(title + cut, ["variable", *(str(i + 1) for i in shown)], rows)
+
+
+def score_views(
+    model: Path,
+    estimator: TwoViews,
+    data: str,
+    watch: bool,
+    output: Path | None,
+    json_to: str | None,
+    quiet: bool,
+) -> None:
+    """The variables of each row of the first view, and what they tell of the second.
+
+    Args:
+        model: the file.
+        estimator: what it holds.
+        data: rows of the first view, found by their names.
+        watch: whether to show progress.
+        output: table to write, one line a row.
+        json_to: where JSON goes.
+        quiet: whether to print nothing.
+    """
+    check_table(output)
+    count, total, square = 0, np.zeros(len(estimator.relevance_)), np.zeros(len(estimator.relevance_))
+    with (
+        nullcontext() if output is None else table_writer(output) as write,
+        watched("rows", watch) as moved,
+    ):
+        for rows in _parts(estimator.x_edge_, data):
+            found = estimator.transform(rows)
+            count, total, square = count + len(found), total + found.sum(0), square + (found**2).sum(0)
+            moved(count, None, "rows")
+            if write is not None:
+                named = {f"variable_{i + 1}": column for i, column in enumerate(found.T)}
+                write({**named, **_inferred(estimator, rows)})
+    mean = total / count
+    deviation = np.sqrt(np.maximum(square / count - mean**2, 0.0))
+    facts = {
+        "model": model,
+        "data": data,
+        "rows": count,
+        "variables": [{"variable": i + 1, "mean": mean[i], "sd": deviation[i]} for i in range(len(mean))],
+        "output": output,
+    }
+
+    def show() -> None:
+        lines = [[str(i + 1), number(mean[i], 3), number(deviation[i], 3)] for i in range(len(mean))]
+        title = f"{count} rows of {data} by {model}; on the rows of the fit the mean is 0, the deviation 1"
+        echo_table(title, ["variable", "mean", "deviation"], lines)
+        if output is not None:
+            echo_facts("", [("written to", str(output))])
+
+    tell(facts, json_to, show, quiet)
+
+
+def _parts(edge: Edge, data: str) -> Iterator[Any]:
+    """Rows of the first view, tile by tile; labels at once."""
+    if edge.values is not None:
+        yield read_side(data, edge.names, (), "the labels").as_labels("the labels").labels
+        return
+    plain = edge.names == tuple(f"x{j}" for j in range(len(edge.names)))
+    for tile, _ in tiles(open_table(data, columns=None if plain else edge.names)):
+        yield tile
+
+
+def _inferred(estimator: TwoViews, rows: Any) -> dict[str, Any]:
+    """What is expected of the second view: its columns, the weight of each label, or a class."""
+    if not isinstance(estimator, RelevantFeatures):
+        share = estimator.predict_proba(rows)
+        return {"class": estimator.classes_[share.argmax(1)], "probability": share.max(1)}
+    edge, guess = estimator.y_edge_, estimator.predict(rows)
+    table = guess.reshape(len(guess), -1)
+    word = "inferred" if edge.values is None else "weight"
+    return {f"{word}_{name}": table[:, j] for j, name in enumerate(edge.labels)}
