@@ -20,6 +20,7 @@ from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_generator import RelevantGenerator
 from boxloop.estimators.relevant_generator_curve import latent_dimension_curve
 from boxloop.numeric import generator
+from boxloop.persist import ModelFileError
 from boxloop.twoview.channels import GaussianNoise
 
 QUICK: dict[str, Any] = {
@@ -175,12 +176,36 @@ def test_frames_keep_their_names_and_wrong_columns_are_refused(fitted: RelevantG
         fitted.transform(np.where(np.arange(3) == 1, np.nan, arc()))
 
 
-def test_own_decoder_and_its_faults(bent: Any) -> None:
+@pytest.mark.parametrize("prior", ["gaussian", "mixture"])
+def test_file_brings_the_same_generator_back(bent: Any, tmp_path: Any, prior: str) -> None:
+    X = pd.DataFrame(arc(300), columns=["a", "b", "c"])
+    own = {**QUICK, "max_iter": 3, "prior": prior, "prior_components": 3}
+    fit = RelevantGenerator(2, **own, features=bent).fit(X)
+    path = tmp_path / "generator.boxloop"
+    fit.save(path)
+    back = RelevantGenerator.load(path)
+    np.testing.assert_array_equal(back.reconstruct(X), fit.reconstruct(X))
+    np.testing.assert_array_equal(back.sample(4)[0], fit.sample(4)[0])
+    assert back.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert back.error_ == fit.error_
+    assert back.hidden == (32,)
+    with pytest.raises(ModelFileError, match="decoder is boxloop's own"):
+        RelevantGenerator.load(path, decoder=torch.nn.Linear(2, 3))
+    with pytest.raises(ModelFileError, match=r"RelevantFeatures|does not know|not allowed|RelevantGenerator"):
+        RelevantFeatures.load(path)
+
+
+def test_own_decoder_and_its_faults(bent: Any, tmp_path: Any) -> None:
     X = arc(300)
     with generator_seed():
         net = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
     fit = RelevantGenerator(2, **QUICK, features=bent, decoder=net).fit(X)
     assert np.square((X - fit.reconstruct(X)) / X.std(0)).mean() < 0.2
+    fit.save(tmp_path / "own.boxloop")
+    with pytest.raises(ModelFileError, match=r"RelevantGenerator.load\(path, decoder="):
+        RelevantGenerator.load(tmp_path / "own.boxloop")
+    back = RelevantGenerator.load(tmp_path / "own.boxloop", decoder=net)
+    np.testing.assert_array_equal(back.reconstruct(X), fit.reconstruct(X))
     with pytest.raises(ValueError, match="must make 3 columns from 1"):
         RelevantGenerator(1, features=bent, decoder=torch.nn.Linear(1, 4)).fit(X)
 

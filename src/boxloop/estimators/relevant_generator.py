@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from os import PathLike
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
-from sklearn.base import (
-    BaseEstimator,
-    ClassNamePrefixFeaturesOutMixin,
-    TransformerMixin,
-    _fit_context,
-    clone,
-)
+from sklearn.base import _fit_context, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import nn
 
 from boxloop.estimate.fit import coordinates
-from boxloop.estimators.autoencoder_rows import flat, opened
-from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_features import RelevantFeatures
+from boxloop.estimators.relevant_generator_files import read, write
 from boxloop.estimators.relevant_generator_fit import fit_generator
+from boxloop.estimators.relevant_generator_use import FittedGenerator
 from boxloop.estimators.warned import FitWarning, warn_of
 from boxloop.numeric import generator
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.channels import GaussianNoise
 from boxloop.types import Source
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COUNT, RATE, POSITIVE = (
     Interval(Integral, 1, None, closed="left"),
@@ -46,7 +36,7 @@ COUNT, RATE, POSITIVE = (
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RelevantGenerator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class RelevantGenerator(FittedGenerator):
     r"""A generative model whose latent variables lie in the span of the relevant features.
 
     .. math:: z = W^\top u(x), \qquad \hat x = \text{network}(z), \qquad \min_{W, \text{network}} E \|x - \hat x\|^2,
@@ -206,80 +196,34 @@ class RelevantGenerator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             )  # few columns have fewer variables than were asked for
             return features.fit(X, sample_weight=weight)
 
-    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
-        X, shape = flat(X)
-        if reset:
-            self.image_shape_ = shape
-        elif shape not in (None, self.image_shape_):
-            raise ValueError(f"images of shape {shape} were given, the fit had {self.image_shape_ or 'rows'}")
-        return opened(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
-
-    def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """``function(rows)`` of every tile, joined along rows."""
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one safe file, own modules as their tensors; see :meth:`load`."""
         check_is_fitted(self)
-        source = self._open(X, reset=False)
-        with torch.no_grad():
-            return torch.cat([function(rows) for rows, _ in source.chunks()])
+        write(self, path)
 
-    def _shown(self, rows: Tensor) -> Array:
-        found = to_numpy(rows)
-        return found if self.image_shape_ is None else found.reshape(len(found), *self.image_shape_)
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        decoder: nn.Module | None = None,
+        x_features: nn.Module | None = None,
+        y_features: nn.Module | None = None,
+    ) -> Self:
+        """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run.
 
-    def transform(self, X: Any) -> Array:
-        """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
-        return to_numpy(self._each(X, lambda rows: self.model_.encode(rows)))
+        ``features_`` is then the :class:`boxloop.twoview.RelevanceModel` of the features.
 
-    def inverse_transform(self, X: Any) -> Array:
-        """E[x | z] of each code (n, k): rows (n, d), or images."""
-        check_is_fitted(self)
-        codes = torch.as_tensor(np.asarray(X, dtype=np.float64))
-        if codes.dim() != 2 or codes.shape[1] != self._n_features_out:
-            raise ValueError(
-                f"codes of {self._n_features_out} columns are needed, got shape {tuple(codes.shape)}"
-            )
-        with torch.no_grad():
-            return self._shown(self.model_.decode(codes.to(self.model_.origin)))
-
-    def reconstruct(self, X: Any) -> Array:
-        """E[x | z] at the code of each row: rows (n, d), or images."""
-        return self._shown(self._each(X, lambda rows: self.model_.reconstruct(rows)))
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Minus the mean squared error of :meth:`reconstruct`, over rows and columns, in the units of the data."""
-
-        def errors(rows: Tensor) -> Tensor:
-            return (rows - self.model_.reconstruct(rows)).square().mean(1)
-
-        return -float(self._each(X, errors).double().mean())
-
-    def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
-        """Rows of the fitted model with their noise, (n, d) or images, and the codes behind them, (n, k).
-
-        ``inverse_transform(codes)`` shows the same without the noise, as document 003 does.
+        Args:
+            path: the file.
+            decoder: the module whose tensors were saved, where one was given to the fit; its own are replaced.
+            x_features: the same of the features' first view.
+            y_features: the same of their second view.
         """
-        check_is_fitted(self)
-        if n_samples < 1:
-            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
-        with torch.no_grad():
-            stream = generator(self.random_state, self.model_.origin.device)
-            rows, codes = self.model_.sample(n_samples, stream)
-        return self._shown(rows), to_numpy(codes)
-
-    @property
-    def _n_features_out(self) -> int:
-        return int(self.model_.latent.columns)
-
-    def plot_trace(self, ax: Axes | None = None) -> Axes:
-        """The mean squared error after each pass: of validation rows where there are any, else of the batches."""
-        check_is_fitted(self)
-        from boxloop.figures import trace
-
-        name = "validation_loss" if "validation_loss" in self.history_ else "loss"
-        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
-        up = f"mean squared error{' of rows held out' if name != 'loss' else ''}"
-        return trace(self.history_[name], ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
+        modules = {"decoder": decoder, "x_features": x_features, "y_features": y_features}
+        kept = read(path, cls.__name__, modules)
+        found = cls(**kept.params, decoder=decoder, features=kept.model.relevance)
+        for name, value in kept.facts.items():
+            setattr(found, name, value)
+        found.model_, found.features_ = kept.model, kept.model.relevance
+        return found
