@@ -34,6 +34,7 @@ GOOD: dict[str, list[str]] = {
     "select": ["iris", "-k", "1", "--folds", "2"],
     "outliers": ["iris", "--top", "2"],
     "posterior": ["iris", "--model", "gaussian-mixture", "-k", "2", "--draws", "20", "--warmup", "10"],
+    "relate": ["iris", "--y", "petal width (cm)", "--features", "linear", "--permutations", "99"],
     "sample": ["m.boxloop", "-n", "2"],
     "show": ["m.boxloop"],
     "datasets": [],
@@ -52,6 +53,8 @@ KEYS = {
     "outliers": "data train model level contamination rows flagged outliers threshold output",
     "posterior": "data model rows columns components covariance chains draws warmup seed interrupted converged labels "
     "summary worries advice seconds output figure",
+    "relate": "data other rate permutations x y rounds converged ridge events rows seed variables total total_error "
+    "columns labels verdict overfitted worries diagnosis seconds output figure",
     "sample": "model rows seed columns output values",
     "show": "model estimator options columns rounds converged interrupted lower_bound events components",
     "datasets": "datasets",
