@@ -191,7 +191,7 @@ def test_file_brings_the_same_generator_back(bent: Any, tmp_path: Any, prior: st
     assert back.hidden == (32,)
     with pytest.raises(ModelFileError, match="decoder is boxloop's own"):
         RelevantGenerator.load(path, decoder=torch.nn.Linear(2, 3))
-    with pytest.raises(ModelFileError, match=r"RelevantFeatures|does not know|not allowed|RelevantGenerator"):
+    with pytest.raises(ModelFileError, match="may be built here"):
         RelevantFeatures.load(path)
 
 
