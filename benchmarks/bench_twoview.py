@@ -1,6 +1,6 @@
 """Two views: linear and deep canonical correlations and their loss against cca-zoo, inferred means against regressions.
 
-    python benchmarks/bench_twoview.py [--quick] [--only linear|loss|deep|means] [--data FOLDER] [--peers FOLDER ...]
+    python benchmarks/bench_twoview.py [--quick] [--only SECTION] [--data FOLDER] [--peers FOLDER ...]
 
 ``--data`` is a folder with ``mnist.npz``, whose upper and lower halves are then the views; without it they are halves
 of synthetic pictures. ``--peers`` are folders of packages in which cca-zoo (and lightning, for ``deep``) are looked for
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -143,10 +144,28 @@ def loss(n: int, k: int, dtype: str, repeats: int) -> dict:
     }
 
 
+def growth(sizes: list[int], widths: list[int], repeats: int) -> list[dict]:
+    """Time of linear views against rows and columns of each view, as slopes on logarithmic axes."""
+    X, Y = halves(max(sizes), None)
+    found = []
+    for along, values, expected in (("rows", sizes, 1.0), ("columns", widths, 2.0)):
+        seconds = []
+        for value in values:
+            n, k = (value, 98) if along == "rows" else (min(sizes), value)
+            still = LinearView(torch.zeros(k, dtype=torch.float64), torch.ones(k, dtype=torch.float64))
+            both = Paired(*(ArraySource(torch.from_numpy(part[:n, :k].copy())) for part in (X, Y)))
+            run = partial(fit_fixed, ViewPair(still, still), both, 20)
+            seconds.append(interleave({"ours": run}, repeats)["ours"])
+        slope = float(np.polyfit(np.log(values), np.log(seconds), 1)[0])
+        row = {"case": f"growth with {along}, {values}", "slope": slope, "expected": expected}
+        found.append({**row, "ours_ms": 1e3 * seconds[-1]})
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--only", choices=["linear", "loss", "deep", "means"])
+    parser.add_argument("--only", choices=["linear", "loss", "growth", "deep", "means"])
     parser.add_argument("--data", type=Path, help="folder with mnist.npz")
     parser.add_argument("--peers", nargs="*", default=[], help="folders of packages with cca-zoo")
     options = parser.parse_args()
@@ -158,6 +177,9 @@ def main() -> None:
         "loss": lambda: [
             loss(*((500, 20) if quick else (2_000, 200)), dtype, 5 if quick else 20) for dtype in TARGETS
         ],
+        "growth": lambda: growth(
+            *(([500, 1_000], [40, 80]) if quick else ([7_500, 15_000, 30_000, 60_000], [49, 98, 196, 392])), 3
+        ),
         "deep": lambda: deep(*halves(n, data), passes=2 if quick else 12),
         "means": lambda: means(*halves(2_000 if quick else 12_000, data), quick),
     }

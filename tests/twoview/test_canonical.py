@@ -394,3 +394,25 @@ def test_means_of_linear_views_follow_from_the_moments(kind: str) -> None:
     torch.testing.assert_close(
         found.left[0], left.mean(0) if weight is None else weight @ left / weight.sum()
     )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize("kind", ["fourier", "products", "linear"])
+def test_features_that_are_not_finite_are_named(bad: float, kind: str) -> None:
+    left, right = views()
+    plain = linear(left, standard=False), linear(right, standard=False)
+    right[7, 2] = bad
+    first = FourierView.start(plain[0].origin, plain[0].scale, 6, 2.0, generator(0))
+    pair = ViewPair(first if kind == "fourier" else plain[0], plain[1])
+    source = ArraySource(torch.cat([left, right], 1))
+
+    def solve() -> Canonical:
+        if kind == "products":
+            return Canonical.solve(source.reduce(lambda rows, weight: Products.of(pair, rows, weight)), 5, 3)
+        return RelevanceModel.solve(pair, source, 3).canonical
+
+    if kind == "linear" and np.isfinite(bad):  # columns are in units of their spread
+        assert bool(torch.isfinite(solve().correlation).all())
+        return
+    with pytest.raises(ValueError, match="feature 2 of the second view is missing, infinite or too large"):
+        solve()

@@ -80,7 +80,19 @@ def directions(covariance: Tensor, size: Tensor, ridge: float, limit: float) -> 
 def whitened(
     moments: Moments, columns: int, ridge: float = 0.0, limit: float = NULL
 ) -> tuple[Directions, Directions]:
-    """Directions of both views; see :func:`directions`."""
+    """Directions of both views; see :func:`directions`.
+
+    Raises:
+        ValueError: a feature is not finite somewhere.
+    """
+    if not bool(torch.isfinite(moments.covariance).all()):
+        lost = torch.nonzero(~torch.isfinite(moments.covariance.diagonal()))[:, 0].tolist()
+        where = [
+            f"{j} of the first view" if j < columns else f"{j - columns} of the second view" for j in lost
+        ]
+        raise ValueError(
+            f"feature {', '.join(where[:5])} is missing, infinite or too large for its square in some row"
+        )
     parts = slice(columns), slice(columns, None)
     size = moments.size
     left, right = (directions(moments.covariance[on, on], size[on], ridge, limit) for on in parts)
