@@ -68,7 +68,18 @@ def test_linear_layer_starts_at_principal_components_where_variables_span_the_co
     codes = u @ linear_code(moments_of(source), 5, k)
     values = torch.linalg.eigvalsh(torch.cov(x.mT, correction=0))
     assert best_linear(codes, x) == pytest.approx(float(values[: 5 - k].sum() / 5), rel=1e-8, abs=1e-12)
-    torch.testing.assert_close(torch.cov(codes.mT, correction=0).reshape(k, k), torch.eye(k).double())
+    sizes = (values.flip(0)[:k] / values[-1]).clamp(min=1e-4)
+    found = torch.cov(codes.mT, correction=0).reshape(k, k)
+    torch.testing.assert_close(found, torch.diag(sizes), rtol=1e-8, atol=1e-10)
+
+
+def test_codes_beyond_what_the_columns_hold_start_small() -> None:
+    rows = table(200, 6)[:, :2]
+    u = torch.cat([rows, rows.square(), (rows[:, :1] * rows[:, 1:])], 1)
+    code = linear_code(moments_of(ArraySource(torch.cat([u, rows], 1))), 5, 4)
+    spread = torch.cov((u @ code).mT, correction=0).diagonal().sqrt()
+    torch.testing.assert_close(spread[2:], torch.full((2,), 0.01).double(), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(spread[0], torch.ones(()).double(), rtol=1e-6, atol=0.0)
 
 
 def test_linear_layer_is_the_best_of_its_rank_on_other_variables() -> None:

@@ -26,6 +26,9 @@ TILE = 1 << 12
 COLLAPSED = 1e-10
 """Variance of a direction of the code, beside the largest, below which nothing is in it."""
 
+LEAST = 0.01
+"""Size at which a code starts, beside the first, however little it explains."""
+
 
 @dataclass(frozen=True)
 class Coder(Tree):
@@ -127,7 +130,7 @@ def moments_of(source: Source) -> Products:
 def linear_code(moments: Products, variables: int, components: int) -> Tensor:
     r"""Where the linear layer starts: the code from which the best *linear* map makes the rows.
 
-    .. math:: W = R P_k, \qquad R^\top K R = I, \; R^\top \overline{u x^\top} = P S Q^\top
+    .. math:: W = R P_k \max(S_k / s_1, 0.01), \qquad R^\top K R = I, \; R^\top \overline{u x^\top} = P S Q^\top
 
     Reduced-rank regression of x on u (Izenman 1975), from averages of products.
 
@@ -139,7 +142,7 @@ def linear_code(moments: Products, variables: int, components: int) -> Tensor:
         components: k.
 
     Returns:
-        W, (r, k), with uncorrelated codes of variance 1.
+        W, (r, k): uncorrelated codes, each as large as what it explains beside the first.
     """
     _, covariance = moments.moments()
     values, vectors = torch.linalg.eigh(covariance[:variables, :variables])
@@ -149,8 +152,10 @@ def linear_code(moments: Products, variables: int, components: int) -> Tensor:
             f"n_components={components} is more than the {int(kept.sum())} relevant variables there are"
         )
     root = vectors[:, kept] / values[kept].sqrt()
-    left, _, _ = torch.linalg.svd(root.mT @ covariance[:variables, variables:], full_matrices=True)
-    return root @ left[:, :components]
+    left, sizes, _ = torch.linalg.svd(root.mT @ covariance[:variables, variables:], full_matrices=True)
+    share = torch.full((components,), LEAST).to(left)
+    share[: len(sizes)] = (sizes / sizes[0].clamp(min=1e-300))[:components].clamp(min=LEAST)
+    return root @ left[:, :components] * share
 
 
 def leftover(coder: Coder, source: Source, variables: int, variance: Variance, floor: float) -> Tensor:
