@@ -129,6 +129,17 @@ def test_weights_are_repetitions() -> None:
     orthonormal(once, left, right, 1e-11, times.double())
 
 
+def test_rows_without_weight_may_come_first() -> None:
+    left, right = views(n=2000)
+    first = linear(left)
+    pair = ViewPair(FourierView.start(first.origin, first.scale, 6, 2.0, generator(0)), linear(right))
+    weight = (torch.arange(2000) >= 1200).double()
+    rows = torch.cat([left, right], 1)
+    found = RelevanceModel.solve(pair, ArraySource(rows, weight), 4).canonical
+    expected = RelevanceModel.solve(pair, ArraySource(rows[1200:]), 4).canonical
+    torch.testing.assert_close(found.correlation, expected.correlation, rtol=1e-10, atol=0.0)
+
+
 class Pieces(ArraySource):
     """The same rows, a few at a time."""
 

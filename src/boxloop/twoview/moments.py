@@ -146,7 +146,7 @@ def feature_moments(
         dtype: of the products; sums over tiles are in float64.
     """
     linear = isinstance(pair.left, LinearView) and isinstance(pair.right, LinearView)
-    head, mass = next(iter(source.chunks(FIRST_ROWS)))
+    head, _ = next(iter(source.chunks(FIRST_ROWS)))
     shown = pair(head)
     kinds = [part.dtype for part in (head, *shown) if part.is_floating_point()]
     precision = max(torch.finfo(kind).eps for kind in kinds)
@@ -156,9 +156,8 @@ def feature_moments(
         sight = Sight(pair, summary.origin, None if plain else summary.scale, linear, precision)
         mean, covariance = summary.mean, summary.covariance
         return sight, Moments(mean, covariance, (summary.origin / summary.scale + mean).abs(), precision)
-    some, share = torch.cat([part.double() for part in shown], 1), mass.double() / mass.double().sum()
-    origin = share @ some
-    spread = (share @ (some - origin).square()).sqrt()
+    some = torch.cat([part.double() for part in shown], 1)
+    origin, spread = some.mean(0), some.std(0, correction=0)
     scale = torch.where(spread > 1e-13 * origin.abs(), spread, 1.0)
     sight = Sight(pair, origin, None if dtype == torch.float64 else scale, False, precision)
     sums = source.reduce(lambda rows, weight: Products.of_features(sight(rows), weight, dtype))
