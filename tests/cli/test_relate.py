@@ -93,6 +93,10 @@ def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
     expected = r2_score(x[mask], back, multioutput="raw_values")
     shares = [line["share"] for line in told["columns"] if line["view"] == "x"]
     np.testing.assert_allclose(shares, expected, rtol=1e-9)
+    for one in told["variables"]:
+        sizes = [abs(line["loading"]) for line in one["x"]]
+        assert sizes == sorted(sizes, reverse=True)
+        assert {line["loading"] > 0 for line in one["x"]} == {True, False}
     loading = fit.loadings(x[mask], y[mask])[1][:, 0]
     assert {a["column"]: a["loading"] for a in told["variables"][0]["y"]} == pytest.approx(
         dict(zip(("alcohol", "proline"), loading, strict=True))
@@ -151,6 +155,10 @@ def test_a_text_column_is_a_view_of_labels(tmp_path: Path, form: str) -> None:
     scored = pd.read_csv(tmp_path / "s.csv")
     rows = pd.DataFrame({"u": made["u"], "v": made["v"]})
     np.testing.assert_allclose(scored[["variable_1", "variable_2"]], fit.transform(rows), rtol=1e-9)
+    moves = json.loads(done("show", tmp_path / "m.boxloop", "--json").stdout)["moves"]["y"]
+    mask = set_apart(*(Side((), None, made["kind"]) for _ in "xy"), 0.2, 10**5, 0).numpy()
+    loading = fit.loadings(rows[~mask], made["kind"][~mask])[1]
+    np.testing.assert_allclose([moves[name] for name in ("blue", "green", "red")], loading, rtol=1e-9)
     weight = scored[["weight_blue", "weight_green", "weight_red"]]
     np.testing.assert_allclose(weight, fit.predict(rows), rtol=1e-9)
 
@@ -314,6 +322,11 @@ REFUSED = {
         ["t.csv", "--x", "u", "--y", "v", "--features", "linear", "--max-iter", 3],
         2,
         "are for networks",
+    ),
+    "too many": (
+        ["t.csv", "--x", "u", "--y", "kind", "-k", 3],
+        2,
+        "-k 3: these features give at most 2 pairs",
     ),
     "orders": (["t.csv", "--x", "u", "--y", "v", "--permutations", 9], 2, "--permutations 9 cannot show"),
     "torn": (["torn.csv", "--y", "b", "--x", "a"], 1, "row 4 (the header is row 1): Expected 2 columns"),

@@ -36,6 +36,9 @@ USUAL = 10
 SHARE, MOST_JUDGES, FEWEST = 0.2, 100_000, 20
 """Rows set apart: this share, at most so many; and the fewest rows of a table."""
 
+WAYS = {"both": ["y", "x"], "y_given_x": ["y"], "x_given_y": ["x"]}
+"""Views that are inferred from the other, in each direction."""
+
 _kind = click.Choice(KINDS)
 _own_kind = click.Choice([*KINDS, "finite"])
 
@@ -70,7 +73,7 @@ _own_kind = click.Choice([*KINDS, "finite"])
 @click.option("--y-features", type=_own_kind, help="Of the second view alone.")
 @click.option(
     "--direction",
-    type=click.Choice(["both", "y_given_x", "x_given_y"]),
+    type=click.Choice(list(WAYS)),
     default="both",
     show_default=True,
     help="Which view to infer from the other.",
@@ -129,26 +132,25 @@ def command(
     from boxloop.cli.relate_judge import judge
     from boxloop.cli.relate_read import read_sides, set_apart
     from boxloop.cli.relate_show import show
+    from boxloop.figures import png
 
-    check_outputs([output, figure, checkpoint, json_to], data, *([] if other is None else [other]))
+    check_outputs([output, figure, checkpoint, json_to], *(place for place in (data, other) if place))
     if permutations < 1.0 / rate - 1.0 - 1e-9:
         raise click.UsageError(f"--permutations {permutations} cannot show a --rate of {rate:g}: take more")
     left, right = read_sides(data, other, x, y, drop)
     if left.n_rows < FEWEST:
         raise ValueError(f"{data}: {left.n_rows} rows are too few to fit and to judge: {FEWEST} are needed")
-    shared = {**options, "checkpoint": checkpoint, "verbose": int(watching(quiet, progress))}
-    estimator, left, right = prepared(left, right, shared)
+    options |= {"checkpoint": checkpoint, "verbose": int(watching(quiet, progress))}
+    estimator, left, right = prepared(left, right, options)
     mask = set_apart(left, right, SHARE, MOST_JUDGES, options["seed"])
     begun = time.perf_counter()
     fit(estimator, left.taken(~mask), right.taken(~mask), left, right)
     seconds = time.perf_counter() - begun
-    ways = {"both": ["y", "x"], "y_given_x": ["y"], "x_given_y": ["x"]}[direction]
-    told, found = judge(estimator, left.taken(mask), right.taken(mask), ways, permutations, rate)
+    judges = left.taken(mask), right.taken(mask)
+    told, found = judge(estimator, *judges, WAYS[direction], permutations, rate)
     if output is not None:
         estimator.save(output)
     if figure is not None:
-        from boxloop.figures import png
-
         figure.write_bytes(png(found.plot()))
     head = facts(estimator, {"data": data, "other": other, "rate": rate, "permutations": permutations})
     head |= {"rows": {"fit": int((~mask).sum()), "judged": int(mask.sum())}, "seed": options["seed"]}
@@ -174,6 +176,8 @@ def prepared(left: Side, right: Side, options: dict[str, Any]) -> tuple[Relevant
     most = min(allowed(side, kind) for side, kind in zip(sides, kinds, strict=True))
     if most < 1:
         raise ValueError("a view has the same label in every row: there is nothing to tell")
+    if options["n_features"] is not None and options["n_features"] > most:
+        raise click.UsageError(f"-k {options['n_features']}: these features give at most {int(most)} pairs")
     given = {name: options[name] for name in ("n_features", "max_iter", "device", "dtype")}
     made = {name: value for name, value in given.items() if value is not None}
     made |= {"checkpoint": None if options["checkpoint"] is None else str(options["checkpoint"])}

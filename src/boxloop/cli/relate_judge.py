@@ -149,7 +149,7 @@ def explained(truth: Array, guess: Array) -> tuple[Array, Array]:
     Example:
         >>> share, error = explained(np.array([[1.0], [2.0], [3.0], [4.0]]), np.array([[1.0], [2.0], [3.0], [3.0]]))
         >>> float(share[0]), float(error[0].round(3))
-        (0.8, 0.201)
+        (0.8, 0.165)
     """
     n = len(truth)
     missed, spread = (truth - guess) ** 2, (truth - truth.mean(0)) ** 2
