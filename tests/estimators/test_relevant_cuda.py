@@ -51,7 +51,7 @@ def test_the_loss_and_its_gradient_agree_on_singular_features() -> None:
     left[:, 4] = left[:, 3]
     found = []
     for device in ("cpu", "cuda"):
-        f, g = (part.to(device).requires_grad_() for part in (left, right))
+        f, g = (part.to(device).clone().requires_grad_() for part in (left, right))
         loss = relevance_loss(f, g)
         loss.backward()
         assert f.grad is not None
