@@ -45,7 +45,12 @@ def test_it_leads_after_one_epoch(report):
 
 
 def test_every_method_and_seed_is_there(report):
-    assert list(report.curves["digits"]) == list(report.curves["fast"]) == list(METHODS)
+    assert (
+        list(report.curves["digits"])
+        == list(report.curves["fast"])
+        == list(report.curves["start"])
+        == list(METHODS)
+    )
     for runs in report.curves["digits"].values():
         assert {len(run["error"]) for run in runs} == {4}
         assert len(runs) == 3
@@ -134,6 +139,8 @@ def test_objectives_at_chance():
     peer = nn.functional.cross_entropy(share.log(), torch.tensor([0, 0, 1, 2]))
     assert float(peer) == pytest.approx(chance(cross_entropy, truth))
     assert chance(relevance, truth) == 2.0
+    assert float(relevance(torch.zeros(4, 3).double(), truth)) == pytest.approx(2.0)
+    assert float(relevance(truth, truth)) == pytest.approx(0.0, abs=1e-12)
     assert float(squared(share + 0.1, truth)) > chance(squared, truth)
 
 
@@ -167,13 +174,15 @@ def test_the_verdicts_follow_the_numbers():
     near = [{**run, "error": [run["error"][0], 0.1 + d]} for run, d in zip(tie, (-0.001, 0.0, 0.001))]
     runs = dict.fromkeys(METHODS, tie)
     photographs = {"DCCI": tie, "cross-entropy": near}
-    found = judge({"a": runs, "fast": runs, "b": photographs, "c": photographs}, "a", "b", "c", real=True)
+    found = judge(
+        {"a": runs, "fast": runs, "start": runs, "b": photographs, "c": photographs}, "a", "b", "c", real=True
+    )
     verdicts = {finding.claim: finding.verdict for finding in found}
     assert verdicts.pop(
         "CIFAR-10 with batch normalisation: error after the last epoch, cross-entropy less DCCI"
     ) == ("reproduced in distribution")
     assert set(verdicts.values()) == {"not reproduced", "target missed"}
-    assert "They tie" in found[2].reason
+    assert "They tie" in found[3].reason
 
 
 def test_normalised_networks_train_and_are_drawn():

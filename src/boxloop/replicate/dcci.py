@@ -10,6 +10,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from boxloop.replicate.dcci_data import Images, digits, photographs
 from boxloop.replicate.dcci_figures import learning_curves
 from boxloop.replicate.dcci_findings import Runs, judge
+from boxloop.replicate.dcci_networks import HE_GAIN
 from boxloop.replicate.dcci_trials import METHODS, Setting, Task, tried
 from boxloop.replicate.experiment import Options, Report
 
@@ -44,9 +45,16 @@ DEEP = (32, 32, -32, 64, 64, -64, 128, 128, 128, -128)
 """Ten convolutions, as in the document's short VGG network."""
 
 FULL = Size(
-    10, 5000, 5000, Setting((-16, -32), (), 100, 20), Setting(DEEP, (128, 128), 128, 15, pooled=True), 5
+    10,
+    5000,
+    5000,
+    Setting((-16, -32, -32), (), 100, 20),
+    Setting(
+        DEEP, (128, 128), 128, 15, pooled=True, gain=HE_GAIN
+    ),  # from a smaller start nothing passes 13 layers
+    5,
 )
-SMALL = Size(3, 1000, 500, Setting((-8, -16), (), 100, 4), None, 0)
+SMALL = Size(3, 2000, 500, Setting((-8, -16), (), 100, 4), None, 0)
 
 
 def experiment(options: Options) -> Report:
@@ -60,6 +68,8 @@ def experiment(options: Options) -> Report:
     seeds = range(options.seed, options.seed + size.seeds)
     tasks = [Task(images, method, slow, seed, name) for seed in seeds for method in METHODS]
     tasks += [Task(images, method, fast, seed, "fast") for seed in seeds for method in METHODS]
+    sized = replace(slow, epochs=1, gain=HE_GAIN)
+    tasks += [Task(images, method, sized, seed, "start") for seed in seeds for method in METHODS]
     colour = photographs(options.data) if size.photographs is not None else None
     if colour is not None and size.photographs is not None:
         tasks += _photographs(
@@ -107,6 +117,7 @@ def _settings(options: Options, size: Size, images: Images, colour: Images | Non
         "channels": [abs(c) for c in size.digits.channels],
         "rows of a batch": size.digits.batch,
         "batches in an epoch": -(-len(images.train) // size.digits.batch),
+        "variance of slopes at the start, times values summed": round(size.digits.gain, 3),
         "epochs": size.digits.epochs,
         "Adam's rate": size.digits.rate,
         "seeds": size.seeds,
@@ -118,6 +129,7 @@ def _settings(options: Options, size: Size, images: Images, colour: Images | Non
             "their test images": len(colour.test),
             "their channels": [abs(c) for c in size.photographs.channels],
             "their rows of a batch": size.photographs.batch,
+            "variance of their slopes at the start, times values summed": size.photographs.gain,
             "their epochs": size.photographs.epochs,
             "their seeds": size.photograph_seeds,
         }

@@ -33,8 +33,8 @@ def judge(runs: Table, name: str, plain: str, normal: str, real: bool) -> list[F
         normal: the same with batch normalisation.
         real: whether the digits are those of the document.
     """
-    found = [_lead(runs[name], real), _fast(runs[name], runs["fast"]), _squared(runs[name])]
-    found += [_rule(runs[name]), *_final(runs[name], name)]
+    found = [_lead(runs[name], real), _fast(runs[name], runs["fast"]), _start(runs[name], runs["start"])]
+    found += [_squared(runs[name]), _rule(runs[name]), *_final(runs[name], name)]
     if plain in runs:
         found += _photographs(runs[plain], runs[normal])
     return [*found, _probabilities(runs[name])]
@@ -77,6 +77,25 @@ def _fast(slow: Mapping[str, Runs], fast: Mapping[str, Runs]) -> Finding:
         "A larger step is enough for cross-entropy to make up for "
         + ("part of" if middle > LEAD else "all but little of")
         + " the lead, which is one of speed at a given rate.",
+    )
+
+
+def _start(small: Mapping[str, Runs], sized: Mapping[str, Runs]) -> Finding:
+    gain = _gain(sized["cross-entropy"], sized["DCCI"], 0)
+    middle = float(np.median(gain))
+    before = float(np.median(_gain(small["cross-entropy"], small["DCCI"], 0)))
+    return Finding(
+        "the same from slopes that keep the size of activations (He et al., 2015), at 1e-3",
+        "not in the document",
+        f"median {middle:+.3f}",
+        standard_error(gain),
+        held(middle > LEAD),
+        (
+            "Canonical correlations do not change with the size of outputs, which is small where torch starts and the "
+            "lead was found; cross-entropy must first make them large."
+            if middle < 0.5 * before
+            else f"The lead, {before:+.3f} where torch starts, is not one of the start."
+        ),
     )
 
 

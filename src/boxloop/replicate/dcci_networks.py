@@ -20,6 +20,9 @@ Level = tuple[Tensor, Tensor]
 TINY = 1e-5
 """Added to the variances that activations are divided by."""
 
+TORCH_GAIN, HE_GAIN = 1.0 / 3.0, 2.0
+"""Variance of a slope, times the values that it sums: where torch starts, and where activations keep their size."""
+
 
 @dataclass(frozen=True)
 class Classifier:
@@ -36,6 +39,7 @@ class Classifier:
         pooled: halve by the largest of four values, else by a stride of 2.
         normalised: whether the activations of convolutions are normalised.
         dropped: share of the units before each dense layer that training drops.
+        gain: of the start.
     """
 
     shape: tuple[int, int, int]
@@ -45,13 +49,14 @@ class Classifier:
     pooled: bool = False
     normalised: bool = False
     dropped: float = 0.0
+    gain: float = TORCH_GAIN
 
     def start(self, stream: Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-        """Random kernels and slopes (He et al., 2015), the last ones small; zero shifts; scales of 1."""
+        """Kernels and slopes of variance ``gain`` over the values that they sum, zero shifts, scales of 1."""
         found: list[Tensor] = []
         before, side = self.shape[0], self.shape[1:]
         for after in self.channels:
-            kernel = normal((abs(after), before, 3, 3), stream, dtype) * math.sqrt(2.0 / (9 * before))
+            kernel = normal((abs(after), before, 3, 3), stream, dtype) * math.sqrt(self.gain / (9 * before))
             found += [kernel, torch.zeros(abs(after), dtype=dtype)]
             if self.normalised:
                 found += [torch.ones(abs(after), dtype=dtype), torch.zeros(abs(after), dtype=dtype)]
@@ -59,9 +64,8 @@ class Classifier:
                 side = tuple((size + (not self.pooled)) // 2 for size in side)
             before = abs(after)
         widths = (before * side[0] * side[1], *self.dense, self.classes)
-        for i, (inner, outer) in enumerate(pairwise(widths)):
-            gain = 1.0 / 3.0 if i == len(self.dense) else 2.0
-            found.append(normal((inner, outer), stream, dtype) * math.sqrt(gain / inner))
+        for inner, outer in pairwise(widths):
+            found.append(normal((inner, outer), stream, dtype) * math.sqrt(self.gain / inner))
             found.append(torch.zeros(outer, dtype=dtype))
         return tuple(found)
 
@@ -130,7 +134,8 @@ class Learner:
     def levels(self, rows: Tensor) -> list[Level]:
         """Of activations on many rows at once: exact for them, where running means over steps lag behind."""
         seen: list[Level] = []
-        self.network(self.parameters, rows, seen=seen)
+        if self.network.normalised:
+            self.network(self.parameters, rows, seen=seen)
         return seen
 
     def used(self, rows: Tensor, levels: Sequence[Level], tile: int = 2000) -> Tensor:

@@ -25,7 +25,7 @@ from boxloop.estimators.relevant_classifier_probability import (
 )
 from boxloop.numeric import generator
 from boxloop.replicate.dcci_data import Images
-from boxloop.replicate.dcci_networks import Classifier, Learner
+from boxloop.replicate.dcci_networks import TORCH_GAIN, Classifier, Learner
 from boxloop.run import run
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.inference import RelevanceFit
@@ -56,8 +56,8 @@ def squared(outputs: Tensor, truth: Tensor) -> Tensor:
 
 
 def relevance(outputs: Tensor, truth: Tensor) -> Tensor:
-    """Relevance that the outputs lack; bounded as in the document's appendix A.2."""
-    return relevance_loss(outputs.tanh(), truth)
+    """Relevance that the outputs lack, 0 to C - 1, as indicators sum to 1; bounded as in the document's A.2."""
+    return relevance_loss(outputs.tanh(), truth) - 1.0
 
 
 METHODS: dict[str, tuple[Objective, bool]] = {
@@ -81,6 +81,7 @@ class Setting:
         rate: of Adam.
         pooled: whether images are halved by pooling, else by strides.
         normalised: with batch normalisation.
+        gain: of the start.
     """
 
     channels: tuple[int, ...]
@@ -90,6 +91,7 @@ class Setting:
     rate: float = 1e-3
     pooled: bool = False
     normalised: bool = False
+    gain: float = TORCH_GAIN
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def tried(task: Task) -> dict[str, Any]:
         setting.pooled,
         setting.normalised,
         DROPPED * drops,
+        setting.gain,
     )
     start = Learner(network, tuple(v.to(device) for v in network.start(generator(task.seed))))
     judge = Judge(train, test, objective, images.classes)
