@@ -259,8 +259,8 @@ def test_cross_fitted_correlations_are_those_of_fold_by_fold_fits():
 @pytest.mark.parametrize(("n", "d", "folds"), [(80, 1, 5), (120, 3, 2), (40, 25, 4)])
 def test_cross_fitted_p_values_are_uniform_under_independence(n, d, folds):
     """Few and many features, the last with more of them than rows; 250 repetitions, Kolmogorov's test of the first and
-    the last variable, one run in 10,000 for each of six. Exchanged within the folds of ordinary cross-fitting, the
-    first p-value of the second case fails at 1e-9."""
+    the last variable, one run in 10,000 for each of six. With rows exchanged within the folds of ordinary
+    cross-fitting the first case fails."""
     pair, p = ViewPair(linear(d), linear(d)), []
     for i in range(250):
         source = ArraySource(views(n, d, [], i))

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, add_legend, dress, new_axes
+from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, Array, add_legend, dress, new_axes
 
 
 def relevance_spectrum(
@@ -44,33 +44,39 @@ def relevance_spectrum(
     dress(ax, title, across, f"{up}\n(bars: 1 and 2 standard errors)")
     height, spread = np.asarray(value, dtype=float), np.nan_to_num(np.asarray(error, dtype=float))
     place = np.arange(1, len(height) + 1)
-    chosen = np.ones(len(height), dtype=bool) if marked is None else np.asarray(marked, dtype=bool)
     if exact is not None:
         ax.plot(place, np.asarray(exact, dtype=float), "_", color=INK, markersize=16, label="exact")
     if training is not None:
-        ax.plot(
-            place,
-            np.asarray(training, dtype=float),
-            "D",
-            color=MARKED,
-            fillstyle="none",
-            markersize=5.5,
-            label="training rows",
+        (points,) = ax.plot(
+            place, np.asarray(training, dtype=float), "D", color=MARKED, label="training rows"
         )
-    told = "held out" if marked is None else "held out, significant"
-    for mine, colour, shape, name in (
-        (chosen, PLAIN, "o", told),
-        (~chosen, FAINT, "s", "held out, not significant"),
-    ):
-        if not mine.any():
-            continue
-        at, middle, reach = place[mine], height[mine], spread[mine]
-        ax.vlines(at, middle - 2 * reach, middle + 2 * reach, color=colour, linewidth=1.0)
-        ax.vlines(at, middle - reach, middle + reach, color=colour, linewidth=2.6)
-        ax.plot(at, middle, shape, color=colour, markersize=5.5, label=name)
+        points.set(markersize=5.5, fillstyle="none")
+    if marked is None:
+        _barred(ax, place, height, spread, PLAIN, "o", "held out")
+    else:
+        chosen = np.asarray(marked, dtype=bool)
+        _barred(ax, place[chosen], height[chosen], spread[chosen], PLAIN, "o", "held out, significant")
+        rest = ~chosen
+        _barred(ax, place[rest], height[rest], spread[rest], FAINT, "s", "held out, not significant")
     shown = [height + 2 * spread] + [np.asarray(a, dtype=float) for a in (training, exact) if a is not None]
     top = float(np.nanmax(np.concatenate([*shown, [1e-3]])))
     ax.set(ylim=(-0.02 * top, 1.08 * min(top, 1.0)), xlim=(0.4, len(height) + 0.6))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(ax)
     return ax
+
+
+def _barred(
+    ax: Axes,
+    place: NDArray[np.int64],
+    middle: Array,
+    reach: Array,
+    colour: str,
+    shape: str,
+    name: str,
+) -> None:
+    """Points with bars of one and two errors, where there are any."""
+    if len(place):
+        ax.vlines(place, middle - 2 * reach, middle + 2 * reach, color=colour, linewidth=1.0)
+        ax.vlines(place, middle - reach, middle + reach, color=colour, linewidth=2.6)
+        ax.plot(place, middle, shape, color=colour, markersize=5.5, label=name)

@@ -214,7 +214,7 @@ def significance(
         u, v, weight = (torch.cat(parts) for parts in zip(*kept))
         if len(u) < 4:
             raise ValueError(f"{len(u)} rows with weight are too few to judge anything: give at least 4")
-        scored = Scores(u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64))
+        scored = Scores(u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64, device=u.device))
         return scored.judged(
             [scored], model.canonical.correlation, permutations, level, 0, generator(random_state)
         )
