@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from boxloop.replicate.experiment import Options, Report
+from boxloop.replicate.experiment import Finding, Options, Report
 from boxloop.replicate.halves_coverage import ranks, refits, residuals
 from boxloop.replicate.halves_data import Halves, digits, right
 from boxloop.replicate.halves_figures import calibration, mosaic
@@ -48,59 +48,72 @@ QUICK = Size((6, 12), Setting(4, 8, 5e-3, device="cpu"), 60, 30, 600, (300, 10),
 
 def experiment(options: Options) -> Report:
     """Fit at every cutoff, compare with others, and hold the error bars against other rows and the truth."""
-    has_mnist = options.data is not None and (options.data / "mnist.npz").exists()
-    size = QUICK if options.quick else LARGE if has_mnist else FEW
+    real = options.data is not None and (options.data / "mnist.npz").exists()
+    size = QUICK if options.quick else LARGE if real else FEW
     data, plain = digits(options.data, size.rows, options.seed)
-    steps, done = len(size.cutoffs) + 5, 0
-
-    def told(what: str) -> None:
-        nonlocal done
-        done += 1
-        options.progress(done, steps, what)
-
-    facts: dict[int, dict[str, Any]] = {}
+    watch = _Watch(options, len(size.cutoffs) + 5)
+    fits = {}
     for cutoff in size.cutoffs:
-        found = fit(data.train, cutoff, options.seed, size.trained)
-        facts[cutoff] = judged(found, data)
-        told(f"k0 = {cutoff}")
-    last, first = size.cutoffs[-1], size.cutoffs[0]
-    residual = residuals(found, data, size.given)
-    rank = ranks(found, data.test, data.train, size.ranked, options.seed)
-    told("residuals")
-    refit = refits(data, first, min(size.given, 200), options.seed + 1, size.trained)
-    told("refits")
-    small = small_batches(data, first, options.seed, replace(size.trained, passes=size.small))
-    told("small batches")
-    others = {**simple(data), **rivals(data, size.trained, *size.forest, options.seed)}
-    told("others")
-    still = {k: judged(fit(plain.train, k, options.seed, size.trained), plain) for k in size.cutoffs[:2]}
-    beside = simple(plain)
-    told("images as they are")
-    findings = [
-        *errors(facts, others, "turned and shifted", has_mnist),
-        *errors(still, beside, "as they are", has_mnist),
-        spectra(facts),
-        *variances(residual, last),
-        laws(rank, last),
-        *means(refit, first),
-        *batches(small, first),
-    ]
-    curves = {
-        "cutoffs": facts,
-        "others": others,
-        "images as they are": {"cutoffs": still, "others": beside},
-        "residuals": residual,
-        "ranks": rank,
-        "refits": refit,
-        "small batches": small,
+        fits[cutoff] = fit(data.train, cutoff, options.seed, size.trained)
+        watch(f"k0 = {cutoff}")
+    facts = {cutoff: judged(found, data) for cutoff, found in fits.items()}
+    last = fits[size.cutoffs[-1]]
+    law = {
+        "residuals": residuals(last, data, size.given),
+        "ranks": ranks(last, data.test, data.train, size.ranked, options.seed),
     }
+    watch("residuals")
+    curves = {"cutoffs": facts, **law, **_beside(options, size, data, plain, watch)}
     images = data.test[:SHOWN]
     figures = {
-        "digits": mosaic(images, found.expect(given=right(images)), facts),
-        "calibration": calibration(residual, rank),
+        "digits": mosaic(images, last.expect(given=right(images)), facts),
+        "calibration": calibration(law["residuals"], law["ranks"]),
     }
     title = "Halves of digits inferred, with their uncertainty"
-    return Report("halves", title, _settings(options, size, data), findings, curves, figures)
+    return Report(
+        "halves", title, _settings(options, size, data), _findings(curves, size, real), curves, figures
+    )
+
+
+@dataclass
+class _Watch:
+    """Tells how far the work is."""
+
+    options: Options
+    total: int
+    done: int = 0
+
+    def __call__(self, what: str) -> None:
+        self.done += 1
+        self.options.progress(self.done, self.total, what)
+
+
+def _beside(options: Options, size: Size, data: Halves, plain: Halves, watch: _Watch) -> dict[str, Any]:
+    """Other rows, small batches, other methods, and images as they are."""
+    first, seed, trained = size.cutoffs[0], options.seed, size.trained
+    refit = refits(data, first, min(size.given, 200), seed + 1, trained)
+    watch("refits")
+    small = small_batches(data, first, seed, replace(trained, passes=size.small))
+    watch("small batches")
+    others = {**simple(data), **rivals(data, trained, *size.forest, seed)}
+    watch("others")
+    still = {k: judged(fit(plain.train, k, seed, trained), plain) for k in size.cutoffs[:2]}
+    as_they_are = {"cutoffs": still, "others": simple(plain)}
+    watch("images as they are")
+    return {"refits": refit, "small batches": small, "others": others, "images as they are": as_they_are}
+
+
+def _findings(curves: dict[str, Any], size: Size, real: bool) -> list[Finding]:
+    first, last, still = size.cutoffs[0], size.cutoffs[-1], curves["images as they are"]
+    return [
+        *errors(curves["cutoffs"], curves["others"], "turned and shifted", real),
+        *errors(still["cutoffs"], still["others"], "as they are", real),
+        spectra(curves["cutoffs"]),
+        *variances(curves["residuals"], last),
+        laws(curves["ranks"], last),
+        *means(curves["refits"], first),
+        *batches(curves["small batches"], first),
+    ]
 
 
 def _settings(options: Options, size: Size, data: Halves) -> dict[str, Any]:
