@@ -298,3 +298,11 @@ def test_frames_sources_and_model_selection() -> None:
 def test_passes_that_did_not_settle_are_told() -> None:
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         RelevantClassifier(**{**NETWORK, "max_iter": 2, "patience": 5}).fit(*rings(600, 0))
+
+
+def test_the_temperature_comes_from_rows_held_out(learned: RelevantClassifier) -> None:
+    rows, weight = learned._held.rows, learned._held.weight
+    points = learned.fit_.infer_right(rows[:, :2]).detach().numpy()
+    codes, again = rows[:, 2].long().numpy(), weight.double().numpy()
+    assert learned.temperature_ == pytest.approx(fitted_temperature(points, codes, again), rel=1e-6)
+    assert 0 < len(rows) <= 60

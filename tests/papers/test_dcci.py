@@ -175,14 +175,18 @@ def test_the_verdicts_follow_the_numbers():
     runs = dict.fromkeys(METHODS, tie)
     photographs = {"DCCI": tie, "cross-entropy": near}
     found = judge(
-        {"a": runs, "fast": runs, "start": runs, "b": photographs, "c": photographs}, "a", "b", "c", real=True
+        {"a": runs, "fast": runs, "start": runs, "9 images": runs, "b": photographs, "c": photographs},
+        "a",
+        "b",
+        "c",
+        real=True,
     )
     verdicts = {finding.claim: finding.verdict for finding in found}
     assert verdicts.pop(
         "CIFAR-10 with batch normalisation: error after the last epoch, cross-entropy less DCCI"
     ) == ("reproduced in distribution")
     assert set(verdicts.values()) == {"not reproduced", "target missed"}
-    assert "They tie" in found[3].reason
+    assert "They tie" in found[4].reason
 
 
 def test_normalised_networks_train_and_are_drawn():

@@ -75,8 +75,8 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         batch_size: rows of a mini-batch; ``None`` is ten for each class, and at least 256.
         max_iter: most passes over the rows.
         patience: passes without a better validation before training ends; ``None`` never ends it.
-        validation_fraction: share of the rows held out to choose the best pass and the temperature, for networks; 0
-            keeps the last pass.
+        validation_fraction: share of the rows held out, for networks, half of them to choose the best pass and half for
+            the temperature; 0 keeps the last pass.
         random_state: seed or generator; global state is never used.
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from, on any device.
@@ -260,7 +260,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         it is never farther from the true label than before, and the same class is the largest. A probability may then
         be exactly 0, where a log score is infinite, and features that explain little of a class give probabilities
         that are too timid. ``temperature`` gives :math:`p_c \propto \exp(z_c / T)` instead, where T makes the labels of
-        validation rows most probable (of all rows where features are fixed).
+        rows held out most probable (of all rows where features are fixed).
         """
         found = self._expected(X)
         return (

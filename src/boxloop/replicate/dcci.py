@@ -28,6 +28,7 @@ class Size:
         seeds: of every training on digits.
         train: digits to train on, where there are so many.
         test: digits to test with.
+        others: other numbers of digits of MNIST, for one epoch.
         digits: how networks of digits are trained.
         photographs: how networks of photographs are, None for not at all.
         photograph_seeds: of every training on photographs.
@@ -36,6 +37,7 @@ class Size:
     seeds: int
     train: int
     test: int
+    others: tuple[int, ...]
     digits: Setting
     photographs: Setting | None
     photograph_seeds: int
@@ -48,13 +50,14 @@ FULL = Size(
     10,
     5000,
     5000,
+    (2000, 20_000, 60_000),
     Setting((-16, -32, -32), (), 100, 20),
     Setting(
         DEEP, (128, 128), 128, 15, pooled=True, gain=HE_GAIN
     ),  # from a smaller start nothing passes 13 layers
     5,
 )
-SMALL = Size(3, 2000, 500, Setting((-8, -16), (), 100, 4), None, 0)
+SMALL = Size(3, 2000, 500, (), Setting((-8, -16), (), 100, 4), None, 0)
 
 
 def experiment(options: Options) -> Report:
@@ -70,6 +73,14 @@ def experiment(options: Options) -> Report:
     tasks += [Task(images, method, fast, seed, "fast") for seed in seeds for method in METHODS]
     sized = replace(slow, epochs=1, gain=HE_GAIN)
     tasks += [Task(images, method, sized, seed, "start") for seed in seeds for method in METHODS]
+    once = replace(slow, epochs=1)
+    for n in size.others if real else ():
+        more = digits(options.data, n, size.test, options.seed)
+        tasks += [
+            Task(more, method, once, seed, f"{n} images")
+            for seed in seeds
+            for method in ("DCCI", "cross-entropy")
+        ]
     colour = photographs(options.data) if size.photographs is not None else None
     if colour is not None and size.photographs is not None:
         tasks += _photographs(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 
@@ -35,7 +35,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Runs]]) -> Figure:
                 _band(column[1], np.asarray(share), place, method)
         column[0].set_yscale("log")
         column[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        column[0].yaxis.set_major_formatter(PercentFormatter(1.0))
+        column[0].yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100.0 * share:g}%"))
         column[0].yaxis.set_minor_formatter(NullFormatter())
         dress(column[0], name, "", "test images wrong")
         dress(column[1], "", "epoch", "test loss, relative to chance")
