@@ -9,7 +9,7 @@ from scipy.stats import norm
 from boxloop.numeric import generator
 from boxloop.replicate import Options
 from boxloop.replicate.halves import experiment
-from boxloop.replicate.halves_coverage import ranks, residuals
+from boxloop.replicate.halves_coverage import ranks, residuals, signed_weights
 from boxloop.replicate.halves_data import Halves, digits, disturbed, flat, left, right
 from boxloop.replicate.halves_findings import errors, means, spectra
 from boxloop.replicate.halves_network import FourConvolutions, Regression
@@ -98,6 +98,14 @@ def test_a_known_law_is_found_calibrated(noisy):
     assert facts["negative variances"] < 0.05
     rank = ranks(found, noisy.test, noisy.train, 200, 0)
     assert rank["distance"] < 0.08
+    new, pool = (torch.from_numpy(flat(part)) for part in (right(noisy.test), left(noisy.train)))
+    with torch.no_grad():
+        inferred = (signed_weights(found.model_, new, pool) @ pool.double()).numpy()
+    predicted = found.predict(right(noisy.test)).reshape(inferred.shape)
+    slope = (inferred * predicted).sum() / (
+        predicted**2
+    ).sum()  # a tenth of the rows was held out from the fit
+    assert slope == pytest.approx(1.0, abs=0.03)
     share = np.asarray(rank["reliability"])[:, 3]
     assert share.sum() == pytest.approx(1.0)
 

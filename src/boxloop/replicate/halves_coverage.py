@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.replicate.halves_data import Halves, Images, flat, left, right
 from boxloop.replicate.halves_trials import Setting, fit
 from boxloop.replicate.words import standard_error
+from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.inference import with_one
 
 Array = NDArray[np.float64]
@@ -139,8 +141,7 @@ def ranks(found: RelevantFeatures, images: Images, rows: Images, given: int, see
     pool = torch.from_numpy(flat(left(rows))).to(device)
     inked = pool.std(0) > LEAST
     with torch.no_grad():
-        weight = with_one(model.left(known) * model.canonical.correlation) @ with_one(model.right(pool)).mT
-        weight = weight / weight.sum(1, keepdim=True)
+        weight = signed_weights(model, known, pool)
         pool, truth = pool[:, inked], truth[:, inked]
         below, upto = (
             torch.stack([w @ sign(pool, x).double() for w, x in zip(weight, truth)]).clamp(0.0, 1.0)
@@ -155,6 +156,20 @@ def ranks(found: RelevantFeatures, images: Images, rows: Images, given: int, see
         "reliability": _reliability(dark.cpu().numpy(), (truth > 0.5).cpu().numpy()),
         "distance": float(np.abs(np.sort(pit, axis=None) - np.linspace(0.0, 1.0, pit.size)).max()),
     }
+
+
+def signed_weights(model: RelevanceModel, known: Tensor, pool: Tensor) -> Tensor:
+    r"""Weights of rows of the second view given rows of the first, (m, n), which add up to 1 and may be negative.
+
+    .. math:: w_n(x) \propto 1 + \sum_i \eta_i u_i(x) v_i(y_n)
+
+    Args:
+        model: canonical variables.
+        known: rows of the first view, (m, d_x).
+        pool: rows of the second, (n, d_y).
+    """
+    weight = with_one(model.left(known) * model.canonical.correlation) @ with_one(model.right(pool)).mT
+    return weight / weight.sum(1, keepdim=True)
 
 
 def _reliability(chance: Array, seen: NDArray[np.bool_]) -> list[list[float]]:
