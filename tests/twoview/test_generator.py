@@ -214,3 +214,16 @@ def test_collapsed_code_still_makes_a_model(made: tuple[Tensor, RelevanceModel, 
 def _decoded(coder: Coder, rows: Tensor, source: ArraySource) -> Tensor:
     frame = survey(ArraySource(rows))
     return frame.origin + frame.scale * coder(source.rows[:, :5])
+
+
+def test_codes_are_in_standard_form_on_rows_whose_variables_have_a_mean() -> None:
+    relevance, rows = linear_relevance(table(400, 0)), 3.0 + table(300, 7)
+    frame = survey(ArraySource(rows))
+    source = coded(ArraySource(rows), relevance, frame, torch.float64)
+    assert isinstance(source, ArraySource)
+    coder = coder_of(source, 2)
+    model = settled(coder, relevance, moments_of(source), frame, torch.ones(5).double())
+    codes = model.encode(rows)
+    torch.testing.assert_close(codes.mean(0), torch.zeros(2).double(), atol=1e-9, rtol=0.0)
+    torch.testing.assert_close(torch.cov(codes.mT, correction=0), torch.eye(2).double(), atol=1e-9, rtol=0.0)
+    torch.testing.assert_close(model.reconstruct(rows), _decoded(coder, rows, source), rtol=1e-9, atol=1e-9)
