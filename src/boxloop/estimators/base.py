@@ -19,7 +19,10 @@ from torch import Tensor
 
 from boxloop.data import (
     ArraySource,
+    Exchanged,
     Mapped,
+    Paired,
+    SomeRows,
     SparseSource,
     Standardised,
     StreamSource,
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised)
+SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised, Paired, SomeRows, Exchanged)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -21,8 +21,10 @@ from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
+from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_files import VIEW_PARTS
+from boxloop.estimators.relevant_generator import RelevantGenerator
 from boxloop.persist import ModelFileError, load_tree, save_tree
 
 ESTIMATORS: dict[str, type[LatentEstimator]] = {
@@ -40,7 +42,14 @@ ESTIMATORS: dict[str, type[LatentEstimator]] = {
     )
 }
 OWN_FILES: dict[str, Any] = {
-    c.__name__: c for c in (EnergyBasedModel, RelevantFeatures, VariationalAutoencoder)
+    c.__name__: c
+    for c in (
+        EnergyBasedModel,
+        RelevantClassifier,
+        RelevantFeatures,
+        RelevantGenerator,
+        VariationalAutoencoder,
+    )
 }
 """Estimators that know how to read their files."""
 

@@ -81,7 +81,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from, on any device.
         device: ``cpu``, ``cuda`` or ``auto``.
-        dtype: precision of networks, ``float32`` or ``float64``; statistics are in float64.
+        dtype: ``float32`` or ``float64``, as in :class:`RelevantFeatures`.
 
     Attributes:
         classes_: the labels, in order.
@@ -106,9 +106,9 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
     features: Any = "network"
     calibration: str | None = None
     hidden: Any = None
-    n_fourier: int = 500
+    n_fourier: int = 300
     length_scale: float | None = None
-    ridge: float | None = None
+    ridge: float | str | None = None
     constant: str = "enforced"
     learning_rate: float = 1e-3
     schedule: str = "constant"
@@ -122,7 +122,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
     verbose: int = 0
     checkpoint: Any = None
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: str | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_features": [COUNT, None],
@@ -136,13 +136,11 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         "batch_size": [COUNT, None],
         "patience": [COUNT, None],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
-        "ridge": [RATE, None],
+        "ridge": [RATE, StrOptions({"validation"}), None],
         "weight_decay": [RATE],
+        "dtype": [*COMMON["dtype"], None],
         **{name: [POSITIVE] for name in ("learning_rate", "clip")},
-        **{
-            name: COMMON[name]
-            for name in ("max_iter", "random_state", "verbose", "checkpoint", "device", "dtype")
-        },
+        **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -175,7 +173,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             self.n_fourier,
             self.length_scale,
             device,
-            pick_dtype(self.dtype),
+            pick_dtype(self.dtype or "float32"),
         )
         pair = ViewPair(
             start_view(wish, self.x_edge_, first, stream),

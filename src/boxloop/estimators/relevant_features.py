@@ -58,7 +58,8 @@ class RelevantFeatures(InferringViews):
         length_scale: of a kernel, in standard deviations; ``None`` takes the median distance of rows.
         ridge: added to the variances of features, relative to them (in training, in the units of squared features):
             shrinks relevances. ``None`` is 0, with pseudo-inverses where features are collinear, but for ``fourier``
-            features, which need one: that is chosen by cross-validation.
+            features, which need one: that is chosen by cross-validation. ``validation`` chooses for other fixed
+            features too, as it should where rows are few beside columns.
         constant: in training, ``enforced`` or ``learned``: see :func:`boxloop.twoview.relevance_loss`.
         channel: a function (rows, generator) -> rows that draws the second view from the first, such as
             :class:`boxloop.twoview.PixelShuffle`: then ``fit(X)`` needs no Y, and training draws it anew at every step.
@@ -76,7 +77,8 @@ class RelevantFeatures(InferringViews):
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from, on any device.
         device: ``cpu``, ``cuda`` or ``auto``.
-        dtype: precision of networks, ``float32`` or ``float64``; statistics are in float64.
+        dtype: ``float32`` or ``float64``, of networks and of products of fixed features, whose sums are in float64
+            all the same; ``None`` is ``float32`` for networks and ``float64`` for products.
 
     Attributes:
         model_: the fitted :class:`boxloop.twoview.RelevanceModel`.
@@ -111,9 +113,9 @@ class RelevantFeatures(InferringViews):
     x_features: Any = "auto"
     y_features: Any = "auto"
     hidden: Any = None
-    n_fourier: int = 500
+    n_fourier: int = 300
     length_scale: float | None = None
-    ridge: float | None = None
+    ridge: float | str | None = None
     constant: str = "enforced"
     channel: Any = None
     learning_rate: float = 1e-3
@@ -128,7 +130,7 @@ class RelevantFeatures(InferringViews):
     verbose: int = 0
     checkpoint: Any = None
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: str | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_features": [COUNT],
@@ -137,19 +139,17 @@ class RelevantFeatures(InferringViews):
         "hidden": ["array-like", None],
         "n_fourier": [COUNT],
         "length_scale": [POSITIVE, None],
-        "ridge": [RATE, None],
+        "ridge": [RATE, StrOptions({"validation"}), None],
         "constant": [StrOptions({"enforced", "learned"})],
         "channel": [callable, None],
         "schedule": [StrOptions({"constant", "cosine"})],
         "weight_decay": [RATE],
+        "dtype": [*COMMON["dtype"], None],
         "batch_size": [COUNT, None],
         "patience": [COUNT, None],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
         **{name: [POSITIVE] for name in ("learning_rate", "clip")},
-        **{
-            name: COMMON[name]
-            for name in ("max_iter", "random_state", "verbose", "checkpoint", "device", "dtype")
-        },
+        **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -211,7 +211,7 @@ class RelevantFeatures(InferringViews):
         return ArraySource(torch.cat([self.channel(rows, own) for rows, _ in first.chunks()]))
 
     def _wish(self, kind: Any, device: torch.device) -> Wish:
-        dtype = pick_dtype(self.dtype)
+        dtype = pick_dtype(self.dtype or "float32")
         return Wish(kind, self.n_features, self.hidden, self.n_fourier, self.length_scale, device, dtype)
 
     @classmethod

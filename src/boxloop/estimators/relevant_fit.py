@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
-from torch import nn
 
-from boxloop.data import ArraySource, kept_rows, some_rows
-from boxloop.estimate.adam import Constant, Cooling
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.train_state import TrainPlan, TrainState, continued
-from boxloop.estimate.training import Trainer
-from boxloop.estimators.energy_files import fingerprint
-from boxloop.numeric import generator, spawn
+from boxloop.data import ArraySource
+from boxloop.estimators.options import pick_dtype
+from boxloop.estimators.relevant_train import Training, train_views
+from boxloop.numeric import generator
 from boxloop.numeric.random import seed
-from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.progress import ProgressBar
-from boxloop.run import Outcome, Progress, run
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.inference import RelevanceFit
+from boxloop.twoview.linear import fit_fixed
 from boxloop.twoview.ridge import choose_ridge
-from boxloop.twoview.training import BATCH_RATIO, HeldOut, RelevanceLoss
 from boxloop.twoview.views import FourierView, ViewPair
 from boxloop.types import Source
-
-WATCHERS = ("verbose", "checkpoint", "device")
-"""Parameters that do not change the path of a fit."""
-
-SMALL_BATCH = 256
-"""Rows of a mini-batch where features are few."""
-
-REFERENCE_ROWS = 20
-"""Rows for each feature, of those trained on, from which canonical variables are found for validation."""
 
 FOLDS = 5
 """Of the rows, among which a ridge is chosen."""
 
-HELD_VALUES = 1 << 25
-"""Most values of the rows held out: they are in memory."""
+FEW = 5
+"""Rows for each column of both views, below which linear relations look much stronger than they are."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +33,21 @@ class Fitted:
     Args:
         fit: the variables.
         rows: of the fit, both views.
-        held: rows that neither trained nor chose the pass, both views.
-        history: a list a pass by name; empty where features are fixed.
-        epochs: passes done.
-        batch: rows of a mini-batch.
-        converged: whether training settled.
-        interrupted: whether Ctrl-C ended it.
-        events: what went wrong on the way.
         ridge: that was used.
+        events: what went wrong on the way.
+        training: how features were learned; None where they are fixed.
     """
 
     fit: RelevanceFit
     rows: Source
-    held: ArraySource | None
-    history: dict[str, list[float]]
-    epochs: int
-    batch: int
-    converged: bool
-    interrupted: bool
-    events: tuple[str, ...]
     ridge: float
+    events: tuple[str, ...]
+    training: Training | None = None
+
+    @property
+    def held(self) -> ArraySource | None:
+        """Rows that neither trained nor chose the pass."""
+        return None if self.training is None else self.training.held
 
 
 def fit_views(
@@ -90,132 +64,32 @@ def fit_views(
     """
     ridge = _ridge(estimator, pair, both, most)
     if not pair.trainable():
-        model = RelevanceModel.solve(pair, both, most, ridge)
-        events = worries(model, both.n_rows, most)
-        return Fitted(
-            RelevanceFit.of(model, both), both, None, {}, 1, both.n_rows, True, False, events, ridge
-        )
-    streams = spawn(generator(estimator.random_state), 4)
-    splits, orders, own = (seed(stream) for stream in streams[:3])
-    mask, held = hold_out(both, estimator.validation_fraction, splits, max(1, HELD_VALUES // both.n_columns))
-    train = both if mask is None else some_rows(both, ~mask)
-    width = 1 + max(pair.left.n_features, pair.right.n_features)
-    size = estimator.batch_size or enough(train.n_rows, max(SMALL_BATCH, BATCH_RATIO * width))
-    epochs = Epochs(both if first is None else first, size, orders, mask)
-    validate = None
-    if held is not None:
-        some = kept_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
-        half = torch.arange(held.n_rows, device=held.rows.device)
-        validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridge)
-        held = held.taken(half[1::2]) if len(half) > 1 else None
-    weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
-    loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
-    outcome, trainer = _trained(estimator, pair, epochs, loss, validate, both, own)
-    state = outcome.state
-    learned = state.fitted(pair)
-    model = RelevanceModel.solve(learned, train, most, ridge)
-    settles = estimator.schedule == "cosine" or estimator.patience is None or validate is None
-    done = outcome.converged or (settles and not outcome.interrupted)
-    events = (*_batched(min(epochs.sizes), width), *worries(model, train.n_rows, most), *outcome.events)
-    if not done and not outcome.interrupted:
-        warnings.warn(
-            f"training reached max_iter={estimator.max_iter} while the relevance of validation rows still rose within "
-            f"the last patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
-    return Fitted(
-        RelevanceFit.of(model, train),
-        train,
-        held,
-        state.told(),
-        trainer.epochs(state),
-        max(epochs.sizes),
-        done,
-        outcome.interrupted,
-        events,
-        ridge,
-    )
+        dtype = torch.float64 if estimator.dtype is None else pick_dtype(estimator.dtype)
+        fit = fit_fixed(pair, both, most, ridge, dtype)
+        return Fitted(fit, both, ridge, worries(fit.model, both.n_rows, most, ridge))
+    training = train_views(estimator, pair, both, first, ridge)
+    rows = training.rows
+    model = RelevanceModel.solve(training.pair, rows, most, ridge)
+    events = (*training.events, *worries(model, rows.n_rows, most, ridge))
+    return Fitted(RelevanceFit.of(model, rows), rows, ridge, events, training)
 
 
 def _ridge(estimator: BaseEstimator, pair: ViewPair, both: Source, most: int) -> float:
-    """The ridge that was given, or one chosen by cross-validation where random features need it."""
-    if estimator.ridge is not None:
+    """The ridge that was given, or one chosen by cross-validation: where it was asked for, and for random features."""
+    asked = estimator.ridge == "validation"
+    if estimator.ridge is not None and not asked:
         return float(estimator.ridge)
+    if asked and pair.trainable():
+        raise ValueError(
+            "ridge='validation' is for fixed features: networks are validated as they are trained"
+        )
     random = any(isinstance(view, FourierView) for view in (pair.left, pair.right))
-    if not random or pair.trainable() or both.n_rows < 2 * FOLDS:
+    if not (random or asked) or pair.trainable() or both.n_rows < 2 * FOLDS:
         return 0.0
     return choose_ridge(pair, both, most, folds=FOLDS, key=seed(generator(estimator.random_state)))
 
 
-def enough(rows: int, least: int) -> int:
-    """Rows of a mini-batch such that none of an epoch has fewer than ``least``, where there are as many."""
-    return -(-rows // max(1, rows // least))
-
-
-def _trained(
-    estimator: BaseEstimator,
-    pair: ViewPair,
-    epochs: Epochs,
-    loss: RelevanceLoss,
-    validate: HeldOut | None,
-    both: Source,
-    own: int,
-) -> tuple[Outcome[TrainState], Trainer[ViewPair]]:
-    steps = estimator.max_iter * epochs.per_epoch
-    cool = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
-    plan = TrainPlan(
-        cool or Constant(estimator.learning_rate),
-        clip=estimator.clip,
-        decay=estimator.weight_decay,
-        patience=None if validate is None else estimator.patience,
-        graphs=False,  # the loss looks at its pivots, for which a graph cannot wait
-    )
-    trainer = Trainer(pair, epochs, loss, plan, None, validate)
-    observers: list[Any] = []
-    if estimator.verbose:
-        observers.append(ProgressBar(show=True).stage(type(estimator).__name__, told=teller(trainer)))
-    resume = None
-    if estimator.checkpoint is not None:
-        path = Path(estimator.checkpoint)
-        given = estimator.get_params(deep=False)
-        modules = [name for name, value in given.items() if isinstance(value, nn.Module)]
-        known = fingerprint(estimator, both, WATCHERS, modules)
-        observers.append(CheckpointWriter(path, known, seconds=10.0))
-        if path.exists():
-            device = pair.trainable()[0].device
-            resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
-    state = TrainState.start(pair, own)
-    rounds = trainer.rounds(estimator.max_iter)
-    return run(trainer, state, max_rounds=rounds, observers=observers, resume=resume), trainer
-
-
-def teller(trainer: Trainer[ViewPair]) -> Callable[[Progress[TrainState]], str]:
-    """What a progress bar says after a round: the pass, the total relevance in its batches and on rows held out."""
-
-    def told(progress: Progress[TrainState]) -> str:
-        state = progress.state
-        now, past = dict(zip(state.names, state.recent.tolist())), state.told()
-        said = [f"pass {trainer.epochs(state)}"]
-        if now:
-            said.append(f"relevance {now['relevance']:.4g}")
-        if past.get("validation_relevance"):
-            said.append(f"held out {past['validation_relevance'][-1]:.4g}")
-        return ", ".join(said)
-
-    return told
-
-
-def _batched(size: int, width: int) -> tuple[str, ...]:
-    if size >= BATCH_RATIO * width:
-        return ()
-    return (
-        f"a batch has {size} rows for {width} features with the constant: below {BATCH_RATIO} rows a feature "
-        "relevances in a batch are spurious; raise batch_size, lower n_features, or find more rows",
-    )
-
-
-def worries(model: RelevanceModel, rows: int, most: int) -> tuple[str, ...]:
+def worries(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[str, ...]:
     """What should make the reader doubt canonical variables."""
     said = []
     pair, found = model.pair, model.canonical.correlation
@@ -225,6 +99,12 @@ def worries(model: RelevanceModel, rows: int, most: int) -> tuple[str, ...]:
                 f"{rows} rows for {view.n_features} features of {word}: any rows are then related perfectly; lower "
                 "the number of features or set ridge"
             )
+    width = pair.left.n_features + pair.right.n_features
+    if not said and not ridge and not pair.trainable() and rows < FEW * width:
+        said.append(
+            f"{rows} rows for {width} features of both views: relations look stronger than they are, and inference is "
+            "rough; set ridge='validation', and see significance()"
+        )
     if len(found) < most:
         said.append(
             f"the features have {len(found)} canonical variables, fewer than n_features={most}: constant or "

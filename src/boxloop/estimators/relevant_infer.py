@@ -20,6 +20,7 @@ from boxloop.twoview.expectation import Estimated, Expectation
 from boxloop.twoview.inference import values
 from boxloop.twoview.ratio import density_ratio
 from boxloop.twoview.significance import Significance, significance
+from boxloop.twoview.views import FiniteView
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -107,15 +108,10 @@ class InferringViews(TwoViewEstimator):
             >>> bool(abs(square.mean[0, 0] - 5.0) < 1.0)
             True
         """
-        conditional, there = self._conditional(direction, data), direction == "y_given_x"
-        edge, view = (
-            (self.y_edge_, self.model_.pair.right) if there else (self.x_edge_, self.model_.pair.left)
-        )
-        known = self._x(given) if there else self._y(given)
+        conditional = self._conditional(direction, data)
+        known = self._x(given) if direction == "y_given_x" else self._y(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
-        if theta is None and edge.values is not None:
-            theta = view
-        return conditional.expect(theta, rows)
+        return conditional.expect(self._values(direction) if theta is None else theta, rows)
 
     def density_ratio(self, X: Any, y: Any, data: tuple[Any, Any] | None = None) -> Estimated:
         """p(x, y) / (p(x) p(y)) of each pair of rows, (n,), with its standard error.
@@ -168,7 +164,8 @@ class InferringViews(TwoViewEstimator):
         """
         check_is_fitted(self)
         batch = self.batch_size_ if self.model_.pair.trainable() else None
-        return diagnose(self._conditional(direction, None), n_given=n_given, batch_size=batch)
+        conditional, theta = self._conditional(direction, None), self._values(direction)
+        return diagnose(conditional, theta, n_given=n_given, batch_size=batch)
 
     def plot_relevance(self, ax: Axes | None = None) -> Axes:
         """Relevances on rows that did not find them, with errors, beside those of the fit: :meth:`significance`."""
@@ -184,6 +181,11 @@ class InferringViews(TwoViewEstimator):
         if direction == "x_given_y":
             return Conditional(model, rows, self.ridge_)
         return Conditional(model.swapped(), Exchanged(rows, model.pair.left.n_columns), self.ridge_)
+
+    def _values(self, direction: str) -> Function | None:
+        """The indicators of a finite view that is inferred; None, its columns, of any other."""
+        view = self.model_.pair.right if direction == "y_given_x" else self.model_.pair.left
+        return view if isinstance(view, FiniteView) else None
 
     def _data(self, data: Any) -> Source:
         """Rows that hold both views: those of the fit, or a pair of tables."""

@@ -51,7 +51,7 @@ class Edge:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
             _whole(column, word)
             found = np.unique(np.asarray(column, dtype=object if _textual(column) else None))
-            return cls(word, (f"{word.lower()}0",), None, tuple(found.tolist()), single)
+            return cls(word, (_name(table) or f"{word.lower()}0",), None, tuple(found.tolist()), single)
         rows, image = flat(table)
         source = _opened(_as_table(rows), word)
         return cls(word, source.names, image, None, single)
@@ -178,6 +178,13 @@ def _column(table: Any) -> Any:
         return frame.to_numpy()[:, 0] if frame.shape[1] == 1 else None
     values = np.asarray(table)
     return values if values.ndim == 1 else None
+
+
+def _name(table: Any) -> str | None:
+    """Of the one column of a frame or series."""
+    frame = as_frame(table)
+    found = getattr(table, "name", None) if frame is None else frame.columns[0]
+    return None if found is None else str(found)
 
 
 def _textual(column: Any) -> bool:

@@ -34,9 +34,13 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     def _store(self, fitted: Fitted, most: int) -> None:
         """Set the attributes of a fit that could have kept so many variables, and warn of what went wrong in it."""
+        training = fitted.training
         self._rows, self._held = fitted.rows, fitted.held
-        self.history_, self.n_iter_, self.batch_size_ = fitted.history, fitted.epochs, fitted.batch
-        self.converged_, self.interrupted_ = fitted.converged, fitted.interrupted
+        self.history_ = {} if training is None else training.history
+        self.n_iter_ = 1 if training is None else training.epochs
+        self.batch_size_ = fitted.rows.n_rows if training is None else training.batch
+        self.converged_ = training is None or training.converged
+        self.interrupted_ = training is not None and training.interrupted
         self.events_, self.ridge_ = list(fitted.events), fitted.ridge
         self._publish(fitted.fit, most)
         warn_of(self.events_, depth=3)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +76,7 @@ def _some(
 
 
 def _images(
-    name: str, parts: list[tuple[NDArray[np.generic], NDArray[np.generic]]], shape: tuple[int, int, int]
+    name: str, parts: Sequence[tuple[NDArray[Any], NDArray[Any]]], shape: tuple[int, int, int]
 ) -> Images:
     """Pixels less their mean over their standard deviation, both of all training pixels."""
     first = parts[0][0].astype(np.float64)

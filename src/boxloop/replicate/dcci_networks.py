@@ -61,7 +61,7 @@ class Classifier:
             if self.normalised:
                 found += [torch.ones(abs(after), dtype=dtype), torch.zeros(abs(after), dtype=dtype)]
             if after < 0:  # a stride rounds up, a pool down
-                side = tuple((size + (not self.pooled)) // 2 for size in side)
+                side = ((side[0] + (not self.pooled)) // 2, (side[1] + (not self.pooled)) // 2)
             before = abs(after)
         widths = (before * side[0] * side[1], *self.dense, self.classes)
         for inner, outer in pairwise(widths):

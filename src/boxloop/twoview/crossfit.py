@@ -6,6 +6,7 @@ of folds are a small singular value decomposition; a second pass scores the rows
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 from operator import add
 
@@ -90,7 +91,8 @@ def cross_fitted(
         ]
         fair, early = _scored(pair, source, rest, before, folds, key, most_rows)
         tests = [_of_fold(early, f) for f in range(1, folds) if bool((early.fold == f).any())]
-        return fair.judged(tests, full.correlation, permutations, level, folds, generator(key))
+        found = fair.judged(tests, full.correlation, permutations, level, folds, generator(key))
+        return replace(found, complete=r >= pair.possible or r < most)
 
 
 def fold_products(pair: ViewPair, source: Source, folds: int, key: int) -> list[Products]:

@@ -12,7 +12,7 @@ from boxloop.twoview.training import channel_error
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
-RIDGES = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RIDGES = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridges that are tried, relative to the variance of a feature."""
 
 

@@ -2,7 +2,7 @@ r"""Which canonical variables are real: their correlations on rows that took no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class Significance:
         n_rows: rows judged.
         folds: of cross-fitting; 0 where rows were held out.
         level: false-discovery rate at which a variable is significant.
+        complete: whether the features have no more variables than these.
     """
 
     correlation: Array
@@ -54,6 +55,7 @@ class Significance:
     n_rows: int
     folds: int
     level: float
+    complete: bool = False
 
     @property
     def relevance(self) -> Array:
@@ -87,8 +89,8 @@ class Significance:
 
     @property
     def sufficient(self) -> bool:
-        """Whether there are variables enough: the last is no longer significant."""
-        return not bool(self.significant[-1])
+        """Whether there are variables enough: the last is no longer significant, or the features have no more."""
+        return self.complete or not bool(self.significant[-1])
 
     @property
     def overfitted(self) -> bool:
@@ -107,6 +109,8 @@ class Significance:
                 f"the last of {r} variables is still significant ({found} of {r} are): more are likely to be "
                 "relevant, raise n_features"
             )
+        elif self.complete and self.significant[-1]:
+            words = f"{found} of {r} variables are significant: these features have no more, others may"
         else:
             words = f"{found} of {r} variables are significant: n_features is large enough"
         if self.overfitted:
@@ -215,9 +219,10 @@ def significance(
         if len(u) < 4:
             raise ValueError(f"{len(u)} rows with weight are too few to judge anything: give at least 4")
         scored = Scores(u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64, device=u.device))
-        return scored.judged(
+        found = scored.judged(
             [scored], model.canonical.correlation, permutations, level, 0, generator(random_state)
         )
+        return replace(found, complete=len(found.correlation) >= model.pair.possible)
 
 
 def check_request(r: int, permutations: int, level: float) -> None:

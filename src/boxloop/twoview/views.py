@@ -253,3 +253,10 @@ class ViewPair(Tree):
         first = len(self.left.trainable())
         left, right = self.left.with_trainable(learned[:first]), self.right.with_trainable(learned[first:])
         return replace(self, left=left, right=right)
+
+    @property
+    def possible(self) -> float:
+        """Most canonical variables that the features can have; no end where they are learned."""
+        if self.trainable():
+            return math.inf
+        return min(view.n_features - isinstance(view, FiniteView) for view in (self.left, self.right))

@@ -1,0 +1,190 @@
+"""Features of two views learned by gradient, with rows that choose the pass and others that may judge it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from torch import nn
+
+from boxloop.data import ArraySource, kept_rows, some_rows
+from boxloop.estimate.adam import Constant, Cooling
+from boxloop.estimate.epochs import Epochs, hold_out
+from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.training import Trainer
+from boxloop.estimators.energy_files import fingerprint
+from boxloop.numeric import generator, spawn
+from boxloop.numeric.random import seed
+from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.progress import ProgressBar
+from boxloop.run import Outcome, Progress, run
+from boxloop.twoview.training import BATCH_RATIO, HeldOut, RelevanceLoss
+from boxloop.twoview.views import ViewPair
+from boxloop.types import Source
+
+WATCHERS = ("verbose", "checkpoint", "device")
+"""Parameters that do not change the path of a fit."""
+
+SMALL_BATCH = 256
+"""Rows of a mini-batch where features are few."""
+
+REFERENCE_ROWS = 20
+"""Rows for each feature, of those trained on, from which canonical variables are found for validation."""
+
+HELD_VALUES = 1 << 25
+"""Most values of the rows held out: they are in memory."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Learned features, and how they were learned.
+
+    Args:
+        pair: features of both views.
+        rows: trained on, both views.
+        held: rows that neither trained nor chose the pass, both views.
+        history: a list a pass by name.
+        epochs: passes done.
+        batch: rows of a mini-batch.
+        converged: whether training settled.
+        interrupted: whether Ctrl-C ended it.
+        events: what went wrong on the way.
+    """
+
+    pair: ViewPair
+    rows: Source
+    held: ArraySource | None
+    history: dict[str, list[float]]
+    epochs: int
+    batch: int
+    converged: bool
+    interrupted: bool
+    events: tuple[str, ...]
+
+
+def train_views(
+    estimator: BaseEstimator, pair: ViewPair, both: Source, first: Source | None, ridge: float
+) -> Training:
+    """Learn features by the parameters of an estimator.
+
+    Args:
+        estimator: a ``RelevantFeatures``, or another with its parameters of training.
+        pair: features of both views, as they start.
+        both: rows that hold both views.
+        first: rows of the first view alone, where a channel draws the second anew at every step.
+        ridge: of the loss, in the units of squared features.
+    """
+    streams = spawn(generator(estimator.random_state), 4)
+    splits, orders, own = (seed(stream) for stream in streams[:3])
+    mask, held = hold_out(both, estimator.validation_fraction, splits, max(1, HELD_VALUES // both.n_columns))
+    train = both if mask is None else some_rows(both, ~mask)
+    width = 1 + max(pair.left.n_features, pair.right.n_features)
+    size = estimator.batch_size or enough(train.n_rows, max(SMALL_BATCH, BATCH_RATIO * width))
+    epochs = Epochs(both if first is None else first, size, orders, mask)
+    validate, judges = None, None
+    if held is not None:
+        some = kept_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
+        half = torch.arange(held.n_rows, device=held.rows.device)
+        validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridge)
+        judges = held.taken(half[1::2]) if len(half) > 1 else None
+    weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
+    loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
+    outcome, trainer = _trained(estimator, pair, epochs, loss, validate, both, own)
+    state = outcome.state
+    return Training(
+        state.fitted(pair),
+        train,
+        judges,
+        state.told(),
+        trainer.epochs(state),
+        max(epochs.sizes),
+        _settled(estimator, outcome, validate),
+        outcome.interrupted,
+        (*_batched(min(epochs.sizes), width), *outcome.events),
+    )
+
+
+def _settled(estimator: BaseEstimator, outcome: Outcome[TrainState], validate: HeldOut | None) -> bool:
+    settles = estimator.schedule == "cosine" or estimator.patience is None or validate is None
+    done = outcome.converged or (settles and not outcome.interrupted)
+    if not done and not outcome.interrupted:
+        warnings.warn(
+            f"training reached max_iter={estimator.max_iter} while the relevance of validation rows still rose within "
+            f"the last patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
+            ConvergenceWarning,
+            stacklevel=6,
+        )
+    return done
+
+
+def enough(rows: int, least: int) -> int:
+    """Rows of a mini-batch such that none of an epoch has fewer than ``least``, where there are as many."""
+    return -(-rows // max(1, rows // least))
+
+
+def _trained(
+    estimator: BaseEstimator,
+    pair: ViewPair,
+    epochs: Epochs,
+    loss: RelevanceLoss,
+    validate: HeldOut | None,
+    both: Source,
+    own: int,
+) -> tuple[Outcome[TrainState], Trainer[ViewPair]]:
+    steps = estimator.max_iter * epochs.per_epoch
+    cool = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
+    plan = TrainPlan(
+        cool or Constant(estimator.learning_rate),
+        clip=estimator.clip,
+        decay=estimator.weight_decay,
+        patience=None if validate is None else estimator.patience,
+        graphs=False,  # the loss looks at its pivots, for which a graph cannot wait
+    )
+    trainer = Trainer(pair, epochs, loss, plan, None, validate)
+    observers: list[Any] = []
+    if estimator.verbose:
+        observers.append(ProgressBar(show=True).stage(type(estimator).__name__, told=teller(trainer)))
+    resume = None
+    if estimator.checkpoint is not None:
+        path = Path(estimator.checkpoint)
+        given = estimator.get_params(deep=False)
+        modules = [name for name, value in given.items() if isinstance(value, nn.Module)]
+        known = fingerprint(estimator, both, WATCHERS, modules)
+        observers.append(CheckpointWriter(path, known, seconds=10.0))
+        if path.exists():
+            device = pair.trainable()[0].device
+            resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
+    state = TrainState.start(pair, own)
+    rounds = trainer.rounds(estimator.max_iter)
+    return run(trainer, state, max_rounds=rounds, observers=observers, resume=resume), trainer
+
+
+def teller(trainer: Trainer[ViewPair]) -> Callable[[Progress[TrainState]], str]:
+    """What a progress bar says after a round: the pass, the total relevance in its batches and on rows held out."""
+
+    def told(progress: Progress[TrainState]) -> str:
+        state = progress.state
+        now, past = dict(zip(state.names, state.recent.tolist())), state.told()
+        said = [f"pass {trainer.epochs(state)}"]
+        if now:
+            said.append(f"relevance {now['relevance']:.4g}")
+        if past.get("validation_relevance"):
+            said.append(f"held out {past['validation_relevance'][-1]:.4g}")
+        return ", ".join(said)
+
+    return told
+
+
+def _batched(size: int, width: int) -> tuple[str, ...]:
+    if size >= BATCH_RATIO * width:
+        return ()
+    return (
+        f"a batch has {size} rows for {width} features with the constant: below {BATCH_RATIO} rows a feature "
+        "relevances in a batch are spurious; raise batch_size, lower n_features, or find more rows",
+    )
