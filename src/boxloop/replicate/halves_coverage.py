@@ -104,6 +104,7 @@ def residuals(found: RelevantFeatures, data: Halves, given: int) -> dict[str, An
         "mean square of residuals": float((gap**2).mean()),
         "mean variance": float((sd**2).mean()),
         "by deviation": _by_deviation(gap, sd),
+        "residual where negative": float(np.sqrt((gap[~positive] ** 2).mean())) if (~positive).any() else 0.0,
         "along within 1": float((np.abs(along[clear]) < main.deviation[clear]).mean()),
         "along within 2": float((np.abs(along[clear]) < 2.0 * main.deviation[clear]).mean()),
         "along ratio": float(np.sqrt((along[clear] ** 2).mean() / (main.deviation[clear] ** 2).mean())),

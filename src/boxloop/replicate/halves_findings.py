@@ -83,6 +83,10 @@ def spectra(fits: Fits) -> Finding:
 def variances(facts: Mapping[str, Any], cutoff: int) -> list[Finding]:
     """Negative variances, and conditional deviations beside residuals."""
     ratio = np.sqrt(facts["mean square of residuals"] / facts["mean variance"])
+    inferred, seen = np.asarray(facts["by deviation"]).T
+    upper = inferred > np.median(inferred)
+    classes = seen[upper] / inferred[upper]
+    even = bool(np.abs(np.log(classes)).max() < np.log(1.25))
     return [
         Finding(
             f"negative conditional variances, k0 = {cutoff}",
@@ -99,9 +103,11 @@ def variances(facts: Mapping[str, Any], cutoff: int) -> list[Finding]:
             "not in the document",
             f"{percent(facts['within 1'])} within 1, {percent(facts['within 2'])} within 2",
             None,
-            met(0.9 < ratio < 1.1),
-            f"Root mean square residual {ratio:.2f} times the root mean inferred variance. Pixels are mostly black or "
-            "white, so 68% and 95% are not what a right law would give. Along the main direction of ambiguity "
+            met(0.9 < ratio < 1.1 and even and facts["negative variances"] < 0.05),
+            f"Root mean square residual {ratio:.2f} times the root mean inferred variance; by class "
+            f"{classes.min():.2f} to {classes.max():.2f} in the upper half of deviations; where the variance is "
+            f"negative and the deviation thus 0, residuals are {facts['residual where negative']:.2f}. Pixels are "
+            "mostly black or white: a right law need not give 68% and 95%. Along the main direction of ambiguity "
             f"{percent(facts['along within 1'])} and {percent(facts['along within 2'])}, residuals "
             f"{facts['along ratio']:.2f} times the deviation.",
         ),
@@ -134,7 +140,7 @@ def means(facts: Mapping[str, Mapping[str, float]], cutoff: int) -> list[Finding
         reason = (
             "Pairs of parts of the rows, features learned from others: all that differs is in the error bars."
             if given
-            else "Each part learns features of its own: what that costs the error bars leave out, as their documentation says."
+            else "Each part learns its own features: what that costs the error bars leave out, as documented."
         )
         findings.append(
             Finding(

@@ -22,7 +22,7 @@ from boxloop.replicate.ring_findings import (
 )
 from boxloop.replicate.ring_trials import Setting, Task, grid, scanned, tried
 
-SHAPE, SD, GAP = DiskAndRing(0.43, 0.78, 1.22), 0.14, 1.0
+SHAPE, SD, GAP = DiskAndRing(0.45, 0.78, 1.22), 0.14, 1.0
 """Radii, standard deviation of the shift, and gap in radians; the document gives none."""
 
 WHOLE, OPEN = "a whole ring", "a ring with a gap"
