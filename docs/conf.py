@@ -42,7 +42,7 @@ autodoc_typehints_description_target = "documented"
 autodoc_default_options = {
     "members": True,
     # Members of these are not ours to document, nor are those that scikit-learn adds.
-    "inherited-members": "BaseEstimator,OutlierMixin,TransformerMixin,ClassNamePrefixFeaturesOutMixin,"
+    "inherited-members": "BaseEstimator,ClassifierMixin,OutlierMixin,TransformerMixin,ClassNamePrefixFeaturesOutMixin,"
     "MetaEstimatorMixin,Protocol,Generic,BaseException,tuple,object",
     "exclude-members": "get_metadata_routing,get_params,set_params,set_output,set_fit_request,"
     "set_partial_fit_request,set_predict_request,set_score_request,set_transform_request,"
