@@ -25,10 +25,10 @@ def report():
 def noisy():
     """Images of two columns and two rows whose left half is the right one and noise: the law is known."""
     stream = generator(0)
-    known = torch.randn((3000, 2, 1), generator=stream)
-    other = 0.8 * known + 0.6 * torch.randn((3000, 2, 1), generator=stream)
+    known = torch.randn((7000, 2, 1), generator=stream)
+    other = 0.8 * known + 0.6 * torch.randn((7000, 2, 1), generator=stream)
     images = torch.cat([other, known], 2).numpy()
-    return Halves("made up", images[:2000], images[2000:])
+    return Halves("made up", images[:6000], images[6000:])
 
 
 def test_halves_are_halves():

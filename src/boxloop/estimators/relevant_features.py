@@ -56,10 +56,11 @@ class RelevantFeatures(InferringViews):
             (32, 64) for images.
         n_fourier: random features of a kernel.
         length_scale: of a kernel, in standard deviations; ``None`` takes the median distance of rows.
-        ridge: added to the variances of features, relative to them (in training, in the units of squared features):
-            shrinks relevances. ``None`` is 0, with pseudo-inverses where features are collinear, but for ``fourier``
-            features, which need one: that is chosen by cross-validation. ``validation`` chooses for other fixed
-            features too, as it should where rows are few beside columns.
+        ridge: added to the variances of features, relative to them (in the loss of training, in the units of squared
+            features): damps directions in which features hardly vary, and shrinks relevances. ``None`` chooses on
+            validation rows for networks, by cross-validation for ``fourier``, and is 0 for other fixed features, with
+            pseudo-inverses where they are collinear; ``validation`` chooses for these too, as it should where rows are
+            few beside columns.
         constant: in training, ``enforced`` or ``learned``: see :func:`boxloop.twoview.relevance_loss`.
         channel: a function (rows, generator) -> rows that draws the second view from the first, such as
             :class:`boxloop.twoview.PixelShuffle`: then ``fit(X)`` needs no Y, and training draws it anew at every step.
@@ -67,8 +68,8 @@ class RelevantFeatures(InferringViews):
         schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` passes.
         weight_decay: of AdamW.
         clip: largest norm of a gradient.
-        batch_size: rows of a mini-batch; ``None`` is ten for each feature, and at least 256. Fewer give relevances that
-            hold in the batch alone, and a warning.
+        batch_size: rows of a mini-batch; ``None`` is 30 for each feature, and at least 256. Below 10 for each,
+            relevances hold in the batch alone, with a warning.
         max_iter: most passes over the rows.
         patience: passes without a better validation before training ends; ``None`` never ends it.
         validation_fraction: share of the rows that networks do not see: half of them choose the best pass, the others

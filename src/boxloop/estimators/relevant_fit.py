@@ -68,7 +68,7 @@ def fit_views(
         fit = fit_fixed(pair, both, most, ridge, dtype)
         return Fitted(fit, both, ridge, worries(fit.model, both.n_rows, most, ridge))
     training = train_views(estimator, pair, both, first, ridge)
-    rows = training.rows
+    rows, ridge = training.rows, training.ridge
     model = RelevanceModel.solve(training.pair, rows, most, ridge)
     events = (*training.events, *worries(model, rows.n_rows, most, ridge))
     return Fitted(RelevanceFit.of(model, rows), rows, ridge, events, training)

@@ -24,6 +24,7 @@ from boxloop.numeric.random import seed
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Outcome, Progress, run
+from boxloop.twoview.ridge import RIDGES
 from boxloop.twoview.training import BATCH_RATIO, HeldOut, RelevanceLoss
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -33,6 +34,9 @@ WATCHERS = ("verbose", "checkpoint", "device")
 
 SMALL_BATCH = 256
 """Rows of a mini-batch where features are few."""
+
+BATCH_ROWS = 30
+"""Rows of a mini-batch for each feature: with the document's 10 a network still learns the chance of each batch."""
 
 REFERENCE_ROWS = 20
 """Rows for each feature, of those trained on, from which canonical variables are found for validation."""
@@ -47,6 +51,7 @@ class Training:
 
     Args:
         pair: features of both views.
+        ridge: of their canonical variables, relative.
         rows: trained on, both views.
         held: rows that neither trained nor chose the pass, both views.
         history: a list a pass by name.
@@ -58,6 +63,7 @@ class Training:
     """
 
     pair: ViewPair
+    ridge: float
     rows: Source
     held: ArraySource | None
     history: dict[str, list[float]]
@@ -85,20 +91,23 @@ def train_views(
     mask, held = hold_out(both, estimator.validation_fraction, splits, max(1, HELD_VALUES // both.n_columns))
     train = both if mask is None else some_rows(both, ~mask)
     width = 1 + max(pair.left.n_features, pair.right.n_features)
-    size = estimator.batch_size or enough(train.n_rows, max(SMALL_BATCH, BATCH_RATIO * width))
+    size = estimator.batch_size or enough(train.n_rows, max(SMALL_BATCH, BATCH_ROWS * width))
     epochs = Epochs(both if first is None else first, size, orders, mask)
+    ridges = RIDGES if estimator.ridge is None else (ridge,)
     validate, judges = None, None
     if held is not None:
         some = kept_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
         half = torch.arange(held.n_rows, device=held.rows.device)
-        validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridge)
+        validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridges)
         judges = held.taken(half[1::2]) if len(half) > 1 else None
     weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
     loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
     outcome, trainer = _trained(estimator, pair, epochs, loss, validate, both, own)
     state = outcome.state
+    learned = state.fitted(pair)
     return Training(
-        state.fitted(pair),
+        learned,
+        ridge if validate is None else validate.best(learned)[2],
         train,
         judges,
         state.told(),

@@ -52,7 +52,10 @@ class Classifier:
     gain: float = TORCH_GAIN
 
     def start(self, stream: Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-        """Kernels and slopes of variance ``gain`` over the values that they sum, zero shifts, scales of 1."""
+        """Kernels and slopes of variance ``gain`` over the values that they sum, zero shifts, scales of 1.
+
+        The last slopes have the smaller gain: a hyperbolic tangent of large outputs learns nothing.
+        """
         found: list[Tensor] = []
         before, side = self.shape[0], self.shape[1:]
         for after in self.channels:
@@ -64,8 +67,9 @@ class Classifier:
                 side = ((side[0] + (not self.pooled)) // 2, (side[1] + (not self.pooled)) // 2)
             before = abs(after)
         widths = (before * side[0] * side[1], *self.dense, self.classes)
-        for inner, outer in pairwise(widths):
-            found.append(normal((inner, outer), stream, dtype) * math.sqrt(self.gain / inner))
+        for i, (inner, outer) in enumerate(pairwise(widths)):
+            gain = min(self.gain, TORCH_GAIN) if i == len(self.dense) else self.gain
+            found.append(normal((inner, outer), stream, dtype) * math.sqrt(gain / inner))
             found.append(torch.zeros(outer, dtype=dtype))
         return tuple(found)
 

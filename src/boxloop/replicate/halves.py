@@ -39,7 +39,7 @@ class Size:
     small: int
 
 
-LARGE = Size((50, 100, 200), Setting(32, 80, batch=2000), 500, 100, None, (10_000, 48), 4)
+LARGE = Size((50, 100, 200), Setting(32, 80), 500, 100, None, (10_000, 48), 4)
 """MNIST."""
 FEW = Size((10, 20, 40), Setting(16, 120), 397, 200, None, (1400, 100), 40)
 """Small digits."""
@@ -126,7 +126,7 @@ def _settings(options: Options, size: Size, data: Halves) -> dict[str, Any]:
         "network": f"four convolutions (twice {channels}, twice {2 * channels} channels), a dense layer, tanh",
         "passes": size.trained.passes,
         "learning rate": f"{size.trained.rate:g}, cosine",
-        "batch": "10 k0, at least 256" if size.trained.batch is None else size.trained.batch,
+        "batch": "30 k0, at least 256" if size.trained.batch is None else size.trained.batch,
         "random forest": f"{size.forest[1]} trees on {size.forest[0]} rows",
         "seed": options.seed,
     }

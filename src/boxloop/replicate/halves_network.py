@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ class FourConvolutions(nn.Module):
         self, half: tuple[int, int], features: int, channels: int, stream: Generator, bounded: bool = True
     ) -> None:
         super().__init__()
-        self.half, self.bounded = half, bounded
+        self.size, self.bounded = half, bounded
         before, height, width = 1, *half
         layers: list[nn.Module] = []
         for place, after in enumerate((channels, channels, 2 * channels, 2 * channels)):
@@ -52,14 +52,14 @@ class FourConvolutions(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Flatten(), dense)
         for part in self.layers:
             if isinstance(part, nn.Conv2d | nn.Linear):
-                gain = "linear" if part is dense else "relu"
+                gain: Literal["linear", "relu"] = "linear" if part is dense else "relu"
                 nn.init.kaiming_normal_(part.weight, nonlinearity=gain, generator=stream)
                 assert part.bias is not None
                 nn.init.zeros_(part.bias)
 
     def forward(self, rows: Tensor) -> Tensor:
         """(n, H * W) -> (n, k)."""
-        found: Tensor = self.layers(rows.reshape(len(rows), 1, *self.half))
+        found: Tensor = self.layers(rows.reshape(len(rows), 1, *self.size))
         return found.tanh() if self.bounded else found
 
 
@@ -86,8 +86,9 @@ class HeldSquares:
 
     def __call__(self, view: NetworkView, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean squared error, which chooses the pass."""
+        rows = self.rows.rows
         with torch.no_grad():
-            return Squares(self.known)(view, self.rows.rows, self.rows.weight, stream)
+            return Squares(self.known)(view, rows, rows.new_ones(len(rows)), stream)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Setting:
         channels: of the first convolutions.
         passes: over the rows.
         rate: of Adam.
-        batch: rows of a mini-batch; None is ten for each variable, and at least 256.
+        batch: rows of a mini-batch; None is 30 for each variable, and at least 256.
         device: where.
     """
 

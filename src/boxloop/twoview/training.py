@@ -20,6 +20,9 @@ Channel = Callable[[Tensor, Generator], Tensor]
 BATCH_RATIO = 10
 """Rows of a mini-batch for each feature, below which relevances of the batch are spurious: document 003, A.2."""
 
+SLACK = 0.01
+"""Share of the best score that a smaller ridge may lose and still be taken."""
+
 
 @dataclass(frozen=True)
 class RelevanceLoss:
@@ -88,20 +91,36 @@ class HeldOut:
     Args:
         train: some rows of the fit, both views.
         rows: rows held out, both views.
-        ridge: relative, of the canonical variables.
+        ridges: relative ridges of the canonical variables, rising, of which the best is taken.
     """
 
     train: Source
     rows: ArraySource
-    ridge: float = 0.0
+    ridges: tuple[float, ...] = (0.0,)
 
     def __call__(self, pair: ViewPair, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """The error of the channel counted from that of independence, and the relevances on both sets of rows."""
+        error, fitted, ridge = self.best(pair)
+        return error, {
+            "relevance": -error,
+            "fitted_relevance": fitted.relevance.sum(),
+            "ridge": torch.tensor(ridge, dtype=error.dtype),
+        }
+
+    def best(self, pair: ViewPair) -> tuple[Tensor, Canonical, float]:
+        """The variables of the smallest ridge that does about as well as any on rows held out: error, variables, ridge.
+
+        Features that nearly repeat each other differ in directions that hold for single rows of the fit; on others
+        these are wild. A ridge damps them.
+        """
         k, most = pair.left.n_features, min(pair.left.n_features, pair.right.n_features)
-        here, there = (
-            source.reduce(lambda rows, weight: Products.of(pair, rows, weight))
-            for source in (self.train, self.rows)
-        )
-        fitted = Canonical.solve(here, k, most, self.ridge)
-        error = channel_error(fitted, there)
-        return error, {"relevance": -error, "fitted_relevance": fitted.relevance.sum()}
+        with torch.no_grad():
+            here, there = (
+                source.reduce(lambda rows, weight: Products.of(pair, rows, weight))
+                for source in (self.train, self.rows)
+            )
+            found = [(Canonical.solve(here, k, most, ridge), ridge) for ridge in self.ridges]
+            errors = [channel_error(fitted, there) for fitted, _ in found]
+        low = min(float(error) for error in errors)
+        place = next((i for i, error in enumerate(errors) if float(error) <= low + SLACK * abs(low)), 0)
+        return errors[place], *found[place]
