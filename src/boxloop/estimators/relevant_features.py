@@ -12,7 +12,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
-from boxloop.data import ArraySource, paired
+from boxloop.data import ArraySource, Paired, paired
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_files import read
@@ -181,7 +181,7 @@ class RelevantFeatures(InferringViews):
         else:
             right = Edge.of(y, "Y", finite_wish(self.y_features))
             second = right.open(y, device)
-        both = paired(first, second)
+        both: Source = Paired(first, second)
         if both.n_rows < 3:
             raise ValueError(f"two views need at least 3 rows, got n_samples = {both.n_rows}")
         views = [
@@ -192,6 +192,7 @@ class RelevantFeatures(InferringViews):
             )
         ]
         pair = ViewPair(views[0], views[1])
+        both = paired(first, second) if pair.trainable() else both  # mini-batches want rows side by side
         self.x_edge_, self.y_edge_ = left, right
         most = self.n_features
         self._store(fit_views(self, pair, both, None if y is not None else first, most), most)
