@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import Exchanged, paired
 from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.conditional import Conditional, Function
@@ -76,6 +77,7 @@ class InferringViews(TwoViewEstimator):
         given: Any,
         direction: Direction = "y_given_x",
         data: tuple[Any, Any] | None = None,
+        refits: int = 0,
     ) -> Expectation:
         r"""Expectation of any function of one view given rows of the other, with error bars; no other fit is needed.
 
@@ -91,6 +93,9 @@ class InferringViews(TwoViewEstimator):
             direction: ``y_given_x`` or ``x_given_y``.
             data: (X, Y), rows over which to average, and on which variables are solved anew; those of the fit when
                 omitted.
+            refits: halve the rows so many times and learn features anew from both halves: standard errors of means and
+                deviations are then lengthened by how far the halves are apart (``inflation``). Without it they hold for
+                features as they are, and are too short for networks.
 
         Returns:
             Means and standard deviations (m, p), each with its standard error, and a way to quantiles, tail
@@ -111,7 +116,14 @@ class InferringViews(TwoViewEstimator):
         conditional = self._conditional(direction, data)
         known = self._x(given) if direction == "y_given_x" else self._y(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
-        return conditional.expect(self._values(direction) if theta is None else theta, rows)
+        theta = self._values(direction) if theta is None else theta
+        found = conditional.expect(theta, rows)
+        if not refits:
+            return found
+        if not self.model_.pair.trainable():
+            raise ValueError("refits are for learned features: these are fixed, and their error bars whole")
+        turned = direction == "y_given_x"
+        return Refits(self, self._data(data), refits).lengthened(found, theta, rows, turned)
 
     def density_ratio(self, X: Any, y: Any, data: tuple[Any, Any] | None = None) -> Estimated:
         """p(x, y) / (p(x) p(y)) of each pair of rows, (n,), with its standard error.

@@ -69,6 +69,8 @@ class Expectation:
         negative_variance: which variances were below 0, (m, p).
         negative_mass: sum of negative weights of rows, (m,), as a positive number: 0 for a law.
         names: of the functions.
+        inflation: factor by which standard errors of means were lengthened for what learned features owe to chance; 1
+            where they were not.
 
     Example:
         >>> import torch
@@ -94,6 +96,7 @@ class Expectation:
     theta: Function | None = field(repr=False)
     given: Side = field(repr=False)
     origin: Tensor = field(repr=False)
+    inflation: float = 1.0
 
     def quantile(self, q: float) -> Estimated:
         r"""Conditional quantile of each function.
