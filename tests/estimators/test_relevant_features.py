@@ -364,8 +364,8 @@ def test_refits_lengthen_error_bars_of_networks_alike() -> None:
 def test_error_bars_with_refits_are_as_long_as_fits_to_other_rows_differ() -> None:
     """Pooled over 60 points, 2 columns and 12 data sets, whose means differ by chance and by what was learned.
 
-    The claim is conservative: the ratio is 1 where errors do not fall with the rows, and the root of one half where they
-    fall as one over the root of their number. Twelve data sets know it to about a fifth.
+    The claim is conservative: the ratio is 1 where errors do not fall with the rows, and the root of one half where
+    they fall as one over the root of their number. Twelve data sets know it to about a fifth.
     """
     given = np.random.default_rng(5).normal(size=(60, 2))
     found = [small_network(seed).fit(*bent(1500, seed)).expect(given=given, refits=2) for seed in range(12)]
