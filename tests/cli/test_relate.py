@@ -18,7 +18,7 @@ from boxloop import RelevantFeatures, load
 from boxloop.cli.relate_judge import explained, told_right, worries
 from boxloop.cli.relate_read import Side, read_side, set_apart
 from boxloop.data import ArraySource, bundled, table, write_table
-from boxloop.estimators import relevant_train
+from boxloop.estimators import learned
 from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.run import Progress, run
 from cli.calls import call, done
@@ -359,7 +359,7 @@ def test_ctrl_c_in_training_ends_the_command(tmp_path: Path, monkeypatch: pytest
     def stopped(*args: object, observers: list, **options: object) -> object:
         return run(*args, observers=[*observers, interrupt], **options)
 
-    monkeypatch.setattr(relevant_train, "run", stopped)
+    monkeypatch.setattr(learned, "run", stopped)
     result = call("relate", "iris", "--y", "target", "-o", tmp_path / "m")
     assert (result.exit_code, result.stdout) == (130, "")
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from boxloop.models.networks import Layers, Part
 from boxloop.numeric import generator, normal
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.coder import Coder, HeldError, SquaredError, coded, leftover, linear_code, moments_of
-from boxloop.twoview.generator import GeneratorModel, most_relevant, settled, with_mixture
+from boxloop.twoview.generator import GeneratorModel, most_relevant, standardised, with_mixture
 from boxloop.twoview.views import LinearView, ViewPair
 
 
@@ -119,7 +119,7 @@ def settle(made: tuple[Tensor, RelevanceModel, ArraySource], k: int = 2) -> tupl
     coder = coder_of(source, k)
     residual = leftover(coder, source, 5, "diagonal", 1e-4)
     frame = survey(ArraySource(rows))
-    return coder, settled(coder, relevance, moments_of(source), frame, residual)
+    return coder, standardised(coder, relevance, moments_of(source), frame, residual)
 
 
 def test_settled_model_decodes_as_the_coder_does_and_has_codes_in_standard_form(
@@ -206,7 +206,7 @@ def test_collapsed_code_still_makes_a_model(made: tuple[Tensor, RelevanceModel, 
     rows, relevance, source = made
     coder = coder_of(source, 2)
     flat = replace(coder, code=coder.code[:, :1].repeat(1, 2))
-    model = settled(flat, relevance, moments_of(source), survey(ArraySource(rows)), torch.ones(5).double())
+    model = standardised(flat, relevance, moments_of(source), survey(ArraySource(rows)), torch.ones(5).double())
     assert model.is_finite()
     torch.testing.assert_close(model.reconstruct(rows), _decoded(flat, rows, source), rtol=1e-5, atol=1e-5)
 
@@ -222,7 +222,7 @@ def test_codes_are_in_standard_form_on_rows_whose_variables_have_a_mean() -> Non
     source = coded(ArraySource(rows), relevance, frame, torch.float64)
     assert isinstance(source, ArraySource)
     coder = coder_of(source, 2)
-    model = settled(coder, relevance, moments_of(source), frame, torch.ones(5).double())
+    model = standardised(coder, relevance, moments_of(source), frame, torch.ones(5).double())
     codes = model.encode(rows)
     torch.testing.assert_close(codes.mean(0), torch.zeros(2).double(), atol=1e-9, rtol=0.0)
     torch.testing.assert_close(torch.cov(codes.mT, correction=0), torch.eye(2).double(), atol=1e-9, rtol=0.0)

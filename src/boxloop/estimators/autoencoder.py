@@ -15,14 +15,9 @@ from torch import nn
 from boxloop.estimators.autoencoder_files import read, write
 from boxloop.estimators.autoencoder_train import Trained, train
 from boxloop.estimators.autoencoder_use import FittedAutoencoder
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.warned import warn_of
-
-COUNT, RATE, POSITIVE = (
-    Interval(Integral, 1, None, closed="left"),
-    Interval(Real, 0.0, None, closed="left"),
-    Interval(Real, 0.0, None, closed="neither"),
-)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

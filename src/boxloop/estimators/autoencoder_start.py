@@ -136,7 +136,7 @@ def latent_of(prior: str, codes: int, components: int, dtype: torch.dtype, strea
     )
 
 
-def settled(model: Autoencoder, likelihood: Likelihood, frame: Frame) -> Autoencoder:
+def levelled(model: Autoencoder, likelihood: Likelihood, frame: Frame) -> Autoencoder:
     """A start that knows the columns' means and spreads, where they could not be standardised away.
 
     The default encoder's first layer sees counts as if they were standardised, and the default decoder's last gives

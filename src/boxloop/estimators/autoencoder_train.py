@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 
 from boxloop.average import Schedule
 from boxloop.data import Frame, Standardised, identity_frame
-from boxloop.estimate.adam import Constant, Cooling, Warming
+from boxloop.estimate.adam import Constant, Warming
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.fit import coordinates
-from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.train_state import TrainState
 from boxloop.estimate.training import Trainer
 from boxloop.estimators.autoencoder_files import WATCHERS
 from boxloop.estimators.autoencoder_fit import (
@@ -30,15 +27,13 @@ from boxloop.estimators.autoencoder_fit import (
     moment_gap,
     worries_of,
 )
-from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, settled, start_model
-from boxloop.estimators.energy_files import fingerprint
+from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, levelled, start_model
+from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import seed
-from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.progress import ProgressBar
-from boxloop.run import Outcome, Progress, run
+from boxloop.run import Outcome, Progress
 from boxloop.types import Source
 
 HELD_VALUES = 1 << 25
@@ -102,15 +97,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
     state = outcome.state
     model = state.fitted(ready.start)
     model = model.affine(frame.origin, frame.scale) if model.head.continuous else _widened(model)
-    settles = estimator.schedule == "cosine" or estimator.patience is None or ready.held is None
-    done = outcome.converged or (settles and not outcome.interrupted)
-    if not done and not outcome.interrupted:
-        warnings.warn(
-            f"training reached max_iter={estimator.max_iter} while the validation bound still rose within the last "
-            f"patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
+    done = settled(estimator, outcome, ready.held is not None, "the validation bound still rose", depth=3)
     return Trained(
         replace(model, score_draws=estimator.score_draws),
         state.told(),
@@ -158,7 +145,7 @@ def _prepared(
     latent = latent_of(estimator.prior, estimator.n_components, estimator.prior_components, dtype, streams[3])
     shapes = Shapes(source.n_columns, estimator.n_components, estimator.image_shape_, estimator.hidden)
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
-    start = settled(start, estimator.likelihood, looked) if before is None else _again(start, before)
+    start = levelled(start, estimator.likelihood, looked) if before is None else _again(start, before)
     unit = frame.weight / source.n_rows
     loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame))
     epochs = Epochs(rows, estimator.batch_size, orders, mask)
@@ -194,13 +181,11 @@ def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Ou
     rise, after = int(RISE * steps), int(estimator.alpha_from * steps)
     late = Warming(float(alpha), rise, after) if not callable(alpha) and after else None
     weight: Schedule = alpha if callable(alpha) else late or Constant(float(alpha))
-    rate = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
-    plan = TrainPlan(
-        rate or Constant(estimator.learning_rate),
-        weight,
-        clip=estimator.clip,
-        decay=estimator.weight_decay,
-        patience=None if ready.held is None else estimator.patience,
+    plan = plan_of(
+        estimator,
+        steps,
+        ready.held is not None,
+        weight=weight,
         least=after + rise if late is not None and alpha > 0.0 else 0,
         by_weight=ready.weighted,
         mixed=estimator.precision == "mixed",
@@ -212,31 +197,10 @@ def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Ou
     penalty = moment_gap(estimator.penalty_nodes, ready.device).gap if penalised else None
     validate = None if ready.held is None else replace(ready.held, alpha=last)
     trainer = Trainer(ready.start, ready.epochs, ready.loss, plan, penalty, validate)
-    observers, resume = _watched(estimator, ready, trainer, alpha, number)
-    state = TrainState.start(ready.start, ready.seed)
-    return run(
-        trainer, state, max_rounds=trainer.rounds(estimator.max_iter), observers=observers, resume=resume
-    )
-
-
-def _watched(
-    estimator: BaseEstimator, ready: _Ready, trainer: Trainer[Autoencoder], alpha: Any, number: int
-) -> tuple[list[Any], Outcome[TrainState] | None]:
-    """Who watches the loop, and where it goes on from."""
-    name = type(estimator).__name__ + (f" alpha={alpha:g}" if isinstance(estimator.alpha, str) else "")
-    observers: list[Any] = []
-    if estimator.verbose:
-        observers.append(ProgressBar(show=True).stage(name, told=teller(trainer)))
-    if estimator.checkpoint is None:
-        return observers, None
-    path = Path(estimator.checkpoint)
-    if number:
-        path = path.with_name(f"{path.name}.{number}")
-    known = {**fingerprint(estimator, ready.source, WATCHERS, ("encoder", "decoder")), "number": number}
-    observers.append(CheckpointWriter(path, known, seconds=10.0))
-    if not path.exists():
-        return observers, None
-    return observers, continued(read_checkpoint(path, {"TrainState": TrainState}, known), ready.device)
+    several = isinstance(estimator.alpha, str)
+    name = f"{type(estimator).__name__} alpha={alpha:g}" if several else ""
+    watch = teller(trainer)
+    return Run(estimator, trainer, ready.source, watch, ready.seed, WATCHERS, name=name, number=number)()
 
 
 def teller(trainer: Trainer[Autoencoder]) -> Callable[[Progress[TrainState]], str]:

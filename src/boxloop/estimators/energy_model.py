@@ -30,6 +30,7 @@ from boxloop.estimators.energy_fit import (
     start_model,
     train,
 )
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
@@ -45,12 +46,6 @@ APART = 0.15
 
 LEAST_CHAINS = 256
 """Chains annealed for even one draw: it is chosen among them by weight."""
-
-COUNT, RATE, POSITIVE = (
-    Interval(Integral, 1, None, closed="left"),
-    Interval(Real, 0.0, None, closed="left"),
-    Interval(Real, 0.0, None, closed="neither"),
-)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

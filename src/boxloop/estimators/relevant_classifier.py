@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from boxloop.data import paired
 from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_classifier_probability import (
@@ -31,12 +32,6 @@ from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.numeric import generator, spawn
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
-
-COUNT, RATE, POSITIVE = (
-    Interval(Integral, 1, None, closed="left"),
-    Interval(Real, 0.0, None, closed="left"),
-    Interval(Real, 0.0, None, closed="neither"),
-)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

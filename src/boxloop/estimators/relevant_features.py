@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from boxloop.data import ArraySource, Paired, paired
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_files import read
@@ -25,12 +26,6 @@ from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
 KINDS = {"auto", "linear", "fourier", "network", "finite"}
-
-COUNT, RATE, POSITIVE = (
-    Interval(Integral, 1, None, closed="left"),
-    Interval(Real, 0.0, None, closed="left"),
-    Interval(Real, 0.0, None, closed="neither"),
-)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

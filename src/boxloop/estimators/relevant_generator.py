@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from boxloop.estimate.fit import coordinates
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_features import RelevantFeatures
@@ -27,12 +28,6 @@ from boxloop.numeric import generator
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.channels import GaussianNoise
 from boxloop.types import Source
-
-COUNT, RATE, POSITIVE = (
-    Interval(Integral, 1, None, closed="left"),
-    Interval(Real, 0.0, None, closed="left"),
-    Interval(Real, 0.0, None, closed="neither"),
-)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from boxloop.data import Frame, some_rows
-from boxloop.estimate.adam import Constant, Cooling
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.fit import coordinates
-from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.train_state import TrainState
 from boxloop.estimate.training import Trainer
-from boxloop.estimators.energy_files import fingerprint
+from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
 from boxloop.estimators.options import pick_dtype
 from boxloop.models.networks import Layers, ModuleNetwork, Part
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import seed
-from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.progress import ProgressBar
-from boxloop.run import Outcome, Progress, run
+from boxloop.run import Progress
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.coder import (
     Coder,
@@ -38,10 +31,10 @@ from boxloop.twoview.coder import (
     linear_code,
     moments_of,
 )
-from boxloop.twoview.generator import GeneratorModel, most_relevant, settled, with_mixture
+from boxloop.twoview.generator import GeneratorModel, most_relevant, standardised, with_mixture
 from boxloop.types import Source
 
-WATCHERS = ("verbose", "checkpoint", "device", "features", "prior", "prior_components")
+OWN_WATCHERS = (*WATCHERS, "features", "prior", "prior_components")
 """Parameters that do not change the path of training, or that are told otherwise."""
 
 HELD_VALUES = 1 << 26
@@ -85,12 +78,15 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     epochs = Epochs(rows, estimator.batch_size, seed(orders), mask)
     loss = SquaredError(variables, frame.weight / source.n_rows)
     validate = None if held is None else HeldError(held, variables)
-    outcome, trainer = _trained(estimator, coder, epochs, loss, validate, rows, seed(own))
+    plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
+    trainer = Trainer(coder, epochs, loss, plan, None, validate)
+    also = {"code": _digest(coder.code)}
+    outcome = Run(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
     state = outcome.state
     fitted = state.fitted(coder)
     judge = train if held is None else held
     residual = leftover(fitted, judge, variables, estimator.variance, estimator.noise_floor)
-    model = settled(fitted, relevance, moments, frame, residual)
+    model = standardised(fitted, relevance, moments, frame, residual)
     if estimator.prior == "mixture":
         with torch.no_grad():
             tiles = [(model.encode(tile), weight) for tile, weight in source.chunks()]
@@ -101,7 +97,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
         _in_units(state.told(), frame),
         trainer.epochs(state),
         _error(fitted, judge, variables, frame),
-        _done(estimator, outcome, held is None),
+        settled(estimator, outcome, held is not None, "the error of validation rows still fell", depth=4),
         outcome.interrupted,
         tuple(outcome.events),
     )
@@ -135,52 +131,6 @@ def _in_units(history: dict[str, list[float]], frame: Frame) -> dict[str, list[f
         name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
         for name, values in history.items()
     }
-
-
-def _done(estimator: BaseEstimator, outcome: Outcome[TrainState], unjudged: bool) -> bool:
-    settles = estimator.schedule == "cosine" or estimator.patience is None or unjudged
-    done = outcome.converged or (settles and not outcome.interrupted)
-    if not done and not outcome.interrupted:
-        warnings.warn(
-            f"training reached max_iter={estimator.max_iter} while the error of validation rows still fell within the "
-            f"last patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
-            ConvergenceWarning,
-            stacklevel=5,
-        )
-    return bool(done)
-
-
-def _trained(
-    estimator: BaseEstimator,
-    coder: Coder,
-    epochs: Epochs,
-    loss: SquaredError,
-    validate: HeldError | None,
-    rows: Source,
-    own: int,
-) -> tuple[Outcome[TrainState], Trainer[Coder]]:
-    steps = estimator.max_iter * epochs.per_epoch
-    cool = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
-    plan = TrainPlan(
-        cool or Constant(estimator.learning_rate),
-        clip=estimator.clip,
-        decay=estimator.weight_decay,
-        patience=None if validate is None else estimator.patience,
-    )
-    trainer = Trainer(coder, epochs, loss, plan, None, validate)
-    observers: list[Any] = []
-    if estimator.verbose:
-        observers.append(ProgressBar(show=True).stage(type(estimator).__name__, told=teller(trainer)))
-    resume = None
-    if estimator.checkpoint is not None:
-        path = Path(estimator.checkpoint)
-        known = {**fingerprint(estimator, rows, WATCHERS, ("decoder",)), "code": _digest(coder.code)}
-        observers.append(CheckpointWriter(path, known, seconds=10.0))
-        if path.exists():
-            read = read_checkpoint(path, {"TrainState": TrainState}, known)
-            resume = continued(read, coder.code.device)
-    state, rounds = TrainState.start(coder, own), trainer.rounds(estimator.max_iter)
-    return run(trainer, state, max_rounds=rounds, observers=observers, resume=resume), trainer
 
 
 def _digest(value: torch.Tensor) -> str:

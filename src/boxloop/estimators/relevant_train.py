@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import ConvergenceWarning
-from torch import nn
 
 from boxloop.data import ArraySource, kept_rows, some_rows
-from boxloop.estimate.adam import Constant, Cooling
 from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.train_state import TrainState
 from boxloop.estimate.training import Trainer
-from boxloop.estimators.energy_files import fingerprint
+from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import seed
-from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.progress import ProgressBar
-from boxloop.run import Outcome, Progress, run
+from boxloop.run import Progress
 from boxloop.twoview.ridge import RIDGES
 from boxloop.twoview.training import BATCH_RATIO, HeldOut, RelevanceLoss
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
-
-WATCHERS = ("verbose", "checkpoint", "device")
-"""Parameters that do not change the path of a fit."""
 
 SMALL_BATCH = 256
 """Rows of a mini-batch where features are few."""
@@ -102,7 +91,12 @@ def train_views(
         judges = held.taken(half[1::2]) if len(half) > 1 else None
     weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
     loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
-    outcome, trainer = _trained(estimator, pair, epochs, loss, validate, both, own)
+    judged = validate is not None
+    plan = plan_of(
+        estimator, estimator.max_iter * epochs.per_epoch, judged, graphs=False
+    )  # the loss looks at pivots
+    trainer = Trainer(pair, epochs, loss, plan, None, validate)
+    outcome = Run(estimator, trainer, both, teller(trainer), own)()
     state = outcome.state
     learned = state.fitted(pair)
     return Training(
@@ -113,65 +107,15 @@ def train_views(
         state.told(),
         trainer.epochs(state),
         max(epochs.sizes),
-        _settled(estimator, outcome, validate),
+        settled(estimator, outcome, judged, "the relevance of validation rows still rose", depth=5),
         outcome.interrupted,
         (*_batched(min(epochs.sizes), width), *outcome.events),
     )
 
 
-def _settled(estimator: BaseEstimator, outcome: Outcome[TrainState], validate: HeldOut | None) -> bool:
-    settles = estimator.schedule == "cosine" or estimator.patience is None or validate is None
-    done = outcome.converged or (settles and not outcome.interrupted)
-    if not done and not outcome.interrupted:
-        warnings.warn(
-            f"training reached max_iter={estimator.max_iter} while the relevance of validation rows still rose within "
-            f"the last patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
-            ConvergenceWarning,
-            stacklevel=6,
-        )
-    return done
-
-
 def enough(rows: int, least: int) -> int:
     """Rows of a mini-batch such that none of an epoch has fewer than ``least``, where there are as many."""
     return -(-rows // max(1, rows // least))
-
-
-def _trained(
-    estimator: BaseEstimator,
-    pair: ViewPair,
-    epochs: Epochs,
-    loss: RelevanceLoss,
-    validate: HeldOut | None,
-    both: Source,
-    own: int,
-) -> tuple[Outcome[TrainState], Trainer[ViewPair]]:
-    steps = estimator.max_iter * epochs.per_epoch
-    cool = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
-    plan = TrainPlan(
-        cool or Constant(estimator.learning_rate),
-        clip=estimator.clip,
-        decay=estimator.weight_decay,
-        patience=None if validate is None else estimator.patience,
-        graphs=False,  # the loss looks at its pivots, for which a graph cannot wait
-    )
-    trainer = Trainer(pair, epochs, loss, plan, None, validate)
-    observers: list[Any] = []
-    if estimator.verbose:
-        observers.append(ProgressBar(show=True).stage(type(estimator).__name__, told=teller(trainer)))
-    resume = None
-    if estimator.checkpoint is not None:
-        path = Path(estimator.checkpoint)
-        given = estimator.get_params(deep=False)
-        modules = [name for name, value in given.items() if isinstance(value, nn.Module)]
-        known = fingerprint(estimator, both, WATCHERS, modules)
-        observers.append(CheckpointWriter(path, known, seconds=10.0))
-        if path.exists():
-            device = pair.trainable()[0].device
-            resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
-    state = TrainState.start(pair, own)
-    rounds = trainer.rounds(estimator.max_iter)
-    return run(trainer, state, max_rounds=rounds, observers=observers, resume=resume), trainer
 
 
 def teller(trainer: Trainer[ViewPair]) -> Callable[[Progress[TrainState]], str]:

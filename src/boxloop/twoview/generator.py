@@ -113,7 +113,7 @@ def most_relevant(model: RelevanceModel, most: int | None) -> RelevanceModel:
     return replace(model, canonical=cut)
 
 
-def settled(
+def standardised(
     coder: Coder, relevance: RelevanceModel, moments: Products, frame: Frame, residual: Tensor
 ) -> GeneratorModel:
     """A trained coder as a model: codes in standard form, a Gaussian law of them, noise from what is left over.

@@ -1,0 +1,127 @@
+"""What every estimator that learns by gradient shares: bounds of its parameters, a plan, a run with its watchers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval
+from torch import nn
+
+from boxloop.average import Schedule
+from boxloop.estimate.adam import Constant, Cooling
+from boxloop.estimate.train_state import TrainPlan, TrainState, continued
+from boxloop.estimate.training import Trainer
+from boxloop.estimators.energy_files import fingerprint
+from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.progress import ProgressBar
+from boxloop.run import Outcome, Progress, run
+from boxloop.types import Source
+
+COUNT, RATE, POSITIVE = (
+    Interval(Integral, 1, None, closed="left"),
+    Interval(Real, 0.0, None, closed="left"),
+    Interval(Real, 0.0, None, closed="neither"),
+)
+"""Whole numbers from 1, numbers from 0, numbers above 0."""
+
+WATCHERS = ("verbose", "checkpoint", "device")
+"""Parameters that change no fit's path."""
+
+
+def plan_of(estimator: BaseEstimator, steps: int, judged: bool, **more: Any) -> TrainPlan:
+    """How an estimator's parameters say that it is trained.
+
+    Args:
+        estimator: with ``learning_rate``, ``schedule``, ``clip``, ``weight_decay`` and ``patience``.
+        steps: of the whole training.
+        judged: whether rows are held out.
+        more: what else the plan says.
+    """
+    cool = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
+    rate: Schedule = cool or Constant(estimator.learning_rate)
+    patience = estimator.patience if judged else None
+    return TrainPlan(rate, clip=estimator.clip, decay=estimator.weight_decay, patience=patience, **more)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of an estimator, with a progress bar and a checkpoint where they were asked for.
+
+    Args:
+        estimator: with ``max_iter``, ``verbose`` and ``checkpoint``.
+        trainer: what is trained, on what, and how.
+        rows: by which a checkpoint knows its data.
+        told: what the progress bar says after a round.
+        seed: of the random numbers in training.
+        watchers: parameters that do not change the path of the fit.
+        also: what else tells this training from others.
+        name: of the progress bar.
+        number: of several trainings of one fit.
+    """
+
+    estimator: BaseEstimator
+    trainer: Trainer[Any]
+    rows: Source
+    told: Callable[[Progress[TrainState]], str]
+    seed: int
+    watchers: Collection[str] = WATCHERS
+    also: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    number: int = 0
+
+    def __call__(self) -> Outcome[TrainState]:
+        """Train, from the checkpoint where there is one."""
+        observers: list[Any] = []
+        if self.estimator.verbose:
+            name = self.name or type(self.estimator).__name__
+            observers.append(ProgressBar(show=True).stage(name, told=self.told))
+        resume = None
+        if self.estimator.checkpoint is not None:
+            path = Path(self.estimator.checkpoint)
+            if self.number:
+                path = path.with_name(f"{path.name}.{self.number}")
+            known = self._known()
+            observers.append(CheckpointWriter(path, known, seconds=10.0))
+            if path.exists():
+                device = self.trainer.model.trainable()[0].device
+                resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
+        state = TrainState.start(self.trainer.model, self.seed)
+        rounds = self.trainer.rounds(self.estimator.max_iter)
+        return run(self.trainer, state, max_rounds=rounds, observers=observers, resume=resume)
+
+    def _known(self) -> dict[str, Any]:
+        given = self.estimator.get_params(deep=False)
+        modules = [name for name, value in given.items() if isinstance(value, nn.Module)]
+        known = fingerprint(self.estimator, self.rows, self.watchers, modules)
+        return {**known, **self.also, "number": self.number}
+
+
+def settled(
+    estimator: BaseEstimator, outcome: Outcome[TrainState], judged: bool, rising: str, depth: int
+) -> bool:
+    """Whether training came to an end of its own; a warning where it was cut short.
+
+    Args:
+        estimator: with ``schedule``, ``patience`` and ``max_iter``.
+        outcome: of the training.
+        judged: whether rows were held out.
+        rising: what still became better on them, in words.
+        depth: calls between the user and this function.
+    """
+    settles = estimator.schedule == "cosine" or estimator.patience is None or not judged
+    done = outcome.converged or (settles and not outcome.interrupted)
+    if not done and not outcome.interrupted:
+        warnings.warn(
+            f"training reached max_iter={estimator.max_iter} while {rising} within the last "
+            f"patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
+            ConvergenceWarning,
+            stacklevel=depth + 1,
+        )
+    return bool(done)
