@@ -12,6 +12,7 @@ from torch import nn
 
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
@@ -55,20 +56,10 @@ class Kept:
 
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
-    given = estimator.get_params(deep=False).items()
-    scalars: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
-    params: dict[str, Any] = {
-        k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)
-    }
-    params = {k: v for k, v in params.items() if k not in ("encoder", "decoder")}
-    if estimator.hidden is not None:
-        params["hidden"] = [int(width) for width in estimator.hidden]
-    facts = {name: vars(estimator)[name] for name in FACTS}
-    extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
-    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    extra = told_of(estimator, FACTS, without=("encoder", "decoder"))
     model = estimator.model_
     plain = replace(model, encoder=told(model.encoder), decoder=told(model.decoder))
-    save_tree(path, plain, columns=names, extra=extra)
+    save_tree(path, plain, columns=column_names(estimator), extra=extra)
 
 
 def read(
@@ -80,12 +71,10 @@ def read(
     if extra.get("estimator") != name or not isinstance(tree, Autoencoder):
         raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
     try:
-        params = {**extra["params"], "device": "cpu"}  # where the tensors now are
+        params = read_params(extra["params"])
         facts = {fact: extra["facts"][fact] for fact in FACTS}
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if params.get("hidden") is not None:
-        params["hidden"] = tuple(params["hidden"])
     if facts["image_shape_"] is not None:
         facts["image_shape_"] = tuple(facts["image_shape_"])
     if saved.columns:

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from boxloop.estimators.allowed import CLASSES
+from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.types import Source
@@ -47,12 +48,8 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         raise ModelFileError(
             "only the default energy can be saved: a module of yours is code, save its parameters"
         )
-    given = estimator.get_params(deep=False).items()
-    params = {k: v for k, v in given if v is None or isinstance(v, bool | int | float | str)}
-    facts = {name: vars(estimator)[name] for name in FACTS}
-    extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
-    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
-    save_tree(path, estimator.model_, columns=names, extra=extra)
+    extra = told_of(estimator, FACTS, without=("hidden",))
+    save_tree(path, estimator.model_, columns=column_names(estimator), extra=extra)
 
 
 def read(path: str | PathLike[str], name: str) -> Kept:
@@ -62,11 +59,7 @@ def read(path: str | PathLike[str], name: str) -> Kept:
     if extra.get("estimator") != name or not isinstance(tree, EnergyModel):
         raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
     try:
-        params = {
-            **extra["params"],
-            "hidden": tree.network.hidden,
-            "device": "cpu",
-        }  # where the tensors now are
+        params = {**read_params(extra["params"]), "hidden": tree.network.hidden}
         facts = {fact: extra["facts"][fact] for fact in FACTS}
     except (AttributeError, KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: not what save writes about an {name}: {error}") from error

@@ -19,6 +19,7 @@ from boxloop.estimators.energy_model import EnergyBasedModel
 from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
+from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
 from boxloop.estimators.relevant_classifier import RelevantClassifier
@@ -69,17 +70,8 @@ def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:
     facts = vars(estimator)
     if "model_" not in facts:
         raise ValueError(f"this {type(estimator).__name__} is not fitted yet: call fit before save")
-    given = estimator.get_params(deep=False).items()
-    scalars = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
-    params = {k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)}
-    names = facts.get("feature_names_in_")
-    extra = {
-        "estimator": type(estimator).__name__,
-        "params": params,
-        "n_features_in": int(facts["n_features_in_"]),
-        "facts": {name: facts[name] for name in FACTS},
-    }
-    save_tree(path, estimator.model_, columns=[] if names is None else [str(n) for n in names], extra=extra)
+    extra = {**told_of(estimator, FACTS), "n_features_in": int(facts["n_features_in_"])}
+    save_tree(path, estimator.model_, columns=column_names(estimator), extra=extra)
 
 
 def load(path: str | PathLike[str]) -> Any:
@@ -111,9 +103,7 @@ def load(path: str | PathLike[str]) -> Any:
             f"{path}: holds the estimator {name!r}, which this version of boxloop does not know"
         )
     try:
-        estimator = ESTIMATORS[name](
-            **{**saved.extra["params"], "device": "cpu"}
-        )  # where the tensors now are
+        estimator = ESTIMATORS[name](**read_params(saved.extra["params"]))
         estimator.n_features_in_ = int(saved.extra["n_features_in"])
         for fact in FACTS:
             setattr(estimator, fact, saved.extra["facts"][fact])

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.models.networks import Convolutions, Layers, Part
 from boxloop.persist import ModelFileError, load_tree, save_tree
@@ -51,22 +52,15 @@ class Kept:
 
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
-    given = estimator.get_params(deep=False).items()
-    scalars: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
-    params: dict[str, Any] = {
-        k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)
-    }
-    if estimator.hidden is not None:
-        params["hidden"] = [int(width) for width in estimator.hidden]
     edges = {name: getattr(estimator, name).facts() for name in ("x_edge_", "y_edge_")}
     own = {name: vars(estimator)[name] for name in OWN_FACTS if name in vars(estimator)}
-    facts = {**{name: vars(estimator)[name] for name in FACTS}, **own, **edges}
-    extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
-    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+    extra = told_of(estimator, FACTS, more={**own, **edges})
     fit = estimator.fit_
     pair = fit.model.pair
     plain = replace(pair, left=_plain(pair.left), right=_plain(pair.right))
-    save_tree(path, replace(fit, model=replace(fit.model, pair=plain)), columns=names, extra=extra)
+    save_tree(
+        path, replace(fit, model=replace(fit.model, pair=plain)), columns=column_names(estimator), extra=extra
+    )
 
 
 def _plain(view: View) -> View:
@@ -86,14 +80,12 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
     if extra.get("estimator") != name or not isinstance(tree, RelevanceFit):
         raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
     try:
-        params = {**extra["params"], "device": "cpu"}  # where the tensors now are
+        params = read_params(extra["params"])
         facts = {fact: extra["facts"][fact] for fact in FACTS}
         facts |= {fact: extra["facts"][fact] for fact in OWN_FACTS if fact in extra["facts"]}
         facts |= {edge: Edge.read(extra["facts"][edge]) for edge in ("x_edge_", "y_edge_")}
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if params.get("hidden") is not None:
-        params["hidden"] = tuple(params["hidden"])
     if saved.columns:
         facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
     given = {which: module for which, module in modules.items() if module is not None}

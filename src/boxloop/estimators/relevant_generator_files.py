@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Layers, Part
 from boxloop.persist import ModelFileError, load_tree, save_tree
@@ -52,17 +53,8 @@ class Kept:
 
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
-    given = estimator.get_params(deep=False).items()
-    scalars: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
-    params: dict[str, Any] = {
-        k: v for k, v in scalars.items() if v is None or isinstance(v, bool | int | float | str)
-    }
-    params = {k: v for k, v in params.items() if k not in ("features", "decoder")}
-    params["hidden"] = [int(width) for width in estimator.hidden]
-    facts = {name: vars(estimator)[name] for name in FACTS}
-    extra = {"estimator": type(estimator).__name__, "params": params, "facts": facts}
-    names = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
-    save_tree(path, _plain(estimator.model_), columns=names, extra=extra)
+    extra = told_of(estimator, FACTS, without=("features", "decoder"))
+    save_tree(path, _plain(estimator.model_), columns=column_names(estimator), extra=extra)
 
 
 def _plain(model: GeneratorModel) -> GeneratorModel:
@@ -88,7 +80,7 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
     if extra.get("estimator") != name or not isinstance(tree, GeneratorModel):
         raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
     try:
-        params = {**extra["params"], "hidden": tuple(extra["params"]["hidden"]), "device": "cpu"}
+        params = read_params(extra["params"])
         facts = {fact: extra["facts"][fact] for fact in FACTS}
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
