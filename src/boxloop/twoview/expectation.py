@@ -176,7 +176,9 @@ class Expectation:
         with torch.no_grad():
             values, vectors = directions(self.conditional, self.theta, self.given, 1)
             direction = vectors[..., 0]
-            largest = direction.gather(1, direction.abs().argmax(1, keepdim=True))
+            size = direction.abs()
+            near = size >= (1.0 - 1e-6) * size.amax(1, keepdim=True)  # the first of those that rounding cannot order
+            largest = direction.gather(1, near.int().argmax(1, keepdim=True))
             direction = direction * torch.where(largest < 0.0, -1.0, 1.0)
             variance = values[:, 0].clamp(min=0.0)
             error = projected_errors(self, direction, variance)
