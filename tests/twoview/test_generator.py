@@ -167,10 +167,11 @@ def test_samples_follow_the_law_that_the_model_states(
     spread = (2.0 / 20_000) ** 0.5
     assert float((apart.var(0) - 1.0).abs().max()) < 4.5 * spread
     assert float((codes.var(0) - 1.0).abs().max()) < 4.5 * spread
-    found = mega(model, rows, random_state=0)
+    few = rows[:4000]  # the moments of each need a pass over the model's nodes
+    found = mega(model, few, random_state=0)
     assert found.p_value > 1e-4
     wrong = replace(model, noise=2.0 * model.noise)
-    assert mega(wrong, rows, random_state=0).p_value < 0.01
+    assert mega(wrong, few, random_state=0).p_value < 0.01
 
 
 def _affine(model: GeneratorModel) -> Part:
@@ -206,7 +207,9 @@ def test_collapsed_code_still_makes_a_model(made: tuple[Tensor, RelevanceModel, 
     rows, relevance, source = made
     coder = coder_of(source, 2)
     flat = replace(coder, code=coder.code[:, :1].repeat(1, 2))
-    model = standardised(flat, relevance, moments_of(source), survey(ArraySource(rows)), torch.ones(5).double())
+    model = standardised(
+        flat, relevance, moments_of(source), survey(ArraySource(rows)), torch.ones(5).double()
+    )
     assert model.is_finite()
     torch.testing.assert_close(model.reconstruct(rows), _decoded(flat, rows, source), rtol=1e-5, atol=1e-5)
 

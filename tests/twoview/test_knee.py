@@ -31,7 +31,9 @@ def binomial(hits: int, chance: float) -> float:
     return float(stats.binomtest(hits, TRIALS, chance).pvalue)
 
 
-@pytest.mark.parametrize("at", [5.0, 19.0, 40.0])
+@pytest.mark.parametrize(
+    "at", [pytest.param(5.0, marks=pytest.mark.slow), 19.0, pytest.param(40.0, marks=pytest.mark.slow)]
+)
 def test_planted_break_is_found_and_its_interval_covers_it(at: float) -> None:
     found = trials(two_lines(at, -0.7, -0.05), 0.04)
     assert all(knee.kind == "break" for knee in found)
