@@ -206,7 +206,7 @@ def test_file_brings_the_same_generator_back(bent: Any, tmp_path: Any, prior: st
     assert back.hidden == (32,)
     with pytest.raises(ModelFileError, match="decoder is boxloop's own"):
         RelevantGenerator.load(path, decoder=torch.nn.Linear(2, 3))
-    with pytest.raises(ModelFileError, match="may be built here"):
+    with pytest.raises(ModelFileError, match="not 'RelevantFeatures'"):
         RelevantFeatures.load(path)
 
 

@@ -218,7 +218,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             return found, ()
         return found, (
             "the temperature is that of the rows which the features were learned from, so probabilities are too "
-            "sharp: set validation_fraction",
+            "sharp: raise validation_fraction",
         )
 
     def _expected(self, X: Any) -> Array:

@@ -18,9 +18,9 @@ from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_files import read
 from boxloop.estimators.relevant_fit import fit_views
-from boxloop.estimators.relevant_infer import InferringViews
+from boxloop.estimators.relevant_infer import LEAST, InferringViews
 from boxloop.estimators.relevant_rows import Edge
-from boxloop.estimators.relevant_start import Wish, finite_wish, start_view
+from boxloop.estimators.relevant_start import Wish, drawn, finite_wish, start_view
 from boxloop.numeric import generator, spawn
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -171,14 +171,18 @@ class RelevantFeatures(InferringViews):
                 else "Y was given and channel= too: the second view is one or the other"
             )
         if y is None:
+            if left.values is not None:
+                raise ValueError(
+                    "a channel disturbs numbers, and X holds labels: give a second view y instead"
+                )
             second: Source = self._drawn(first, streams[2])
-            right = Edge("Y", second.names, left.image)
+            right = Edge("Y", second.names, left.image if len(second.names) == len(left.names) else None)
         else:
             right = Edge.of(y, "Y", finite_wish(self.y_features))
             second = right.open(y, device)
         both: Source = Paired(first, second)
-        if both.n_rows < 3:
-            raise ValueError(f"two views need at least 3 rows, got n_samples = {both.n_rows}")
+        if both.n_rows < LEAST:
+            raise ValueError(f"two views need at least {LEAST} rows, got n_samples = {both.n_rows}")
         views = [
             start_view(self._wish(kind, device), edge, source, stream)
             for kind, edge, source, stream in (
@@ -204,8 +208,7 @@ class RelevantFeatures(InferringViews):
             raise ValueError(
                 "a channel needs rows in memory: draw the second view into a file of its own instead"
             )
-        own = generator(stream, first.rows.device)
-        return ArraySource(torch.cat([self.channel(rows, own) for rows, _ in first.chunks()]))
+        return drawn(self.channel, first, generator(stream, first.rows.device))
 
     def _wish(self, kind: Any, device: torch.device) -> Wish:
         dtype = pick_dtype(self.dtype or "float32")

@@ -14,9 +14,11 @@ from torch import nn
 from boxloop.estimators.own_modules import OwnModule, filled, told
 from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.estimators.relevant_rows import Edge
+from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Layers, Part
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.twoview.canonical import Canonical, RelevanceModel
+from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
 
@@ -35,10 +37,10 @@ OWN_FACTS = ("temperature_",)
 
 PARTS = (
     RelevanceFit, RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers,
-    Convolutions, OwnModule,
+    Convolutions, OwnModule, GeneratorModel, StandardNormal, NormalMixture,
 )  # fmt: skip
 VIEW_PARTS: dict[str, type] = {kind.__name__: kind for kind in PARTS}
-"""What the file of a two-view estimator may name."""
+"""What the file of a two-view estimator may name, also of a generator: a file of another class is told by name."""
 
 
 @dataclass(frozen=True)

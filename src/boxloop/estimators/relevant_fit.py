@@ -93,13 +93,14 @@ def worries(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[
     """What should make the reader doubt canonical variables."""
     said = []
     pair, found = model.pair, model.canonical.correlation
+    width = pair.left.n_features + pair.right.n_features
+    forced = not ridge and rows <= width  # centred features of both views then span more than there is
     for word, view in (("X", pair.left), ("Y", pair.right)):
-        if rows <= view.n_features:
+        if not ridge and rows <= view.n_features:
             said.append(
                 f"{rows} rows for {view.n_features} features of {word}: any rows are then related perfectly; lower "
                 "the number of features or set ridge"
             )
-    width = pair.left.n_features + pair.right.n_features
     if not said and not ridge and not pair.trainable() and rows < FEW * width:
         said.append(
             f"{rows} rows for {width} features of both views: relations look stronger than they are, and inference is "
@@ -107,13 +108,21 @@ def worries(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[
         )
     if len(found) < most:
         said.append(
-            f"the features have {len(found)} canonical variables, fewer than n_features={most}: constant or "
-            "collinear features add none"
+            f"the features have {len(found)} canonical variable{'s' * (len(found) != 1)}, fewer than "
+            f"n_features={most}: {_why(pair, len(found))}"
         )
-    if len(found) and float(found[0]) > 1.0 - 1e-9:
+    if len(found) and float(found[0]) > 1.0 - 1e-9 and not forced:
         exact = int((found > 1.0 - 1e-9).sum())
         said.append(
             f"{exact} canonical variable{'s' * (exact > 1)} of one view {'are' if exact > 1 else 'is'} an exact "
             "function of the other view: do the views share a column?"
         )
     return tuple(said)
+
+
+def _why(pair: ViewPair, found: int) -> str:
+    """Why there are no more variables than were found."""
+    if found < pair.possible:
+        return "constant or collinear features add none"
+    narrow = "X" if pair.left.n_features <= pair.right.n_features else "Y"
+    return f"there are no more functions of {narrow} among its features; lower n_features, or take other features"

@@ -172,12 +172,17 @@ class RelevantGenerator(FittedGenerator):
         given = self.features.estimator if isinstance(self.features, FrozenEstimator) else self.features
         if isinstance(given, RelevanceModel) or (given is not None and "model_" in vars(given)):
             return given
+        if given is not None and given.channel is None:
+            raise ValueError(
+                "the features are not fitted, and have no channel that draws a second view: fit them first, and keep "
+                "them so with sklearn.frozen.FrozenEstimator where the generator is cloned"
+            )
         if given is not None:
             return clone(given).fit(X, sample_weight=weight)
         frame = coordinates(source, "columns" if self.image_shape_ is None else "common")
         sd = torch.where(frame.constant, 0.0, 0.5 * frame.scale)
         features = RelevantFeatures(
-            max(1, min(100, source.n_rows // 10)),
+            max(self.n_components, min(100, source.n_rows // 10)),
             x_features="fourier",
             y_features="fourier",
             n_fourier=200,

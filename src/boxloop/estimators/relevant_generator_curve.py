@@ -16,6 +16,9 @@ from boxloop.twoview.knee import Knee, change_of_slope
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FEWEST = 6
+"""Dimensions for a change of slope to be looked for."""
+
 
 @dataclass(frozen=True)
 class DimensionCurve:
@@ -42,6 +45,8 @@ class DimensionCurve:
         Args:
             level: of its interval.
         """
+        if len(self.dimensions) < FEWEST:
+            raise ValueError(f"a change of slope needs {FEWEST} dimensions, got {len(self.dimensions)}")
         return change_of_slope(self.dimensions, self.errors, level=level)
 
     def __str__(self) -> str:
@@ -85,7 +90,8 @@ def latent_dimension_curve(
     code. The features are fitted once, with the first generator.
 
     Args:
-        estimator: how generators are trained; ``n_components`` and ``random_state`` are replaced.
+        estimator: how generators are trained; ``n_components`` and ``random_state`` are replaced, and ``checkpoint``
+            gets the dimension and the number of the seed at its end.
         X: rows or images.
         dimensions: of the code, at least six for a change of slope to be looked for.
         held_out: rows on which errors are measured; the validation rows of each fit when omitted, on which the best
@@ -104,7 +110,12 @@ def latent_dimension_curve(
         >>> latent_dimension_curve(start, X, [1, 2], n_seeds=2).errors.shape
         (2, 2)
     """
-    wanted = tuple(sorted({int(k) for k in dimensions}))
+    wanted = tuple(sorted(set(dimensions)))
+    if not wanted or any(k < 1 or k != int(k) for k in wanted):
+        raise ValueError(f"dimensions must be whole numbers, 1 or more, got {list(dimensions)}")
+    if n_seeds < 1:
+        raise ValueError(f"n_seeds must be at least 1, got {n_seeds}")
+    wanted = tuple(int(k) for k in wanted)
     params = estimator.get_params(deep=False)
     seeds = [seed(stream) % 2**32 for stream in spawn(generator(estimator.random_state), n_seeds)]
     errors = np.empty((len(wanted), n_seeds))
@@ -114,7 +125,10 @@ def latent_dimension_curve(
     for number in range(total):
         place, turn = divmod(number, n_seeds)
         k = wanted[place]
-        fit = RelevantGenerator(**{**params, "n_components": k, "random_state": seeds[turn]}).fit(X)
+        own: dict[str, Any] = {"n_components": k, "random_state": seeds[turn]}
+        if estimator.checkpoint is not None:
+            own["checkpoint"] = f"{estimator.checkpoint}.{k}.{turn}"
+        fit = RelevantGenerator(**{**params, **own}).fit(X)
         params["features"] = fit.features_
         errors[place, turn] = fit.error_ if held_out is None else -fit.score(held_out)
         if fit.error_ < lowest.get(k, np.inf):

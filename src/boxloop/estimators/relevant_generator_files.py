@@ -11,14 +11,12 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.own_modules import filled, told
 from boxloop.estimators.plain import column_names, read_params, told_of
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Layers, Part
+from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.persist import ModelFileError, load_tree, save_tree
-from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.generator import GeneratorModel
-from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
+from boxloop.twoview.views import NetworkView, View, ViewPair
 
 FACTS = (
     "n_features_in_",
@@ -30,13 +28,6 @@ FACTS = (
     "events_",
     "image_shape_",
 )
-
-PARTS = (
-    GeneratorModel, RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers,
-    Convolutions, OwnModule, StandardNormal, NormalMixture,
-)  # fmt: skip
-GENERATOR_PARTS: dict[str, type] = {kind.__name__: kind for kind in PARTS}
-"""What the file of a generator may name."""
 
 MODULES = ("decoder", "x_features", "y_features")
 """Where own modules may be: in the generator, and in the features it stands on."""
@@ -75,7 +66,7 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
         name: of the estimator.
         modules: by their names in ``MODULES``.
     """
-    saved = load_tree(path, GENERATOR_PARTS)
+    saved = load_tree(path, VIEW_PARTS)
     tree, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(tree, GeneratorModel):
         raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")

@@ -50,7 +50,7 @@ class FittedGenerator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def inverse_transform(self, X: Any) -> Array:
         """E[x | z] of each code (n, k): rows (n, d), or images."""
         check_is_fitted(self)
-        codes = torch.as_tensor(np.asarray(X, dtype=np.float64))
+        codes = torch.from_numpy(np.array(X, dtype=np.float64))
         if codes.dim() != 2 or codes.shape[1] != self._n_features_out:
             raise ValueError(
                 f"codes of {self._n_features_out} columns are needed, got shape {tuple(codes.shape)}"

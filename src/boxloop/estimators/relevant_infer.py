@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,7 @@ from boxloop.data import Exchanged, paired
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
+from boxloop.numeric import generator, spawn
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.crossfit import cross_fitted
@@ -26,6 +28,9 @@ from boxloop.types import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+LEAST = 3
+"""Fewest rows of two views."""
 
 Direction = Literal["y_given_x", "x_given_y"]
 
@@ -49,9 +54,16 @@ class InferringViews(TwoViewEstimator):
         found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
         return found
 
-    def score(self, X: Any, y: Any) -> float:
-        """Total correlation of the pairs of variables on these rows, at most k."""
-        return float(np.trace(correlations(*self.transform(X, y))))
+    def score(self, X: Any, y: Any = None) -> float:
+        """Total correlation of the pairs of variables on these rows, at most k; a ``channel`` draws a y of None."""
+        first = self._x(X)
+        if y is None and self.channel is None:
+            raise ValueError("requires y to be passed, but the target y is None: give Y")
+        second = (
+            self._y(y) if y is not None else self._drawn(first, spawn(generator(self.random_state), 4)[2])
+        )
+        variables = each(paired(first, second), lambda rows: torch.stack(self.model_.both(rows), 1))
+        return float(np.trace(correlations(to_numpy(variables[:, 0]), to_numpy(variables[:, 1]))))
 
     def loadings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Correlation of each column with each variable of its own view, (d_x, k) and (d_y, k).
@@ -89,7 +101,7 @@ class InferringViews(TwoViewEstimator):
             theta: rows of the inferred view, a tensor (n, d) with images flattened, to values (n, p) or (n,). ``None``
                 is the columns themselves, or the indicators of a finite view, whose rows hold the number of a value in
                 ``x_edge_.labels`` or ``y_edge_.labels``.
-            given: rows of the other view.
+            given: rows of the other view; without missing values.
             direction: ``y_given_x`` or ``x_given_y``.
             data: (X, Y), rows over which to average, and on which variables are solved anew; those of the fit when
                 omitted.
@@ -113,11 +125,19 @@ class InferringViews(TwoViewEstimator):
             >>> bool(abs(square.mean[0, 0] - 5.0) < 1.0)
             True
         """
+        if not (theta is None or callable(theta)):
+            raise TypeError(f"theta must be a function of rows, not {type(theta).__name__}; rows are given=")
+        if refits < 0 or refits != int(refits):
+            raise ValueError(f"refits must be a whole number, 0 or more, got {refits!r}")
         conditional = self._conditional(direction, data)
         known = self._x(given) if direction == "y_given_x" else self._y(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
-        theta = self._values(direction) if theta is None else theta
+        indicators = self._values(direction) if theta is None else None
+        theta = theta if indicators is None else indicators
         found = conditional.expect(theta, rows)
+        if indicators is not None:
+            edge = self.y_edge_ if direction == "y_given_x" else self.x_edge_
+            found = replace(found, names=tuple(edge.labels))
         if not refits:
             return found
         if not self.model_.pair.trainable():
@@ -157,26 +177,33 @@ class InferringViews(TwoViewEstimator):
         """
         check_is_fitted(self)
         asked: dict[str, Any] = {"permutations": permutations, "level": level}
+        if (X is None) != (y is None):
+            raise ValueError("give both X and y, or neither")
         if X is not None:
             return significance(self.model_, paired(self._x(X), self._y(y)), **asked)
+        if "_rows" not in vars(self):
+            raise ValueError("a file holds no rows: give X and y, that took no part in the fit")
         rows = self._data(None)
         if not self.model_.pair.trainable():
             most = len(self.correlation_)
             return cross_fitted(self.model_.pair, rows, most, self.ridge_, **asked)
         if self._held is None:
-            raise ValueError("no rows were held out: give X and y, or fit with validation_fraction above 0")
+            raise ValueError("no rows were held out, or too few: give X and y, or raise validation_fraction")
         return significance(self.model_, self._held, **asked)
 
-    def diagnose(self, direction: Direction = "y_given_x", n_given: int = 200) -> Diagnosis:
+    def diagnose(
+        self, direction: Direction = "y_given_x", n_given: int = 200, data: tuple[Any, Any] | None = None
+    ) -> Diagnosis:
         """What the fit implies that no law could: negative mass and variances, and a loss that only batches show.
 
         Args:
             direction: of the inference that is looked at.
             n_given: rows to condition on, of the fit.
+            data: (X, Y), rows to take instead, on which variables are solved anew.
         """
         check_is_fitted(self)
         batch = self.batch_size_ if self.model_.pair.trainable() else None
-        conditional, theta = self._conditional(direction, None), self._values(direction)
+        conditional, theta = self._conditional(direction, data), self._values(direction)
         return diagnose(conditional, theta, n_given=n_given, batch_size=batch)
 
     def plot_relevance(self, ax: Axes | None = None) -> Axes:
@@ -203,8 +230,12 @@ class InferringViews(TwoViewEstimator):
         """Rows that hold both views: those of the fit, or a pair of tables."""
         check_is_fitted(self)
         if data is not None:
-            X, Y = data
-            return paired(self._x(X), self._y(Y))
+            if not (isinstance(data, tuple | list) and len(data) == 2):
+                raise ValueError("data must be a pair of tables, (X, Y)")
+            both = paired(self._x(data[0]), self._y(data[1]))
+            if both.n_rows < LEAST:
+                raise ValueError(f"data has {both.n_rows} rows: at least {LEAST} are needed to average over")
+            return both
         if "_rows" not in vars(self):
             raise ValueError("a file holds no rows: give data=(X, Y), those of the fit or others like them")
         rows: Source = self._rows

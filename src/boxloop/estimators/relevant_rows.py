@@ -45,16 +45,17 @@ class Edge:
             finite: whether one column is to be taken for labels; None decides by whether it holds text.
         """
         column = _column(table)
-        single = column is not None and np.asarray(table).ndim == 1
-        if finite or (finite is None and column is not None and _textual(column)):
+        single = _single(table)
+        if finite or (finite is None and labelled(table)):
             if column is None:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
             _whole(column, word)
-            found = np.unique(np.asarray(column, dtype=object if _textual(column) else None))
-            return cls(word, (_name(table) or f"{word.lower()}0",), None, tuple(found.tolist()), single)
+            found = _distinct(column, word)
+            return cls(word, (_name(table) or f"{word.lower()}0",), None, found, single)
         rows, image = flat(table)
-        source = _opened(_as_table(rows), word)
-        return cls(word, source.names, image, None, single)
+        names = _opened(_as_table(rows), word).names
+        own = _name(table) if single else None
+        return cls(word, names if own is None else (own,), image, None, single)
 
     def open(self, table: Any, device: torch.device, weight: Any = None) -> Source:
         """Rows of this view as a source on a device, checked against those of the fit."""
@@ -65,11 +66,14 @@ class Edge:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
             )
-        source = _opened(_as_table(rows), self.word, weight)
+        single = _single(table)
+        own = list(self.names) if len(self.names) == 1 and single else None
+        source = _opened(_as_table(rows), self.word, weight, own)
         if source.n_columns != len(self.names) or not _alike(source.names, self.names):
             raise ValueError(
                 f"{self.word} has {source.n_columns} columns ({', '.join(source.names[:9])}), but the fit had "
-                f"{len(self.names)} ({', '.join(self.names[:9])})"
+                f"{len(self.names)} ({', '.join(self.names[:9])}): give these, in this order"
+                + ("; one row is a table (1, d)" if single else "")
             )
         return _complete(on_device(source, device), self.word)
 
@@ -126,10 +130,10 @@ def _as_table(rows: Any) -> Any:
     return rows if column is None else np.asarray(column)[:, None]
 
 
-def _opened(table: Any, word: str, weight: Any = None) -> Source:
+def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None = None) -> Source:
     if not isinstance(table, (str, PathLike, *SOURCES)):
         _numeric(table, word)
-    source = open_source(table, weight)
+    source = open_source(table, weight, names)
     if isinstance(source, SparseSource):
         raise ValueError(f"{word} is sparse: two views take dense rows")
     return source
@@ -181,6 +185,13 @@ def _column(table: Any) -> Any:
     return values if values.ndim == 1 else None
 
 
+def _single(table: Any) -> bool:
+    """Whether a table came as one dimension."""
+    if isinstance(table, np.ndarray | Tensor):
+        return table.ndim == 1
+    return _column(table) is not None and np.asarray(table).ndim == 1
+
+
 def _name(table: Any) -> str | None:
     """Of the one column of a frame or series."""
     frame = as_frame(table)
@@ -194,9 +205,25 @@ def _textual(column: Any) -> bool:
 
 
 def labelled(table: Any) -> bool:
-    """Whether a table is one column of text, or of true and false."""
+    """Whether a table is one column of text, of true and false, or of a categorical type."""
     column = _column(table)
-    return column is not None and _textual(column)
+    return column is not None and (_textual(column) or _categorical(table))
+
+
+def _categorical(table: Any) -> bool:
+    """Whether the type of one column says that its values, numbers too, are labels."""
+    frame = as_frame(table)
+    kind = getattr(table, "dtype", None) if frame is None else frame.schema[frame.columns[0]]
+    return str(kind).lower().startswith(("categor", "enum"))
+
+
+def _distinct(column: Any, word: str) -> tuple[Any, ...]:
+    """The values of a column, in order."""
+    try:
+        return tuple(np.unique(np.asarray(column, dtype=object if _textual(column) else None)).tolist())
+    except TypeError as error:
+        kinds = ", ".join(sorted({type(value).__name__ for value in np.asarray(column).tolist()}))
+        raise ValueError(f"{word} mixes labels of several types ({kinds}): make them all text") from error
 
 
 def _whole(column: Any, word: str) -> None:

@@ -6,8 +6,10 @@ and 5.4: displaced pixels and noise leave what is of larger scale.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,7 +39,7 @@ class GaussianNoise:
     r"""Independent noise, :math:`y = x + \sigma \epsilon, \; \epsilon \sim N(0, I)`.
 
     Args:
-        sd: sigma, in the units of the columns; one number, or one a column as a tensor (d,).
+        sd: sigma, in the units of the columns; one number, or one a column, (d,), as a tensor, array or list.
 
     Example:
         >>> import torch
@@ -45,7 +47,7 @@ class GaussianNoise:
         tensor([[1., 1.]])
     """
 
-    sd: float | Tensor = 1.0
+    sd: float | Tensor | Array | Sequence[float] = 1.0
 
     def __post_init__(self) -> None:
         if not bool((torch.as_tensor(self.sd) >= 0.0).all()):
@@ -53,7 +55,9 @@ class GaussianNoise:
 
     def __call__(self, rows: Tensor, generator: Generator) -> Tensor:
         """(n, d) -> (n, d)."""
-        sd = self.sd.to(rows) if isinstance(self.sd, Tensor) else self.sd
+        sd = torch.as_tensor(self.sd, dtype=rows.dtype, device=rows.device)
+        if sd.numel() not in (1, rows.shape[1]):
+            raise ValueError(f"sd is of {sd.numel()} columns, and rows have {rows.shape[1]}")
         return rows + sd * normal(tuple(rows.shape), generator, rows.dtype)
 
 
@@ -128,6 +132,8 @@ class PixelShuffle:
 
     def __call__(self, rows: Tensor, generator: Generator) -> Tensor:
         """(n, d) -> (n, d). Nothing here waits for the device."""
+        if rows.shape[1] != prod(self.shape):
+            raise ValueError(f"images of shape {tuple(self.shape)} are not rows of {rows.shape[1]} columns")
         image = rows.reshape(len(rows), -1, *self.shape[-2:])
         rounds, p = self.rounds
         coins = (len(rows), 1, *self.shape[-2:])
@@ -182,8 +188,8 @@ class TimeShift:
     lag: int = 1
 
     def __post_init__(self) -> None:
-        if self.lag < 1:
-            raise ValueError(f"lag must be at least 1, got {self.lag}")
+        if self.lag < 1 or int(self.lag) != self.lag:
+            raise ValueError(f"lag must be a whole number, at least 1, got {self.lag}")
 
     def __call__(self, rows: Tensor, series: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x_t and x_{t + lag}, (n - lag, d) each.

@@ -144,12 +144,15 @@ def linear_code(moments: Products, variables: int, components: int) -> Tensor:
     Returns:
         W, (r, k): uncorrelated codes, each as large as what it explains beside the first.
     """
+    if variables < 1:
+        raise ValueError("there are no relevant variables to make a code of: are all columns constant?")
     _, covariance = moments.moments()
     values, vectors = torch.linalg.eigh(covariance[:variables, :variables])
     kept = values > COLLAPSED * values[-1].clamp(min=1e-300)
     if components > int(kept.sum()):
         raise ValueError(
-            f"n_components={components} is more than the {int(kept.sum())} relevant variables there are"
+            f"n_components={components} is more than the {int(kept.sum())} relevant variables there are: "
+            "lower it, or give features that have more"
         )
     root = vectors[:, kept] / values[kept].sqrt()
     left, sizes, _ = torch.linalg.svd(root.mT @ covariance[:variables, variables:], full_matrices=True)

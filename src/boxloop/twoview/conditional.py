@@ -125,13 +125,17 @@ class Conditional:
         if theta is None:
             found = rows
         else:
-            found = torch.as_tensor(theta(rows)).to(rows.device)
+            made = theta(rows)
+            found = made if isinstance(made, Tensor) else _numbers(made)
+            found = found.to(rows.device)
             if found.dim() == 1:
                 found = found[:, None]
         if found.dim() != 2 or len(found) != len(rows) or found.shape[1] == 0:
             raise ValueError(
                 f"theta must give (n, p) or (n,) for n rows; for {len(rows)} it gave {tuple(found.shape)}"
             )
+        if found.is_complex():
+            raise ValueError("theta gave complex numbers: give real and imaginary parts as two columns")
         found = found.double()
         if not bool(torch.isfinite(found).all()):
             raise ValueError("theta gave a missing or infinite value")
@@ -241,3 +245,11 @@ class Conditional:
 def as_array(value: Tensor) -> NDArray[Any]:
     """In NumPy, on the CPU."""
     return value.cpu().numpy()
+
+
+def _numbers(made: Any) -> Tensor:
+    """What a function gave that is no tensor: an array, a frame or a list of numbers."""
+    found = np.array(made)
+    if found.dtype.kind not in "biuf":
+        raise ValueError(f"theta must give numbers, a tensor or an array; it gave {type(made).__name__}")
+    return torch.from_numpy(found)

@@ -118,8 +118,8 @@ class Expectation:
         Returns:
             (m, p).
         """
-        if not 0.0 < q < 1.0:
-            raise ValueError(f"q must be between 0 and 1, got {q}")
+        if np.ndim(q) or not 0.0 < q < 1.0:
+            raise ValueError(f"q must be one number between 0 and 1, got {q!r}")
         with torch.no_grad():
             value, error = quantiles(self.conditional, self.theta, self.given, q)
         return Estimated(value.cpu().numpy(), error.cpu().numpy())
@@ -138,6 +138,8 @@ class Expectation:
             raise ValueError(
                 f"threshold must be a number or {len(self.names)} of them, got {tuple(edge.shape)}"
             )
+        if bool(edge.isnan().any()):
+            raise ValueError("threshold has a missing value")
         found = self.conditional.expect_at(
             lambda rows: (self.conditional.values(self.theta, rows) > edge).double(), self.given
         )
@@ -156,8 +158,8 @@ class Expectation:
             Loadings (m, p, rank) and noise (m, p), on the device of the model.
         """
         p = len(self.names)
-        if not 1 <= rank <= p:
-            raise ValueError(f"rank must be between 1 and {p}, got {rank}")
+        if rank != int(rank) or not 1 <= rank <= p:
+            raise ValueError(f"rank must be a whole number between 1 and {p}, got {rank}")
         with torch.no_grad():
             values, vectors = directions(self.conditional, self.theta, self.given, rank)
         loadings = vectors * values.clamp(min=0.0).sqrt()[:, None, :]
@@ -177,7 +179,9 @@ class Expectation:
             values, vectors = directions(self.conditional, self.theta, self.given, 1)
             direction = vectors[..., 0]
             size = direction.abs()
-            near = size >= (1.0 - 1e-6) * size.amax(1, keepdim=True)  # the first of those that rounding cannot order
+            near = size >= (1.0 - 1e-6) * size.amax(
+                1, keepdim=True
+            )  # the first of those that rounding cannot order
             largest = direction.gather(1, near.int().argmax(1, keepdim=True))
             direction = direction * torch.where(largest < 0.0, -1.0, 1.0)
             variance = values[:, 0].clamp(min=0.0)
