@@ -89,7 +89,8 @@ def train_views(
         half = torch.arange(held.n_rows, device=held.rows.device)
         validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridges)
         judges = held.taken(half[1::2]) if len(half) > 1 else None
-    weighted = any(bool((weight != weight[0]).any()) for _, weight in both.chunks())
+    ends = torch.stack([torch.stack(weight.aminmax()).cpu() for _, weight in both.chunks()])
+    weighted = bool(ends.min() < ends.max())
     loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
     judged = validate is not None
     plan = plan_of(

@@ -6,6 +6,7 @@ of folds are a small singular value decomposition; a second pass scores the rows
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
 from operator import add
@@ -13,6 +14,7 @@ from operator import add
 import torch
 from torch import Tensor
 
+from boxloop.data.moments import FIRST_ROWS
 from boxloop.numeric import generator, product, upper_gram
 from boxloop.numeric.random import RandomState, seed
 from boxloop.twoview.canonical import Canonical, Products
@@ -20,6 +22,9 @@ from boxloop.twoview.rows import chosen_rows, folds_of
 from boxloop.twoview.significance import MOST_ROWS, Scores, Significance, check_request
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
+
+Features = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Rows that hold both views -> features of each."""
 
 
 def cross_fitted(
@@ -57,7 +62,9 @@ def cross_fitted(
         random_state: of folds and orders; the fold of a row depends on its place alone.
 
     Returns:
-        As of ``significance``; ``training`` is of all rows. The errors take the variables of each fold as given.
+        As of ``significance``; ``training`` is of all rows. The errors take the variables of each fold as given, and
+        folds as independent: where rows are few beside features, or relations weak, the spread over data sets is
+        larger (1.9 times for 40 rows of 3 and 2 unrelated columns, 1.0 for 1000 rows with a correlation of 0.3).
 
     Raises:
         ValueError: fewer than four rows a fold; features that are learned, for which see ``significance``.
@@ -80,7 +87,8 @@ def cross_fitted(
         raise ValueError(f"{source.n_rows} rows are too few for {folds} folds: give at least {4 * folds}")
     key, k = seed(random_state), pair.left.n_features
     with torch.no_grad():
-        parts = fold_products(pair, source, folds, key)
+        features = near_zero(pair, source)
+        parts = fold_products(features, source, folds, key)
         whole = sum(parts[1:], parts[0])
         full = Canonical.solve(whole, k, most, ridge)
         r = full.correlation.shape[0]
@@ -89,17 +97,35 @@ def cross_fitted(
         before = [
             padded(Canonical.solve(part, k, most, ridge), r) for part in list(accumulate(parts, add))[:-1]
         ]
-        fair, early = _scored(pair, source, rest, before, folds, key, most_rows)
+        fair, early = _scored(features, source, rest, before, folds, key, most_rows)
         tests = [_of_fold(early, f) for f in range(1, folds) if bool((early.fold == f).any())]
         found = fair.judged(tests, full.correlation, permutations, level, folds, generator(key))
         return replace(found, complete=r >= pair.possible or r < most)
 
 
-def fold_products(pair: ViewPair, source: Source, folds: int, key: int) -> list[Products]:
+def near_zero(pair: ViewPair, source: Source) -> Features:
+    """Features in float64 less a mean of some rows, so that their squares keep the digits of a small spread.
+
+    One that is constant but for rounding stays where it is, by which it is known for what it is.
+    """
+    head, _ = next(iter(source.chunks(FIRST_ROWS)))
+    origins = []
+    for part in pair(head):
+        mean, spread = part.double().mean(0), part.double().std(0, correction=0)
+        origins.append(torch.where(spread > 1e-13 * mean.abs(), mean, 0.0))
+
+    def features(rows: Tensor) -> tuple[Tensor, Tensor]:
+        f, g = pair(rows)
+        return f.double() - origins[0], g.double() - origins[1]
+
+    return features
+
+
+def fold_products(features: Features, source: Source, folds: int, key: int) -> list[Products]:
     """Sums of products of features over the rows of each fold, in one pass.
 
     Args:
-        pair: the features.
+        features: of both views, best :func:`near_zero`.
         source: rows that hold both views.
         folds: how many.
         key: of the folds.
@@ -110,7 +136,7 @@ def fold_products(pair: ViewPair, source: Source, folds: int, key: int) -> list[
     found: list[Products | None] = [None] * folds
     start = 0
     for rows, weight in source.chunks():
-        both = torch.cat([part.double() for part in pair(rows)], 1)
+        both = torch.cat([part.double() for part in features(rows)], 1)
         fold = folds_of(start, start + len(weight), folds, key).to(both.device)
         start += len(weight)
         for f in range(folds):
@@ -138,7 +164,7 @@ def padded(canonical: Canonical, r: int) -> Canonical:
 
 
 def _scored(
-    pair: ViewPair,
+    features: Features,
     source: Source,
     rest: list[Canonical],
     before: list[Canonical],
@@ -150,7 +176,7 @@ def _scored(
     fair: list[tuple[Tensor, ...]] = []
     early: list[tuple[Tensor, ...]] = []
     for rows, weight, place in chosen_rows(source, most, key):
-        f, g = (part.double() for part in pair(rows))
+        f, g = features(rows)
         fold = folds_of(int(place[0]), int(place[-1]) + 1, folds, key)[place - place[0]].to(f.device)
         for j in range(folds):
             mine = fold == j

@@ -21,6 +21,9 @@ NULL = 1e-12
 INFLATED = 1e4
 """Variance inflation of a feature (that of its coefficient, by the others) up to which float32 is enough."""
 
+CANCELS = 1e6
+"""The same, times how much larger the two terms of a gradient are than their difference, squared."""
+
 SPREAD = 1e10
 """Mean squares between this and its inverse have products that float32 holds."""
 
@@ -105,7 +108,7 @@ class _Relevance(torch.autograd.Function):
             upper, lower = one @ cross.mT @ middle, middle @ cross.mT @ two
             turn = torch.cat([torch.cat([upper, -middle.mT], 1), torch.cat([-middle, lower], 1)])
             inflation = torch.cat([one.diagonal(), two.diagonal()]) * moment.diagonal()
-            if set(kinds) == {torch.float32} and _mild(moment.diagonal(), inflation):
+            if set(kinds) == {torch.float32} and _mild(moment.diagonal(), inflation, middle @ cross.mT):
                 both = both.float()
             ctx.save_for_backward(both, turn, share)
             ctx.kinds = *kinds, k
@@ -124,10 +127,21 @@ class _Relevance(torch.autograd.Function):
         return slope[:, :k].to(kind), slope[:, k:].to(other), None, None, None
 
 
-def _mild(moment: Tensor, inflation: Tensor) -> bool:
-    """Whether a product in float32 keeps four digits of the gradient of features that come in float32."""
+def _mild(moment: Tensor, inflation: Tensor, relevant: Tensor) -> bool:
+    r"""Whether a product in float32 keeps about four digits of the gradient of features that come in float32.
+
+    In canonical variables it is :math:`\eta_i (v_i - \eta_i u_i)`, of mean square :math:`\eta_i^2 (1 - \eta_i^2)`: near
+    the optimum two terms of size :math:`\eta_i` cancel.
+
+    Args:
+        moment: mean squares of features.
+        inflation: of their variances.
+        relevant: a matrix whose eigenvalues are the relevances.
+    """
     sizes = (moment == 0.0) | ((moment > 1.0 / SPREAD) & (moment < SPREAD))
-    return bool((sizes & (inflation < INFLATED)).all())
+    total = relevant.trace()
+    left = (total - (relevant * relevant.mT).sum()).clamp(min=0.0)
+    return bool((sizes & (inflation < INFLATED) & (inflation * total <= CANCELS * left)).all())
 
 
 def inverse(matrix: Tensor, ridge: float = 0.0, floor: Tensor | float = 0.0) -> Tensor:

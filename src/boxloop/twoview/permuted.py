@@ -53,13 +53,13 @@ def exchanged(u: Tensor, v: Tensor, weight: Tensor, count: int, stream: Generato
         (torch.Size([100, 1]), True)
     """
     share = weight / weight.sum()
-    u, b = u - share @ u, v - share @ v
+    u, b = u - share @ u, v - v.mean(0)  # a mean that no order changes: weights stay behind
     a = weight[:, None] * u
     own = torch.stack([(a * b).sum(0), (a * b).square().sum(0)])[:, None]
     drawn = rotated(a, b, count, stream) if len(a) > max(DIRECT, count) else reordered(a, b, count, stream)
     total, square = torch.cat([own, drawn], 1)
     size = square.clamp(min=0.0).sqrt()
-    rho = total / ((a * u).sum(0) * (weight @ b.square())).sqrt().clamp(min=1e-300)
+    rho = total / ((a * u).sum(0) * (weight.sum() * b.square().mean(0))).sqrt().clamp(min=1e-300)
     rest = (1.0 - rho.square()).clamp(min=1e-12)
     floor = 1e-12 * (a.square().sum(0) * b.square().sum(0)).sqrt()  # what rounding leaves of a constant
     return torch.where(size > floor, total / (size * rest), 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from boxloop.twoview.canonical import Canonical
-from boxloop.twoview.crossfit import fold_products
+from boxloop.twoview.crossfit import fold_products, near_zero
 from boxloop.twoview.training import channel_error
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -31,8 +31,9 @@ def choose_ridge(
 
     where :math:`E_f` is :func:`~boxloop.twoview.training.channel_error` of the variables of all other folds. Random
     features of a kernel nearly repeat each other, and the directions in which they differ follow single rows: without a
-    ridge these look relevant. One pass over the rows makes the sums of every fold; each ridge is then a matter of small
-    matrices.
+    ridge these look relevant. The error of few rows is a little too large, the more so the smaller the ridge, so that
+    one above the best is likelier than one below: the safe side, as rows far out are wild without a ridge. One pass
+    over the rows makes the sums of every fold; each ridge is then a matter of small matrices.
 
     Args:
         pair: fixed features of both views.
@@ -53,7 +54,7 @@ def choose_ridge(
     """
     k = pair.left.n_features
     with torch.no_grad():
-        parts = fold_products(pair, source, folds, key)
+        parts = fold_products(near_zero(pair, source), source, folds, key)
         whole = sum(parts[1:], parts[0])
         errors = [
             sum(

@@ -27,6 +27,9 @@ WEAK = 1e-6
 COARSE = 1e-5
 """Variance below which a direction is rounding, where products are in float32."""
 
+KNOWN = 128.0
+"""Least size of a weak direction beside what rounding may be: features then give it to about three digits."""
+
 SLIGHT = 1e-9
 """Coefficients of a null direction, beside its largest, that are rounding."""
 
@@ -153,7 +156,7 @@ def _present(
         split, made = found[0].weak.shape[1], []
         for one, on in zip(found, (slice(split), slice(split, None)), strict=True):
             values, vectors = torch.linalg.eigh(mirrored(sums.second)[on, on] / sums.weight)
-            real = values > max(one.blur, moments.noise**2)
+            real = values > max(one.blur, (KNOWN * moments.noise) ** 2)
             more = one.weak @ (vectors[:, real] / values[real].sqrt())
             made.append(torch.cat([one.strong, more], 1) if bool(real.any()) else one.strong)
         if all(a is b for a, b in zip(made, roots, strict=True)):
