@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_score
 from torch import Generator, Tensor
@@ -280,3 +281,50 @@ def test_curves_of_nothing_are_refused(fitted: RelevantFeatures, asked: dict[str
     X, _ = tables()
     with pytest.raises(ValueError, match=r"(dimensions|n_seeds) must be"):
         latent_dimension_curve(RelevantGenerator(features=fitted), X, **{"dimensions": [1, 2], **asked})
+
+
+def test_parameters_of_a_search_can_be_saved(tmp_path: Path) -> None:
+    X, Y = tables()
+    fit = RelevantFeatures(np.int64(2), **{**SHORT, "hidden": np.array([8])}).fit(X, Y)
+    fit.save(tmp_path / "views.boxloop")
+    np.testing.assert_array_equal(
+        RelevantFeatures.load(tmp_path / "views.boxloop").predict(X), fit.predict(X)
+    )
+    sort = RelevantClassifier(np.int64(2), **SHORT).fit(X, Y["d"] > 0)
+    sort.save(tmp_path / "classes.boxloop")
+    back = RelevantClassifier.load(tmp_path / "classes.boxloop")
+    np.testing.assert_array_equal(back.predict_proba(X), sort.predict_proba(X))
+
+
+def test_labels_that_are_missing_are_told_whatever_says_so() -> None:
+    X, _ = tables(6)
+    for gone in (None, float("nan"), pd.NA):
+        with pytest.raises(ValueError, match="Y has a missing value in row 1"):
+            RelevantFeatures(1, x_features="linear").fit(
+                X, pd.Series(["a", gone, "b", "c", "d", "e"], dtype=object)
+            )
+
+
+def test_sparse_views_are_refused() -> None:
+    X, Y = tables()
+    with pytest.raises(ValueError, match="Y is sparse"):
+        RelevantFeatures(1, **LINEAR).fit(X, csr_array(Y.to_numpy()))
+
+
+def test_a_column_of_labels_has_a_name_and_forgets_those_before_it() -> None:
+    X, Y = tables()
+    labels = np.where(X["a"] > 0, "up", "down")
+    fit = RelevantFeatures(1, y_features="linear", x_features="linear").fit(X, Y)
+    fit.set_params(x_features="auto").fit(pd.DataFrame({"sort": labels}), Y)
+    assert fit.feature_names_in_.tolist() == ["sort"]
+    assert "feature_names_in_" not in vars(fit.fit(labels, Y))
+
+
+def test_relations_that_few_rows_force_are_told_as_such() -> None:
+    X, Y = tables()
+    forced = warned(RelevantFeatures(2, **LINEAR), X[:5], Y[:5])
+    assert "5 rows for 5 features of both views: any rows are then related perfectly" in forced
+    rough = warned(RelevantFeatures(2, **LINEAR), X[:6], Y[:6])
+    assert "look stronger than they are" in rough
+    constant = warned(RelevantFeatures(1, x_features="linear"), X, ["a"] * len(X))
+    assert "constant or collinear" in constant

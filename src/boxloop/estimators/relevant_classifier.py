@@ -163,7 +163,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         (stream,) = spawn(generator(self.random_state), 1)
         wish = Wish(
             self.features,
-            self.n_features or len(self.classes_),
+            int(self.n_features or len(self.classes_)),
             self.hidden,
             self.n_fourier,
             self.length_scale,

@@ -212,7 +212,7 @@ class RelevantFeatures(InferringViews):
 
     def _wish(self, kind: Any, device: torch.device) -> Wish:
         dtype = pick_dtype(self.dtype or "float32")
-        return Wish(kind, self.n_features, self.hidden, self.n_fourier, self.length_scale, device, dtype)
+        return Wish(kind, int(self.n_features), self.hidden, self.n_fourier, self.length_scale, device, dtype)
 
     @classmethod
     def load(

@@ -16,7 +16,7 @@ from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.linear import fit_fixed
 from boxloop.twoview.ridge import choose_ridge
-from boxloop.twoview.views import FourierView, ViewPair
+from boxloop.twoview.views import FiniteView, FourierView, ViewPair
 from boxloop.types import Source
 
 FOLDS = 5
@@ -94,17 +94,23 @@ def worries(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[
     said = []
     pair, found = model.pair, model.canonical.correlation
     width = pair.left.n_features + pair.right.n_features
-    forced = not ridge and rows <= width  # centred features of both views then span more than there is
+    free = sum(view.n_features - isinstance(view, FiniteView) for view in (pair.left, pair.right))
+    forced = not ridge and rows <= free  # centred features of both views then span more than there is
     for word, view in (("X", pair.left), ("Y", pair.right)):
         if not ridge and rows <= view.n_features:
             said.append(
                 f"{rows} rows for {view.n_features} features of {word}: any rows are then related perfectly; lower "
                 "the number of features or set ridge"
             )
+    if forced and not said:
+        said.append(
+            f"{rows} rows for {width} features of both views: any rows are then related perfectly; lower the number "
+            "of features or set ridge"
+        )
     if not said and not ridge and not pair.trainable() and rows < FEW * width:
         said.append(
             f"{rows} rows for {width} features of both views: relations look stronger than they are, and inference is "
-            "rough; set ridge='validation', and see significance()"
+            "rough; set ridge='validation', and judge by rows held out"
         )
     if len(found) < most:
         said.append(
@@ -122,7 +128,7 @@ def worries(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[
 
 def _why(pair: ViewPair, found: int) -> str:
     """Why there are no more variables than were found."""
-    if found < pair.possible:
+    if found < pair.possible or not pair.possible:
         return "constant or collinear features add none"
     narrow = "X" if pair.left.n_features <= pair.right.n_features else "Y"
     return f"there are no more functions of {narrow} among its features; lower n_features, or take other features"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 from boxloop.data import ArraySource, Mapped, SparseSource, on_device, open_source
@@ -51,10 +52,10 @@ class Edge:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
             _whole(column, word)
             found = _distinct(column, word)
-            return cls(word, (_name(table) or f"{word.lower()}0",), None, found, single)
+            return cls(word, (name_of(table) or f"{word.lower()}0",), None, found, single)
         rows, image = flat(table)
         names = _opened(_as_table(rows), word).names
-        own = _name(table) if single else None
+        own = name_of(table) if single else None
         return cls(word, names if own is None else (own,), image, None, single)
 
     def open(self, table: Any, device: torch.device, weight: Any = None) -> Source:
@@ -131,12 +132,11 @@ def _as_table(rows: Any) -> Any:
 
 
 def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None = None) -> Source:
+    if issparse(table) or isinstance(table, SparseSource):
+        raise ValueError(f"{word} is sparse: two views take dense rows")
     if not isinstance(table, (str, PathLike, *SOURCES)):
         _numeric(table, word)
-    source = open_source(table, weight, names)
-    if isinstance(source, SparseSource):
-        raise ValueError(f"{word} is sparse: two views take dense rows")
-    return source
+    return open_source(table, weight, names)
 
 
 def _complete(source: Source, word: str) -> Source:
@@ -192,7 +192,7 @@ def _single(table: Any) -> bool:
     return _column(table) is not None and np.asarray(table).ndim == 1
 
 
-def _name(table: Any) -> str | None:
+def name_of(table: Any) -> str | None:
     """Of the one column of a frame or series."""
     frame = as_frame(table)
     found = getattr(table, "name", None) if frame is None else frame.columns[0]
@@ -228,8 +228,15 @@ def _distinct(column: Any, word: str) -> tuple[Any, ...]:
 
 def _whole(column: Any, word: str) -> None:
     for place, value in enumerate(np.asarray(column).tolist()):
-        if value is None or value != value:
+        if _missing(value):
             raise ValueError(f"{word} has a missing value in row {place}: two views need whole rows")
+
+
+def _missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' NA is neither the same nor another
+        return True
 
 
 def _alike(names: tuple[str, ...], known: tuple[str, ...]) -> bool:

@@ -17,7 +17,7 @@ from boxloop.estimators.base import SOURCES, to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
-from boxloop.estimators.relevant_rows import Edge, labelled
+from boxloop.estimators.relevant_rows import Edge, labelled, name_of
 from boxloop.estimators.warned import warn_of
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.types import Source
@@ -59,6 +59,11 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             return X
         if (labelled(rows) or finite) if reset else self.x_edge_.values is not None:
             self.n_features_in_ = 1
+            if reset:
+                if "feature_names_in_" in vars(self):
+                    del self.feature_names_in_
+                if np.ndim(rows) == 2 and name_of(rows) is not None:
+                    self.feature_names_in_ = np.asarray([name_of(rows)], dtype=object)
             return X
         checked = validate_data(
             self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
