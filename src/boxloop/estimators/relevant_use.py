@@ -31,6 +31,7 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     x_edge_: Edge
     y_edge_: Edge
+    feature_names_in_: Any
 
     def _store(self, fitted: Fitted, most: int) -> None:
         """Set the attributes of a fit that could have kept so many variables, and warn of what went wrong in it."""
