@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from boxloop import RelevantFeatures
 from boxloop.data import ArraySource
 from boxloop.twoview import LinearView, ViewPair, choose_ridge, cross_fitted, relevance_loss
 from boxloop.twoview.canonical import Canonical, Products, RelevanceModel
@@ -100,3 +101,24 @@ def test_a_fit_of_nearly_equal_random_features_knows_its_own_rows() -> None:
         model = RelevanceModel.solve(ViewPair(views[0], views[1]), ArraySource(rows), 20)
         found = Conditional(model, ArraySource(rows)).expect(None, rows[:2, 1:])
         assert np.isfinite(found.standard_error).all()
+
+
+def test_rows_without_weight_do_not_set_the_units_of_either_view() -> None:
+    draw = np.random.default_rng(7)
+    x, weight = draw.normal(size=(120, 2)), draw.exponential(size=120)
+    y = x + draw.normal(size=(120, 2))
+    weight[::6], x[::6], y[::6] = 0.0, 1e4, -1e4
+    some = weight > 0.0
+    kinds = {
+        "x_features": "fourier",
+        "y_features": "fourier",
+        "n_fourier": 10,
+        "ridge": 1e-3,
+        "random_state": 0,
+    }
+    whole = RelevantFeatures(2, **kinds).fit(x, y, sample_weight=weight)
+    for size in (1.0, 1e6):
+        kept = RelevantFeatures(2, **kinds).fit(x[some], y[some], sample_weight=size * weight[some])
+        np.testing.assert_allclose(whole.correlation_, kept.correlation_, rtol=1e-6)
+        one, two = (fit.expect(given=x[some][:3]) for fit in (whole, kept))
+        np.testing.assert_allclose(one.standard_error, two.standard_error, rtol=1e-4)

@@ -179,7 +179,7 @@ class RelevantFeatures(InferringViews):
             right = Edge("Y", second.names, left.image if len(second.names) == len(left.names) else None)
         else:
             right = Edge.of(y, "Y", finite_wish(self.y_features))
-            second = right.open(y, device)
+            second = right.open(y, device, sample_weight)
         both: Source = Paired(first, second)
         if both.n_rows < LEAST:
             raise ValueError(f"two views need at least {LEAST} rows, got n_samples = {both.n_rows}")

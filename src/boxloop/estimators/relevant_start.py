@@ -127,7 +127,8 @@ def start_view(wish: Wish, edge: Edge, source: Source, stream: Generator) -> Vie
 
 def _median(source: Source, origin: Tensor, scale: Tensor, stream: Generator) -> float:
     """Median distance of rows in standard units."""
-    rows = (kept_rows(source, KERNEL_ROWS, stream).rows.to(origin) - origin) / scale
+    kept = kept_rows(source, KERNEL_ROWS, stream)
+    rows = (kept.rows[kept.weight > 0.0].to(origin) - origin) / scale
     found = torch.pdist(rows.double())
     return float(found.median()) if len(found) and bool(found.median() > 0.0) else 1.0
 
