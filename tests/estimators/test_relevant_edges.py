@@ -328,3 +328,24 @@ def test_relations_that_few_rows_force_are_told_as_such() -> None:
     assert "look stronger than they are" in rough
     constant = warned(RelevantFeatures(1, x_features="linear"), X, ["a"] * len(X))
     assert "constant or collinear" in constant
+
+
+def test_few_rows_with_weight_are_not_judged() -> None:
+    X, Y = tables()
+    fit = RelevantFeatures(1, ridge=0.1, **LINEAR).fit(X, Y, sample_weight=np.arange(len(X)) < 4)
+    with pytest.raises(ValueError, match="give more rows"):
+        fit.significance()
+
+
+def test_frames_with_names_take_weights() -> None:
+    X, Y = tables()
+    weight = np.arange(len(X)) % 3
+    named = RelevantFeatures(2, **LINEAR).fit(X, Y, sample_weight=weight)
+    plain = RelevantFeatures(2, **LINEAR).fit(X.to_numpy(), Y.to_numpy(), sample_weight=weight)
+    np.testing.assert_array_equal(named.relevance_, plain.relevance_)
+    sort = Y["d"] > 0
+    told = RelevantClassifier(features="linear").fit(X, sort, sample_weight=weight)
+    bare = RelevantClassifier(features="linear").fit(X.to_numpy(), sort, sample_weight=weight)
+    np.testing.assert_array_equal(told.predict_proba(X), bare.predict_proba(X.to_numpy()))
+    drawn = RelevantGenerator(2, **SHORT).fit(X, sample_weight=weight)
+    assert drawn.error_ == RelevantGenerator(2, **SHORT).fit(X.to_numpy(), sample_weight=weight).error_

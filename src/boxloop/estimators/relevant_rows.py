@@ -136,6 +136,8 @@ def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None =
         raise ValueError(f"{word} is sparse: two views take dense rows")
     if not isinstance(table, (str, PathLike, *SOURCES)):
         _numeric(table, word)
+    if isinstance(table, ArraySource) and table.weight is None and weight is not None:
+        return open_source(table.rows, weight, list(table.names))
     return open_source(table, weight, names)
 
 

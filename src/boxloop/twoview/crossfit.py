@@ -146,7 +146,7 @@ def fold_products(features: Features, source: Source, folds: int, key: int) -> l
             found[f] = made if old is None else old + made
     made_all = [part for part in found if part is not None]
     if any(float(part.weight) <= 0.0 for part in made_all):
-        raise ValueError(f"one of {folds} folds has no row with weight: use fewer folds")
+        raise ValueError(f"one of {folds} folds has no row with weight: give more rows, or fewer folds")
     return made_all
 
 
