@@ -108,7 +108,7 @@ def test_a_small_batch_is_told() -> None:
 
 
 def test_a_temperature_of_the_rows_learned_from_is_told() -> None:
-    with pytest.warns(FitWarning, match="too sharp: set validation_fraction"):
+    with pytest.warns(FitWarning, match="too sharp: raise validation_fraction"):
         RelevantClassifier(calibration="temperature", validation_fraction=0.0, **QUICK).fit(ROWS, LABELS)
 
 
