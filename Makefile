@@ -34,7 +34,7 @@ demo: $(READY)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/$(DEMO)
 
 test: $(READY)
-	$(BIN)/pytest -m 'not slow' -n $(WORKERS)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n $(WORKERS)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow

@@ -55,6 +55,7 @@ def test_the_penalty_of_a_wide_decoder():
     assert float(narrow) == pytest.approx(float(wide), rel=0.1)
 
 
+@pytest.mark.slow
 def test_ten_thousand_columns():
     """No d x d matrix: 800 MB each. Under a true model within 5 of its errors; a doubled factor is seen."""
     d = 10_000

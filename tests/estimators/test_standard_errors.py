@@ -150,6 +150,7 @@ def assert_spread(
         assert abs(value / replications - 1.0).max() < 5 * np.sqrt(2 / replications), name
 
 
+@pytest.mark.slow
 def test_two_gaussians_over_many_data_sets() -> None:
     means, weights = np.array([[0.0, 0.0], [4.0, 1.0]]), np.array([0.6, 0.4])
     covariances = np.array([[[1.0, 0.4], [0.4, 0.8]], [[0.6, -0.2], [-0.2, 1.2]]])

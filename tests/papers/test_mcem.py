@@ -17,11 +17,13 @@ def report():
     return experiment(Options(quick=True))
 
 
+@pytest.mark.slow
 def test_every_target_is_met(report):
     assert {f.claim: f.verdict for f in report.findings if f.verdict != "target met"} == {}
     assert len(report.findings) == 11
 
 
+@pytest.mark.slow
 def test_tables_and_the_figure_are_written(report, tmp_path):
     paths = report.write(tmp_path)
     assert {p.suffix for p in paths} == {".json", ".md", ".png"}

@@ -16,6 +16,7 @@ def report():
     return experiment(Options(quick=True))
 
 
+@pytest.mark.slow
 def test_the_penalty_lowers_the_gap_of_rows_held_out(report):
     """What it is made for; two seeds each, and the fall is ten times their spread."""
     images = report.curves["images"]
@@ -23,12 +24,14 @@ def test_the_penalty_lowers_the_gap_of_rows_held_out(report):
     assert gaps["100"] < gaps["10"] < gaps["0"]
 
 
+@pytest.mark.slow
 def test_no_fit_is_nearer_than_the_rows_are_to_themselves(report):
     for problem, trials in report.curves["three data sets"].items():
         level = report.curves["two samples of rows"][problem]
         assert all(run["Fréchet x"] > level["Fréchet x"] for run in trials["0"])
 
 
+@pytest.mark.slow
 def test_every_data_set_weight_and_seed_is_there(report):
     table = report.curves["three data sets"]
     assert len(table) == 3
@@ -37,12 +40,14 @@ def test_every_data_set_weight_and_seed_is_there(report):
         assert {len(runs) for runs in trials.values()} == {2}
 
 
+@pytest.mark.slow
 def test_the_time_stands_beside_the_document_s(report):
     (line,) = (f for f in report.findings if "evaluations" in f.claim)
     assert "1246 s" in line.paper
     assert line.verdict == "target met"
 
 
+@pytest.mark.slow
 def test_pictures_are_written(report, tmp_path):
     names = {path.name for path in report.write(tmp_path)}
     assert {"mega-vae.json", "mega-vae-samples.png", "mega-vae-trade.png"} <= names

@@ -50,6 +50,7 @@ def test_straight_curves_have_no_change_of_slope_at_the_level_promised() -> None
     assert "no change of slope" in str(next(knee for knee in found if knee.kind == "line"))
 
 
+@pytest.mark.slow
 def test_smooth_bend_is_not_a_change_of_slope_at_one_place() -> None:
     found = trials(np.exp(0.08 * (np.log(X) - 5.0) ** 2), 0.03)
     assert sum(knee.kind == "bend" for knee in found) > 0.9 * TRIALS
