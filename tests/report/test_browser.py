@@ -19,6 +19,8 @@ pytestmark = pytest.mark.skipif(
     BROWSER is None or DRIVER is None, reason="chromium and chromedriver are not installed"
 )
 
+LOADED = "return document.readyState === 'complete' && location.href === arguments[0]"
+
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
@@ -44,10 +46,15 @@ def driver():
 
 
 def opened(driver, page, width=1280, dark=False):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.get("about:blank")
     driver.set_window_size(width, 900)
     features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     driver.get(page.as_uri())
+    # The driver may answer before a busy browser has run the page's script.
+    WebDriverWait(driver, 30).until(lambda d: d.execute_script(LOADED, page.as_uri()))
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400])
