@@ -35,6 +35,7 @@ autosummary_imported_members = True
 autosummary_filename_map = {
     "boxloop.criticise.Calibration": "boxloop.criticise.Calibration-class",
     "boxloop.criticise.Mega": "boxloop.criticise.Mega-class",
+    "boxloop.weights.Audit": "boxloop.weights.Audit-class",
 }
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -42,11 +43,13 @@ autodoc_typehints_description_target = "documented"
 autodoc_default_options = {
     "members": True,
     # Members of these are not ours to document, nor are those that scikit-learn adds.
-    "inherited-members": "BaseEstimator,ClassifierMixin,OutlierMixin,TransformerMixin,ClassNamePrefixFeaturesOutMixin,"
-    "MetaEstimatorMixin,Protocol,Generic,BaseException,tuple,object",
+    "inherited-members": "BaseEstimator,ClassifierMixin,RegressorMixin,MultiOutputMixin,OutlierMixin,TransformerMixin,"
+    "ClassNamePrefixFeaturesOutMixin,MetaEstimatorMixin,Protocol,Generic,BaseException,tuple,object",
     "exclude-members": "get_metadata_routing,get_params,set_params,set_output,set_fit_request,"
     "set_partial_fit_request,set_predict_request,set_score_request,set_transform_request,"
-    "set_inverse_transform_request,set_predict_proba_request",
+    "set_inverse_transform_request,set_predict_proba_request,"
+    # Properties that the docstring of their class lists among its attributes.
+    "covariance_,noise_,scale_,temperature_",
 }
 
 html_theme = "furo"

@@ -8,6 +8,7 @@ from boxloop.version import __version__ as __version__
 _HOMES = {
     "BayesianFactorAnalysis": "boxloop.estimators",
     "BayesianGaussianMixture": "boxloop.estimators",
+    "BayesianLinearRegression": "boxloop.estimators",
     "BayesianMultinomialMixture": "boxloop.estimators",
     "BernoulliMixture": "boxloop.estimators",
     "EnergyBasedModel": "boxloop.estimators",
@@ -16,6 +17,8 @@ _HOMES = {
     "GaussianMixture": "boxloop.estimators",
     "LogisticRandomEffects": "boxloop.estimators",
     "MultinomialMixture": "boxloop.estimators",
+    "NetworkClassifier": "boxloop.estimators",
+    "NetworkRegressor": "boxloop.estimators",
     "PoissonMixture": "boxloop.estimators",
     "PoissonRandomEffects": "boxloop.estimators",
     "ProbabilisticPCA": "boxloop.estimators",
@@ -44,6 +47,8 @@ _HOMES = {
     "moment_penalty": "boxloop.criticise",
     "penalised_path": "boxloop.select",
     "topic_spectrum": "boxloop.select",
+    "MultiPosterior": "boxloop.weights",
+    "WeightPosterior": "boxloop.weights",
 }
 """Each public name and the module it is loaded from on first use, so that importing boxloop is quick."""
 
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
     from boxloop.estimate import z_estimate as z_estimate
     from boxloop.estimators import BayesianFactorAnalysis as BayesianFactorAnalysis
     from boxloop.estimators import BayesianGaussianMixture as BayesianGaussianMixture
+    from boxloop.estimators import BayesianLinearRegression as BayesianLinearRegression
     from boxloop.estimators import BayesianMultinomialMixture as BayesianMultinomialMixture
     from boxloop.estimators import BernoulliMixture as BernoulliMixture
     from boxloop.estimators import EnergyBasedModel as EnergyBasedModel
@@ -69,6 +75,8 @@ if TYPE_CHECKING:
     from boxloop.estimators import GaussianMixture as GaussianMixture
     from boxloop.estimators import LogisticRandomEffects as LogisticRandomEffects
     from boxloop.estimators import MultinomialMixture as MultinomialMixture
+    from boxloop.estimators import NetworkClassifier as NetworkClassifier
+    from boxloop.estimators import NetworkRegressor as NetworkRegressor
     from boxloop.estimators import PoissonMixture as PoissonMixture
     from boxloop.estimators import PoissonRandomEffects as PoissonRandomEffects
     from boxloop.estimators import ProbabilisticPCA as ProbabilisticPCA
@@ -86,6 +94,8 @@ if TYPE_CHECKING:
     from boxloop.select import compare as compare
     from boxloop.select import penalised_path as penalised_path
     from boxloop.select import topic_spectrum as topic_spectrum
+    from boxloop.weights import MultiPosterior as MultiPosterior
+    from boxloop.weights import WeightPosterior as WeightPosterior
 else:
     __all__ = ["__version__", *_HOMES]
 

@@ -35,6 +35,19 @@ GOOD: dict[str, list[str]] = {
     "outliers": ["iris", "--top", "2"],
     "posterior": ["iris", "--model", "gaussian-mixture", "-k", "2", "--draws", "20", "--warmup", "10"],
     "relate": ["iris", "--y", "petal width (cm)", "--features", "linear", "--permutations", "99"],
+    "network": [
+        "iris",
+        "--target",
+        "petal width (cm)",
+        "--hidden",
+        "4",
+        "--epochs",
+        "4",
+        "--collect",
+        "4",
+        "--chains",
+        "0",
+    ],
     "sample": ["m.boxloop", "-n", "2"],
     "show": ["m.boxloop"],
     "datasets": [],
@@ -55,6 +68,8 @@ KEYS = {
     "summary worries advice seconds output figure",
     "relate": "data other rate permutations x y rounds converged ridge events rows seed variables total total_error "
     "columns labels verdict overfitted worries diagnosis seconds output figure",
+    "network": "data target columns left_out kind why rows seed predictors worries level notes worst_rows settings "
+    "events seconds output page figure",
     "sample": "model rows seed columns output values",
     "show": "model estimator options columns rounds converged interrupted lower_bound events components",
     "datasets": "datasets",
@@ -214,11 +229,11 @@ def test_1_for_data_that_cannot_be_read(name: str) -> None:
         check_failed(call_with(name, "iris", data), 1, data)
 
 
-@pytest.mark.parametrize("name", ["fit", "select", "outliers", "posterior"])
+@pytest.mark.parametrize("name", ["fit", "select", "outliers", "posterior", "network"])
 @pytest.mark.parametrize("option", ["--columns", "--drop"])
 def test_1_for_an_unknown_column(name: str, option: str) -> None:
-    result = call(name, *GOOD[name], option, "petal width")
-    check_failed(result, 1, "no column 'petal width'", "did you mean 'petal width (cm)'")
+    result = call(name, *GOOD[name], option, "petal length")
+    check_failed(result, 1, "no column 'petal length'", "did you mean 'petal length (cm)'")
 
 
 @pytest.mark.parametrize("name", ["score", "criticise", "compare"])

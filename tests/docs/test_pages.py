@@ -18,7 +18,17 @@ ROOMS = [
     "boxloop",
     *(
         f"boxloop.{room}"
-        for room in ["criticise", "select", "models", "laws", "estimate", "twoview", "data", "figures"]
+        for room in [
+            "criticise",
+            "select",
+            "models",
+            "laws",
+            "estimate",
+            "twoview",
+            "weights",
+            "data",
+            "figures",
+        ]
     ),
 ]
 SOURCES = [

@@ -18,6 +18,7 @@ from boxloop.numeric import (
     product,
     safe_cholesky,
     unpack,
+    upper_gram,
     woodbury,
 )
 from boxloop.numeric import covariance as forms
@@ -64,6 +65,15 @@ def test_gram_is_the_product_it_says(d: int, weighted: bool) -> None:
     rows, weight = normal(30, d), normal(30, seed=1).abs() if weighted else None
     left = rows if weight is None else rows * weight[:, None]
     assert_close(gram(rows, weight), left.mT @ rows, **EXACT)
+
+
+@pytest.mark.parametrize("n", [0, 4])
+def test_gram_of_no_columns_is_empty_and_silent(n: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """BLAS prints a complaint of its own, past Python, where it is asked for a product without columns."""
+    rows = normal(n, 0)
+    for made in (gram(rows), gram(rows.requires_grad_()), upper_gram(rows.detach(), normal(n).abs())):
+        assert made.shape == (0, 0)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

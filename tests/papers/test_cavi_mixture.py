@@ -28,6 +28,8 @@ from boxloop.replicate.cavi_mixture_trials import (
     sweep_difference,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report():

@@ -22,6 +22,8 @@ from boxloop.replicate.energy_trials import (
     two_hills,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report():

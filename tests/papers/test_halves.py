@@ -11,7 +11,7 @@ from boxloop.replicate import Options
 from boxloop.replicate.halves import experiment
 from boxloop.replicate.halves_coverage import ranks, residuals, signed_weights
 from boxloop.replicate.halves_data import Halves, digits, disturbed, flat, left, right
-from boxloop.replicate.halves_findings import errors, means, spectra
+from boxloop.replicate.halves_findings import batches, errors, means, spectra
 from boxloop.replicate.halves_network import FourConvolutions, Regression
 from boxloop.replicate.halves_trials import Setting, fit, simple, small_batches, squared_error
 
@@ -134,6 +134,35 @@ def test_batches_that_are_too_small_show_what_is_not_there(report):
     turned, _ = digits(None, 400, 0)
     enough = small_batches(turned, 4, 0, Setting(4, 2, device="cpu"))
     assert enough["batch"] == 8
+
+
+@pytest.mark.parametrize("rate", [0.3, 10.0])
+def test_variables_lost_in_training_count_as_lost_relevance(rate):
+    """Rates so high that features saturate, all of them or some: constants have no variables."""
+    turned, _ = digits(None, 400, 0)
+    facts = small_batches(turned, 6, 0, Setting(4, 3, rate=rate, device="cpu"))
+    assert facts["variables"] < 4
+    assert 4.5 < facts["batch loss"] <= facts["loss"] <= 5.0
+    if not facts["variables"]:
+        assert facts["losses in training"][-1] == facts["batch loss"] == facts["loss"] == 5.0
+
+
+def test_a_training_that_collapsed_is_told_as_such():
+    facts = {"batch": 12, "batch loss": 5.0, "losses in training": [2.0, 4.98], "loss": 5.0, "variables": 1}
+    facts |= {"rows": {"enough": 60, "too few": 4}, "gradient": {"enough": 0.2, "too few": 0.0}}
+    line = batches(facts, 6)[0]
+    assert line.verdict == "not reproduced"
+    assert (
+        line.ours
+        == "training collapsed: loss 5.0 of 5 in its last pass; 5.0 in a batch, 5.0 on all rows, of 5"
+    )
+    assert "1 of 5 variables are left" in line.reason
+    line = batches({**facts, "losses in training": [4.9, 2.0], "batch loss": 2.0, "loss": 4.5}, 6)[0]
+    assert (line.verdict, line.ours) == (
+        "reproduced in distribution",
+        "2.0 in a batch, 4.5 on all rows, of 5",
+    )
+    assert "collapsed" not in line.reason
 
 
 def test_the_verdicts_follow_the_numbers():

@@ -18,6 +18,8 @@ from boxloop.replicate.pseudo_marginal_trials import (
     walk,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def report():

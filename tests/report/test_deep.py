@@ -127,6 +127,7 @@ def two(monkeypatch):
     monkeypatch.setattr(room, "candidates", lambda *a, **k: (real(*a, **k)[0], real(*a, **k)[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two")
 def test_deep_beside_the_others_and_off_by_default(tmp_path):
     np.save(tmp_path / "rows.npy", clusters(150))

@@ -170,7 +170,9 @@ def test_f44_names_from_the_data_are_text(tmp_path):
         assert not line.startswith("| a|b")
 
 
-@pytest.mark.parametrize("kind", ["counts", "yes or no", "holes", "one column"])
+@pytest.mark.parametrize(
+    "kind", ["counts", "yes or no", pytest.param("holes", marks=pytest.mark.slow), "one column"]
+)
 def test_other_kinds_of_tables(kind, tmp_path):
     rng = np.random.default_rng(1)
     rows = {
@@ -255,7 +257,10 @@ def test_tables_have_a_head_for_every_cell(made):
             assert len(re.findall("<t[hd][ >]", row)) == heads
 
 
-@pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("pandas", marks=pytest.mark.slow), pytest.param("polars", marks=pytest.mark.slow), "array"],
+)
 def test_a_report_on_rows_in_memory(kind, tmp_path):
     import pandas
     import polars

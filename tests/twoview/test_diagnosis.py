@@ -55,3 +55,10 @@ def test_batch_below_the_number_of_variables() -> None:
     assert found.batch_loss is not None
     assert found.batch_loss < 1.5
     assert any("not there" in worry for worry in found.worries)
+
+
+def test_a_fit_without_variables_is_diagnosed_too() -> None:
+    constant = rows_of(40, 52)
+    constant[:, 0] = 1.0
+    told = diagnose(fitted(constant, (1, 1, 1)), batch_size=20)
+    assert (told.n_features, told.loss, told.batch_loss) == (0, 0.0, 0.0)

@@ -14,11 +14,14 @@ from boxloop.estimators import (
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.bayesian_mixture import BayesianMixtureEstimator
 from boxloop.estimators.counts import CountMixture
+from boxloop.estimators.network_classifier import NetworkClassifier
+from boxloop.estimators.network_regressor import NetworkRegressor
 from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.persist import ModelFileError, is_checkpoint
 
 Fitted = LatentEstimator | VariationalAutoencoder
 TwoViews = RelevantFeatures | RelevantClassifier
+Networks = NetworkRegressor | NetworkClassifier
 Bayesian = BayesianMixtureEstimator | BayesianFactorAnalysis
 
 
@@ -30,10 +33,15 @@ def load_model(path: Path) -> Fitted:
             f"{path}: holds {type(found).__name__}, two views, which have no density of rows to score or draw from; "
             "`boxloop show` and `boxloop score` take it, and `boxloop relate` judges its like"
         )
+    if isinstance(found, Networks):
+        raise ModelFileError(
+            f"{path}: holds {type(found).__name__}, which predicts a column and has no density of rows; `boxloop show` "
+            "and `boxloop score` take it, and `boxloop network` judges its like"
+        )
     return found
 
 
-def load_any(path: Path) -> Fitted | TwoViews:
+def load_any(path: Path) -> Fitted | TwoViews | Networks:
     """Read any model file that commands know."""
     try:
         found = load(path)
@@ -45,7 +53,7 @@ def load_any(path: Path) -> Fitted | TwoViews:
                 f"{path}: a checkpoint of a fit, not a model; the same `boxloop fit` continues from it"
             ) from error
         raise ModelFileError(f"{error}; `boxloop fit` writes model files") from error
-    if not isinstance(found, Fitted | TwoViews):
+    if not isinstance(found, Fitted | TwoViews | Networks):
         raise ModelFileError(
             f"{path}: holds {type(found).__name__}, which commands do not read; boxloop.load does"
         )
@@ -101,13 +109,13 @@ def bound_word(estimator: Fitted) -> str:
     return "evidence bound per row" if isinstance(estimator, Bayesian) else "log-likelihood per row"
 
 
-def fitted_columns(estimator: Fitted) -> list[str] | None:
+def fitted_columns(estimator: Fitted | Networks) -> list[str] | None:
     """The columns to look for in a table; None where an estimator was fitted to columns without names."""
     names = vars(estimator).get("feature_names_in_")
     return None if names is None else [str(name) for name in names]
 
 
-def column_names(estimator: Fitted) -> list[str]:
+def column_names(estimator: Fitted | Networks) -> list[str]:
     """The columns an estimator was fitted to; ``x0, x1, ...`` where they had no names."""
     return fitted_columns(estimator) or [f"x{j}" for j in range(estimator.n_features_in_)]
 

@@ -24,6 +24,7 @@ from boxloop.cli.options import (
     threads_option,
     watch_options,
     watching,
+    widths,
     with_examples,
 )
 
@@ -46,16 +47,6 @@ STARTS = (
 LIKELIHOODS = ("gaussian", "bernoulli", "poisson", "categorical")
 
 _count = click.IntRange(min=1)
-
-
-def _widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """Whole numbers between commas."""
-    if value is None:
-        return None
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter(f"{value}: give whole numbers, as in 64,64")
-    return tuple(int(part) for part in parts)
 
 
 @with_examples(
@@ -91,7 +82,7 @@ def _widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option(
     "--hidden",
     metavar="N,N,...",
-    callback=_widths,
+    callback=widths,
     help="Widths of an autoencoder's layers: 128,128 if omitted.",
 )
 @click.option("--learning-rate", type=click.FloatRange(0.0, min_open=True), help="Of an autoencoder.")

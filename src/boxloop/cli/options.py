@@ -52,6 +52,16 @@ def _split(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     return None if value is None else next(csv.reader([value], skipinitialspace=True), [])
 
 
+def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """Whole numbers between commas."""
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise click.BadParameter(f"{value}: give whole numbers, as in 64,64")
+    return tuple(int(part) for part in parts)
+
+
 def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
     if value is not None and not ctx.resilient_parsing:
         import torch

@@ -44,9 +44,9 @@ def command(
     row gets its log-density and, from a mixture, its most probable component with that probability; from a factor
     model, each factor with its standard deviation; from an autoencoder, each code with its own. The log-density of an
     autoencoder is a lower bound. Two views have no density: each row of the first gets its variables, and what they
-    tell of the second.
+    tell of the second. From a network each row gets what it predicts, with its error bars.
     """
-    from boxloop.cli.describe import TwoViews, fitted_columns, likelihood_word, load_any
+    from boxloop.cli.describe import Networks, TwoViews, fitted_columns, likelihood_word, load_any
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.tally import Tally, tiles
     from boxloop.cli.watch import watched
@@ -59,6 +59,11 @@ def command(
         from boxloop.cli.relate_files import score_views
 
         score_views(model, estimator, data, watching(quiet, progress), output, json_to, quiet)
+        return
+    if isinstance(estimator, Networks):
+        from boxloop.cli.network_files import score_network
+
+        score_network(model, estimator, data, watching(quiet, progress), output, json_to, quiet)
         return
     source = open_table(data, columns=fitted_columns(estimator))
     tally = Tally()

@@ -19,7 +19,7 @@ MOST_NAMES = 16
 @json_option
 def command(model: Path, json_to: str | None) -> None:
     """Print what a model file holds."""
-    from boxloop.cli.describe import TwoViews, column_names, facts, load_any
+    from boxloop.cli.describe import Networks, TwoViews, column_names, facts, load_any
     from boxloop.cli.output import check_outputs, echo_facts, echo_table, tell
     from boxloop.cli.parts import parameters, readable
 
@@ -29,6 +29,11 @@ def command(model: Path, json_to: str | None) -> None:
         from boxloop.cli.relate_files import show_views
 
         show_views(model, estimator, json_to)
+        return
+    if isinstance(estimator, Networks):
+        from boxloop.cli.network_files import show_network
+
+        show_network(model, estimator, json_to)
         return
     kind, names = type(estimator).__name__, column_names(estimator)
     options = estimator.get_params(deep=False)

@@ -3,6 +3,7 @@
 from boxloop.criticise.adapt import as_model
 from boxloop.criticise.aggregate import AggregateGap, aggregate_gap
 from boxloop.criticise.calibration import Calibration, calibration
+from boxloop.criticise.classified import ClassificationScores, classification_scores
 from boxloop.criticise.distances import (
     energy_distance,
     frechet_distance,
@@ -18,7 +19,10 @@ from boxloop.criticise.latent import ActiveUnits, active_units
 from boxloop.criticise.mega import mega
 from boxloop.criticise.mmd import median_bandwidth, mmd
 from boxloop.criticise.norms import entrywise, operator, schatten
+from boxloop.criticise.paired import Difference
 from boxloop.criticise.penalty import MomentPenalty, moment_penalty, paper_gaps
+from boxloop.criticise.predictive import RegressionScores, regression_scores
+from boxloop.criticise.reliability import Reliability, reliability
 from boxloop.criticise.stein import kernel_stein, score_of
 from boxloop.criticise.wide import second_gap_norm
 
@@ -27,8 +31,10 @@ __all__ = [
     "AggregateGap",
     "Below",
     "Calibration",
+    "ClassificationScores",
     "Criteria",
     "Custom",
+    "Difference",
     "First",
     "Forward",
     "Fourier",
@@ -37,12 +43,15 @@ __all__ = [
     "Mega",
     "MomentPenalty",
     "Power",
+    "RegressionScores",
+    "Reliability",
     "Second",
     "TestFunction",
     "active_units",
     "aggregate_gap",
     "as_model",
     "calibration",
+    "classification_scores",
     "energy_distance",
     "entrywise",
     "forward_moments",
@@ -56,7 +65,9 @@ __all__ = [
     "moment_penalty",
     "operator",
     "paper_gaps",
+    "regression_scores",
     "relative_covariance_error",
+    "reliability",
     "schatten",
     "score_of",
     "second_gap_norm",

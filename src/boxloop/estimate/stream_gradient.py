@@ -201,8 +201,6 @@ class GradientStream:
                 deviate(work.tile, part, step, shrink, work.tile.lower)
         if not math.isfinite(float(state.noise.sum())):
             raise ConditionError("psi has overflowed: lower the learning rate, or scale the columns")
-        if not math.isfinite(float(state.noise.sum())):
-            raise ConditionError("psi has overflowed: lower the learning rate, or scale the columns")
         return _moment(self._measured.cpu()) if learning else None
 
     def _finish(self) -> None:

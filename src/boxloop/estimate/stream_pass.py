@@ -62,13 +62,19 @@ class FactorTile:
         tile.rows.copy_(tile.fresh)
 
     def hold(self, values: Tensor, keep: float, step: float, shrink: float) -> None:
-        """U from the waiting update, ``keep`` U + gain D, the new deviations, and what the E step needs; psi stays."""
+        """U from the waiting update, ``keep`` U + gain D, the new deviations, and what the E step needs.
+
+        psi stays, but for columns in which it falls below its floor.
+        """
         tile = self.tile
         if len(values) == 1:
             tile.upper.addr_(self.gain[:, 0], tile.lower[0], beta=keep)
         else:
             tile.upper.addmm_(self.gain, tile.lower, beta=keep)
         self._deviate(values, step, shrink, tile.lower)
+        if self.floor > 0.0:  # a column that was constant until now has next to no psi
+            torch.mul(self.square, self.floor, out=tile.gap)
+            torch.maximum(tile.noise, tile.gap, out=tile.noise)
         torch.div(tile.lower, tile.noise, out=self.weighted)
         self.project()
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
-from typing import Any
 
-import numpy as np
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.estimators.allowed import CLASSES
+from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import OwnModule, filled, told
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import column_names, told_of
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
-from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.persist import save_tree
 
 FACTS = (
     "n_features_in_",
@@ -45,15 +44,6 @@ SAVED_PARTS: dict[str, type] = {**CLASSES, **{kind.__name__: kind for kind in PA
 """What the file of an autoencoder may name."""
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a file held: parameters of the constructor, fitted attributes, and the model."""
-
-    params: dict[str, Any]
-    facts: dict[str, Any]
-    model: Autoencoder
-
-
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
     extra = told_of(estimator, FACTS, without=("encoder", "decoder"))
@@ -64,24 +54,13 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
 
 def read(
     path: str | PathLike[str], name: str, encoder: nn.Module | None = None, decoder: nn.Module | None = None
-) -> Kept:
+) -> Kept[Autoencoder]:
     """Read what :func:`write` wrote for the class of this name, into modules where there were some."""
-    saved = load_tree(path, SAVED_PARTS)
-    tree, extra = saved.tree, saved.extra
-    if extra.get("estimator") != name or not isinstance(tree, Autoencoder):
-        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    try:
-        params = read_params(extra["params"])
-        facts = {fact: extra["facts"][fact] for fact in FACTS}
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if facts["image_shape_"] is not None:
-        facts["image_shape_"] = tuple(facts["image_shape_"])
-    if saved.columns:
-        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+    kept = read_coded(path, name, Autoencoder, SAVED_PARTS, FACTS)
+    tree = kept.model
     model = replace(
         tree,
         encoder=filled(path, tree.encoder, "encoder", encoder, LOADER),
         decoder=filled(path, tree.decoder, "decoder", decoder, LOADER),
     )
-    return Kept(params, facts, model)
+    return replace(kept, model=model)

@@ -12,6 +12,7 @@ from boxloop.estimators.autoencoder_files import SAVED_PARTS
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
 from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimators.bayesian_linear_regression import LINEAR_PARTS, BayesianLinearRegression
 from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
 from boxloop.estimators.bernoulli_mixture import BernoulliMixture
 from boxloop.estimators.energy_files import SAVED
@@ -19,6 +20,9 @@ from boxloop.estimators.energy_model import EnergyBasedModel
 from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
+from boxloop.estimators.network_classifier import NetworkClassifier
+from boxloop.estimators.network_files import NETWORK_PARTS
+from boxloop.estimators.network_regressor import NetworkRegressor
 from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
@@ -45,7 +49,10 @@ ESTIMATORS: dict[str, type[LatentEstimator]] = {
 OWN_FILES: dict[str, Any] = {
     c.__name__: c
     for c in (
+        BayesianLinearRegression,
         EnergyBasedModel,
+        NetworkClassifier,
+        NetworkRegressor,
         RelevantClassifier,
         RelevantFeatures,
         RelevantGenerator,
@@ -94,7 +101,7 @@ def load(path: str | PathLike[str]) -> Any:
         ...     load(f"{folder}/fa.boxloop").components_.shape
         (1, 3)
     """
-    saved = load_tree(path, {**SAVED, **SAVED_PARTS, **VIEW_PARTS})
+    saved = load_tree(path, {**SAVED, **SAVED_PARTS, **VIEW_PARTS, **LINEAR_PARTS, **NETWORK_PARTS})
     name = saved.extra.get("estimator")
     if name in OWN_FILES:
         return OWN_FILES[name].load(path)

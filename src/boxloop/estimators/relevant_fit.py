@@ -16,7 +16,7 @@ from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.linear import fit_fixed
 from boxloop.twoview.ridge import choose_ridge
-from boxloop.twoview.views import FiniteView, FourierView, ViewPair
+from boxloop.twoview.views import FiniteView, FourierView, NetworkView, ViewPair
 from boxloop.types import Source
 
 FOLDS = 5
@@ -129,6 +129,8 @@ def worries(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[
 def _why(pair: ViewPair, found: int) -> str:
     """Why there are no more variables than were found."""
     if found < pair.possible or not pair.possible:
-        return "constant or collinear features add none"
+        learned = any(isinstance(view, NetworkView) for view in (pair.left, pair.right))
+        cure = "; larger batches or a lower learning_rate may keep networks from it" if learned else ""
+        return f"constant or collinear features add none{cure}"
     narrow = "X" if pair.left.n_features <= pair.right.n_features else "Y"
     return f"there are no more functions of {narrow} among its features; lower n_features, or take other features"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
-from typing import Any
 
-import numpy as np
 from sklearn.base import BaseEstimator
 from torch import nn
 
+from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import filled, told
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import column_names, told_of
 from boxloop.estimators.relevant_files import VIEW_PARTS
-from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.persist import ModelFileError, save_tree
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.views import NetworkView, View, ViewPair
 
@@ -33,15 +32,6 @@ MODULES = ("decoder", "x_features", "y_features")
 """Where own modules may be: in the generator, and in the features it stands on."""
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a file held: parameters of the constructor, fitted attributes, and the model."""
-
-    params: dict[str, Any]
-    facts: dict[str, Any]
-    model: GeneratorModel
-
-
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
     extra = told_of(estimator, FACTS, without=("features", "decoder"))
@@ -58,7 +48,9 @@ def _plain(model: GeneratorModel) -> GeneratorModel:
     return replace(model, relevance=relevance, decoder=told(model.decoder))
 
 
-def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module | None]) -> Kept:
+def read(
+    path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module | None]
+) -> Kept[GeneratorModel]:
     """Read what :func:`write` wrote for the class of this name, into modules where there were some.
 
     Args:
@@ -66,19 +58,8 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
         name: of the estimator.
         modules: by their names in ``MODULES``.
     """
-    saved = load_tree(path, VIEW_PARTS)
-    tree, extra = saved.tree, saved.extra
-    if extra.get("estimator") != name or not isinstance(tree, GeneratorModel):
-        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    try:
-        params = read_params(extra["params"])
-        facts = {fact: extra["facts"][fact] for fact in FACTS}
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if facts["image_shape_"] is not None:
-        facts["image_shape_"] = tuple(facts["image_shape_"])
-    if saved.columns:
-        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+    kept = read_coded(path, name, GeneratorModel, VIEW_PARTS, FACTS)
+    tree = kept.model
     loader, pair = f"{name}.load", tree.relevance.pair
     left = _view(path, pair.left, "x_features", modules.get("x_features"), loader)
     right = _view(path, pair.right, "y_features", modules.get("y_features"), loader)
@@ -87,7 +68,7 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
         relevance=replace(tree.relevance, pair=ViewPair(left, right)),
         decoder=filled(path, tree.decoder, "decoder", modules.get("decoder"), loader),
     )
-    return Kept(params, facts, model)
+    return replace(kept, model=model)
 
 
 def _view(path: str | PathLike[str], view: View, which: str, module: nn.Module | None, loader: str) -> View:

@@ -124,7 +124,8 @@ def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """The same, right in the upper triangle only: sums of them need one :func:`mirrored` at the end."""
     if weight is not None and not bool((weight == 1.0).all()):
         rows = rows * weight.sqrt()[:, None]
-    return triangle(rows) if rows.device.type == "cpu" else rows.mT @ rows
+    plain = rows.device.type == "cpu" and rows.shape[1]  # BLAS complains of a triangle without columns
+    return triangle(rows) if plain else rows.mT @ rows
 
 
 def mirrored(upper: Tensor) -> Tensor:

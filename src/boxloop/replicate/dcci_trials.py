@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource
 from boxloop.estimate.adam import Constant
 from boxloop.estimate.epochs import Epochs
@@ -239,14 +240,10 @@ def probability_scores(p: NDArray[np.float64], codes: NDArray[np.int64]) -> dict
         p: (n, C).
         codes: numbers of the classes, (n,).
     """
-    top, right = p.max(1), p.argmax(1) == codes
-    place = np.minimum((top * BINS).astype(int), BINS - 1)
-    gaps = np.bincount(place, right - top, BINS)
-    own = p[np.arange(len(codes)), codes]
-    truth = np.eye(p.shape[1])[codes]
+    found = classification_scores(p, codes, bins=BINS, floor=1e-6, repeats=1)
     return {
-        "ECE": float(np.abs(gaps).sum() / len(codes)),
-        "log score": float(-np.log(np.maximum(own, 1e-6)).mean()),
-        "Brier": float(((p - truth) ** 2).sum(1).mean()),
-        "impossible": float((own <= 0.0).mean()),
+        "ECE": found.reliability.calibration_error,
+        "log score": -float(found.log_score.mean()),
+        "Brier": float(found.brier.mean()),
+        "impossible": float((p[np.arange(len(codes)), codes] <= 0.0).mean()),
     }

@@ -15,6 +15,8 @@ Fits = Mapping[int, Mapping[str, Any]]
 
 SHARE = 0.6
 """Of the error of column means, below which that of the inferred half must lie."""
+COLLAPSED = 0.95
+"""Share of the variables asked for; a loss in training above it says that they have become constants."""
 
 
 def errors(fits: Fits, others: Mapping[str, Mapping[str, float]], what: str, real: bool) -> list[Finding]:
@@ -158,18 +160,10 @@ def means(facts: Mapping[str, Mapping[str, float]], cutoff: int) -> list[Finding
 
 
 def batches(facts: Mapping[str, Any], cutoff: int) -> list[Finding]:
-    """Batches that are too small."""
+    """Batches that are too small: for the loss, and for a gradient."""
     rows, slope = facts["rows"], facts["gradient"]
     return [
-        Finding(
-            f"a batch of {facts['batch']} rows for k0 = {cutoff}",
-            "dramatically different losses on larger batches (prototype: 7.8 and 45 at k0 = 50, batch 100)",
-            f"{facts['batch loss']:.1f} in a batch, {facts['loss']:.1f} on all rows",
-            None,
-            held(facts["loss"] > 1.5 * facts["batch loss"]),
-            "Learned by such batches, the variables fit the chance of each; the estimator warns, and reports the loss "
-            "on all rows.",
-        ),
+        _small(facts, cutoff),
         Finding(
             f"a batch of {rows['too few']} rows, fewer than the {cutoff - 1} features",
             "not in the document (prototype: zero gradient)",
@@ -180,3 +174,22 @@ def batches(facts: Mapping[str, Any], cutoff: int) -> list[Finding]:
             f"{slope['enough']:.2g}.",
         ),
     ]
+
+
+def _small(facts: Mapping[str, Any], cutoff: int) -> Finding:
+    """Losses by two rows a variable; where training ended with no relevance at all there are none to compare."""
+    most, last = cutoff - 1, facts["losses in training"][-1]
+    collapsed = last > COLLAPSED * most
+    apart = f"{facts['batch loss']:.1f} in a batch, {facts['loss']:.1f} on all rows, of {most}"
+    return Finding(
+        f"a batch of {facts['batch']} rows for k0 = {cutoff}",
+        "dramatically different losses on larger batches (prototype: 7.8 and 45 at k0 = 50, batch 100)",
+        f"training collapsed: loss {last:.1f} of {most} in its last pass; {apart}" if collapsed else apart,
+        None,
+        held(not collapsed and facts["loss"] > 1.5 * facts["batch loss"]),
+        f"By such batches features became constant, and {facts['variables']} of {most} variables are left: there are "
+        "no losses to compare. The estimator warns of the batches and of the variables that are missing."
+        if collapsed
+        else "Learned by such batches, the variables fit the chance of each; the estimator warns, and reports the loss "
+        "on all rows.",
+    )

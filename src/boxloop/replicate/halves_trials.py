@@ -128,10 +128,16 @@ def rivals(
 
 
 def small_batches(data: Halves, cutoff: int, seed: int, setting: Setting) -> dict[str, Any]:
-    """What batches of two rows a variable, and of fewer rows than variables, do to the loss and its gradient."""
+    """What batches of two rows a variable, and of fewer rows than variables, do to the loss and its gradient.
+
+    All losses are k0 - 1, the variables asked for, less the relevance found: features that became constant in training
+    have no variable left, and count in full.
+    """
     small = Setting(setting.channels, setting.passes, setting.rate, 2 * cutoff, setting.device)
     found = fit(data.train, cutoff, seed, small)
-    told = found.diagnose(n_given=20)
+    kept = len(found.correlation_)
+    in_batch = found.diagnose(n_given=20).batch_loss if kept else 0.0
+    assert in_batch is not None
     stream = generator(seed)
     size = {"enough": 10 * cutoff, "too few": 4 * cutoff // 5}
     slopes = {}
@@ -145,9 +151,10 @@ def small_batches(data: Halves, cutoff: int, seed: int, setting: Setting) -> dic
         slopes[name] = float(features[0].grad.norm())
     return {
         "batch": found.batch_size_,
-        "batch loss": told.batch_loss,
-        "last loss in training": found.history_["loss"][-1],
-        "loss": told.loss,
+        "batch loss": in_batch + cutoff - 1 - kept,
+        "losses in training": found.history_["loss"],
+        "loss": found.loss_,
+        "variables": kept,
         "gradient": slopes,
         "rows": size,
     }

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import platform
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import sklearn
-import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from boxloop.persist import write_atomic
 from boxloop.report import tables
@@ -21,9 +14,9 @@ from boxloop.report.explain import Explanation, explain
 from boxloop.report.findings import Finalist, Findings
 from boxloop.report.numbers import number, plain
 from boxloop.report.outlying import Outlying, outlying
+from boxloop.report.pages import template, versions
 from boxloop.report.pictures import Picture, overview, pictures
 from boxloop.report.verdict import Line, Misfit, misfits, verdict
-from boxloop.version import __version__
 
 OTHERS = 10
 """Misfits shown of each finalist that was not taken."""
@@ -91,17 +84,6 @@ def written_up(found: Findings, command: str) -> Report:
     return Report(found, command, verdict(found, strange), misfits(found.model), explain(found), strange)
 
 
-def versions() -> dict[str, str]:
-    """Of all that numbers may depend on."""
-    return {
-        "boxloop": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
-
-
 def as_html(report: Report, model: str) -> str:
     """One page with nothing to fetch from elsewhere.
 
@@ -117,19 +99,9 @@ def as_markdown(report: Report, model: str) -> str:
     return _render("report.md.jinja", report, model, {})
 
 
-def _render(template: str, report: Report, model: str, drawn: dict[str, Picture]) -> str:
-    environment = Environment(
-        loader=PackageLoader("boxloop.report"),
-        autoescape=template.endswith(".html.jinja"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["data"] = lambda png: base64.b64encode(png).decode()
-    environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
+def _render(name: str, report: Report, model: str, drawn: dict[str, Picture]) -> str:
     found = report.found
-    return environment.get_template(template).render(
+    return template(name).render(
         report=report,
         found=found,
         table=found.table,

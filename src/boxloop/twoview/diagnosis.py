@@ -153,7 +153,9 @@ def diagnose(
 
 
 def _batch_loss(conditional: Conditional, batch_size: int, random_state: RandomState) -> float:
-    """Mean loss of a batch of the model's variables, over at most 20 batches of rows in random order."""
+    """Mean loss of a batch of the model's variables, over at most 20 batches of rows in random order; 0 for none."""
+    if not len(conditional.model.canonical.correlation):
+        return 0.0
     stream = generator(random_state)
     kept = kept_rows(conditional.source, BATCHES * batch_size, stream)
     order = torch.randperm(len(kept.rows), generator=stream)

@@ -69,7 +69,7 @@ class Grams(Tree):
         return cls(
             mass.sum(),
             (mass @ u, mass @ v),
-            (_gram(u, mass), _gram(v, mass)),
+            (gram(u, mass), gram(v, mass)),
             (upper_gram(f, mass), upper_gram(g, mass)),
         )
 
@@ -265,8 +265,3 @@ def matched(tile: Tile, a: Side, b: Side) -> Tensor:
         of_a, of_b = tile.turns(a, b)
         found = found + (of_a * b.kept[:, 1:].mT).sum(1) + (of_b * a.kept[:, 1:].mT).sum(1)
     return torch.as_tensor(found)
-
-
-def _gram(rows: Tensor, weight: Tensor) -> Tensor:
-    """Of no variables too, which BLAS complains of."""
-    return gram(rows, weight) if rows.shape[1] else rows.new_zeros(0, 0)

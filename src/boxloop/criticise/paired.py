@@ -1,0 +1,72 @@
+"""Means with standard errors, and differences of two scores on the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean difference over rows.
+
+    Args:
+        value: the mean.
+        standard_error: of it, over rows.
+
+    Example:
+        >>> Difference(0.2, 0.1).z, str(Difference(0.2, 0.1))
+        (2.0, '+0.2 ± 0.1')
+    """
+
+    value: float
+    standard_error: float
+
+    @property
+    def z(self) -> float:
+        """In units of its error; 0 where there is no difference at all."""
+        if self.value == 0.0:
+            return 0.0
+        return (
+            self.value / self.standard_error
+            if self.standard_error > 0.0
+            else float(np.sign(self.value)) * np.inf
+        )
+
+    def __str__(self) -> str:
+        return f"{self.value:+.4g} ± {self.standard_error:.2g}"
+
+
+def mean_and_error(rows: Array) -> tuple[float, float]:
+    """A mean and its standard error; the error is NaN where there is one row, or one that is not finite.
+
+    Example:
+        >>> import numpy as np
+        >>> mean_and_error(np.array([1.0, 3.0]))
+        (2.0, 1.0)
+    """
+    value = float(rows.mean())
+    if len(rows) < 2 or not np.isfinite(value):
+        return value, float("nan")
+    return value, float(rows.std(ddof=1) / len(rows) ** 0.5)
+
+
+def difference(one: Array, other: Array) -> Difference:
+    """The mean of one less the other; columns of a row are summed first.
+
+    Raises:
+        ValueError: they are not of the same rows.
+
+    Example:
+        >>> import numpy as np
+        >>> difference(np.array([1.0, 2.0]), np.array([0.0, 3.0])).value
+        0.0
+    """
+    if one.shape != other.shape:
+        raise ValueError(f"scores of {one.shape} and of {other.shape}: they must be of the same rows")
+    apart = one - other
+    return Difference(*mean_and_error(apart.sum(1) if apart.ndim == 2 else apart))

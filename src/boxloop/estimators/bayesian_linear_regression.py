@@ -1,0 +1,241 @@
+"""Bayesian linear regression, exact, as an estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Real
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
+from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from boxloop.data import on_device, open_source, paired
+from boxloop.data.frames import as_frame
+from boxloop.estimators.autoencoder_rows import opened
+from boxloop.estimators.base import SOURCES, Array, to_numpy
+from boxloop.estimators.options import pick_device
+from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.warned import warn_of
+from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.types import Source
+from boxloop.weights.linear_regression import (
+    Centre,
+    LinearPosterior,
+    LinearPrediction,
+    linear_regression,
+    regression_moments,
+)
+
+FACTS = ("n_features_in_", "n_samples_seen_", "single_", "events_")
+LINEAR_PARTS: dict[str, type] = {"LinearPosterior": LinearPosterior, "Centre": Centre}
+"""What a file of this estimator may name."""
+UNLIKE = 1e4
+"""Columns whose spreads differ by more than this hardly share a prior."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BayesianLinearRegression(RegressorMixin, BaseEstimator):
+    r"""Linear regression with its exact posterior, whose precisions are found by the evidence.
+
+    .. math:: y = X \theta + \epsilon, \quad \theta \sim N(0, \alpha^{-1} I), \; \epsilon \sim N(0, \beta^{-1} I)
+        \;\Rightarrow\; \theta \mid y \sim N(m, S), \quad S^{-1} = \alpha I + \beta X^\top X, \; m = \beta S X^\top y
+
+    Document 004, section 2.2. Rows are read once, from memory or from files; the rest works on their sums. Alpha and
+    beta lie at the highest point of the evidence :math:`p(y \mid X, \alpha, \beta)`, found to the last digit.
+
+    Deviation: the document's bias is a column of ones with the prior of the others. Here the intercept has a flat prior
+    and is integrated out, which costs one row; ``fit_intercept=False`` and a column of ones give the document's model.
+    scikit-learn's ``BayesianRidge`` takes the mean of y for known instead, and calls our alpha ``lambda_`` and our beta
+    ``alpha_``.
+
+    Args:
+        alpha: precision of the prior of each coefficient; ``None`` finds it.
+        beta: precision of the noise, one over its variance; ``None`` finds it.
+        fit_intercept: whether y has a level of its own.
+        standardise: whether the prior is on coefficients of columns in units of their standard deviation. One alpha for
+            columns in unlike units says little; a warning tells where it matters.
+        device: where the sums over rows are formed: ``cpu``, ``cuda`` or ``auto``.
+
+    Attributes:
+        coef_: posterior mean, (d,), or (k, d) for k outputs.
+        intercept_: a number, or (k,).
+        covariance_: posterior covariance of the coefficients, (d, d), or (k, d, d).
+        alpha_: as given or found; one for each output where y has several.
+        beta_: likewise.
+        log_evidence_: log p(y | X, alpha, beta); with a flat prior of density 1 for an intercept.
+        n_effective_: directions that the rows determine, between 0 and ``rank_``.
+        rank_: of the columns.
+        n_samples_seen_: total weight of the rows.
+        model_: the :class:`boxloop.weights.linear_regression.LinearPosterior`.
+        events_: what is worth knowing of the fit; each was a warning.
+
+    Example:
+        >>> import numpy as np
+        >>> from boxloop.estimators.bayesian_linear_regression import BayesianLinearRegression
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(200, 2))
+        >>> y = 3.0 + X @ [1.0, -2.0] + 0.5 * rng.normal(size=200)
+        >>> fit = BayesianLinearRegression().fit(X, y)
+        >>> fit.coef_.round(1), round(fit.beta_**-0.5, 1)
+        (array([ 1. , -1.9]), 0.5)
+        >>> mean, deviation = fit.predict([[0.0, 0.0]], return_std=True)
+        >>> mean.round(1), deviation.round(1)
+        (array([3.]), array([0.5]))
+    """
+
+    alpha: float | None = field(default=None, kw_only=False)
+    beta: float | None = field(default=None, kw_only=False)
+    fit_intercept: bool = True
+    standardise: bool = False
+    device: str = "cpu"
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "alpha": [Interval(Real, 0.0, None, closed="neither"), None],
+        "beta": [Interval(Real, 0.0, None, closed="neither"), None],
+        "fit_intercept": ["boolean"],
+        "standardise": ["boolean"],
+        "device": [str, torch.device],
+    }
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Find the posterior.
+
+        Args:
+            X: rows (n, d): an array, frame, source, or the path of a CSV, Parquet or npy file or folder.
+            y: outputs, (n,) or (n, k): any of these.
+            sample_weight: one non-negative weight a row; a weight of 2 counts a row twice.
+
+        Returns:
+            The estimator itself.
+        """
+        if not isinstance(X, (str, PathLike, *SOURCES, Tensor)) and not isinstance(
+            y, (str, PathLike, *SOURCES)
+        ):
+            check_consistent_length(X, y)
+        rows = self._rows(X, sample_weight, reset=True)
+        outputs, self.single_ = _outputs(y)
+        k = outputs.n_columns
+        sums, centre = regression_moments(
+            paired(rows, on_device(outputs, pick_device(self.device))),
+            k,
+            centred=self.fit_intercept,
+            scaled=self.standardise,
+        )
+        self.n_samples_seen_ = float(sums.weight)
+        model, told = linear_regression(sums, self.alpha, self.beta, centre)
+        self.events_ = [*told, *self._unlike(sums.gram.diagonal())]
+        self._publish(model)
+        warn_of(self.events_, depth=2)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Expected outputs.
+
+        Args:
+            X: rows (n, d).
+            return_std: whether to give the standard deviation of an observation too: of the noise, and of what is not
+                known of the coefficients.
+
+        Returns:
+            Means (n,) or (n, k); with ``return_std`` also deviations of the same shape.
+        """
+        found = self.predictive(X)
+        mean = self._shaped(found.mean)
+        return (mean, self._shaped(found.deviation)) if return_std else mean
+
+    def predictive(self, X: Any) -> LinearPrediction:
+        """Means with the two deviations apart, ``spread`` of the coefficients and ``noise``, as tensors (n, k)."""
+        check_is_fitted(self)
+        rows = self._rows(X, None, reset=False)
+        tiles = [self.model_.predict(tile.cpu()) for tile, _ in rows.chunks()]
+        mean, spread = (torch.cat([getattr(tile, name) for tile in tiles]) for name in ("mean", "spread"))
+        return LinearPrediction(mean, spread, tiles[0].noise)
+
+    @property
+    def covariance_(self) -> Array:
+        """Posterior covariance of the coefficients, (d, d), or (k, d, d) for k outputs."""
+        check_is_fitted(self)
+        found = [to_numpy(self.model_.covariance(j)) for j in range(len(self.model_.alpha))]
+        return found[0] if self.single_ else np.stack(found)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one safe file; :func:`boxloop.load` reads it."""
+        check_is_fitted(self)
+        save_tree(path, self.model_, columns=column_names(self), extra=told_of(self, FACTS))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
+        saved = load_tree(path, LINEAR_PARTS)
+        tree, extra = saved.tree, saved.extra
+        if extra.get("estimator") != cls.__name__ or not isinstance(tree, LinearPosterior):
+            raise ModelFileError(
+                f"{path}: holds the estimator {extra.get('estimator')!r}, not {cls.__name__!r}"
+            )
+        try:
+            found = cls(**read_params(extra["params"]))
+            for fact in FACTS:
+                setattr(found, fact, extra["facts"][fact])
+        except (KeyError, TypeError) as error:
+            raise ModelFileError(f"{path}: not what save writes about a {cls.__name__}: {error}") from error
+        if saved.columns:
+            found.feature_names_in_ = np.asarray(saved.columns, dtype=object)
+        found._publish(tree)
+        return found
+
+    def _rows(self, X: Any, sample_weight: Any, *, reset: bool) -> Source:
+        return opened(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
+
+    def _publish(self, model: LinearPosterior) -> None:
+        self.model_ = model
+        self.coef_ = to_numpy(model.coefficients()[0] if self.single_ else model.coefficients())
+        self.rank_ = model.rank
+        self.intercept_ = self._number(model.intercept())
+        self.alpha_ = self._number(model.alpha)
+        self.beta_ = self._number(model.beta)
+        self.log_evidence_ = self._number(model.log_evidence)
+        self.n_effective_ = self._number(model.effective)
+
+    def _number(self, values: Tensor) -> Any:
+        return float(values[0]) if self.single_ else to_numpy(values)
+
+    def _shaped(self, values: Tensor) -> Array:
+        return to_numpy(values[:, 0] if self.single_ else values)
+
+    def _unlike(self, squares: Tensor) -> list[str]:
+        """A warning where one prior is for columns of very different sizes."""
+        sizes = squares[squares > 0.0].sqrt()
+        if self.standardise or not len(sizes) or float(sizes.max() / sizes.min()) <= UNLIKE:
+            return []
+        return [
+            f"columns differ in size by a factor of {float(sizes.max() / sizes.min()):.0e}, and one alpha is for all "
+            "of them: standardise=True puts the prior on coefficients of columns in units of their spread"
+        ]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _outputs(y: Any) -> tuple[Source, bool]:
+    """Outputs as a source of whole rows, and whether they came as one dimension."""
+    if y is None:
+        raise ValueError("a regression requires y to be passed, but the target y is None")
+    if isinstance(y, (str, PathLike, *SOURCES)):
+        return open_source(y), False
+    values = y.numpy(force=True) if isinstance(y, Tensor) else y
+    frame = as_frame(values)
+    names = None if frame is None else [str(name) for name in frame.columns]
+    table = check_array(values, ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)
+    if table.ndim not in (1, 2):
+        raise ValueError(f"y must have one dimension or two, got {table.ndim}")
+    single = table.ndim == 1
+    return open_source(table[:, None] if single else table, None, ["y"] if single else names), single

@@ -1,0 +1,156 @@
+"""What estimators share whose model makes a row from its code: rows in, codes and rows out, and the files of both."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
+from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.options import pick_device
+from boxloop.estimators.plain import read_params
+from boxloop.numeric import generator
+from boxloop.persist import ModelFileError, load_tree
+from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Model = TypeVar("Model")
+
+TILE = 4096
+"""Codes whose rows are made at once."""
+
+
+class CodedEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimators: what needs ``model_`` and its codes, and nothing of how it came to be."""
+
+    @property
+    @abstractmethod
+    def _takes(self) -> Likelihood:
+        """The likelihood whose values rows may have."""
+
+    @abstractmethod
+    def _coded(self, codes: Tensor) -> Array:
+        """Codes as they are shown."""
+
+    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
+        X, shape = flat(X)
+        if reset:
+            self.image_shape_ = shape
+        elif shape not in (None, self.image_shape_):
+            raise ValueError(f"images of shape {shape} were given, the fit had {self.image_shape_ or 'rows'}")
+        return opened(self, X, sample_weight, self._takes, pick_device(self.device), reset)
+
+    def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """``function(rows)`` of every tile, joined along rows."""
+        check_is_fitted(self)
+        source = self._open(X, reset=False)
+        with torch.no_grad():
+            return torch.cat([function(rows) for rows, _ in source.chunks()])
+
+    def _shown(self, rows: Tensor) -> Array:
+        """Rows in the shape in which they came."""
+        found = to_numpy(rows)
+        return found if self.image_shape_ is None else found.reshape(len(found), *self.image_shape_)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """E[x | z] of each code (n, k): rows (n, d), or images."""
+        check_is_fitted(self)
+        codes = torch.from_numpy(np.array(X, dtype=np.float64))
+        if codes.dim() != 2 or codes.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"codes of {self._n_features_out} columns are needed, got shape {tuple(codes.shape)}"
+            )
+        with torch.no_grad():
+            found = [self.model_.emission(z.to(self.model_.origin)).mean for z in codes.split(TILE)]
+        return self._shown(torch.cat(found))
+
+    def reconstruct(self, X: Any) -> Array:
+        """E[x | z] at the code of each row (the mean of its law, where it has one): rows (n, d), or images."""
+        return self._shown(self._each(X, lambda rows: self.model_.reconstruct(rows)))
+
+    def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
+        """Rows of the fitted model with their noise, (n, d) or images, and the codes behind them, (n, k).
+
+        ``inverse_transform(codes)`` shows the same without the noise.
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
+        with torch.no_grad():
+            stream = generator(self.random_state, self.model_.origin.device)
+            rows, codes = self.model_.sample(n_samples, stream)
+        return self._shown(rows), self._coded(codes)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.model_.latent.columns)
+
+    def _trace(self, ax: Axes | None, name: str, up: str, up_held: str) -> Axes:
+        """A number of ``history_`` after each pass: of validation rows where there are any, else of the training.
+
+        Args:
+            ax: where to draw.
+            name: of the number.
+            up: its words.
+            up_held: those of validation rows.
+        """
+        check_is_fitted(self)
+        from boxloop.figures import trace
+
+        held = f"validation_{name}"
+        values = self.history_.get(held if held in self.history_ else name, [])
+        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        words = up_held if held in self.history_ else up
+        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=words, told=told)
+
+
+@dataclass(frozen=True)
+class Kept(Generic[Model]):
+    """What a file held: parameters of the constructor, fitted attributes, and the model."""
+
+    params: dict[str, Any]
+    facts: dict[str, Any]
+    model: Model
+
+
+def read_coded(
+    path: str | PathLike[str],
+    name: str,
+    kind: type[Model],
+    classes: Mapping[str, type],
+    facts: Collection[str],
+) -> Kept[Model]:
+    """Read the file of a fitted estimator, own modules still as their tensors.
+
+    Args:
+        path: the file.
+        name: of the estimator.
+        kind: of its model.
+        classes: that the file may name.
+        facts: fitted attributes that are plain values.
+    """
+    saved = load_tree(path, classes)
+    tree, extra = saved.tree, saved.extra
+    if extra.get("estimator") != name or not isinstance(tree, kind):
+        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    try:
+        params = read_params(extra["params"])
+        found = {fact: extra["facts"][fact] for fact in facts}
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
+    if found["image_shape_"] is not None:
+        found["image_shape_"] = tuple(found["image_shape_"])
+    if saved.columns:
+        found["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+    return Kept(params, found, tree)

@@ -1,0 +1,119 @@
+"""What every phase of a network estimator's training has: batches, a loss, the weight decay that the prior asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
+
+from boxloop.estimators.network_members import Group
+from boxloop.estimators.network_rows import Rows
+from boxloop.weights.decay import weight_decay
+from boxloop.weights.fitting import Training
+from boxloop.weights.fitting import train as run_epochs
+from boxloop.weights.fitting_epoch import Epoch, Loss
+from boxloop.weights.fitting_state import Live
+from boxloop.weights.linear_regression import RegressionMoments, linear_regression
+from boxloop.weights.members import ShuffledRows, summed
+
+STEPS, FEWEST, MOST = 2000, 10, 500
+"""Of training where epochs are not given: about so many steps, in no fewer and no more epochs than these."""
+AT_FIRST = 0.05
+"""Share of what a linear function leaves that is taken for noise at first. All of it would be a decay that keeps the
+network linear, whose errors then confirm the guess."""
+LEAST_NOISE = 1e-6
+"""Smallest variance of noise that the prior is weighed against, in units of the variance of y."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The training of one group of members.
+
+    Args:
+        estimator: a ``NetworkRegressor`` or ``NetworkClassifier``.
+        rows: in standard units.
+        group: the members.
+    """
+
+    estimator: BaseEstimator
+    rows: Rows
+    group: Group
+
+    @property
+    def size(self) -> int:
+        """Rows of a batch, at most."""
+        return int(self.estimator.batch_size or max(16, min(128, len(self.rows.x) // 12)))
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of an epoch."""
+        return -(-len(self.rows.x) // self.size)
+
+    @property
+    def first(self) -> int:
+        """Epochs of training."""
+        return int(self.estimator.epochs or max(FEWEST, min(MOST, -(-STEPS // self.per_epoch))))
+
+    @property
+    def second(self) -> int:
+        """Epochs of collecting."""
+        return int(self.estimator.collect or max(FEWEST, self.first // 2))
+
+    def train(self, live: Live, epochs: int, name: str = "", burn_in: int = 0, every: int = 1) -> Training:
+        """Some epochs; with a progress bar where they have a name, and one is asked for."""
+        said = f"{type(self.estimator).__name__}: {name}"
+        epoch = Epoch(live, self.loss(), burn_in, every)
+        return run_epochs(epoch, epochs=epochs, name=said, verbose=bool(self.estimator.verbose and name))
+
+    def loss(self) -> Loss:
+        """Of all members together."""
+        plain = cross_entropy if self.rows.classified else mse_loss
+        return plain if self.group.alone else summed(plain, len(self.group.nets))
+
+    def each(self, done: Training) -> tuple[float, ...]:
+        """Losses of a member; the loss of several is the sum."""
+        return tuple(value / len(self.group.nets) for value in done.losses)
+
+    def batches(self) -> ShuffledRows:
+        """Of every member."""
+        return ShuffledRows(self.rows.x, self.rows.y, self.size, self.group.streams, self.group.alone)
+
+    def set_decay(self, optimiser: Optimizer, noise: float) -> float:
+        """The decay that the prior asks for, where observations have this variance of noise."""
+        alpha, n = self.estimator.prior_precision, len(self.rows.x)
+        if self.rows.classified:
+            decay = weight_decay(alpha, n, "mean_log")
+        else:
+            decay = weight_decay(alpha, n, "mean_squared", 1.0 / noise, self.rows.outputs)
+        for group in optimiser.param_groups:
+            group["weight_decay"] = decay
+        return decay
+
+    def linear_noise(self) -> float:
+        """A first guess: a part of what the best linear function leaves."""
+        if self.rows.classified:
+            return 1.0
+        x, y = self.rows.x.double(), self.rows.y.double()
+        found, _ = linear_regression(RegressionMoments.of(x, y))
+        return _variance(AT_FIRST * torch.as_tensor(found.beta).reciprocal())
+
+    def left(self, before: float) -> float:
+        """What the networks leave of rows held out, or else of those that they learn from."""
+        if self.rows.classified:
+            return before
+        x, y = self.rows.x, self.rows.y
+        if self.rows.held_x is not None and self.rows.held_y is not None:
+            x, y = self.rows.held_x, self.rows.held_y
+        training = self.group.net.training
+        with torch.no_grad():
+            left = (self.group.net.eval()(x) - y).square()
+        self.group.net.train(training)
+        return _variance(left)
+
+
+def _variance(values: Tensor) -> float:
+    return min(max(float(values.double().mean()), LEAST_NOISE), 1.0)

@@ -1,0 +1,292 @@
+r"""Bayesian linear regression, exact, from sums over rows (document 004, section 2.2).
+
+.. math:: p(\theta \mid X, y) = N(m, S), \qquad S^{-1} = A = \alpha I + \beta X^\top X, \qquad
+          m = A^{-1} b, \quad b = \beta X^\top y
+
+(eq. 2.11 to 2.14) for a prior :math:`N(0, \alpha^{-1} I)` and noise of variance :math:`\beta^{-1}`. Only
+:math:`X^\top X`, :math:`X^\top y`, :math:`y^\top y` and n are needed, so rows are seen once, in any number of pieces;
+one eigendecomposition then gives m, S and the evidence for every alpha and beta. Directions that the rows do not touch
+keep their prior, so fewer rows than columns, or columns that are combinations of others, are no trouble.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.data.moments import MOMENT_COLUMNS, Summary, summarise_moments
+from boxloop.numeric import gram, normal
+from boxloop.tree import Tree
+from boxloop.types import Source
+from boxloop.weights.linear_evidence import ROUNDING, Precisions, Spectrum, highest, positive
+
+EPS = torch.finfo(torch.float64).eps
+UNSEEN = 8.0 * EPS
+"""A column times this, over the largest eigenvalue of XᵀX: below it an eigenvalue is rounding, and taken for zero."""
+
+
+@dataclass(frozen=True)
+class RegressionMoments(Tree):
+    """Sums over rows; those of two sets of rows add.
+
+    Args:
+        gram: XᵀX, (d, d).
+        cross: XᵀY, (d, k).
+        square: sum of squares of each output, (k,).
+        weight: number of rows, or the sum of their weights.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.eye(2).double(), torch.tensor([[3.0], [4.0]]).double()
+        >>> whole = RegressionMoments.of(x[:1], y[:1]) + RegressionMoments.of(x[1:], y[1:])
+        >>> whole.square, float(whole.weight)
+        (tensor([25.], dtype=torch.float64), 2.0)
+    """
+
+    gram: Tensor
+    cross: Tensor
+    square: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, targets: Tensor, weight: Tensor | None = None) -> RegressionMoments:
+        """Sums over rows (n, d) with outputs (n, k) and, if any, weights (n,), in float64."""
+        rows, targets = rows.double(), targets.double()
+        weight = rows.new_ones(len(rows)) if weight is None else weight.to(rows)
+        heavy = targets * weight[:, None]
+        return cls(gram(rows, weight), rows.mT @ heavy, (heavy * targets).sum(0), weight.sum())
+
+
+@dataclass(frozen=True)
+class Centre(Tree):
+    """What was taken out of rows before their sums were formed, and is given back to predictions.
+
+    Args:
+        origin: subtracted from the columns, (d,).
+        scale: their units, (d,).
+        level: subtracted from the outputs, (k,).
+        free: whether the level is a parameter without a prior, with an error of its own.
+    """
+
+    origin: Tensor
+    scale: Tensor
+    level: Tensor
+    free: bool
+
+    @classmethod
+    def none(cls, d: int, k: int) -> Centre:
+        """Nothing was."""
+        one = torch.ones(d, dtype=torch.float64)
+        return cls(one * 0.0, one, torch.zeros(k, dtype=torch.float64), False)
+
+
+def regression_moments(
+    source: Source, n_targets: int = 1, *, centred: bool = True, scaled: bool = False
+) -> tuple[RegressionMoments, Centre]:
+    """Sums over the rows of a source whose last columns are outputs, in one pass.
+
+    Args:
+        source: rows; sums run about the mean of the first ones, so values far from zero lose no digits.
+        n_targets: k, columns that are outputs.
+        centred: take out the means, for a level without a prior; the columns are as they are when False.
+        scaled: count columns in units of their standard deviation.
+
+    Returns:
+        The sums, and what was taken out first.
+
+    Raises:
+        ValueError: a missing value, or more columns than a square matrix is worth.
+    """
+    if source.n_columns > MOMENT_COLUMNS:
+        raise ValueError(f"exact regression on {source.n_columns} columns: the most is {MOMENT_COLUMNS}")
+    found = summarise_moments(source)
+    if found is None:
+        raise ValueError("the rows have a missing value (NaN): exact regression needs whole rows")
+    return _placed(found, source.n_columns - n_targets, centred, scaled)
+
+
+def _placed(found: Summary, d: int, centred: bool, scaled: bool) -> tuple[RegressionMoments, Centre]:
+    frame = found.frame
+    unit = torch.cat(
+        [frame.scale[:d] if scaled else torch.ones_like(frame.scale[:d]), torch.ones_like(frame.scale[d:])]
+    )
+    factor = found.scale / unit
+    second = factor[:, None] * found.covariance * factor
+    if not centred:
+        middle = frame.origin / unit
+        second = second + middle[:, None] * middle
+    second = second * found.weight
+    moments = RegressionMoments(
+        second[:d, :d], second[:d, d:], second.diagonal()[d:].clamp(min=0.0), second.new_tensor(found.weight)
+    )
+    origin = frame.origin if centred else torch.zeros_like(frame.origin)
+    return moments.to("cpu"), Centre(origin[:d], unit[:d], origin[d:], centred).to("cpu")
+
+
+@dataclass(frozen=True)
+class LinearPrediction:
+    """What is expected of n rows.
+
+    Args:
+        mean: (n, k).
+        spread: standard deviation that not knowing the weights adds, (n, k).
+        noise: standard deviation of an observation about the line, (k,).
+    """
+
+    mean: Tensor
+    spread: Tensor
+    noise: Tensor
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviation of an observation, both together, (n, k)."""
+        return (self.spread.square() + self.noise.square()).sqrt()
+
+
+@dataclass(frozen=True)
+class LinearPosterior(Tree):
+    """N(m, S) for the weights of each of k outputs, in centred and scaled columns.
+
+    Args:
+        mean: m, (k, d).
+        vectors: axes of S, as columns, the same for all outputs, (d, d).
+        variance: along them, (k, d).
+        centre: what was taken out of the rows.
+        level_variance: of the level, (k,); zero where there is none.
+        alpha: precision of the prior, (k,).
+        beta: precision of the noise, (k,).
+        log_evidence: log p(y | X, alpha, beta), (k,); with a flat prior of unit density for a level.
+        effective: directions that the rows determine, (k,).
+        rank: of X.
+    """
+
+    mean: Tensor
+    vectors: Tensor
+    variance: Tensor
+    centre: Centre
+    level_variance: Tensor
+    alpha: Tensor
+    beta: Tensor
+    log_evidence: Tensor
+    effective: Tensor
+    rank: int
+
+    def coefficients(self) -> Tensor:
+        """Of the columns as they came, (k, d)."""
+        return self.mean / self.centre.scale
+
+    def intercept(self) -> Tensor:
+        """Expected output of a row of zeros, (k,)."""
+        return self.centre.level - self.coefficients() @ self.centre.origin
+
+    def covariance(self, output: int = 0) -> Tensor:
+        """Of the coefficients of one output, (d, d)."""
+        half = self.root(output) / self.centre.scale[:, None]
+        return half @ half.mT
+
+    def root(self, output: int = 0) -> Tensor:
+        """A square root of S in centred and scaled columns, (d, d)."""
+        return self.vectors * self.variance[output].sqrt()
+
+    def predict(self, rows: Tensor) -> LinearPrediction:
+        """Mean and deviations at rows (n, d)."""
+        local = (rows.double() - self.centre.origin) / self.centre.scale
+        variance = (local @ self.vectors).square() @ self.variance.mT + self.level_variance
+        return LinearPrediction(self.centre.level + local @ self.mean.mT, variance.sqrt(), self.beta.rsqrt())
+
+    def draw(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n coefficients (n, k, d) and intercepts (n, k) from the posterior."""
+        k, d = self.mean.shape
+        standard = normal((n, k, d), generator, self.mean.dtype) * self.variance.sqrt()
+        weights = (self.mean + standard @ self.vectors.mT) / self.centre.scale
+        level = self.centre.level + normal((n, k), generator, self.mean.dtype) * self.level_variance.sqrt()
+        return weights, level - weights @ self.centre.origin
+
+
+def linear_regression(
+    moments: RegressionMoments,
+    alpha: float | Sequence[float] | None = None,
+    beta: float | Sequence[float] | None = None,
+    centre: Centre | None = None,
+) -> tuple[LinearPosterior, tuple[str, ...]]:
+    r"""The posterior of the weights of each output.
+
+    Args:
+        moments: sums over rows.
+        alpha: precision of the prior, one or one for each output; found by the highest evidence when None.
+        beta: precision of the noise; likewise.
+        centre: what was taken out of the rows first. A level without a prior is integrated out: it costs one row, and
+            adds :math:`1 / (\beta n)` to the variance of predictions.
+
+    Returns:
+        The posterior, and what is worth knowing of it.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.tensor([[1.0], [2.0]]).double(), torch.tensor([[1.0], [2.0]]).double()
+        >>> found, _ = linear_regression(RegressionMoments.of(x, y), alpha=1.0, beta=1.0)
+        >>> found.mean, found.covariance()  # 5 / 6 and 1 / 6
+        (tensor([[0.8333]], dtype=torch.float64), tensor([[0.1667]], dtype=torch.float64))
+    """
+    d, k = moments.cross.shape
+    centre = Centre.none(d, k) if centre is None else centre
+    count = float(moments.weight) - (1.0 if centre.free else 0.0)
+    if not count > 0.0:
+        raise ValueError(
+            f"a regression on {float(moments.weight):g} row(s) has nothing to learn from: 1 sample is too few"
+        )
+    alphas, betas = _given("alpha", alpha, k), _given("beta", beta, k)
+    values, vectors = torch.linalg.eigh(moments.gram)
+    top = float(values.max()) if d else 0.0
+    seen = values > max(d, 32) * UNSEEN * top
+    values = torch.where(seen, values, 0.0)
+    cross = torch.where(seen[:, None], vectors.mT @ moments.cross, 0.0)
+    lost = ROUNDING * moments.square + float(moments.weight) * (EPS * centre.level).square()
+    spectra = [_spectrum(values[seen], cross[seen, j], moments.square[j], lost[j], count) for j in range(k)]
+    best = [highest(found, a, b) for found, a, b in zip(spectra, alphas, betas, strict=True)]
+    told = tuple(dict.fromkeys(found.edge for found in best if found.edge))
+    return _posterior(values, vectors, cross, moments, centre, spectra, best), told
+
+
+def _spectrum(values: Tensor, cross: Tensor, square: Tensor, lost: Tensor, count: float) -> Spectrum:
+    """``lost``: what rounding may be of the sum of squares: of the sum itself, and of values far from zero."""
+    squares = cross.square() / values
+    least = max(float(lost) / (count + 1.0), 1e-200)
+    return Spectrum(values, squares, (square - squares.sum()).clamp(min=count * least), count, least)
+
+
+def _posterior(
+    values: Tensor,
+    vectors: Tensor,
+    cross: Tensor,
+    moments: RegressionMoments,
+    centre: Centre,
+    spectra: list[Spectrum],
+    best: list[Precisions],
+) -> LinearPosterior:
+    alpha = values.new_tensor([found.alpha for found in best])
+    beta = values.new_tensor([found.beta for found in best])
+    variance = 1.0 / (alpha[:, None] + beta[:, None] * values)
+    mean = (beta[:, None] * variance * cross.mT) @ vectors.mT
+    evidence = [found.log_evidence(a, b) for found, a, b in zip(spectra, alpha, beta, strict=True)]
+    level = 0.5 * math.log(float(moments.weight)) if centre.free else 0.0
+    return LinearPosterior(
+        mean,
+        vectors.contiguous(),  # as a file gives it back, so that products agree to the last bit
+        variance,
+        centre,
+        1.0 / (beta * moments.weight) if centre.free else torch.zeros_like(beta),
+        alpha,
+        beta,
+        torch.stack(evidence) - level if evidence else alpha,
+        torch.stack([found.effective(a, b) for found, a, b in zip(spectra, alpha, beta, strict=True)]),
+        int((values > 0.0).sum()),
+    )
+
+
+def _given(name: str, value: float | Sequence[float] | None, k: int) -> Sequence[float | None]:
+    return [None] * k if value is None else positive(name, value, k)

@@ -1,0 +1,293 @@
+"""Predictions by the networks of a posterior: how many, how far apart, with which noise or temperature."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boxloop.numeric.random import RandomState
+from boxloop.numeric.random import seed as seed_of
+from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
+from boxloop.weights.classes import ClassificationPrediction, as_logits, classes, look_like_probabilities
+from boxloop.weights.functional import Buffers, as_rows
+from boxloop.weights.likely import heat_prior, likely_temperature
+from boxloop.weights.method import Part, Posterior, WeightWarning
+from boxloop.weights.outputs import Draws, Outputs, run_draws
+from boxloop.weights.prediction import RegressionPrediction, targets
+from boxloop.weights.tuning import SCALES, Tuning, best_noise, tune
+
+Array = NDArray[np.float64]
+Kind = Literal["regression", "classification"]
+Prediction = RegressionPrediction | ClassificationPrediction
+
+FEWEST = 8
+"""Rows below which a tuning warns."""
+NET: Literal["net"] = "net"
+"""The word for statistics of BatchNorm as the network has them."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictor:
+    r"""An average over networks that are drawn from a posterior.
+
+    .. math:: p(y \mid x) = \sum_i w_i\, p(y \mid f(x; \theta_i)), \qquad \theta_i \sim N(\mu, c\,\Sigma)
+
+    Every call draws the same networks, from streams that ``seed`` starts. The network is run as after ``eval()``, and
+    left as it was. Make one by :meth:`of`, or by ``posterior.predictor(...)``.
+
+    Args:
+        parts: of the posterior.
+        kind: ``"regression"``, outputs are means; or ``"classification"``, outputs are logits.
+        n_draws: networks.
+        scale: c, of the covariance.
+        noise: standard deviation of observations around what a network says, one or one for each output.
+        temperature: by which logits are divided.
+        seed: of the draws.
+        refresh: inputs for the statistics of BatchNorm; ``"net"`` for those that the network has.
+        buffers: these statistics under every draw, for each part.
+        together: whether draws go by ``vmap``; None tries, and warns where it cannot be.
+        memory: bytes that may be taken for draws in flight; None to choose.
+        tuning: what :meth:`tuned` tried.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.weights.law import WeightLaw
+        >>> from boxloop.weights.layout import Layout
+        >>> net = torch.nn.Linear(1, 1)
+        >>> law = WeightLaw(torch.tensor([2.0, 1.0]), torch.zeros(2, 0), torch.tensor([0.01, 0.0]))
+        >>> part = Part(1.0, net, Layout.of(net), law)
+        >>> found = Predictor((part,), "regression", 2000, noise=0.3).predict([[0.0], [10.0]])
+        >>> found.mean.round(1).ravel().tolist(), found.spread.round(1).ravel().tolist()
+        ([1.0, 21.0], [0.0, 1.0])
+        >>> found.deviation.round(2).ravel().tolist()
+        [0.3, 1.04]
+    """
+
+    parts: tuple[Part, ...]
+    kind: Kind
+    n_draws: int = 30
+    scale: float = 1.0
+    noise: ArrayLike | None = None
+    temperature: float = 1.0
+    seed: int = 0
+    refresh: Batches | Literal["net"] | None = None
+    buffers: tuple[Buffers, ...] | None = None
+    together: bool | None = None
+    memory: int | None = None
+    tuning: Tuning | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("regression", "classification"):
+            raise ValueError(f"kind must be 'regression' or 'classification', got {self.kind!r}")
+        if not (np.isfinite(self.temperature) and self.temperature > 0.0):
+            raise ValueError(f"temperature must be a finite number above 0, got {self.temperature}")
+        if self.noise is not None:
+            if self.kind == "classification":
+                raise ValueError("noise is of regression; classes have a temperature")
+            noise = np.asarray(self.noise, dtype=np.float64)
+            if not (np.isfinite(noise) & (noise > 0.0)).all():
+                raise ValueError(f"noise is a standard deviation above 0, got {self.noise}")
+            object.__setattr__(self, "noise", noise)
+        _ = self.draws
+
+    @classmethod
+    def of(
+        cls,
+        posterior: Posterior,
+        kind: Kind,
+        draws: int = 30,
+        *,
+        noise: ArrayLike | None = None,
+        scale: float = 1.0,
+        temperature: float = 1.0,
+        refresh: Any = None,
+        random_state: RandomState = 0,
+        together: bool | None = None,
+        memory: int | None = None,
+    ) -> Self:
+        """A predictor from a posterior as it is now.
+
+        Args:
+            posterior: a law over weights.
+            kind: ``"regression"`` or ``"classification"``.
+            draws: networks; a part of the posterior that has no spread has one.
+            noise: standard deviation of observations, one or one for each output; see :meth:`with_noise`.
+            scale: of the covariance.
+            temperature: of the logits.
+            refresh: see :meth:`fresh`.
+            random_state: seed or generator of the draws.
+            together: whether draws go by ``vmap``; None tries, and warns where it cannot be.
+            memory: bytes that may be taken for draws in flight; None to choose.
+        """
+        made = cls(
+            tuple(posterior.parts()),
+            kind,
+            draws,
+            scale=scale,
+            noise=noise,
+            temperature=temperature,
+            seed=seed_of(random_state),
+            together=together,
+            memory=memory,
+        )
+        return made if refresh is None else made.fresh(refresh)
+
+    @property
+    def draws(self) -> Draws:
+        """The networks."""
+        return Draws.of(self.parts, self.n_draws, scale=self.scale, seed=self.seed)
+
+    def predict(self, X: Any) -> Any:
+        """What is known about new rows.
+
+        Args:
+            X: inputs (n, ...), an array or a tensor. Whole numbers stay whole. What every draw says of every row is
+                kept, 8 bytes a number: give very many rows in pieces.
+
+        Returns:
+            A :class:`RegressionPrediction` or a :class:`ClassificationPrediction`.
+
+        Raises:
+            ValueError: a network that cannot take the rows; one with BatchNorm whose statistics are of other weights.
+        """
+        found = self._run(X)
+        if self.kind == "regression":
+            return RegressionPrediction(found.outputs, found.strata, self._noise(found), found.together)
+        return ClassificationPrediction(
+            as_logits(found.outputs), found.strata, self.temperature, found.together
+        )
+
+    def fresh(self, batches: Any) -> Self:
+        """With statistics of BatchNorm under every draw, as those of the network are of other weights.
+
+        Args:
+            batches: inputs as in training: an array (n, ...), or batches that can be gone through again, a list or a
+                loader; of a batch that is a tuple, inputs come first. ``"net"`` keeps the statistics of the network,
+                which is right where no weight before the BatchNorm varies.
+        """
+        if isinstance(batches, str):
+            if batches != NET:
+                raise ValueError(f"refresh must be inputs or 'net', got {batches!r}")
+            return replace(self, refresh=NET, buffers=None)
+        return replace(self, refresh=Batches(batches)).at_scale(self.scale)
+
+    def at_scale(self, scale: float) -> Self:
+        """With another scale of the covariance, and statistics of BatchNorm to match."""
+        made = replace(self, scale=float(scale), buffers=None)
+        if not isinstance(self.refresh, Batches):
+            return made
+        found = refreshed(made.draws, self.refresh, together=self.together, memory=self.memory)
+        return replace(made, buffers=found)
+
+    def with_noise(self, X: Any, y: Any) -> Self:
+        r"""With noise estimated from rows: the root mean square of what the mean prediction leaves, by output.
+
+        .. math:: \hat\sigma_j^2 = \tfrac1n \sum_r (y_{rj} - \bar f_j(x_r))^2
+
+        On the rows of training it is too small for a network that has learned them by heart; on other rows it holds the
+        spread of the weights too. :meth:`tuned` knows the difference.
+
+        Args:
+            X: inputs (n, ...).
+            y: (n, ...) as the outputs.
+        """
+        self._must_be("regression", "noise")
+        mean = replace(self, noise=None).predict(X).mean
+        left = targets(y, mean.shape) - mean.reshape(len(mean), -1)
+        noise = np.sqrt((left**2).mean(0))
+        if not (noise > 0.0).all():
+            raise ValueError("an output is predicted exactly on all rows: give noise= yourself")
+        return replace(self, noise=noise.reshape(mean.shape[1:]))
+
+    def tuned(self, X: Any, y: Any, *, scales: Sequence[float] = SCALES, refine: int = 6) -> Self:
+        """With the scale of the covariance, and noise or temperature, that held-out rows prefer.
+
+        The mean log score is maximised over scales, at each with the noise of every output or the temperature that is
+        best there. ``tuning`` of what is given back tells all that was tried, with errors. A mixture of few draws is
+        lumpy, and more noise or a smaller scale makes up for that: where their values matter, use hundreds. A few dozen
+        rows may overfit the noise: it is then better given. A temperature has a log-normal prior around 1, of a factor
+        of 2, which matters where rows are few.
+
+        Args:
+            X: inputs (n, ...) that were not trained on.
+            y: (n, ...) as the outputs, or classes (n,).
+            scales: to try; 0 is the mean network alone.
+            refine: how many more, between the neighbours of the best.
+
+        Warns:
+            WeightWarning: the best scale is the largest tried, or the rows are fewer than 8.
+
+        Raises:
+            ValueError: outputs that are not finite at any scale.
+        """
+        rows, known = as_rows(X), self.kind == "classification" or self.noise is not None
+        first = self.predict(rows if known else rows[:1])
+        if len(rows) < FEWEST:
+            said = (
+                f"{len(rows)} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least"
+            )
+            warnings.warn(said, WeightWarning, stacklevel=2)
+        made = replace(
+            self, together=first.together
+        )  # whether draws go together was decided, and told, just now
+        before = first.log_prob(y) if known else None
+        if self.kind == "regression":
+            found = tune("noise", lambda scale: made._noise_at(scale, rows, y), before, scales, refine)
+            kept = replace(made, noise=found.value.reshape(first.outputs.shape[2:]))
+        else:
+            found = tune("temperature", lambda scale: made._heat_at(scale, rows, y), before, scales, refine)
+            kept = replace(made, temperature=float(found.value[0]))
+        return replace(kept.at_scale(found.scale), tuning=found)
+
+    def __str__(self) -> str:
+        noise = "unknown" if self.noise is None else ", ".join(f"{one:.4g}" for one in np.ravel(self.noise))
+        own = f"noise {noise}" if self.kind == "regression" else f"temperature {self.temperature:.4g}"
+        return f"Predictor: {self.kind}, {self.draws.strata.n_draws} networks, scale {self.scale:.4g}, {own}"
+
+    __repr__ = __str__
+
+    def _noise_at(self, scale: float, rows: Any, y: Any) -> tuple[Array, Array]:
+        found = self.at_scale(scale)._run(rows)
+        centres = found.outputs.reshape(*found.outputs.shape[:2], -1)
+        return best_noise(centres, found.strata.weight, targets(y, found.outputs.shape[1:]))
+
+    def _heat_at(self, scale: float, rows: Any, y: Any) -> tuple[Array, Array]:
+        found = self.at_scale(scale)._run(rows)
+        logits = as_logits(found.outputs)
+        heat, score = likely_temperature(logits, found.strata.weight, classes(y, logits.shape[1:]))
+        return heat, score - heat_prior(float(heat[0])) / len(score)
+
+    def _run(self, X: Any) -> Outputs:
+        if self.refresh is None and has_batch_norm(self.parts):
+            raise ValueError(
+                "the statistics of BatchNorm are those of other weights: give refresh= inputs of the training rows (or "
+                "call fresh()) to gather them under every draw, or refresh='net' to keep those of the network"
+            )
+        found = run_draws(
+            self.draws, as_rows(X), buffers=self.buffers, together=self.together, memory=self.memory
+        )
+        whole = np.atleast_1d(np.isfinite(found.outputs).reshape(len(found.outputs), -1).all(1))
+        if not whole.all():
+            said = f"{int((~whole).sum())} of {len(whole)} networks give outputs that are not finite"
+            warnings.warn(f"{said}: look for such inputs, or lower the scale", WeightWarning, stacklevel=3)
+        elif self.kind == "classification" and look_like_probabilities(as_logits(found.outputs)):
+            said = "outputs are probabilities, not logits: give the network without its softmax"
+            warnings.warn(said, WeightWarning, stacklevel=3)
+        return found
+
+    def _noise(self, found: Outputs) -> Array | None:
+        if self.noise is None:
+            return None
+        noise, shape = np.asarray(self.noise, dtype=np.float64), found.outputs.shape[2:]
+        if noise.ndim > 0 and noise.shape != shape and noise.size != 1:
+            raise ValueError(f"noise has shape {noise.shape} for outputs of shape {shape}")
+        return np.broadcast_to(noise.reshape(()) if noise.size == 1 else noise, shape)
+
+    def _must_be(self, kind: str, what: str) -> None:
+        if self.kind != kind:
+            raise ValueError(f"{what} is of {kind}, and this predicts a {self.kind}")

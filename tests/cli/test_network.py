@@ -1,0 +1,239 @@
+"""``boxloop network``: predicts a column with error bars, beside simple methods, and writes a file that others take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, root_mean_squared_error
+
+from boxloop import load
+from boxloop.cli.network_read import read_problem
+from boxloop.data import bundled, write_table
+from boxloop.estimators import NetworkClassifier, NetworkRegressor
+from boxloop.progress import ProgressBar
+from cli.calls import call, done
+
+SHORT = ["--hidden", "5", "--epochs", "10", "--collect", "10", "--chains", "0"]
+
+
+def found(*words: object) -> dict:
+    return json.loads(done("network", *words, "--json").stdout)
+
+
+def named(told: dict) -> dict[str, dict]:
+    return {line["name"]: line for line in told["predictors"]}
+
+
+def bent(n: int = 400) -> dict[str, np.ndarray]:
+    """A parabola that no straight line follows, a column of chance, labels of two kinds, and text."""
+    rng = np.random.default_rng(0)
+    a, b, noise = rng.normal(size=(3, n))
+    y = a**2 + 0.3 * noise
+    return {
+        "a": a,
+        "b": b,
+        "y": y,
+        "flag": (a > 0).astype(float),
+        "stars": np.clip(np.round(y), 0, 4),
+        "name": np.array([f"row {i}" for i in range(n)]),
+        "kind": np.array(["low", "high"])[(y > 1).astype(int)],
+    }
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    write_table(tmp_path / "t.csv", bent())
+    return tmp_path / "t.csv"
+
+
+def test_a_bend_is_followed_and_a_line_is_left_to_the_line(table: Path, tmp_path: Path) -> None:
+    """Statistical: leads are 10 errors and more, where 4 would be chance in 1e-4 of the cases."""
+    words = ["--columns", "a,b", "--chains", 0, "--epochs", 60, "--collect", 40, "--hidden", 20]
+    told = found(table, "--target", "y", *words)
+    lines = named(told)
+    assert list(lines) == ["network", "mean network alone", "linear regression", "mean"]
+    assert lines["linear regression"]["lead"] > 4 * lines["linear regression"]["lead_error"]
+    assert lines["network"]["rmse"] < 0.5 < 1.0 < lines["linear regression"]["rmse"]
+    verdict = {worry["what"]: worry for worry in told["worries"]}
+    assert verdict["Against simple methods"]["level"] == "good"
+    rng = np.random.default_rng(1)
+    a = rng.normal(size=300)
+    write_table(tmp_path / "line.csv", {"a": a, "y": 2 * a + 0.5 * rng.normal(size=300)})
+    verdict = {
+        worry["what"]: worry for worry in found(tmp_path / "line.csv", "--target", "y", *SHORT)["worries"]
+    }
+    assert verdict["Against simple methods"]["level"] in ("doubtful", "bad")
+    assert "linear regression" in verdict["Against simple methods"]["why"]
+
+
+def test_numbers_of_a_regression_are_those_of_the_library() -> None:
+    told = found("diabetes", "--target", "target", *SHORT, "--seed", 3)
+    data = read_problem("diabetes", "target", None, (), "auto", 0.2, 3)
+    source = bundled("diabetes")
+    np.testing.assert_array_equal(data.X, source.rows)
+    np.testing.assert_array_equal(data.y, source.target)
+    (X, y), (new, truth) = data.trained, data.judged
+    fit = NetworkRegressor((5,), epochs=10, collect=10, random_state=3).fit(X, y)
+    mean, deviation = fit.predict(new, return_std=True)
+    lines = named(told)
+    assert lines["network"]["rmse"] == pytest.approx(root_mean_squared_error(truth, mean), rel=1e-9)
+    law = fit.predict_distribution(new)
+    assert lines["network"]["log_score"] == pytest.approx(law.log_prob(truth).mean(), rel=1e-9)
+    low, high = law.interval(0.9)
+    assert lines["network"]["coverage"] == pytest.approx(((low < truth) & (truth < high)).mean())
+    plain = stats.norm(y.mean(), np.std(y, ddof=1) * (1 + 1 / len(y)) ** 0.5)
+    assert lines["mean"]["log_score"] == pytest.approx(plain.logpdf(truth).mean(), rel=1e-9)
+    lead = law.log_prob(truth) - plain.logpdf(truth)
+    assert lines["mean"]["lead"] == pytest.approx(lead.mean(), rel=1e-9)
+    assert lines["mean"]["lead_error"] == pytest.approx(stats.sem(lead), rel=1e-9)
+    worst = told["worst_rows"][0]
+    place = int(np.argmin(law.log_prob(truth)))
+    assert worst["row"] == np.flatnonzero(data.held)[place]
+    assert (worst["observed"], worst["predicted"]) == pytest.approx((truth[place], mean[place]))
+    assert worst["deviation"] == pytest.approx(deviation[place])
+    assert told["rows"] == {"fit": len(y), "held_out": len(truth)}
+    assert {worry["what"]: worry["level"] for worry in told["worries"]}["Weight decay"] in (
+        "good",
+        "doubtful",
+    )
+
+
+def test_numbers_of_a_classification_are_those_of_scikit_learn() -> None:
+    told = found("wine", "--target", "target", *SHORT)
+    lines = named(told)
+    data = read_problem("wine", "target", None, (), "auto", 0.2, 0)
+    (X, y), (new, truth) = data.trained, data.judged
+    centre, scale = X.mean(), X.std(ddof=0)
+    plain = LogisticRegression(max_iter=5000).fit((X - centre) / scale, y)
+    share = plain.predict_proba((new - centre) / scale)
+    assert lines["logistic regression"]["log_score"] == pytest.approx(-log_loss(truth, share), rel=1e-6)
+    assert lines["logistic regression"]["accuracy"] == (plain.classes_[share.argmax(1)] == truth).mean()
+    fit = NetworkClassifier((5,), epochs=10, collect=10, random_state=0).fit(X, y)
+    assert lines["network"]["log_score"] == pytest.approx(-log_loss(truth, fit.predict_proba(new)), rel=1e-9)
+    shares = pd.Series(y).value_counts(normalize=True)
+    assert lines["shares of classes"]["log_score"] == pytest.approx(np.log(shares[truth]).mean(), rel=1e-9)
+    counts = pd.Series(truth).value_counts()
+    assert (counts == [int(0.2 * n) for n in pd.Series(np.concatenate([y, truth])).value_counts()]).all()
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "kind", "why"),
+    [
+        ("y", [], "regression", "numbers"),
+        ("kind", [], "classification", "2 classes, as it holds labels"),
+        (
+            "flag",
+            [],
+            "classification",
+            "2 classes, as it has two values; --kind regression takes it as numbers",
+        ),
+        ("flag", ["--kind", "regression"], "regression", "numbers, as --kind says so"),
+        ("stars", [], "regression", "numbers; --kind classification takes its 5 values for classes"),
+        ("stars", ["--kind", "classification"], "classification", "5 classes, as --kind says so"),
+    ],
+)
+def test_the_kind_of_the_target_is_told(
+    table: Path, target: str, words: list[str], kind: str, why: str
+) -> None:
+    told = found(table, "--target", target, "--columns", "a,b", *SHORT, *words)
+    assert (told["kind"], told["why"]) == (kind, why)
+
+
+def test_text_is_left_out_and_that_is_said(table: Path) -> None:
+    told = found(table, "--target", "y", "--drop", "stars", *SHORT)
+    assert told["columns"] == ["a", "b", "flag"]
+    assert list(told["left_out"]) == ["name", "kind"]
+    shown = done("network", table, "--target", "y", *SHORT).stdout
+    assert "Left out, as they hold no numbers: name, kind" in shown
+
+
+def test_what_it_refuses(table: Path, tmp_path: Path) -> None:
+    def failed(code: int, *words: object) -> str:
+        result = call("network", *words)
+        assert result.exit_code == code, result.output
+        assert "Traceback" not in result.output
+        return result.stderr
+
+    assert "'kind' holds labels" in failed(2, table, "--target", "kind", "--kind", "regression")
+    assert "is to be predicted" in failed(2, table, "--target", "y", "--columns", "a,y")
+    assert "column 'name' holds no numbers" in failed(1, table, "--target", "y", "--columns", "a,name")
+    assert "400 different texts" in failed(1, table, "--target", "name")
+    assert "did you mean" in failed(1, table, "--target", "star")
+    assert "must end in .html" in failed(2, table, "--target", "y", "--page", tmp_path / "page.pdf")
+    assert "does not exist" in failed(2, table, "--target", "y", "--page", tmp_path / "no" / "page.html")
+    twice = ["-o", tmp_path / "one.html", "--page", tmp_path / "one.html"]
+    assert "given twice" in failed(2, table, "--target", "y", *twice)
+    assert "fewer than 8 rows" in failed(1, table, "--target", "y", "--held-out", 0.01)
+    holes = bent(60)
+    holes["b"][7] = np.nan
+    write_table(tmp_path / "holes.csv", holes)
+    said = failed(1, tmp_path / "holes.csv", "--target", "y")
+    assert "column 'b' has an empty cell in row 7" in said
+    holes = bent(60)
+    holes["y"][9] = np.nan
+    write_table(tmp_path / "holes.csv", holes)
+    assert "column 'y' has an empty cell in row 9" in failed(1, tmp_path / "holes.csv", "--target", "y")
+    write_table(tmp_path / "few.csv", bent(30))
+    assert "30 rows are too few" in failed(1, tmp_path / "few.csv", "--target", "y")
+    write_table(tmp_path / "same.csv", {**bent(60), "kind": np.full(60, "one")})
+    assert "one class only" in failed(1, tmp_path / "same.csv", "--target", "kind")
+    write_table(tmp_path / "text.csv", {"y": np.arange(60.0), "kind": bent(60)["kind"]})
+    assert "no column of numbers is left" in failed(1, tmp_path / "text.csv", "--target", "y")
+
+
+def test_show_and_score_take_the_file(table: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.boxloop"
+    done("network", table, "--target", "y", "--columns", "a,b", *SHORT, "-o", model, "-q")
+    fit = load(model)
+    assert fit.verbose == 0
+    shown = json.loads(done("show", model, "--json").stdout)
+    assert (shown["columns"], shown["weights"], shown["classes"]) == (["a", "b"], 21, None)
+    assert "weight decay" in done("show", model).stdout
+    done("score", model, table, "-o", tmp_path / "s.csv")
+    rows = pd.read_csv(table)[["a", "b"]]
+    scored = pd.read_csv(tmp_path / "s.csv")
+    mean, deviation = fit.predict(rows, return_std=True)
+    np.testing.assert_allclose(scored["predicted"], mean, rtol=1e-12)
+    np.testing.assert_allclose(scored["deviation"], deviation, rtol=1e-12)
+    assert (scored["deviation_weights"] < scored["deviation"]).all()
+    told = json.loads(done("score", model, table, "--json").stdout)
+    first = told["summary"][0]
+    assert (first["what"], told["rows"]) == ("predicted", 400)
+    assert (first["mean"], first["lowest"]) == pytest.approx((mean.mean(), mean.min()))
+    for words in (
+        ["sample", model, "-n", 2],
+        ["criticise", model, table],
+        ["outliers", table, "--model", model],
+    ):
+        assert "which predicts a column" in call(*words).stderr
+
+
+def test_the_file_of_a_classifier(tmp_path: Path) -> None:
+    model = tmp_path / "m.boxloop"
+    done("network", "iris", "--target", "target", *SHORT, "--members", 2, "-o", model, "-q")
+    done("score", model, "iris", "-o", tmp_path / "s.parquet")
+    scored = pd.read_parquet(tmp_path / "s.parquet")
+    share = load(model).predict_proba(pd.DataFrame(bundled("iris").rows, columns=bundled("iris").names))
+    np.testing.assert_allclose(scored.filter(regex="probability_"), share, rtol=1e-12)
+    assert (scored["class"] == np.array(["setosa", "versicolor", "virginica"])[share.argmax(1)]).all()
+    shown = done("show", model).stdout
+    assert "setosa, versicolor, virginica" in shown
+    assert "temperature" in shown
+
+
+@pytest.mark.filterwarnings("ignore:interrupted")
+def test_ctrl_c_leaves_nothing(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProgressBar, "_observe", stop)
+    words = ["network", table, "--target", "y", *SHORT, "--progress", "-o", tmp_path / "m.boxloop"]
+    result = call(*words)
+    assert result.exit_code == 130
+    assert not (tmp_path / "m.boxloop").exists()

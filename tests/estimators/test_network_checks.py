@@ -1,0 +1,25 @@
+"""scikit-learn's own checks, all of them, for network estimators."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from boxloop import FitWarning
+from boxloop.estimators.network_classifier import NetworkClassifier
+from boxloop.estimators.network_regressor import NetworkRegressor
+from boxloop.weights.method import WeightWarning
+
+QUICK = {"hidden": (10,), "epochs": 10, "collect": 4, "n_draws": 3, "rank": 2, "collect_rate": 0.01}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks([NetworkRegressor(**QUICK), NetworkClassifier(**QUICK)])
+def test_scikit_learn_check(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        warnings.simplefilter("ignore", WeightWarning)
+        check(estimator)

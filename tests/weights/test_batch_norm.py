@@ -1,0 +1,186 @@
+"""Running statistics under every draw, against torch's own on a network that holds the draw."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
+from boxloop.weights.method import Part, WeightWarning
+from boxloop.weights.outputs import Draws, run_draws
+from contract.scores import assert_scores
+from weights.made import filled, mlp, part_of, rows, with_batch_norm
+
+BATCHES = [rows(n, 1, 6, 6, seed=n) for n in (7, 9, 4)]  # of different sizes, all of which count the same
+
+
+def held(part: Part, vector: Tensor, batches: list[Tensor]) -> nn.Module:
+    """A network with a draw's weights, its statistics by torch."""
+    net = copy.deepcopy(part.net)
+    part.layout.write(net, vector)
+    update_bn(batches, net)
+    return net.eval()
+
+
+def assert_as_torch(
+    draws: Draws, found: tuple[dict[str, Tensor], ...], batches: list[Tensor], rtol: float
+) -> None:
+    for place, part in enumerate(draws.parts):
+        names = [n for n, _ in part.net.named_buffers() if "running" in n]
+        assert sorted(found[place]) == sorted(names)
+        for i, vector in enumerate(torch.cat(list(draws.chunks(place, 9)))):
+            net = held(part, vector, batches)
+            for name in names:
+                torch.testing.assert_close(
+                    found[place][name][i], net.get_buffer(name), rtol=rtol, atol=rtol, check_dtype=False
+                )
+
+
+@pytest.mark.parametrize("together", [True, False, None])
+@pytest.mark.parametrize("memory", [1, 50_000, 2**28])
+def test_statistics_are_those_of_torch(together: bool | None, memory: int) -> None:
+    draws = Draws.of([part_of(with_batch_norm(), 0.2)], 5, seed=1)
+    found = refreshed(draws, Batches(BATCHES), together=together, memory=memory)
+    assert_as_torch(draws, found, BATCHES, 1e-12)
+
+
+def test_outputs_are_those_of_a_network_that_holds_the_draw() -> None:
+    part, x = part_of(with_batch_norm(), 0.2), rows(20, 1, 6, 6)
+    draws = Draws.of([part], 5, seed=1)
+    found = run_draws(draws, x, buffers=refreshed(draws, Batches(BATCHES)))
+    assert found.together
+    each = [held(part, v, BATCHES)(x).detach() for v in torch.cat(list(draws.chunks(0, 9)))]
+    np.testing.assert_allclose(found.outputs, torch.stack(each).numpy(), rtol=1e-10, atol=1e-12)
+    for memory in (1, 30_000):
+        again = run_draws(draws, x, buffers=refreshed(draws, Batches(BATCHES)), memory=memory)
+        np.testing.assert_allclose(again.outputs, found.outputs, rtol=1e-10, atol=1e-12)
+
+
+def test_statistics_in_float32() -> None:
+    draws = Draws.of([part_of(with_batch_norm(torch.float32), 0.2)], 3, seed=1)
+    found = refreshed(draws, Batches([batch.float() for batch in BATCHES]))
+    assert_as_torch(draws, found, [batch.float() for batch in BATCHES], 1e-5)
+
+
+def test_statistics_of_half_precision_nets_are_float32() -> None:
+    found = refreshed(Draws.of([part_of(with_batch_norm(torch.bfloat16), 0.2)], 3), Batches(BATCHES))
+    assert {value.dtype for value in found[0].values()} == {torch.float32}
+
+
+def test_a_mixture_has_statistics_of_its_own_nets() -> None:
+    plain = filled(nn.Sequential(nn.Flatten(), nn.Linear(36, 2))).double()
+    draws = Draws.of([part_of(with_batch_norm(), weight=0.5), part_of(plain, weight=0.5)], 6)
+    found = refreshed(draws, Batches(BATCHES))
+    assert_as_torch(draws, found, BATCHES, 1e-12)
+    assert found[1] == {}
+    assert run_draws(draws, rows(4, 1, 6, 6), buffers=found).outputs.shape == (6, 4, 2)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None, 0.0])
+def test_the_net_is_left_as_it_was(momentum: float | None) -> None:
+    net = with_batch_norm()
+    net[1].momentum = momentum
+    net.train()
+    net[1].eval()
+    modes = [module.training for module in net.modules()]
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    draws = Draws.of([part_of(net)], 3)
+    found = refreshed(draws, Batches(BATCHES))
+    assert_as_torch(draws, found, BATCHES, 1e-12)
+    assert net[1].momentum == momentum
+    assert [module.training for module in net.modules()] == modes
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_dropout_stays_off() -> None:
+    layers = [nn.Linear(3, 4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Linear(4, 1)]
+    net = filled(nn.Sequential(*layers)).double()
+    draws, batches = Draws.of([part_of(net)], 3), [rows(8, 3)]
+    found = refreshed(draws, Batches(batches))
+    net[1].p = 0.0
+    assert_as_torch(draws, found, batches, 1e-12)
+
+
+def test_loaders_arrays_and_pairs_are_batches() -> None:
+    draws = Draws.of([part_of(with_batch_norm(), 0.2)], 3, seed=1)
+    x = rows(10, 1, 6, 6)
+    loader = DataLoader(TensorDataset(x, torch.zeros(10)), batch_size=5)
+    states = torch.get_rng_state()
+    found = refreshed(draws, Batches(loader))
+    assert torch.equal(torch.get_rng_state(), states)
+    assert_as_torch(draws, found, list(x.split(5)), 1e-12)
+    assert_as_torch(draws, refreshed(draws, Batches(x.numpy())), [x], 1e-12)
+    many = rows(600, 1, 6, 6)
+    assert [len(batch) for batch in Batches(many)] == [200, 200, 200]
+
+
+def test_a_shuffling_loader_shows_every_chunk_the_same_rows() -> None:
+    draws = Draws.of([part_of(with_batch_norm(), 0.2)], 4, seed=1)
+    loader = DataLoader(TensorDataset(rows(20, 1, 6, 6)), batch_size=5, shuffle=True)
+    whole, single = (refreshed(draws, Batches(loader), memory=memory) for memory in (2**28, 1))
+    for name, value in whole[0].items():
+        torch.testing.assert_close(single[0][name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_batches_that_are_none() -> None:
+    with pytest.raises(ValueError, match="only once"):
+        Batches(iter(BATCHES))
+    with pytest.raises(ValueError, match="rows or batches"):
+        Batches(3)
+    with pytest.raises(ValueError, match="no batches"):
+        refreshed(Draws.of([part_of(with_batch_norm())], 3), Batches([]))
+
+
+def test_a_net_that_cannot_go_together_in_training_goes_one_by_one() -> None:
+    class Odd(nn.Module):
+        """Looks at a value, but only where it trains."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found = self.layer(x)
+            if self.norm.training and found.sum() > 1e9:
+                raise AssertionError
+            return self.norm(found)
+
+    draws = Draws.of([part_of(filled(Odd()).double())], 3)
+    batches = [rows(8, 3)]
+    with pytest.warns(WeightWarning, match="Odd cannot be run by vmap"):
+        found = refreshed(draws, Batches(batches))
+    assert_as_torch(draws, found, batches, 1e-12)
+
+
+def test_which_nets_keep_statistics() -> None:
+    assert has_batch_norm([part_of(with_batch_norm())])
+    assert not has_batch_norm([part_of(mlp())])
+    loose = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
+    assert not has_batch_norm([part_of(loose)])
+
+
+def test_a_net_that_is_a_batch_norm_itself() -> None:
+    net = nn.BatchNorm1d(3).double()
+    draws, batches = Draws.of([part_of(net)], 3), [rows(8, 3)]
+    assert_as_torch(draws, refreshed(draws, Batches(batches)), batches, 1e-12)
+
+
+def test_statistics_of_a_scaled_layer_are_the_closed_form() -> None:
+    """A linear layer's mean over rows is w'x̄ + b under every draw. False-alarm rate 1e-6 for the mean over draws."""
+    net = filled(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))).double()
+    part, x = part_of(net, 0.3, which="0"), rows(50, 3)
+    draws = Draws.of([part], 400, seed=2)
+    found = refreshed(draws, Batches([x]))[0]["1.running_mean"]
+    vectors = torch.cat(list(draws.chunks(0, 400)))
+    views = part.layout.views(vectors)
+    exact = views["0.weight"] @ x.mean(0) + views["0.bias"]
+    torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)
+    own = part.layout.views(part.law.mean)
+    centred = found - (own["0.weight"] @ x.mean(0) + own["0.bias"])
+    assert_scores(centred.mean(0) / centred.std(0) * 20.0)
