@@ -40,7 +40,9 @@ class Tree:
         return dataclasses.replace(self, **values)
 
     def __add__(self, other: Self) -> Self:
-        return self.map(torch.add, other)
+        fields = dataclasses.fields(self)
+        values = {f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields}
+        return dataclasses.replace(self, **values)
 
     def __sub__(self, other: Self) -> Self:
         return self.map(torch.sub, other)
@@ -80,6 +82,15 @@ def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The inverse of :func:`flatten`."""
     parts = torch.split(vector, [value.numel() for value in like.values()])
     return {name: part.reshape(value.shape) for part, (name, value) in zip(parts, like.items(), strict=True)}
+
+
+def _sum(value: Any, other: Any) -> Any:
+    """Parts add as they will: one that is a tree may have a sum of its own."""
+    if isinstance(value, Tensor | Tree):
+        return value + other
+    if isinstance(value, tuple):
+        return tuple(_sum(a, b) for a, b in zip(value, other, strict=True))
+    return value
 
 
 def _map(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:

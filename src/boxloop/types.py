@@ -126,4 +126,7 @@ class Source(Protocol):
         """Yield ``(rows, weight)`` tiles in row order; at most ``size`` rows each."""
 
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over all tiles, in a fixed order."""
+        """Sum ``function(rows, weight)`` over all tiles, in a fixed order; it may be called where the rows live."""
+
+    def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
+        """Sum ``function(rows, weight, number of the first row)``, for what depends on where rows stand."""

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Standardised, open_source, survey, write_table
+from boxloop.data import ArraySource, Standardised, Tiled, open_source, survey, write_table
 
 TABLE = {"a": np.arange(5.0), "b": np.ones(5)}
 
 
-class Own:
+class Own(Tiled):
     """A source made elsewhere."""
 
     n_rows = 3
@@ -25,9 +25,6 @@ class Own:
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.zeros(3, 2), torch.ones(3)
-
-    def reduce(self, function):
-        return function(*next(self.chunks()))
 
 
 def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:

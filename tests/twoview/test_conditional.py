@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource
-from boxloop.data.array import total
+from boxloop.data import ArraySource, Tiled
 from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
 from boxloop.twoview.conditional import Conditional
 from boxloop.twoview.ratio import density_ratio
@@ -124,7 +123,7 @@ def test_gaussian_channel_from_rows_is_eq_53_within_its_errors() -> None:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(Tiled):
     """The same rows in tiles of another size."""
 
     source: ArraySource
@@ -135,9 +134,6 @@ class Cut:
 
     def chunks(self, size: int | None = None) -> object:
         return self.source.chunks(min(size or self.size, self.size))
-
-    def reduce(self, function: object) -> object:
-        return total(function, self.chunks())
 
 
 @pytest.mark.parametrize("shape", [(4, 4, 4), (3, 5, 3), (5, 3, 3), (6, 6, 2)])

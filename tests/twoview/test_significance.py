@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from boxloop.data import ArraySource
-from boxloop.data.array import total
+from boxloop.data import ArraySource, Gathered
 from boxloop.figures import png
 from boxloop.numeric import generator
 from boxloop.twoview import FourierView, LinearView, RelevanceModel, ViewPair
@@ -36,9 +35,6 @@ class Tiled(ArraySource):
 
     def chunks(self, size=None):
         return super().chunks(7)
-
-    def reduce(self, function):
-        return total(function, self.chunks())
 
 
 def uniform(p):
@@ -71,11 +67,12 @@ def test_chosen_rows_are_a_fair_choice_whatever_the_tiles():
     rows = torch.arange(20_000.0).double()[:, None]
     weight = torch.ones(20_000).double()
     weight[::5] = 0.0
-    one = list(chosen_rows(ArraySource(rows, weight), 2500, 3))
-    two = list(chosen_rows(Tiled(rows, weight), 2500, 3))
-    found = torch.cat([part[0] for part in one])[:, 0]
-    assert torch.equal(found, torch.cat([part[0] for part in two])[:, 0])
-    assert torch.equal(found, torch.cat([part[2] for part in one]).double())
+
+    def chosen(tile, mass, start):
+        return Gathered.of(tile[chosen_rows(mass, start, 2500 / 20_000, 3)])
+
+    found = ArraySource(rows, weight).reduce_at(chosen).joined()[:, 0]
+    assert torch.equal(found, Tiled(rows, weight).reduce_at(chosen).joined()[:, 0])
     assert not bool((found % 5 == 0).any())
     assert abs(len(found) - 2000) < 5 * 2000**0.5
     assert uniform(found.numpy() / 20_000) > 1e-4

@@ -23,7 +23,7 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Free, Training, training_error
-from boxloop.data import Reservoir, kept_rows, on_device, open_source
+from boxloop.data import Both, Kept, Lot, kept_rows, on_device, open_source
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
 from boxloop.tree import Tree
@@ -110,21 +110,20 @@ def mega(
     return _judged(case, fresh, draws, streams[2])
 
 
-def _look(
-    source: Source, probes: Sequence[Probe], stream: torch.Generator
-) -> tuple[tuple[Tally, ...], Reservoir]:
+def _look(source: Source, probes: Sequence[Probe], stream: torch.Generator) -> tuple[tuple[Tally, ...], Kept]:
     """The one pass over the rows: sums over all of them, and some to work out the law of the gaps from."""
-    kept = Reservoir(source.n_rows, _most(source.n_columns), stream)
+    lot = Lot.drawn(source.n_rows, _most(source.n_columns), stream)
 
-    def look(rows: Tensor, weight: Tensor) -> _Tallies:
-        kept.add(rows, weight)
+    def look(rows: Tensor, weight: Tensor, start: int) -> Both[_Tallies]:
         values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
-        return _Tallies(tuple(probe.tally(values, weight) for probe in probes))
+        tallies = _Tallies(tuple(probe.tally(values, weight) for probe in probes))
+        return Both(tallies, lot.taken(rows, weight, start))
 
-    return source.reduce(look).parts, kept
+    found = source.reduce_at(look)
+    return found.first.parts, Kept.of(lot, found.second)
 
 
-def _kept(source: Source, stream: torch.Generator) -> Reservoir:
+def _kept(source: Source, stream: torch.Generator) -> Kept:
     return kept_rows(source, _most(source.n_columns), stream)
 
 
@@ -138,7 +137,7 @@ class _Case:
 
     model: LatentModel
     n_rows: int
-    kept: Reservoir
+    kept: Kept
     probes: tuple[Probe, ...]
     tallies: tuple[Tally, ...]
     forward: tuple[Forward, ...]
@@ -182,7 +181,7 @@ def _check(probes: Sequence[Probe]) -> None:
 
 
 def _training(
-    model: LatentModel, kept: Reservoir, case: _Case, moments: Callable[[LatentModel], list[Forward]]
+    model: LatentModel, kept: Kept, case: _Case, moments: Callable[[LatentModel], list[Forward]]
 ) -> Training:
     if not isinstance(model, Free):
         raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")

@@ -19,7 +19,7 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.sampling import sample_rows
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Training
-from boxloop.data import ArraySource, Reservoir
+from boxloop.data import ArraySource, Kept
 from boxloop.numeric.random import normal
 from boxloop.types import LatentModel
 
@@ -121,7 +121,7 @@ class Null:
         return [_joined(parts) for parts in zip(*found, strict=True)]
 
     def from_signs(
-        self, kept: Reservoir, tallies: Sequence[Tally], draws: int, generator: Generator
+        self, kept: Kept, tallies: Sequence[Tally], draws: int, generator: Generator
     ) -> list[Measure]:
         """Measures of gaps of the same rows with random signs about their means, (draws,) for each test function.
 
@@ -171,7 +171,7 @@ class Null:
         return found
 
 
-def _unit(probe: Probe, tally: Tally, kept: Reservoir, own: bool) -> Tensor:
+def _unit(probe: Probe, tally: Tally, kept: Kept, own: bool) -> Tensor:
     """From a signed sum over the rows kept to the mean over all rows."""
     if kept.whole:
         return 1.0 / tally.count.clamp(min=1e-300)

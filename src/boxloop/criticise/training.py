@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Reservoir
+from boxloop.data import ArraySource, Kept
 from boxloop.models.information import differences, information
 from boxloop.tree import flatten, unflatten
 from boxloop.types import LatentModel
@@ -88,7 +88,7 @@ class Training:
 
 def training_error(
     model: Free,
-    kept: Reservoir,
+    kept: Kept,
     moments: Callable[[Any], Sequence[Tensor]],
     origin: Tensor,
     scale: Tensor,
@@ -133,7 +133,7 @@ def training_error(
         placed = (some - origin) / scale
         return differences(lambda v: at(v).log_prob(placed), point) @ turn
 
-    return Training(pull, pull(rows), weight, min(kept.chance, 1.0))
+    return Training(pull, pull(rows), weight, kept.chance)
 
 
 def _standardised(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tensor, Tensor, bool]:

@@ -7,26 +7,32 @@ from boxloop.data.mapped import Mapped, on_device, shuffled, within
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source
 from boxloop.data.paired import Paired, paired
-from boxloop.data.sample import Reservoir, kept_rows
+from boxloop.data.sample import Both, Gathered, Kept, Lot, kept_rows
 from boxloop.data.some import SomeRows, some_rows
 from boxloop.data.sparse import SparseSource
 from boxloop.data.standard import Frame, Standardised, identity_frame, survey
 from boxloop.data.stream import StreamSource
 from boxloop.data.table import open_table
+from boxloop.data.tiles import Tiled, View
 from boxloop.data.write import table_writer, write_table, write_text
 
 __all__ = [
     "ArraySource",
+    "Both",
     "Bundled",
     "Exchanged",
     "Frame",
+    "Gathered",
+    "Kept",
+    "Lot",
     "Mapped",
     "Paired",
-    "Reservoir",
     "SomeRows",
     "SparseSource",
     "Standardised",
     "StreamSource",
+    "Tiled",
+    "View",
     "bundled",
     "identity_frame",
     "kept_rows",

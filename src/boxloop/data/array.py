@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from boxloop.tree import Tree
-
-T = TypeVar("T", bound=Tree)
+from boxloop.data.tiles import Tiled
 
 TILE_VALUES = 1 << 19
 """Values per tile: 2^19 float64 are four megabytes, so a tile and what is made from it stay in cache."""
@@ -29,19 +26,8 @@ def tile_rows(n_columns: int) -> int:
     return max(512, min(12288, max(TILE_VALUES // d, min(2 * d, WIDE_VALUES // d))))
 
 
-def total(function: Callable[[Tensor, Tensor], T], tiles: Iterator[tuple[Tensor, Tensor]]) -> T:
-    """Sum ``function`` over tiles, from the first to the last."""
-    first = next(tiles, None)
-    if first is None:
-        raise ValueError("the source has no rows")
-    result = function(*first)
-    for rows, weight in tiles:
-        result = result + function(rows, weight)
-    return result
-
-
 @dataclass(frozen=True)
-class ArraySource:
+class ArraySource(Tiled):
     """A table held as one tensor.
 
     Args:
@@ -90,7 +76,3 @@ class ArraySource:
         return ArraySource(
             self.rows[order], None if self.weight is None else self.weight[order], self.columns
         )
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over all tiles."""
-        return total(function, self.chunks())

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from boxloop.tree import Tree
+from boxloop.data.tiles import Placed, View
 from boxloop.types import Source
-
-T = TypeVar("T", bound=Tree)
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class Exchanged(View):
     """A source whose first columns come last.
 
     Args:
@@ -35,28 +32,11 @@ class Exchanged:
     first: int
 
     @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.source.n_rows
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return self.source.n_columns
-
-    @property
     def names(self) -> tuple[str, ...]:
         """Column names, in their new order."""
         return self.source.names[self.first :] + self.source.names[: self.first]
 
-    def _turned(self, rows: Tensor) -> Tensor:
-        return torch.cat([rows[:, self.first :], rows[:, : self.first]], 1)
-
-    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield tiles in row order."""
-        for rows, weight in self.source.chunks(size):
-            yield self._turned(rows), weight
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over all tiles, where the rows live."""
-        return self.source.reduce(lambda rows, weight: function(self._turned(rows), weight))
+    def look(self) -> Callable[[Tensor, Tensor, int], Placed]:
+        """Tiles with their columns turned."""
+        first = self.first
+        return lambda rows, weight, start: (torch.cat([rows[:, first:], rows[:, :first]], 1), weight, start)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, total
+from boxloop.data.array import ArraySource
 from boxloop.data.sparse import SparseSource
-from boxloop.tree import Tree
+from boxloop.data.tiles import Placed, View
 from boxloop.types import Source
-
-T = TypeVar("T", bound=Tree)
 
 
 @dataclass(frozen=True)
-class Mapped:
+class Mapped(View):
     """Rows changed one tile at a time: moved to a device, cut into zeros and ones, checked.
 
     Args:
@@ -37,29 +34,10 @@ class Mapped:
     function: Callable[[Tensor], Tensor]
     device: torch.device | None = None
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.source.n_rows
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return self.source.n_columns
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Column names."""
-        return self.source.names
-
-    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield changed tiles in row order."""
-        for rows, weight in self.source.chunks(size):
-            yield self.function(rows), weight.to(self.device or weight.device)
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function`` over changed tiles."""
-        return total(function, self.chunks())
+    def look(self) -> Callable[[Tensor, Tensor, int], Placed]:
+        """Changed tiles."""
+        function, device = self.function, self.device
+        return lambda rows, weight, start: (function(rows), weight.to(device or weight.device), start)
 
 
 def on_device(source: Source, device: torch.device) -> Source:
@@ -74,13 +52,14 @@ def on_device(source: Source, device: torch.device) -> Source:
 
 def within(source: Source, low: float, high: float, what: str) -> Source:
     """The source, refusing any value outside [low, high] by column name, as it is read."""
+    names = source.names
 
     def check(rows: Tensor) -> Tensor:
         values = rows.values() if rows.layout != torch.strided else rows
         if bool(((values < low) | (values > high)).any()):
             dense = rows.to_dense() if rows.layout != torch.strided else rows
             bad = torch.nonzero((dense < low) | (dense > high))[0]
-            name, value = source.names[int(bad[1])], float(dense[bad[0], bad[1]])
+            name, value = names[int(bad[1])], float(dense[bad[0], bad[1]])
             fault = "Negative values" if value < 0.0 else f"Values outside [{low:g}, {high:g}]"
             raise ValueError(f"{fault} in data passed to {what}: column {name!r} holds {value:g}")
         return rows

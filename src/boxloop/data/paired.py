@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, tile_rows, total
-from boxloop.tree import Tree
+from boxloop.data.array import ArraySource, tile_rows
+from boxloop.data.tiles import Tile, Tiled
 from boxloop.types import Source
-
-T = TypeVar("T", bound=Tree)
-Tile = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Paired:
+class Paired(Tiled):
     """Row i of one source beside row i of another: the columns of the first, then those of the second.
 
     Whatever works on a source then works on pairs: passes, mini-batches, rows held out. Weights are those of the first.
@@ -78,10 +74,6 @@ class Paired:
             rest = beside[len(rows) :]
             kind = torch.promote_types(rows.dtype, beside.dtype)
             yield torch.cat([rows.to(kind), beside[: len(rows)].to(kind)], 1), weight
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over all joined tiles."""
-        return total(function, self.chunks())
 
 
 def paired(left: Source, right: Source) -> Source:

@@ -2,80 +2,136 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
+
 import torch
 from torch import Generator, Tensor
 
+from boxloop.tree import Tree
 from boxloop.types import Source
 
+T = TypeVar("T", bound=Tree)
 
-class Reservoir:
-    """About ``size`` of the rows that pass, each with equal chance; all of them when there are no more.
+DRAWN = 1 << 16
+"""Chances drawn at once."""
+
+
+@dataclass(frozen=True)
+class Gathered(Tree):
+    """Rows of several tiles, one after the other: statistics whose sum is to stand beside one another.
+
+    Example:
+        >>> import torch
+        >>> (Gathered.of(torch.zeros(2)) + Gathered.of(torch.ones(1))).joined()
+        tensor([0., 0., 1.])
+    """
+
+    parts: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        """Those of one tile."""
+        return cls((rows,))
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.parts + other.parts)
+
+    def joined(self) -> Tensor:
+        """All of them."""
+        return torch.cat(self.parts)
+
+
+@dataclass(frozen=True)
+class Both(Tree, Generic[T]):
+    """Two sums of one pass."""
+
+    first: T
+    second: Gathered
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Which rows are kept: drawn before any of them passes, so that it does not matter where and in what tiles they do.
 
     Args:
-        n_rows: how many will pass.
+        places: numbers of the rows kept, counted from 0, rising, (m,).
+        chance: of each row.
+
+    Example:
+        >>> import torch
+        >>> Lot.drawn(5, 100, torch.Generator()).places
+        tensor([0, 1, 2, 3, 4])
+    """
+
+    places: Tensor
+    chance: float
+
+    @classmethod
+    def drawn(cls, n_rows: int, size: int, generator: Generator) -> Lot:
+        """About ``size`` of ``n_rows``, each with equal chance; all of them when there are no more."""
+        if size >= n_rows:
+            return cls(torch.arange(n_rows), 1.0)
+        found = []
+        for start in range(0, n_rows, DRAWN):
+            count = min(DRAWN, n_rows - start)
+            chance = torch.rand(count, generator=generator, device=generator.device)
+            found.append((chance < size / n_rows).nonzero()[:, 0].cpu() + start)
+        return cls(torch.cat(found), size / n_rows)
+
+    def among(self, start: int, stop: int) -> Tensor:
+        """Those of the rows from ``start`` to ``stop`` that are kept, counted from ``start``."""
+        a, b = torch.searchsorted(self.places, torch.tensor([start, stop])).tolist()
+        return self.places[a:b] - start
+
+    def taken(self, rows: Tensor, weight: Tensor, start: int) -> Gathered:
+        """What is kept of a tile: its rows in float64 beside their weights."""
+        dense = rows.to_dense() if rows.layout != torch.strided else rows
+        chosen = self.among(start, start + len(weight)).to(rows.device)
+        return Gathered.of(torch.cat([dense[chosen].double(), weight[chosen, None].double()], 1))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Some rows of a source.
+
+    Args:
+        rows: (m, d), float64.
+        weight: (m,).
+        places: which they are, counted from 0, (m,).
+        chance: of each row to be kept.
+    """
+
+    rows: Tensor
+    weight: Tensor
+    places: Tensor
+    chance: float
+
+    @classmethod
+    def of(cls, lot: Lot, gathered: Gathered) -> Kept:
+        """What a pass gathered by lot."""
+        joined = gathered.joined()
+        return cls(joined[:, :-1].contiguous(), joined[:, -1].contiguous(), lot.places, lot.chance)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is kept."""
+        return self.chance == 1.0
+
+
+def kept_rows(source: Source, size: int, generator: Generator) -> Kept:
+    """About ``size`` rows of a source, each with equal chance, in one pass; all of them when there are no more.
+
+    Args:
+        source: rows.
         size: how many to keep.
         generator: of the chances.
 
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
-        >>> reservoir = Reservoir(5, 100, torch.Generator())
-        >>> for rows, weight in ArraySource(torch.zeros(5, 2)).chunks():
-        ...     reservoir.add(rows, weight)
-        >>> reservoir.rows.shape
+        >>> kept_rows(ArraySource(torch.zeros(5, 2)), 100, torch.Generator()).rows.shape
         torch.Size([5, 2])
     """
-
-    def __init__(self, n_rows: int, size: int, generator: Generator) -> None:
-        self.chance = size / n_rows
-        self.generator = generator
-        self._room = min(n_rows, size + int(10 * size**0.5))  # ten deviations: cut short by chance never
-        self._rows = self._weight = torch.empty(0)
-        self._places = torch.empty(self._room, dtype=torch.int64)
-        self._passed = self._filled = 0
-
-    @property
-    def rows(self) -> Tensor:
-        """The rows kept, (m, d), float64."""
-        return self._rows[: self._filled]
-
-    @property
-    def weight(self) -> Tensor:
-        """Their weights, (m,)."""
-        return self._weight[: self._filled]
-
-    @property
-    def places(self) -> Tensor:
-        """Which rows they are, counted from 0, (m,)."""
-        return self._places[: self._filled]
-
-    @property
-    def whole(self) -> bool:
-        """Whether every row is kept."""
-        return self.chance >= 1.0
-
-    def add(self, rows: Tensor, weight: Tensor) -> None:
-        """Let a tile pass."""
-        if not self._filled:  # one block for all: small ones kept between tiles would scatter the heap
-            self._rows = torch.empty(self._room, rows.shape[1], dtype=torch.float64, device=rows.device)
-            self._weight = weight.new_empty(self._room)
-        dense = rows.to_dense() if rows.layout != torch.strided else rows
-        places = torch.arange(self._passed, self._passed + len(weight))
-        self._passed += len(weight)
-        if not self.whole:
-            drawn = torch.rand(len(weight), generator=self.generator, device=self.generator.device)
-            keep = (drawn < self.chance).cpu()
-            dense, weight, places = dense[keep.to(dense.device)], weight[keep.to(weight.device)], places[keep]
-        stop = min(self._filled + len(weight), self._room)
-        self._rows[self._filled : stop] = dense[: stop - self._filled]
-        self._weight[self._filled : stop] = weight[: stop - self._filled]
-        self._places[self._filled : stop] = places[: stop - self._filled]
-        self._filled = stop
-
-
-def kept_rows(source: Source, size: int, generator: Generator) -> Reservoir:
-    """About ``size`` rows of a source, in one pass."""
-    reservoir = Reservoir(source.n_rows, size, generator)
-    for rows, weight in source.chunks():
-        reservoir.add(rows, weight)
-    return reservoir
+    lot = Lot.drawn(source.n_rows, size, generator)
+    return Kept.of(lot, source.reduce_at(lot.taken))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, total
-from boxloop.tree import Tree
+from boxloop.data.array import ArraySource
+from boxloop.data.tiles import Placed, View
 from boxloop.types import Source
 
-T = TypeVar("T", bound=Tree)
+BLOCK = 4096
+"""Rows whose number of kept ones is known, so that no tile counts all before it."""
 
 
 @dataclass(frozen=True)
-class SomeRows:
+class SomeRows(View):
     """The rows of a source that a mask marks, tile by tile.
 
     Args:
@@ -38,29 +38,21 @@ class SomeRows:
         """Number of rows that are kept."""
         return int(self.mask.sum())
 
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return self.source.n_columns
+    def look(self) -> Callable[[Tensor, Tensor, int], Placed]:
+        """What is left of each tile."""
+        mask = self.mask
+        whole = len(mask) // BLOCK * BLOCK
+        counted = mask[:whole].reshape(-1, BLOCK).sum(1).cumsum(0)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Column names."""
-        return self.source.names
+        def before(start: int) -> int:
+            block = start // BLOCK
+            return int(mask[block * BLOCK : start].sum()) + (int(counted[block - 1]) if block else 0)
 
-    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what is left of each tile, where any row is."""
-        start = 0
-        for rows, weight in self.source.chunks(size):
-            chosen = self.mask[start : start + len(rows)]
-            start += len(rows)
-            if bool(chosen.any()):
-                there = chosen.to(rows.device)
-                yield rows[there], weight[there]
+        def left(rows: Tensor, weight: Tensor, start: int) -> Placed:
+            chosen = mask[start : start + len(weight)].to(rows.device)
+            return rows[chosen], weight[chosen], before(start)
 
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over the rows that are kept."""
-        return total(function, self.chunks())
+        return left
 
 
 def some_rows(source: Source, mask: Tensor) -> Source:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.array import total
 from boxloop.data.checks import check_shape, check_weight, given_names
-from boxloop.tree import Tree
-
-T = TypeVar("T", bound=Tree)
+from boxloop.data.tiles import Tiled
 
 TILE_ROWS = 8192
 """Rows of a tile: a row's size is its count of stored values, not the width of the table."""
 
 
 @dataclass(frozen=True)
-class SparseSource:
+class SparseSource(Tiled):
     """A table held as one sparse CSR tensor; its tiles are sparse CSR tensors too.
 
     Args:
@@ -78,10 +75,6 @@ class SparseSource:
         place += (ends[:-1][order] - moved[:-1]).repeat_interleave(size)
         rows = csr_tensor(moved, column[place], value[place], (len(order), self.n_columns))
         return SparseSource(rows, None if self.weight is None else self.weight[order], self.columns)
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over all tiles."""
-        return total(function, self.chunks())
 
 
 def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | None = None) -> SparseSource:

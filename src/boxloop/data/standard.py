@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from boxloop.data.tiles import Placed, View
 from boxloop.tree import Tree
 from boxloop.types import Source
-
-T = TypeVar("T", bound=Tree)
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def identity_frame(source: Source) -> Frame:
 
 
 @dataclass(frozen=True)
-class Standardised:
+class Standardised(View):
     """A source seen in a frame's coordinates, optionally in a lower precision.
 
     Tiles are stored columns-major, (d, n), and handed out as their transpose: the layout that a model's matrix
@@ -126,33 +124,15 @@ class Standardised:
     frame: Frame
     dtype: torch.dtype = torch.float64
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.source.n_rows
+    def look(self) -> Callable[[Tensor, Tensor, int], Placed]:
+        """Tiles in standard coordinates."""
+        origin, scale, dtype = self.frame.origin, self.frame.scale, self.dtype
 
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return self.source.n_columns
+        def standard(rows: Tensor, weight: Tensor, start: int) -> Placed:
+            columns = torch.empty(rows.shape[::-1], dtype=dtype, device=rows.device)
+            if dtype != rows.dtype:
+                return columns.copy_(rows.sub(origin).div_(scale).mT).mT, weight, start
+            torch.sub(rows.mT, origin[:, None], out=columns)  # in float64, then rounded once
+            return columns.div_(scale[:, None]).mT, weight, start
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Column names."""
-        return self.source.names
-
-    def _map(self, rows: Tensor) -> Tensor:
-        columns = torch.empty(rows.shape[::-1], dtype=self.dtype, device=rows.device)
-        if self.dtype != rows.dtype:
-            return columns.copy_(rows.sub(self.frame.origin).div_(self.frame.scale).mT).mT
-        torch.sub(rows.mT, self.frame.origin[:, None], out=columns)  # in float64, then rounded once
-        return columns.div_(self.frame.scale[:, None]).mT
-
-    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield standardised tiles in row order."""
-        for rows, weight in self.source.chunks(size):
-            yield self._map(rows), weight
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function`` over standardised tiles, where the rows live."""
-        return self.source.reduce(lambda rows, weight: function(self._map(rows), weight))
+        return standard

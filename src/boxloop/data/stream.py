@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, tile_rows, total
+from boxloop.data.array import ArraySource, tile_rows
 from boxloop.data.checks import check_finite, check_shape, check_weight, check_weight_values, choose_columns
-from boxloop.tree import Tree
-
-T = TypeVar("T", bound=Tree)
+from boxloop.data.tiles import Tiled
 
 BATCH_ROWS = 1 << 16
 BATCH_VALUES = 1 << 22
@@ -49,7 +47,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class StreamSource:
+class StreamSource(Tiled):
     """A table that is read anew in every pass and never held whole.
 
     Tiles have the sizes of :class:`ArraySource`'s whatever the batches of the file, so that a sum over a file is
@@ -90,10 +88,6 @@ class StreamSource:
         check_shape(start, d)
         if mass == 0.0:
             raise ValueError(f"{self.reader.label}: the weights are all zero")
-
-    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
-        """Sum ``function(rows, weight)`` over all tiles."""
-        return total(function, self.chunks())
 
     def _batches(self, step: int) -> Iterator[Tensor]:
         """Batches with the weights as last column if they are one, checked."""

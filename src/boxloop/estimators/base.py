@@ -10,7 +10,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -18,14 +17,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from boxloop.data import (
-    ArraySource,
-    Exchanged,
-    Mapped,
-    Paired,
-    SomeRows,
+    Gathered,
     SparseSource,
     Standardised,
-    StreamSource,
+    Tiled,
+    View,
     on_device,
     open_source,
 )
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-SOURCES = (ArraySource, SparseSource, StreamSource, Mapped, Standardised, Paired, SomeRows, Exchanged)
+SOURCES = (Tiled, View)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -177,7 +173,7 @@ class LatentEstimator(BaseEstimator):
         """``function(rows)`` of every tile, joined along rows."""
         check_is_fitted(self)
         source = self._open(X, reset=False)
-        return torch.cat([function(rows) for rows, _ in source.chunks()])
+        return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,)."""

@@ -7,7 +7,7 @@ of folds are a small singular value decomposition; a second pass scores the rows
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import add
 
@@ -17,8 +17,9 @@ from torch import Tensor
 from boxloop.data.moments import FIRST_ROWS
 from boxloop.numeric import generator, product, upper_gram
 from boxloop.numeric.random import RandomState, seed
+from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, Products
-from boxloop.twoview.rows import chosen_rows, folds_of
+from boxloop.twoview.rows import Columns, chosen_rows, folds_of
 from boxloop.twoview.significance import MOST_ROWS, Scores, Significance, check_request
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -121,6 +122,11 @@ def near_zero(pair: ViewPair, source: Source) -> Features:
     return features
 
 
+@dataclass(frozen=True)
+class _Folds(Tree):
+    parts: tuple[Products, ...]
+
+
 def fold_products(features: Features, source: Source, folds: int, key: int) -> list[Products]:
     """Sums of products of features over the rows of each fold, in one pass.
 
@@ -133,21 +139,20 @@ def fold_products(features: Features, source: Source, folds: int, key: int) -> l
     Raises:
         ValueError: a fold without weight.
     """
-    found: list[Products | None] = [None] * folds
-    start = 0
-    for rows, weight in source.chunks():
+
+    def sums(rows: Tensor, weight: Tensor, start: int) -> _Folds:
         both = torch.cat([part.double() for part in features(rows)], 1)
         fold = folds_of(start, start + len(weight), folds, key).to(both.device)
-        start += len(weight)
+        found = []
         for f in range(folds):
             some, mass = both[fold == f], weight.double()[fold == f]
-            made = Products(mass.sum(), product(mass[None], some)[0], upper_gram(some, mass))
-            old = found[f]
-            found[f] = made if old is None else old + made
-    made_all = [part for part in found if part is not None]
-    if any(float(part.weight) <= 0.0 for part in made_all):
+            found.append(Products(mass.sum(), product(mass[None], some)[0], upper_gram(some, mass)))
+        return _Folds(tuple(found))
+
+    parts = source.reduce_at(sums).parts
+    if any(float(part.weight) <= 0.0 for part in parts):
         raise ValueError(f"one of {folds} folds has no row with weight: give more rows, or fewer folds")
-    return made_all
+    return list(parts)
 
 
 def padded(canonical: Canonical, r: int) -> Canonical:
@@ -173,18 +178,29 @@ def _scored(
     most: int,
 ) -> tuple[Scores, Scores]:
     """Scores of the rows by variables of all other folds, and by those of the folds before theirs, in one pass."""
-    fair: list[tuple[Tensor, ...]] = []
-    early: list[tuple[Tensor, ...]] = []
-    for rows, weight, place in chosen_rows(source, most, key):
-        f, g = features(rows)
-        fold = folds_of(int(place[0]), int(place[-1]) + 1, folds, key)[place - place[0]].to(f.device)
+    chance = min(1.0, most / source.n_rows)
+
+    def scores(rows: Tensor, weight: Tensor, start: int) -> _Scored:
+        keep = chosen_rows(weight, start, chance, key)
+        f, g = features(rows[keep])
+        fold = folds_of(start, start + len(weight), folds, key).to(f.device)[keep]
+        mass, fair, early = weight[keep].double(), [], []
         for j in range(folds):
             mine = fold == j
             some = f[mine], g[mine]
-            fair.append((*_variables(rest[j], *some), weight[mine].double(), fold[mine]))
+            fair.append((*_variables(rest[j], *some), mass[mine], fold[mine]))
             if j > 0:
-                early.append((*_variables(before[j - 1], *some), weight[mine].double(), fold[mine]))
-    return Scores(*map(torch.cat, zip(*fair))), Scores(*map(torch.cat, zip(*early)))
+                early.append((*_variables(before[j - 1], *some), mass[mine], fold[mine]))
+        return _Scored(Columns.of(*fair), Columns.of(*early))
+
+    found = source.reduce_at(scores)
+    return Scores(*found.fair.joined()), Scores(*found.early.joined())
+
+
+@dataclass(frozen=True)
+class _Scored(Tree):
+    fair: Columns
+    early: Columns
 
 
 def _variables(c: Canonical, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:

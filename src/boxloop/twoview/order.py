@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from boxloop.data.sample import Reservoir
+from boxloop.data import Both, Gathered, Lot
 from boxloop.numeric import generator, product
 from boxloop.tree import Tree
 from boxloop.twoview.influence import ROOM, Side
@@ -48,6 +48,17 @@ class Held:
         """Values in order, (n,), sums of variables up to each, (n, r + 1), and that F is made of steps."""
         value, order = self.value[:, j].sort()
         return value, self.heavy[order].cumsum(0), False
+
+
+@dataclass(frozen=True)
+class Ends(Tree):
+    """Smallest and largest value of each function, (p,)."""
+
+    low: Tensor
+    high: Tensor
+
+    def __add__(self, other: Ends) -> Ends:
+        return Ends(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
 
 
 @dataclass(frozen=True)
@@ -107,12 +118,12 @@ def _inverted(table: Held | Binned, weight: Tensor, level: Tensor) -> Tensor:
 
 
 def _held(of: Conditional, theta: Function | None) -> Held:
-    values, heavy = [], []
-    for rows, weight in of.source.chunks():
+    def seen(rows: Tensor, weight: Tensor) -> Both[Gathered]:
         tile = of.tile(rows, weight, lambda x: of.values(theta, x))
-        values.append(tile.value)
-        heavy.append(tile.u * tile.share[:, None])
-    return Held(torch.cat(values), torch.cat(heavy))
+        return Both(Gathered.of(tile.value), Gathered.of(tile.u * tile.share[:, None]))
+
+    found = of.source.reduce(seen)
+    return Held(found.first.joined(), found.second.joined())
 
 
 def _binned(of: Conditional, theta: Function | None) -> Binned:
@@ -132,16 +143,17 @@ def _binned(of: Conditional, theta: Function | None) -> Binned:
 
 def _cuts(of: Conditional, theta: Function | None) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
     """Cut points of each function: its smallest and largest value, and evenly many rows of a sample between."""
-    sample = Reservoir(of.source.n_rows, SAMPLE, generator(0))
-    ends: list[Tensor] = []
-    for rows, weight in of.source.chunks():
-        value = of.values(theta, of.model.pair.parts(rows.to(of.device))[0])
-        sample.add(value.cpu(), weight.cpu())
-        both = torch.stack([value.amin(0), value.amax(0)])
-        ends = [torch.minimum(ends[0], both[0]), torch.maximum(ends[1], both[1])] if ends else list(both)
+    lot = Lot.drawn(of.source.n_rows, SAMPLE, generator(0))
+
+    def seen(rows: Tensor, weight: Tensor, start: int) -> Both[Ends]:
+        value = of.values(theta, of.model.pair.parts(rows.to(of.device))[0]).cpu()
+        chosen = lot.among(start, start + len(weight))
+        return Both(Ends(value.amin(0), value.amax(0)), Gathered.of(value[chosen]))
+
+    found = of.source.reduce_at(seen)
     cuts, straight = [], []
-    for j, column in enumerate(sample.rows.mT):
-        known = torch.cat([column, ends[0][j : j + 1].cpu(), ends[1][j : j + 1].cpu()]).unique()
+    for j, column in enumerate(found.second.joined().mT):
+        known = torch.cat([column, found.first.low[j : j + 1], found.first.high[j : j + 1]]).unique()
         straight.append(len(known) > CUTS)
         if straight[-1]:
             order = torch.cat([known[:1], column, known[-1:]]).sort().values

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.types import Source
+from boxloop.data import Gathered
+from boxloop.tree import Tree
 
 Words = NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Columns(Tree):
+    """Several numbers of each row, of tile after tile."""
+
+    parts: tuple[Gathered, ...]
+
+    @classmethod
+    def of(cls, *lines: tuple[Tensor, ...]) -> Columns:
+        """Those of one tile, in one or more pieces."""
+        return cls(tuple(Gathered.of(torch.cat(pieces)) for pieces in zip(*lines, strict=True)))
+
+    def joined(self) -> tuple[Tensor, ...]:
+        """Those of all rows."""
+        return tuple(part.joined() for part in self.parts)
 
 
 def scrambled(place: Words, key: int) -> Words:
@@ -45,26 +62,18 @@ def folds_of(start: int, stop: int, folds: int, key: int) -> Tensor:
     return torch.from_numpy(found[start - first * folds : stop - first * folds])
 
 
-def chosen_rows(source: Source, most: int, key: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Tiles of about ``most`` rows with weight, each as likely as any other; all of them where there are no more.
+def chosen_rows(weight: Tensor, start: int, chance: float, key: int) -> Tensor:
+    """Which rows of a tile are chosen, (n,): those with weight, each as likely as any other.
 
     Args:
-        source: rows in order.
-        most: how many.
+        weight: of the rows, (n,).
+        start: number of the first.
+        chance: of each; 1 takes them all.
         key: of the choice.
-
-    Yields:
-        Rows, weights, places counted from 0.
     """
-    chance, start = min(1.0, most / source.n_rows), 0
-    for rows, weight in source.chunks():
-        place = torch.arange(start, start + len(weight))
-        start += len(weight)
-        keep = weight.cpu() > 0.0
-        if chance < 1.0:
-            word = scrambled(place.numpy().astype(np.uint64), key ^ 0x5DEECE66D)
-            keep &= torch.from_numpy(word / 2.0**64 < chance)
-        if bool(keep.all()):
-            yield rows, weight, place
-        elif bool(keep.any()):
-            yield rows[keep.to(rows.device)], weight[keep.to(weight.device)], place[keep]
+    keep = weight > 0.0
+    if chance < 1.0:
+        place = np.arange(start, start + len(weight), dtype=np.uint64)
+        word = scrambled(place, key ^ 0x5DEECE66D)
+        keep &= torch.from_numpy(word / 2.0**64 < chance).to(keep.device)
+    return keep

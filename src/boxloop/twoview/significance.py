@@ -16,7 +16,7 @@ from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState, seed
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.permuted import combined, exchanged
-from boxloop.twoview.rows import chosen_rows
+from boxloop.twoview.rows import Columns, chosen_rows
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -210,12 +210,14 @@ def significance(
         '1 of 2 variables are significant: n_features is large enough'
     """
     check_request(model.canonical.correlation.shape[0], permutations, level)
+    chance, key = min(1.0, most_rows / source.n_rows), seed(random_state)
+
+    def variables(rows: Tensor, weight: Tensor, start: int) -> Columns:
+        keep = chosen_rows(weight, start, chance, key)
+        return Columns.of((*model.both(rows[keep]), weight[keep]))
+
     with torch.no_grad():
-        kept = [
-            (*model.both(rows), weight)
-            for rows, weight, _ in chosen_rows(source, most_rows, seed(random_state))
-        ]
-        u, v, weight = (torch.cat(parts) for parts in zip(*kept))
+        u, v, weight = source.reduce_at(variables).joined()
         if len(u) < 4:
             raise ValueError(f"{len(u)} rows with weight are too few to judge anything: give at least 4")
         scored = Scores(u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64, device=u.device))

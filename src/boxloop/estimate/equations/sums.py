@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from boxloop.data import Gathered
 from boxloop.estimate.equations.faults import EquationError
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -23,6 +24,15 @@ class EquationSums(Tree):
     value: Tensor
     slope: Tensor
     outer: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class _Within(Tree):
+    """Sums within the groups of each tile, and the weight of all."""
+
+    group: Gathered
+    held: Gathered
     weight: Tensor
 
 
@@ -148,18 +158,20 @@ def group_outer(
         groups: number of each row's group, (n,), from 0.
         centre: c, (q,); zero when omitted.
     """
-    held, start, total = None, 0, 0.0
-    for rows, weight in source.chunks():
+
+    def sums(rows: Tensor, weight: Tensor, start: int) -> _Within:
         value = function(point.to(rows.device), rows).detach().cpu()
         value = value if centre is None else value - centre
         mine = weight.cpu()
         value = torch.where(mine[:, None] > 0, value * mine[:, None], 0.0)
-        held = value.new_zeros(int(groups.max()) + 1, value.shape[1]) if held is None else held
-        held.index_add_(0, groups[start : start + len(value)], value)
-        start, total = start + len(value), total + float(mine.sum())
-    if held is None:
-        raise EquationError("the source has no rows")
-    return held.mT @ held / total
+        here, place = groups[start : start + len(value)].unique(return_inverse=True)
+        held = value.new_zeros(len(here), value.shape[1]).index_add_(0, place, value)
+        return _Within(Gathered.of(here), Gathered.of(held), mine.sum())
+
+    found = source.reduce_at(sums)
+    lines = found.held.joined()
+    held = lines.new_zeros(int(groups.max()) + 1, lines.shape[1]).index_add_(0, found.group.joined(), lines)
+    return held.mT @ held / found.weight
 
 
 def first_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:

@@ -1,0 +1,106 @@
+"""Sums over tiles, and two ways to look at a source: as tiles of one's own, or through a function of another's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from torch import Tensor
+
+from boxloop.tree import Tree
+from boxloop.types import Source
+
+T = TypeVar("T", bound=Tree)
+Tile = tuple[Tensor, Tensor]
+Placed = tuple[Tensor, Tensor, int]
+"""Rows, their weights, and the number of the first of them."""
+
+
+class Tiled(ABC):
+    """Base of the sources that read their own tiles: sums over rows follow from :meth:`chunks`."""
+
+    @abstractmethod
+    def chunks(self, size: int | None = None) -> Iterator[Tile]:
+        """Yield ``(rows, weight)`` tiles in row order."""
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all tiles."""
+        return self.reduce_at(placeless(function))
+
+    def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
+        """Sum ``function(rows, weight, number of the first row)`` over all tiles."""
+        found = total(function, self.chunks())
+        if found is None:
+            raise ValueError("the source has no rows")
+        return found
+
+
+class View(ABC):
+    """Base of the sources that change another's tiles: where rows are summed is the other's affair.
+
+    What :meth:`look` returns may travel to where the rows live, so it holds what it needs and not the source.
+    """
+
+    source: Source
+
+    @abstractmethod
+    def look(self) -> Callable[[Tensor, Tensor, int], Placed]:
+        """The change of one tile."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.source.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.source.n_columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.source.names
+
+    def chunks(self, size: int | None = None) -> Iterator[Tile]:
+        """Yield changed tiles in row order, where any row is left."""
+        look, start = self.look(), 0
+        for rows, weight in self.source.chunks(size):
+            seen, mass, _ = look(rows, weight, start)
+            start += len(weight)
+            if len(mass):
+                yield seen, mass
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all changed tiles, where the rows live."""
+        return self.reduce_at(placeless(function))
+
+    def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
+        """Sum ``function(rows, weight, number of the first row)``, where the rows live."""
+        look = self.look()
+
+        def seen(rows: Tensor, weight: Tensor, start: int) -> T | None:
+            tile = look(rows, weight, start)
+            return function(*tile) if len(tile[1]) else None
+
+        # A sum over no tile at all is refused where the tiles are added.
+        return self.source.reduce_at(seen)  # type: ignore[type-var,return-value]
+
+
+def total(
+    function: Callable[[Tensor, Tensor, int], T | None], tiles: Iterator[Tile], start: int = 0
+) -> T | None:
+    """Sum ``function`` over tiles, from the first to the last; None where no tile has anything to add."""
+    result: T | None = None
+    for rows, weight in tiles:
+        fresh = function(rows, weight, start)
+        start += len(weight)
+        if fresh is not None:
+            result = fresh if result is None else result + fresh
+    return result
+
+
+def placeless(function: Callable[[Tensor, Tensor], T]) -> Callable[[Tensor, Tensor, int], T]:
+    """A function of a tile that need not know where it is."""
+    return lambda rows, weight, start: function(rows, weight)
