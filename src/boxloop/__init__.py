@@ -32,6 +32,7 @@ _HOMES = {
     "Estimate": "boxloop.estimate",
     "Node": "boxloop.laws.nodes",
     "cavi": "boxloop.estimate",
+    "distributed": "boxloop.estimate",
     "m_estimate": "boxloop.estimate",
     "match_moments": "boxloop.estimate",
     "z_estimate": "boxloop.estimate",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from boxloop.estimate import Cavi as Cavi
     from boxloop.estimate import Estimate as Estimate
     from boxloop.estimate import cavi as cavi
+    from boxloop.estimate import distributed as distributed
     from boxloop.estimate import m_estimate as m_estimate
     from boxloop.estimate import match_moments as match_moments
     from boxloop.estimate import z_estimate as z_estimate

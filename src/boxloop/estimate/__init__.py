@@ -30,6 +30,7 @@ from boxloop.estimate.monte_carlo_errors import Assessment, assess
 from boxloop.estimate.monte_carlo_refine import Refined, refine
 from boxloop.estimate.monte_carlo_walk import MonteCarloState
 from boxloop.estimate.online import Batches, OnlinePlan, OnlineState, online_em
+from boxloop.estimate.parallel import Workers, distributed
 from boxloop.estimate.restarts import race
 from boxloop.estimate.spectral import Spectral, match, spectral
 from boxloop.estimate.spectral_errors import SpectralErrors, bootstrap, spectral_covariance, spectral_errors
@@ -75,11 +76,13 @@ __all__ = [
     "TrainState",
     "Trainer",
     "Warming",
+    "Workers",
     "accelerated_em",
     "ascent_em",
     "assess",
     "bootstrap",
     "cavi",
+    "distributed",
     "elbo",
     "em",
     "energy_ascent",

@@ -20,6 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.estimate.adam import PATIENCE, Adam, clipped, parted, stream_at
+from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.estimate.train_graph import Graphs, Turn, Walk
 from boxloop.estimate.train_state import (
     Batched,
@@ -48,6 +49,7 @@ class Trainer(Generic[M]):
         plan: rates and blocks.
         penalty: of a batch, weighed by ``plan.weight``.
         validate: on rows held out.
+        workers: the processes that train together: gradients and numbers are means over them.
 
     Raises:
         FloatingPointError: ten steps in a row are refused.
@@ -81,6 +83,7 @@ class Trainer(Generic[M]):
     plan: TrainPlan
     penalty: Penalty[M] | None = None
     validate: Validation[M] | None = None
+    workers: Workers = ALONE
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -128,9 +131,9 @@ class Trainer(Generic[M]):
 
     @property
     def _graphed(self) -> bool:
-        """Rows drawn by weight wait for the device, and have no graph."""
-        penalised = self.penalty is not None and self.plan.by_weight
-        return self.plan.graphs and not penalised and not self.graphs.refusal
+        """Rows drawn by weight wait for the device, and several processes for one another: they have no graph."""
+        waits = self.workers.size > 1 or (self.penalty is not None and self.plan.by_weight)
+        return self.plan.graphs and not waits and not self.graphs.refusal
 
     def _turn(self, t: int) -> Turn:
         """The input of update t."""
@@ -160,8 +163,8 @@ class Trainer(Generic[M]):
                 told["penalty"] = self.penalty(here, seen, other)
             if turn.penalised:
                 told["loss"] = loss = loss + told["penalty"] * turn.heavy
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        values = torch.stack([value.detach().double() for value in told.values()])
+        (gradient,) = map(self.workers.mean, torch.autograd.grad(loss, leaf))
+        values = self.workers.mean(torch.stack([value.detach().double() for value in told.values()]))
         norm = gradient.norm()
         fine = torch.isfinite(norm) & torch.isfinite(values).all()
         taken = walk.taken + fine
@@ -200,11 +203,14 @@ class Trainer(Generic[M]):
             here = self.model.with_trainable(parted(state.point, self.model.trainable()))
             with torch.no_grad():
                 found, parts = self.validate(here, stream_at(state.seed, 1, device=state.point.device))
-            value = float(found)
-            line |= {
-                "validation_loss": value,
-                **{f"validation_{name}": float(part) for name, part in parts.items()},
+            judged = {
+                "validation_loss": found,
+                **{f"validation_{name}": part for name, part in parts.items()},
             }
+            numbers = torch.tensor([float(part) for part in judged.values()], dtype=torch.float64)
+            numbers = self.workers.mean(numbers.to(state.point.device))
+            line |= dict(zip(judged, numbers.tolist(), strict=True))
+            value = line["validation_loss"]
             better = value < state.lowest
             closed = replace(
                 closed,

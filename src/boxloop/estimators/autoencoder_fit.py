@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.penalty import MomentPenalty
 from boxloop.data import ArraySource, Frame
+from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.estimate.train_state import drawn_by_weight
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.numeric import generator
@@ -42,19 +43,23 @@ class BoundLoss:
         draws: M, of z for a row.
         unit: mean weight of a row, by which weights are divided.
         level: log-density of the data less that of the rows seen here: minus the logs of the scales.
+        workers: the processes that share the rows of a batch, each with its part of the noise of all.
     """
 
     beta: float = 1.0
     draws: int = 1
     unit: float = 1.0
     level: float = 0.0
+    workers: Workers = ALONE
 
     def __call__(
         self, model: Autoencoder, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its parts."""
-        bound = model.bound(rows, stream, self.draws)
-        share = (weight / (self.unit * len(rows))).to(bound.divergence)
+        mine, count = self.workers.mine(len(rows))
+        noise = model.noise((self.draws, len(rows)), stream)
+        bound = model.bound_at(rows[mine], noise[:, mine])
+        share = (weight[mine] / (self.unit * count)).to(bound.divergence)
         fit, far = (bound.reconstruction + self.level) @ share, bound.divergence @ share
         return self.beta * far - fit, {"elbo": fit - far, "reconstruction": fit, "divergence": far}
 

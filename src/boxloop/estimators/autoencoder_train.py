@@ -15,6 +15,7 @@ from boxloop.data import Frame, Standardised, identity_frame
 from boxloop.estimate.adam import Constant, Warming
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.fit import coordinates
+from boxloop.estimate.parallel import current
 from boxloop.estimate.train_state import TrainState
 from boxloop.estimate.training import Trainer
 from boxloop.estimators.autoencoder_files import WATCHERS
@@ -147,7 +148,7 @@ def _prepared(
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
     start = levelled(start, estimator.likelihood, looked) if before is None else _again(start, before)
     unit = frame.weight / source.n_rows
-    loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame))
+    loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame), current())
     epochs = Epochs(rows, estimator.batch_size, orders, mask)
     weighted = _weighted(source, unit)
     gap = moment_gap(estimator.penalty_nodes, device)
@@ -196,7 +197,7 @@ def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Ou
     penalised = callable(alpha) or last > 0.0
     penalty = moment_gap(estimator.penalty_nodes, ready.device).gap if penalised else None
     validate = None if ready.held is None else replace(ready.held, alpha=last)
-    trainer = Trainer(ready.start, ready.epochs, ready.loss, plan, penalty, validate)
+    trainer = Trainer(ready.start, ready.epochs, ready.loss, plan, penalty, validate, current())
     several = isinstance(estimator.alpha, str)
     name = f"{type(estimator).__name__} alpha={alpha:g}" if several else ""
     watch = teller(trainer)

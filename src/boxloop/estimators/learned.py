@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
@@ -77,9 +78,11 @@ class Run:
     number: int = 0
 
     def __call__(self) -> Outcome[TrainState]:
-        """Train, from the checkpoint where there is one."""
+        """Train, from the checkpoint where there is one; of several processes the first alone writes and shows."""
         observers: list[Any] = []
-        if self.estimator.verbose:
+        workers, device = self.trainer.workers, self.trainer.model.trainable()[0].device
+        workers.count(0, device)  # none reads a checkpoint while the first still writes that of another fit
+        if self.estimator.verbose and workers.leads:
             name = self.name or type(self.estimator).__name__
             observers.append(ProgressBar(show=True).stage(name, told=self.told))
         resume = None
@@ -88,13 +91,34 @@ class Run:
             if self.number:
                 path = path.with_name(f"{path.name}.{self.number}")
             known = self._known()
-            observers.append(CheckpointWriter(path, known, seconds=10.0))
+            if workers.leads:
+                observers.append(CheckpointWriter(path, known, seconds=10.0))
             if path.exists():
-                device = self.trainer.model.trainable()[0].device
                 resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
         state = TrainState.start(self.trainer.model, self.seed)
         rounds = self.trainer.rounds(self.estimator.max_iter)
-        return run(self.trainer, state, max_rounds=rounds, observers=observers, resume=resume)
+        if workers.size > 1:
+            state = self._alike(state, [rounds, 0 if resume is None else 1 + resume.rounds])
+        with workers.together(self.trainer, device) as step:
+            return run(step, state, max_rounds=rounds, observers=observers, resume=resume)
+
+    def _alike(self, state: TrainState, numbers: list[int]) -> TrainState:
+        """The start of several processes, the same on all of them to the last digit.
+
+        Raises:
+            ValueError: the processes do not train the same model on the same rows.
+        """
+        trainer, workers = self.trainer, self.trainer.workers
+        rows, weight = trainer.batches(0)
+        plain = [*numbers, trainer.batches.per_epoch, state.seed, *rows.shape, len(state.point)]
+        sums = [part.double().abs().sum() for part in (state.point, rows, rows[0], weight, weight[0])]
+        if not workers.alike(torch.cat([torch.stack(sums), sums[0].new_tensor(plain)])):
+            raise ValueError(
+                "the processes do not train the same model on the same rows: all of them need the same data, whole, "
+                "the same parameters and checkpoint, and the same integer as random_state"
+            )
+        point = workers.mean(state.point)
+        return replace(state, point=point, best=point)
 
     def _known(self) -> dict[str, Any]:
         given = self.estimator.get_params(deep=False)

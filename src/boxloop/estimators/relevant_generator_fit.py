@@ -13,6 +13,7 @@ from torch import nn
 from boxloop.data import Frame, some_rows
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.fit import coordinates
+from boxloop.estimate.parallel import current
 from boxloop.estimate.train_state import TrainState
 from boxloop.estimate.training import Trainer
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
@@ -76,10 +77,10 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     code = linear_code(moments, variables, estimator.n_components)
     coder = _start(estimator, code, source.n_columns, start)
     epochs = Epochs(rows, estimator.batch_size, seed(orders), mask)
-    loss = SquaredError(variables, frame.weight / source.n_rows)
-    validate = None if held is None else HeldError(held, variables)
+    loss = SquaredError(variables, frame.weight / source.n_rows, current())
+    validate = None if held is None else HeldError(held, variables, current())
     plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
-    trainer = Trainer(coder, epochs, loss, plan, None, validate)
+    trainer = Trainer(coder, epochs, loss, plan, None, validate, current())
     also = {"code": _digest(coder.code)}
     outcome = Run(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
     state = outcome.state

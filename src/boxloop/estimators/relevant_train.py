@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from boxloop.data import ArraySource, kept_rows, some_rows
 from boxloop.estimate.epochs import Epochs, hold_out
+from boxloop.estimate.parallel import current
 from boxloop.estimate.train_state import TrainState
 from boxloop.estimate.training import Trainer
 from boxloop.estimators.learned import Run, plan_of, settled
@@ -91,12 +92,13 @@ def train_views(
         judges = held.taken(half[1::2]) if len(half) > 1 else None
     ends = torch.stack([torch.stack(weight.aminmax()).cpu() for _, weight in both.chunks()])
     weighted = bool(ends.min() < ends.max())
-    loss = RelevanceLoss(ridge, estimator.constant, weighted, None if first is None else estimator.channel)
+    channel = None if first is None else estimator.channel
+    loss = RelevanceLoss(ridge, estimator.constant, weighted, channel, current())
     judged = validate is not None
     plan = plan_of(
         estimator, estimator.max_iter * epochs.per_epoch, judged, graphs=False
     )  # the loss looks at pivots
-    trainer = Trainer(pair, epochs, loss, plan, None, validate)
+    trainer = Trainer(pair, epochs, loss, plan, None, validate, current())
     outcome = Run(estimator, trainer, both, teller(trainer), own)()
     state = outcome.state
     learned = state.fitted(pair)

@@ -156,9 +156,16 @@ class Autoencoder(Tree):
         Returns:
             The parts of each row, in the units of the data: the log-density of x, not of u.
         """
+        return self.bound_at(rows, self.noise((draws, len(rows)), generator))
+
+    def noise(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+        """Standard normal numbers behind M draws of the codes of n rows, (M, n, k)."""
+        return normal((*shape, self.latent.columns), generator, self.encoder.parameters[0].dtype)
+
+    def bound_at(self, rows: Tensor, noise: Tensor) -> Bound:
+        """:meth:`bound` of rows (n, d) at given noise, (M, n, k)."""
         standard = self.standardise(rows)
         mean, log_variance = self._code(standard)
-        noise = normal((draws, *mean.shape), generator, mean.dtype)
         z = mean + (0.5 * log_variance).exp() * noise
         fit = self._given(standard, z).mean(0)
         with torch.autocast(rows.device.type, enabled=False):

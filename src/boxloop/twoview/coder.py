@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame, Mapped, Standardised
+from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.models.networks import Part
 from boxloop.numeric import product, upper_gram
 from boxloop.tree import Tree
@@ -63,17 +64,21 @@ class SquaredError:
     Args:
         variables: r; a row of the batch holds u(x), then x in standard units.
         unit: mean weight of a row.
+        workers: the processes that share the rows of a batch.
     """
 
     variables: int
     unit: float = 1.0
+    workers: Workers = ALONE
 
     def __call__(
         self, model: Coder, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The error; there is nothing random in it."""
-        apart = (model(rows[:, : self.variables]) - rows[:, self.variables :]).square().mean(1)
-        return apart @ (weight / (self.unit * len(rows))).to(apart), {}
+        mine, count = self.workers.mine(len(rows))
+        own = rows[mine]
+        apart = (model(own[:, : self.variables]) - own[:, self.variables :]).square().mean(1)
+        return apart @ (weight[mine] / (self.unit * count)).to(apart), {}
 
 
 @dataclass(frozen=True)
@@ -83,16 +88,18 @@ class HeldError:
     Args:
         rows: u(x), then x in standard units.
         variables: r.
+        workers: the processes that share them.
     """
 
     rows: ArraySource
     variables: int
+    workers: Workers = ALONE
 
     def __call__(self, model: Coder, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean squared error, over rows by their weight."""
         assert self.rows.weight is not None
         unit = float(self.rows.weight.mean())
-        loss = SquaredError(self.variables, unit if unit > 0.0 else 1.0)
+        loss = SquaredError(self.variables, unit if unit > 0.0 else 1.0, self.workers)
         shares = [
             loss(model, rows, weight, stream)[0] * (len(rows) / self.rows.n_rows)
             for rows, weight in self.rows.chunks(TILE)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.numeric import gram, product
 
 Constant = Literal["enforced", "learned"]
@@ -35,6 +36,7 @@ def relevance_loss(
     *,
     ridge: float = 0.0,
     constant: Constant = "enforced",
+    workers: Workers = ALONE,
 ) -> Tensor:
     r"""What two families of features fail to say about each other.
 
@@ -61,6 +63,8 @@ def relevance_loss(
             pseudo-inverses.
         constant: ``enforced``: K, L, A are covariances, as if the constant were a feature of both views;
             ``learned``: they are raw moments, and the networks must find it.
+        workers: processes with features of other rows. K, L and A are then those of all rows, and so is C, on every
+            process; the gradient is such that its mean over processes is that of C in what they share.
 
     Returns:
         C, a scalar in float64 between 0 and k0 = min(k, l); NaN, with a gradient of NaN, where a feature is not finite
@@ -79,27 +83,34 @@ def relevance_loss(
             f"features must be (n, k) and (n, l), got {tuple(left.shape)} and {tuple(right.shape)}"
         )
     function: Any = _Relevance
-    return cast(Tensor, function.apply(left, right, weight, ridge, constant == "enforced"))
+    return cast(Tensor, function.apply(left, right, weight, ridge, constant == "enforced", workers))
 
 
 class _Relevance(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, left: Tensor, right: Tensor, weight: Tensor | None, ridge: float, centred: bool
+        ctx: Any,
+        left: Tensor,
+        right: Tensor,
+        weight: Tensor | None,
+        ridge: float,
+        centred: bool,
+        workers: Workers,
     ) -> Tensor:
         both = torch.cat([left.detach().double(), right.detach().double()], 1)
-        share = None if weight is None else weight.double() / weight.double().sum()
+        share = None if weight is None else weight.double() / workers.sum(weight.double().sum())
+        rows = workers.count(len(both), both.device) if share is None else 1
         k, kinds = left.shape[1], (left.dtype, right.dtype)
         floor = torch.zeros_like(both[0])
         if centred:
-            mean = both.mean(0) if share is None else share @ both
+            mean = workers.sum(both.sum(0) if share is None else share @ both) / rows
             both -= mean
             coarse = max(torch.finfo(kind).eps for kind in kinds)
             floor = mean.abs() * max(8.0 * coarse, 1e-13)
-        moment = gram(both, share) if share is not None else gram(both) / len(both)
+        moment = workers.sum(gram(both, share) if share is not None else gram(both)) / rows
         if not bool(torch.isfinite(moment).all()):  # a step to refuse, not one to stop at
             ctx.save_for_backward(torch.full_like(both, torch.nan), moment * torch.nan, share)
-            ctx.kinds = *kinds, k
+            ctx.kinds = *kinds, k, workers.size / rows
             return moment.sum() * torch.nan
         inner, outer, cross = moment[:k, :k], moment[k:, k:], moment[k:, :k]
         one, two = inverse(inner, ridge, floor[:k]), inverse(outer, ridge, floor[k:])
@@ -111,7 +122,7 @@ class _Relevance(torch.autograd.Function):
             if set(kinds) == {torch.float32} and _mild(moment.diagonal(), inflation, middle @ cross.mT):
                 both = both.float()
             ctx.save_for_backward(both, turn, share)
-            ctx.kinds = *kinds, k
+            ctx.kinds = *kinds, k, workers.size / rows
         most = float(min(k, right.shape[1]))
         return (most - (middle * cross).sum()).clamp(0.0, most)
 
@@ -119,12 +130,12 @@ class _Relevance(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         both, turn, share = ctx.saved_tensors
-        kind, other, k = ctx.kinds
-        turn = turn * (2.0 * gradient if share is not None else 2.0 * gradient / len(both))
+        kind, other, k, heavy = ctx.kinds
+        turn = turn * (2.0 * gradient * heavy)
         slope = product(both, turn.to(both.dtype))
         if share is not None:
             slope *= share[:, None].to(slope)
-        return slope[:, :k].to(kind), slope[:, k:].to(other), None, None, None
+        return slope[:, :k].to(kind), slope[:, k:].to(other), None, None, None, None
 
 
 def _mild(moment: Tensor, inflation: Tensor, relevant: Tensor) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
+from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.twoview.canonical import Canonical, Products
 from boxloop.twoview.objective import Constant, relevance_loss
 from boxloop.twoview.views import ViewPair
@@ -33,20 +34,25 @@ class RelevanceLoss:
         constant: see there.
         weighted: whether rows have weights of their own.
         channel: makes the second view of rows that hold the first one alone.
+        workers: the processes that share the rows of a batch; the channel is drawn for all rows by each of them.
     """
 
     ridge: float = 0.0
     constant: Constant = "enforced"
     weighted: bool = False
     channel: Channel | None = None
+    workers: Workers = ALONE
 
     def __call__(
         self, pair: ViewPair, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and the total relevance in the batch."""
-        left, right = pair(with_channel(rows, self.channel, stream))
-        mass = weight if self.weighted else None
-        loss = relevance_loss(left, right, mass, ridge=self.ridge, constant=self.constant)
+        mine, _ = self.workers.mine(len(rows))
+        left, right = pair(with_channel(rows, self.channel, stream)[mine])
+        mass = weight[mine] if self.weighted else None
+        loss = relevance_loss(
+            left, right, mass, ridge=self.ridge, constant=self.constant, workers=self.workers
+        )
         return loss, {"relevance": min(left.shape[1], right.shape[1]) - loss}
 
 
