@@ -192,10 +192,7 @@ def interrupted(workers: Workers, when: int) -> Found:
             os.kill(os.getpid(), signal.SIGINT)
         return Shared(workers)(model, rows, weight, stream)
 
-    try:
-        return {**trained(made(loss, workers), 2), "late": False}
-    except KeyboardInterrupt:
-        return {"late": True}
+    return trained(made(loss, workers), 2)
 
 
 def abandoned(workers: Workers, leave: Callable[[], None]) -> Found:

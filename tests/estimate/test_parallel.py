@@ -72,17 +72,17 @@ def test_all_processes_stop_at_the_same_round(ranks: list[Found]) -> None:
     assert all((point == points[0]).all() for point in points)
 
 
-def test_ctrl_c_on_one_process_ends_all_after_the_same_round(ranks: list[Found]) -> None:
+@pytest.mark.parametrize(("case", "rounds"), [("ctrl-c", 1), ("late ctrl-c", 3)])
+def test_ctrl_c_on_one_process_ends_all_after_the_same_round(
+    ranks: list[Found], case: str, rounds: int
+) -> None:
+    """Rounds are of four and two steps: the sixth step is in the second, and the twelfth in the last."""
     for found in ranks:
-        mine = part(found, "ctrl-c")
+        mine = part(found, case)
         assert bool(mine["interrupted"])
-        assert int(mine["rounds"]) == 2  # blocks of four and two: the sixth step is in the second round
-    points = [part(found, "ctrl-c")["point"] for found in ranks]
+        assert int(mine["rounds"]) == rounds
+    points = [part(found, case)["point"] for found in ranks]
     assert all((point == points[0]).all() for point in points)
-
-
-def test_ctrl_c_in_the_last_round_comes_after_it(ranks: list[Found]) -> None:
-    assert [bool(part(found, "late ctrl-c")["late"]) for found in ranks] == [False, False, True]
 
 
 def test_processes_see_whether_they_are_alike(ranks: list[Found]) -> None:

@@ -99,18 +99,18 @@ class Workers:
     def together(
         self, step: Callable[[S], Round[S]], device: torch.device
     ) -> Iterator[Callable[[S], Round[S]]]:
-        """The step of a loop which Ctrl-C on any process ends on all of them, before the same round.
+        """The step of a loop which Ctrl-C on any process ends on all of them, in the same round.
 
-        One that left the loop alone would leave the others waiting for it. A Ctrl-C after the last round begins comes
-        after the loop.
+        One that left the loop alone would leave the others waiting for it; so Ctrl-C waits for the end of the round.
         """
         asked: list[int] = []
 
         def agreed(state: S) -> Round[S]:
+            done = step(state)
             if self.count(len(asked), device):
                 asked.clear()
                 raise KeyboardInterrupt
-            return step(state)
+            return done
 
         plain = threading.current_thread() is threading.main_thread()
         plain = plain and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -122,7 +122,7 @@ class Workers:
             yield agreed
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        if asked:
+        if asked:  # after the last round
             raise KeyboardInterrupt
 
 
@@ -167,7 +167,7 @@ def distributed(group: Any = None, *, timeout: float = 600.0) -> Iterator[Worker
     if own:
         card = int(os.environ.get("LOCAL_RANK", "0"))
         if card < torch.cuda.device_count():
-            torch.cuda.set_device(card)
+            torch.cuda.set_device(card)  # and it stays: what is fitted here lives there
         dist.init_process_group(timeout=timedelta(seconds=timeout))
     try:
         workers = ALONE
