@@ -40,9 +40,22 @@ class _Batch:
     seen: Tensor
 
 
+def _patterns(missing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct rows of a mask (n, d) in order, which of them each row is, and how often each occurs.
+
+    Up to 62 columns a row is read as a whole number: numbers are sorted many times faster than rows.
+    """
+    d = missing.shape[1]
+    if d > 62:
+        return torch.unique(missing, dim=0, return_inverse=True, return_counts=True)
+    place = 2 ** torch.arange(d - 1, -1, -1, device=missing.device)
+    code, member, count = torch.unique((missing * place).sum(1), return_inverse=True, return_counts=True)
+    return (code[:, None] & place) > 0, member, count
+
+
 def _batches(rows: Tensor, members: int) -> Iterator[_Batch]:
     """Rows (n, d) by pattern; patterns of about as many rows together, complete rows apart."""
-    missing, member, count = torch.unique(torch.isnan(rows), dim=0, return_inverse=True, return_counts=True)
+    missing, member, count = _patterns(torch.isnan(rows))
     order, start = torch.argsort(member, stable=True), count.cumsum(0) - count
     bucket = (2 * count - 1).double().log2().floor()
     bucket[~missing.any(1)] = -1.0
