@@ -1,10 +1,30 @@
 """The same ground for every test process, however it was started."""
 
+import gc
 import os
 import signal
+from typing import Any
+
+import pytest
 
 # One thread: otherwise each worker's linear algebra takes every core and they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported
 
 # A shell that starts tests in the background has Ctrl-C ignored; the tests of Ctrl-C send it themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Thousands of tests are found and kept: what holds them is never garbage, and need not be looked through again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
+    """A file stays with one worker, so that what its tests share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)

@@ -34,11 +34,6 @@ def test_nothing_heavy_is_imported(code: str) -> None:
     assert loaded_after(code) & HEAVY == set()
 
 
-def test_pictures_are_loaded_when_they_are_drawn() -> None:
-    rooms = "import boxloop.criticise, boxloop.select, boxloop.estimators"
-    assert "matplotlib" not in loaded_after(rooms)
-
-
 def test_the_test_sees_heavy_imports() -> None:
     assert "numpy" in loaded_after("import boxloop, numpy")
 

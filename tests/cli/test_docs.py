@@ -12,23 +12,26 @@ import pytest
 from boxloop.cli.errors import EXIT_CODES
 from boxloop.cli.group import COMMANDS
 from cli.calls import done
+from report.small import few_candidates
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
 EXAMPLES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.S) for line in block.splitlines()]
 
 
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report tries few of its candidates here; the test below has them all."""
     import torch
 
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     try:
-        for line in EXAMPLES:
-            name, *words = shlex.split(line)
-            assert name == "boxloop"
-            printed = done(*words).stdout
-            if words[-1] == "--json":
-                json.loads(printed)
+        with few_candidates():
+            for line in EXAMPLES:
+                name, *words = shlex.split(line)
+                assert name == "boxloop"
+                printed = done(*words).stdout
+                if words[-1] == "--json":
+                    json.loads(printed)
     finally:
         torch.set_num_threads(threads)
     assert {path.name for path in tmp_path.iterdir()} >= {
@@ -37,6 +40,15 @@ def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "scores.csv",
         "summary.json",
     }
+
+
+@pytest.mark.slow
+def test_the_report_with_all_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done(*shlex.split(EXAMPLES[0])[1:])
+    facts = json.loads((tmp_path / "iris.json").read_text(encoding="utf-8"))
+    assert EXAMPLES[0].startswith("boxloop report")
+    assert len(facts["candidates"]) > 10
 
 
 def test_every_command_is_on_the_page() -> None:

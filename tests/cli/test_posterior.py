@@ -263,6 +263,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(
     assert rest.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_a_terminal() -> None:
     words = ["posterior", "iris", "--model", "gaussian-mixture", "-k", 2, "--draws", 10**6, "--warmup", 32]
     code, printed, shown = signalled(words, signal.SIGINT, r"R-hat \d")

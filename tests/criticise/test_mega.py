@@ -40,6 +40,8 @@ FITS = {
     ),
 }
 
+slow_mixture = pytest.param("mixture", marks=pytest.mark.slow)
+
 
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["full", "tied"])
@@ -79,7 +81,7 @@ def test_training_errors_of_one_gaussian_have_a_closed_form():
     np.testing.assert_allclose(first.row_error, test.std(0, ddof=1) / 100**0.5, rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", [slow_mixture, "factors", "scikit-learn"])
 def test_training_errors_are_the_spread_over_refits(name):
     """Against 60 refits: a ratio of variances outside 0.45 to 2 has chance below 1e-4 an entry, for 45 entries."""
     make, estimator = FITS[name]
@@ -131,7 +133,9 @@ def is_uniform(values: np.ndarray) -> bool:
     return bool(stats.kstest(values, "uniform").pvalue > 1e-4)
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize(
+    "name", [slow_mixture, "factors", pytest.param("scikit-learn", marks=pytest.mark.slow)]
+)
 def test_p_values_are_uniform_under_a_true_model(name):
     assert is_uniform(p_values(name, 25))
 
@@ -150,7 +154,7 @@ def test_without_the_training_error_true_models_are_rejected():
     assert (p_values("mixture", 40, train=False) <= 0.05).sum() >= 7
 
 
-@pytest.mark.parametrize("name", ["mixture", "factors"])
+@pytest.mark.parametrize("name", ["mixture", pytest.param("factors", marks=pytest.mark.slow)])
 def test_on_the_rows_of_the_fit_p_values_do_not_reject_too_often(name):
     """Kolmogorov's test, and the fourth moment, which random signs alone reject four times too often."""
     assert is_uniform(p_values(name, 20, same=True))

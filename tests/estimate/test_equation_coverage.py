@@ -13,7 +13,7 @@ from boxloop import m_estimate, z_estimate
 from boxloop.estimate import linear_regression, quantile, quantile_step
 from estimate.equation_cases import regression_rows
 
-SAMPLES = 300
+SAMPLES = 200
 REACH = 4.0 * (0.95 * 0.05 / SAMPLES) ** 0.5 + 0.005
 
 

@@ -266,14 +266,14 @@ def test_wild_starts_find_the_root_or_say_so() -> None:
     """Ten units off, nearly all rows are saturated and Newton's step leads to infinity, where psi is flat."""
     rows, reached = logit_rows(), 0
     expected = z_estimate(logit_score, rows, ZERO).theta
-    for start in np.random.default_rng(0).normal(0.0, 10.0, size=(20, 3)):
+    for start in np.random.default_rng(0).normal(0.0, 10.0, size=(10, 3)):
         try:
             found = z_estimate(logit_score, rows, start)
         except (NoRootError, EstimateWarning):  # a warning is an error here
             continue
         near(found.theta, expected, 1e-6)
         reached += 1
-    assert reached >= 16
+    assert reached >= 8
 
 
 # The result

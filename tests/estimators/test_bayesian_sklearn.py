@@ -19,21 +19,30 @@ pytestmark = [pytest.mark.filterwarnings(told) for told in (*TOLD, *MIXED)]
 
 ESTIMATORS = [
     BayesianGaussianMixture(random_state=0),
-    BayesianGaussianMixture(2, covariance_type="tied", random_state=0),
     BayesianGaussianMixture(2, covariance_type="diag", random_state=0, dtype="float32"),
+    BayesianMultinomialMixture(2, random_state=0),
+]
+OTHER_COVARIANCES = [
+    BayesianGaussianMixture(2, covariance_type="tied", random_state=0),
     BayesianGaussianMixture(
         2,
         covariance_type="spherical",
         weight_concentration_prior_type="dirichlet_distribution",
         random_state=0,
     ),
-    BayesianMultinomialMixture(2, random_state=0),
 ]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_check(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@parametrize_with_checks(OTHER_COVARIANCES)
+def test_scikit_learn_check_of_other_covariances(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 

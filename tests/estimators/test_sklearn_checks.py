@@ -7,9 +7,7 @@ import boxloop
 
 ESTIMATORS = [
     boxloop.GaussianMixture(random_state=0),
-    boxloop.GaussianMixture(2, covariance_type="tied", random_state=0),
     boxloop.GaussianMixture(2, covariance_type="diag", random_state=0, dtype="float32"),
-    boxloop.GaussianMixture(2, covariance_type="spherical", random_state=0),
     boxloop.FactorAnalysis(1, random_state=0),
     boxloop.ProbabilisticPCA(1, random_state=0),
     boxloop.MultinomialMixture(2, random_state=0),
@@ -18,9 +16,23 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+OTHER_COVARIANCES = [
+    boxloop.GaussianMixture(2, covariance_type="tied", random_state=0),
+    boxloop.GaussianMixture(2, covariance_type="spherical", random_state=0),
+]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::boxloop.FitWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning"),
+]
+
+
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(OTHER_COVARIANCES)
+def test_scikit_learn_check_of_other_covariances(estimator, check):
     check(estimator)

@@ -183,7 +183,7 @@ def test_two_poisson_groups_over_many_data_sets() -> None:
     assert_spread(draw, fit, {"weights": weights.numpy(), "means": rates.numpy()}, 100)
 
 
-@pytest.mark.parametrize("kind", [FactorAnalysis, ProbabilisticPCA])
+@pytest.mark.parametrize("kind", [FactorAnalysis, pytest.param(ProbabilisticPCA, marks=pytest.mark.slow)])
 def test_one_factor_over_many_data_sets(kind: type) -> None:
     loadings = np.array([[1.5, 1.0, -1.2, 0.8, 0.6]])
     noise = np.array([0.5, 0.3, 0.8, 0.4, 1.0]) if kind is FactorAnalysis else np.array([0.6])

@@ -399,6 +399,7 @@ def test_f35_kill_while_chains_are_saved(tmp_path: Path) -> None:
     assert report["steps"] > 20, "the sampler hardly got anywhere between kills"
 
 
+@pytest.mark.slow
 def test_f36_disk_full_while_chains_are_saved(tmp_path: Path) -> None:
     status, output = child(suffer_full_disk, tmp_path / "c.boxloop")
     assert (status, json.loads(output)) == (
@@ -423,6 +424,7 @@ def test_f37_ctrl_c_while_chains_run(tmp_path: Path) -> None:
     assert whole.positions[report["drawn"] - 1].tolist() == report["last"]
 
 
+@pytest.mark.slow
 def test_f38_sigterm_while_chains_run(tmp_path: Path) -> None:
     path = tmp_path / "c.boxloop"
     status, _ = child(suffer_sigterm, path, signal.SIGTERM)

@@ -23,6 +23,7 @@ from boxloop.replicate.mega_moons import moons
 from boxloop.replicate.moment_tables import exact_gaps, fitted, spread_of_gaps
 
 NAMES = ["mega-variance", "mega-clusters", "mega-moons", "mega-mnist", "mega-path", "mega-ionosphere"]
+LONGER = {"mega-moons", "mega-ionosphere"}
 FOLDER = os.environ.get("BOXLOOP_DATA")
 """Folder of real data."""
 
@@ -39,7 +40,9 @@ def verdicts(name):
     return {finding.claim: finding.verdict for finding in quick(name).findings}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONGER else name for name in NAMES]
+)
 def test_tables_and_figures_are_written(name, tmp_path):
     report = quick(name)
     paths = report.write(tmp_path)
@@ -73,7 +76,7 @@ def test_the_proof_of_the_appendix():
         assert abs(value - variance.theory(model)[which]) < 4 * error
 
 
-@pytest.mark.parametrize("rows", [clusters, moons])
+@pytest.mark.parametrize("rows", [clusters, pytest.param(moons, marks=pytest.mark.slow)])
 def test_exact_gaps_do_not_depend_on_the_number_of_components(rows):
     table = rows(400, 3)
     assert spread_of_gaps(table, (1, 2, 3, 5, 8), seed=3) < 1e-8
@@ -93,6 +96,7 @@ def test_gaps_cannot_tell_one_cluster_from_three_and_fourier_features_can():
     assert found["2MEGA-F and MMD agree on the best model, model 4"] == "not reproduced"
 
 
+@pytest.mark.slow
 def test_a_centre_of_mass_that_is_off_is_seen_by_first_moments():
     assert (
         verdicts("mega-moons")["model 3 looks right and has the largest 1MEGA-F"]
@@ -153,6 +157,7 @@ def test_breakpoints_are_where_two_models_tie():
             assert value.max() < tied.max() + 1e-9
 
 
+@pytest.mark.slow
 def test_outliers_without_real_data():
     report = quick("mega-ionosphere")
     assert "no ionosphere" in report.settings["data"]

@@ -205,6 +205,7 @@ def test_verdicts_follow_the_differences():
         assert [found[claim] for claim in wanted] == [verdict] * len(wanted)
 
 
+@pytest.mark.slow
 def test_the_report_has_all_methods_and_they_learn(report):
     facts = report.curves["digits"]
     assert set(facts) == set(METHODS)
@@ -220,6 +221,7 @@ def test_the_report_has_all_methods_and_they_learn(report):
     assert len(report.findings) == 15
 
 
+@pytest.mark.slow
 def test_the_report_is_written(report, tmp_path):
     report.write(tmp_path)
     assert "MultiSWAG" in (tmp_path / "network-images.md").read_text()

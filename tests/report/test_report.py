@@ -143,14 +143,10 @@ def test_the_model_beside_the_page_is_the_one_described(made):
 
 
 def test_the_same_seed_gives_the_same_page(made, tmp_path):
-    pages = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        where = tmp_path / name / "page.html"
-        call = ["report", str(made[0] / "rows.csv"), "-o", str(where), "--jobs", "1", "-q"]
-        assert CliRunner().invoke(main, call).exit_code == 0
-        pages.append(where.read_text().replace(f"/{name}/", "/"))
-    assert pages[0] == pages[1]
+    call = ["report", str(made[0] / "rows.csv"), "-o", str(tmp_path / "page.html"), "--jobs", "1"]
+    assert CliRunner().invoke(main, call).exit_code == 0
+    again = (tmp_path / "page.html").read_text().replace(str(tmp_path), str(made[0]))
+    assert again == (made[0] / "page.html").read_text()
 
 
 def test_f44_names_from_the_data_are_text(tmp_path):
