@@ -30,7 +30,7 @@ N = 92
 """Batches of 16 and 15 rows: shares of two and of three processes are uneven."""
 ROWS = torch.tensor([1.0, -2.0, 3.0]).double() + normal((N, 3), generator(0))
 WEIGHT = torch.rand(N, generator=generator(1), dtype=torch.float64) * 2.0
-WAIT = 2.0
+WAIT = 5.0
 """Seconds that one of the groups waits for a process that is stuck."""
 
 Found = dict[str, object]
@@ -230,15 +230,15 @@ def _all(folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with distributed(timeout=60.0) as workers:
         pair = dist.new_group([0, 1])
-        hasty = dist.new_group(timeout=timedelta(seconds=WAIT))
         found = {name: case(workers) for name, case in CASES.items()}
         found["drifting"], found["unlike"] = drifting(workers), unlike(workers)
         found["ctrl-c"], found["late ctrl-c"] = interrupted(workers, 6), interrupted(workers, 12)
         if workers.rank < 2:
             with distributed(pair) as two:
                 found |= {f"two {name}": case(two) for name, case in CASES.items()}
-        with distributed(hasty) as others:
-            found["stuck"] = abandoned(others, lambda: time.sleep(2.0 * WAIT))
+        dist.barrier()
+        with distributed(dist.new_group(timeout=timedelta(seconds=WAIT))) as others:
+            found["stuck"] = abandoned(others, lambda: time.sleep(1.5 * WAIT))
         _kept(folder / f"{workers.rank}.npz", found)
         found["dead"] = abandoned(workers, lambda: os.kill(os.getpid(), signal.SIGKILL))
         _kept(folder / f"{workers.rank}.npz", found)

@@ -108,22 +108,18 @@ class Workers:
         def agreed(state: S) -> Round[S]:
             done = step(state)
             if self.count(len(asked), device):
-                asked.clear()
                 raise KeyboardInterrupt
             return done
 
-        plain = threading.current_thread() is threading.main_thread()
-        plain = plain and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self.size == 1 or not plain:
-            yield step if self.size == 1 else agreed
-            return
-        signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+        main = threading.current_thread() is threading.main_thread()
+        ours = self.size > 1 and main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ours:
+            signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
         try:
-            yield agreed
+            yield agreed if self.size > 1 else step
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        if asked:  # after the last round
-            raise KeyboardInterrupt
+            if ours:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ALONE = Workers()
