@@ -205,7 +205,7 @@ def test_looking_at_the_model_does_not_touch_the_stream() -> None:
 
 @pytest.mark.parametrize("refresh", [1, 5])
 @pytest.mark.parametrize("variant", ["exact", "paper"])
-@pytest.mark.parametrize("tile", [1, 5, 16, D, 1000])
+@pytest.mark.parametrize("tile", [1, 5, 1000])
 def test_tiles_do_not_matter(tile: int, variant: str, refresh: int) -> None:
     whole, tiled = (stream_of(variant=variant, refresh=refresh, tile=n) for n in (D, tile))
     for theta in vectors():

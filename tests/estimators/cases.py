@@ -127,18 +127,30 @@ POSTERIORS = [
 ]
 
 
+LATER = {"gaussian-tied", "gaussian-spherical", "bayesian-tied", "bayesian-spherical"}
+"""Run with the slow tests: they differ from the others in their law alone, which has tests of its own."""
+
+
+def given(case: Case, *values: str) -> Any:
+    """A case, with its values, as a parameter of a test."""
+    marks = [pytest.mark.slow] if case.name in LATER else []
+    return pytest.param(case, *values, marks=marks, id="-".join([*values, case.name]))
+
+
 def over(cases: list[Case]) -> pytest.MarkDecorator:
     """Run a test for each of ``cases``."""
-    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+    return pytest.mark.parametrize("case", [given(case) for case in cases])
 
 
 def paired(cases: list[Case], name: str, values: Iterable[str]) -> pytest.MarkDecorator:
     """Run a test for each of ``cases`` with each of ``values``, but no gradient engine where there is none."""
     pairs = [
-        (case, value) for case in cases for value in values if not (case.bayesian and value == "gradient")
+        given(case, value)
+        for case in cases
+        for value in values
+        if not (case.bayesian and value == "gradient")
     ]
-    ids = [f"{value}-{case.name}" for case, value in pairs]
-    return pytest.mark.parametrize(("case", name), pairs, ids=ids)
+    return pytest.mark.parametrize(("case", name), pairs)
 
 
 every = over(CASES)

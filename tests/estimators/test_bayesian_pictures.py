@@ -10,8 +10,10 @@ from boxloop import BayesianGaussianMixture, BayesianMultinomialMixture, Gaussia
 from estimators.cases import GAUSSIAN, blobs, documents
 
 
-@pytest.mark.parametrize("kind", GAUSSIAN)
-@pytest.mark.parametrize("weights", ["dirichlet_process", "dirichlet_distribution"])
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    list(zip(GAUSSIAN, ["dirichlet_process", "dirichlet_distribution"] * 2, strict=True)),
+)
 def test_components_in_use_are_drawn(kind: str, weights: str) -> None:
     X = blobs(200, gap=12.0)
     X[3, 1] = np.nan

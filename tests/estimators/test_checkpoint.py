@@ -54,7 +54,7 @@ def settings(case: Case, engine: str) -> dict[str, Any]:
 
 
 @paired(EVERYONE, "engine", ENGINES)
-@pytest.mark.parametrize("rounds", [2, 8])
+@pytest.mark.parametrize("rounds", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_killed_and_resumed(
     case: Case, engine: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

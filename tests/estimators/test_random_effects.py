@@ -6,6 +6,7 @@ than 1 false alarm in 1000 runs with new seeds.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,12 @@ def table(kind, groups=40, each=8, seed=0, slope=0.0):
 
 def quick(kind, **params):
     return KINDS[kind](**{"random_state": 0, "max_iter": 80, "precision": 0.2, **params})
+
+
+@cache
+def usual(kind):
+    """The quick fit of the usual table, for all tests that only look at it."""
+    return quick(kind).fit(*table(kind))
 
 
 @every_kind
@@ -102,7 +109,7 @@ def test_other_units_give_the_same_fit(kind):
 @every_kind
 def test_names_of_groups_and_of_classes(kind):
     X, y, groups = table(kind)
-    fit = quick(kind).fit(X, y, groups)
+    fit = usual(kind)
     labels = np.array([f"g{i:03d}" for i in groups])
     other = quick(kind).fit(X, np.where(y, "yes", "no") if kind == "logistic" else y, labels)
     np.testing.assert_array_equal(other.coef_, fit.coef_)
@@ -124,7 +131,7 @@ def test_whole_weights_are_repetitions(kind):
 
 def test_exposure_as_an_offset():
     X, y, groups = table("poisson")
-    fit = quick("poisson").fit(X, y, groups)
+    fit = usual("poisson")
     other = quick("poisson").fit(X, y, groups, offset=np.full(len(X), np.log(10.0)))
     assert other.intercept_ == pytest.approx(fit.intercept_ - np.log(10.0), abs=1e-6)
     np.testing.assert_allclose(
@@ -135,7 +142,7 @@ def test_exposure_as_an_offset():
 @every_kind
 def test_a_known_group_is_predicted_better_than_a_new_one(kind):
     X, y, groups = table(kind)
-    fit = quick(kind).fit(X, y, groups)
+    fit = usual(kind)
     assert fit.score(X, y, groups) > fit.score(X, y)
     new = fit.predict(X, np.full(len(X), 10_000))
     np.testing.assert_array_equal(new, fit.predict(X))
@@ -143,14 +150,12 @@ def test_a_known_group_is_predicted_better_than_a_new_one(kind):
 
 
 def test_a_new_group_gets_the_average_over_groups():
-    X, y, groups = table("logistic")
-    fit = quick("logistic").fit(X, y, groups)
+    X, fit = table("logistic")[0], usual("logistic")
     u = np.random.default_rng(0).normal(size=(200_000, 1)) * fit.covariance_[0, 0] ** 0.5
     chance = 1 / (1 + np.exp(-(fit.intercept_ + X[:3] @ fit.coef_ + u)))
     error = chance.std(0) / len(u) ** 0.5
     assert (np.abs(fit.predict_proba(X[:3])[:, 1] - chance.mean(0)) < 4.5 * error).all()
-    X, y, groups = table("poisson")
-    fit = quick("poisson").fit(X, y, groups)
+    X, fit = table("poisson")[0], usual("poisson")
     wide = np.exp(fit.intercept_ + X[:3] @ fit.coef_ + fit.covariance_[0, 0] / 2)
     np.testing.assert_allclose(fit.predict(X[:3]), wide, rtol=1e-12)
 
@@ -159,7 +164,7 @@ def test_a_new_group_gets_the_average_over_groups():
 def test_the_same_seed_gives_the_same_fit(kind):
     X, y, groups = table(kind)
     np.random.seed(1)  # noqa: NPY002
-    one = quick(kind).fit(X, y, groups)
+    one = usual(kind)
     torch.manual_seed(5)
     other = clone(one).fit(X, y, groups)
     np.testing.assert_array_equal(one.coef_, other.coef_)
@@ -325,7 +330,7 @@ def test_bad_parameters_are_refused(params, message):
 
 
 def test_other_columns_at_predict_are_refused():
-    fit = quick("logistic").fit(X, Y, GROUPS)
+    fit = usual("logistic")
     with pytest.raises(ValueError, match="features"):
         fit.predict(X[:, :1])
     with pytest.raises(ValueError, match="groups has the shape"):

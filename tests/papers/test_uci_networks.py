@@ -236,6 +236,7 @@ def test_verdicts_follow_the_differences():
     assert {f.claim: f.verdict for f in judge(good)}[wanted[4]] == "target met"
 
 
+@pytest.mark.slow
 def test_the_report_has_all_methods_and_they_learn(report):
     results = report.curves["results"]
     assert set(results) == {"diabetes", "friedman"}
@@ -250,6 +251,7 @@ def test_the_report_has_all_methods_and_they_learn(report):
     assert len(report.findings) == 13 + 2
 
 
+@pytest.mark.slow
 def test_the_report_is_written_and_comes_again(report, tmp_path):
     paths = report.write(tmp_path)
     assert {path.suffix for path in paths} == {".json", ".md", ".png"}

@@ -151,7 +151,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part=st.sampled_from(["format", "version", "tree", "columns", "extra", "tensors"]), value=json_values)
 def test_a_document_with_any_part_replaced_is_refused_or_sound(tmp_path, part, value):
     path = tmp_path / "m.boxloop"
@@ -165,7 +165,7 @@ def test_a_document_with_any_part_replaced_is_refused_or_sound(tmp_path, part, v
     assert all(isinstance(name, str) for name in saved.columns)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(part=st.sampled_from(["dtype", "shape", "data_offsets"]), value=json_values)
 def test_a_header_with_any_claim_replaced_is_refused_or_unchanged(tmp_path, part, value):
     path = tmp_path / "m.boxloop"

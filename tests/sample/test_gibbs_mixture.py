@@ -297,7 +297,7 @@ def test_ranks_are_uniform(diagonal: bool, simulations: int) -> None:
 
 def test_ranks_show_a_wrong_posterior() -> None:
     prior = make_prior(2)
-    log_weight, family, rows = draw_tables(prior, 2000, 20, seed=1)
+    log_weight, family, rows = draw_tables(prior, 1000, 20, seed=1)
     wrong = MixturePrior(prior.weights, OneRowLess(*parameters(prior.components)))
     narrow = MixturePrior(WithoutCounts(wrong.weights.concentration), wrong.components)
     kernel = gibbs_mixture(rows, narrow)

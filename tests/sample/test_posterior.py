@@ -107,7 +107,7 @@ def test_a_rate_has_its_gamma_posterior() -> None:
         model,
         rows,
         lambda free: torch.zeros(len(free["log_rate"]), **DOUBLE),
-        draws=800,
+        draws=400,
         warmup=300,
         random_state=0,
     )

@@ -9,7 +9,7 @@ from scipy import optimize, stats
 from boxloop.twoview.knee import Knee, change_of_slope
 
 X = np.array([1, 2, 3, 4, 6, 8, 11, 15, 19, 24, 32, 48, 64, 100.0])
-TRIALS = 150
+TRIALS = 100
 
 
 def two_lines(at: float, before: float, after: float) -> np.ndarray:

@@ -50,8 +50,8 @@ def test_sgd_finds_the_posterior_mean(word):
 
 def test_coupled_adam_finds_it_and_decoupled_does_not():
     decay = weight_decay(ALPHA, N, "mean_log")
-    adam = descended(lambda p: torch.optim.Adam(p, lr=0.005, weight_decay=decay), LOSSES["mean_log"], 5000)
-    apart = descended(lambda p: torch.optim.AdamW(p, lr=0.005, weight_decay=decay), LOSSES["mean_log"], 5000)
+    adam = descended(lambda p: torch.optim.Adam(p, lr=0.005, weight_decay=decay), LOSSES["mean_log"], 3000)
+    apart = descended(lambda p: torch.optim.AdamW(p, lr=0.005, weight_decay=decay), LOSSES["mean_log"], 3000)
     torch.testing.assert_close(adam, BEST, rtol=1e-3, atol=1e-3)
     assert float((apart - BEST).abs().max()) > 0.01
 
