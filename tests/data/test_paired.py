@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, survey
+from boxloop.data import ArraySource, Paired, paired, survey
 from boxloop.data.npy import npy_source
-from boxloop.data.paired import Paired, paired
 from boxloop.numeric import generator
 from boxloop.tree import Tree
 

@@ -2,11 +2,14 @@
 
 from boxloop.data.array import ArraySource, tile_rows
 from boxloop.data.bundled import Bundled, bundled
+from boxloop.data.cluster import ClusterError, watched
+from boxloop.data.dask import DaskSource, dask_source
 from boxloop.data.exchanged import Exchanged
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
 from boxloop.data.moments import moment_source, summarise_moments
-from boxloop.data.open import open_source
-from boxloop.data.paired import Paired, paired
+from boxloop.data.open import open_source, stays
+from boxloop.data.paired import Paired
+from boxloop.data.pairing import paired
 from boxloop.data.sample import Both, Gathered, Kept, Lot, kept_rows
 from boxloop.data.some import SomeRows, some_rows
 from boxloop.data.sparse import SparseSource
@@ -20,6 +23,8 @@ __all__ = [
     "ArraySource",
     "Both",
     "Bundled",
+    "ClusterError",
+    "DaskSource",
     "Exchanged",
     "Frame",
     "Gathered",
@@ -34,6 +39,7 @@ __all__ = [
     "Tiled",
     "View",
     "bundled",
+    "dask_source",
     "identity_frame",
     "kept_rows",
     "moment_source",
@@ -43,10 +49,12 @@ __all__ = [
     "paired",
     "shuffled",
     "some_rows",
+    "stays",
     "summarise_moments",
     "survey",
     "table_writer",
     "tile_rows",
+    "watched",
     "within",
     "write_table",
     "write_text",

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from boxloop.data.arrow import batch_tensor
 from boxloop.data.checks import check_names
+from boxloop.data.stream import Reader
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A")
 WORDS = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FALSE": 0.0}
@@ -82,6 +83,10 @@ class CsvReader:
             if words:
                 found[name] = f"text, {len(words)} different in the first {len(cells)} rows"
         return found
+
+    def pieces(self, rows: int) -> list[tuple[Reader, int]]:
+        """The whole: rows of text begin where the one before ends."""
+        return [(self, self.n_rows)]
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield blocks of rows as float64."""

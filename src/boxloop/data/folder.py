@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 
 from torch import Tensor
 
@@ -20,7 +20,7 @@ class FolderReader:
         readers: its files, in order.
     """
 
-    path: Path
+    path: PathLike[str] | str
     readers: tuple[Reader, ...]
 
     @property
@@ -43,13 +43,17 @@ class FolderReader:
         """The columns that hold no numbers in one of the files."""
         return {name: what for reader in self.readers for name, what in reader.aside.items()}
 
+    def pieces(self, rows: int) -> list[tuple[Reader, int]]:
+        """Those of each file in turn."""
+        return [piece for reader in self.readers for piece in reader.pieces(rows)]
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield the batches of each file in turn."""
         for reader in self.readers:
             yield from reader.batches(names, rows)
 
 
-def join_readers(path: Path, readers: list[Reader]) -> FolderReader:
+def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderReader:
     """Check that files agree on their columns; files without rows are left out.
 
     Args:

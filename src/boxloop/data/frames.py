@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,16 @@ from boxloop.data.checks import choose_columns
 from boxloop.data.dense import dense_source
 
 
+def is_collection(data: object) -> bool:
+    """Whether a table is a Dask DataFrame or array; Dask is not loaded to find out."""
+    dask = sys.modules.get("dask")
+    return dask is not None and bool(dask.is_dask_collection(data))
+
+
 def as_frame(data: object) -> Any:
-    """The data as a narwhals frame, or None if it is no data frame."""
+    """The data as a narwhals frame, or None if it is no data frame, or one whose rows are to stay where they are."""
+    if is_collection(data):
+        return None
     import narwhals.stable.v2 as nw
 
     try:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from boxloop.data.checks import given_names
 from boxloop.data.dense import check_array
-from boxloop.data.stream import StreamSource, stream
+from boxloop.data.stream import Reader, StreamSource, stream
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class MapReader:
         """None: an array is all numbers."""
         return {}
 
+    def pieces(self, rows: int) -> list[tuple[Reader, int]]:
+        """Slices of the array."""
+        cut = [self.array[start : start + rows] for start in range(0, self.n_rows, rows)]
+        return [(MapReader(part, self.names, self.label), len(part)) for part in cut]
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield slices converted to float64."""
         for start in range(0, self.n_rows, rows):
@@ -58,15 +63,19 @@ class NpyReader:
     Args:
         path: the file.
         columns: names; ``x0, x1, ...`` when omitted.
+        start: number of the first row that is read.
+        count: how many rows are read; all from there on when omitted.
     """
 
     path: Path
     columns: tuple[str, ...] | None = None
+    start: int = 0
+    count: int | None = None
 
     @property
     def label(self) -> str:
         """How messages name it."""
-        return str(self.path)
+        return f"{self.path} (from row {self.start})" if self.start else str(self.path)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,10 +89,11 @@ class NpyReader:
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns, from the header."""
+        """Rows that are read, and columns, from the header."""
         array = open_map(self.path)
         check_array(array.dtype, array.shape, self.label)
-        return int(array.shape[0]), int(array.shape[1])
+        left = int(array.shape[0]) - self.start
+        return left if self.count is None else min(left, self.count), int(array.shape[1])
 
     @property
     def aside(self) -> dict[str, str]:
@@ -92,9 +102,18 @@ class NpyReader:
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield slices converted to float64."""
-        for start in range(0, self.n_rows, rows):
+        stop = self.start + self.n_rows
+        for start in range(self.start, stop, rows):
             # A new map for each slice: the pages of the last one leave the process with it.
-            yield _copied(open_map(self.path)[start : start + rows], self.names, names)
+            yield _copied(open_map(self.path)[start : min(start + rows, stop)], self.names, names)
+
+    def pieces(self, rows: int) -> list[tuple[Reader, int]]:
+        """Slices of the file."""
+        counts = [min(rows, self.n_rows - start) for start in range(0, self.n_rows, rows)]
+        return [
+            (NpyReader(self.path, self.columns, self.start + i * rows, count), count)
+            for i, count in enumerate(counts)
+        ]
 
 
 def npy_source(path: Path, weight: object = None, columns: Sequence[str] | None = None) -> StreamSource:

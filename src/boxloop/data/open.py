@@ -17,9 +17,10 @@ from boxloop.data.checks import check_shape, given_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.dense import check_array, dense_source
 from boxloop.data.folder import join_readers
-from boxloop.data.frames import as_frame, frame_source
+from boxloop.data.frames import as_frame, frame_source, is_collection
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
+from boxloop.data.remote import is_remote, list_remote
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, hold, stream
 from boxloop.types import Source
@@ -41,7 +42,8 @@ def open_source(
     Args:
         data: a NumPy array, tensor, list of rows, data frame (pandas, polars, Arrow), SciPy sparse matrix of
             counts, or the path of a ``.npy``, ``.csv``, ``.csv.gz`` or ``.parquet`` file or of a folder of files
-            of one of these kinds, read in sorted order. A source is returned as it is.
+            of one of these kinds, read in sorted order, or the URL of Parquet files (``s3://bucket/folder``); or a
+            Dask DataFrame or array, whose rows stay on their cluster. A source is returned as it is.
         weight: one non-negative weight a row; for files and frames also the name of a column.
         columns: for files and frames the columns to use, in this order; for arrays, tensors, sparse matrices and
             ``.npy`` files names for all columns.
@@ -62,7 +64,11 @@ def open_source(
         (4, ('height', 'width'))
     """
     if isinstance(data, str | PathLike):
-        return hold(_open_path(Path(data), weight, columns), memory)
+        return hold(_open_path(data, weight, columns), memory)
+    if is_collection(data):
+        from boxloop.data.dask import dask_source
+
+        return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
         data = np.asarray(data)
     if isinstance(data, np.ndarray):
@@ -85,6 +91,11 @@ def open_source(
     return data
 
 
+def stays(data: object) -> bool:
+    """Whether a table is read where it is, as a path, a source or a Dask collection, and not checked as an array is."""
+    return isinstance(data, str | PathLike | AnySource) or is_collection(data)
+
+
 def _open_array(
     array: np.ndarray, weight: object, columns: Sequence[str] | None, memory: int
 ) -> ArraySource | StreamSource:
@@ -97,14 +108,18 @@ def _open_array(
     return hold(stream(MapReader(array, given_names(columns, array.shape[1])), weight), memory)
 
 
-def _open_path(path: Path, weight: object, columns: Sequence[str] | None) -> StreamSource:
+def _open_path(data: str | PathLike[str], weight: object, columns: Sequence[str] | None) -> StreamSource:
+    path = Path(data)
     if path.suffix.lower() == ".npy" and path.is_file():
         return npy_source(path, weight, columns)
-    return stream(open_reader(path), weight, columns)
+    return stream(open_reader(data), weight, columns)
 
 
-def open_reader(path: Path) -> Reader:
-    """The reader of a file or folder, whose columns can be looked at before any row is read."""
+def open_reader(data: str | PathLike[str]) -> Reader:
+    """The reader of a file, a folder or a URL, whose columns can be looked at before any row is read."""
+    if is_remote(data):
+        return join_readers(str(data), [ParquetReader(url) for url in list_remote(str(data))])
+    path = Path(data)
     if path.is_dir():
         return _open_folder(path)
     if not path.exists():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, tile_rows
+from boxloop.data.array import tile_rows
 from boxloop.data.tiles import Tile, Tiled
 from boxloop.types import Source
 
@@ -74,13 +74,3 @@ class Paired(Tiled):
             rest = beside[len(rows) :]
             kind = torch.promote_types(rows.dtype, beside.dtype)
             yield torch.cat([rows.to(kind), beside[: len(rows)].to(kind)], 1), weight
-
-
-def paired(left: Source, right: Source) -> Source:
-    """Two sources as one: in memory where both are, else tile by tile."""
-    joined = Paired(left, right)
-    if not (isinstance(left, ArraySource) and isinstance(right, ArraySource)):
-        return joined
-    kind = torch.promote_types(left.rows.dtype, right.rows.dtype)
-    rows = torch.cat([left.rows.to(kind), right.rows.to(kind)], 1)
-    return ArraySource(rows, left.weight, joined.names)

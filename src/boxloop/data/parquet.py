@@ -12,6 +12,8 @@ from torch import Tensor
 
 from boxloop.data.arrow import batch_tensor, is_numeric, naming
 from boxloop.data.checks import check_names
+from boxloop.data.remote import open_remote
+from boxloop.data.stream import Reader
 
 BUFFER_BYTES = 1 << 16
 """Bytes read ahead in each column, so that a row group larger than memory can be read."""
@@ -22,15 +24,17 @@ class ParquetReader:
     """One Parquet file. Columns that pandas wrote as a row index are not among its names.
 
     Args:
-        path: the file.
+        path: the file, or its URL.
+        groups: numbers of the row groups that are read; all of them when omitted.
     """
 
-    path: Path
+    path: Path | str
+    groups: tuple[int, ...] | None = None
 
     @property
     def label(self) -> str:
         """How messages name it."""
-        return str(self.path)
+        return str(self.path) if self.groups is None else f"{self.path} (from row group {self.groups[0]})"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,7 +51,8 @@ class ParquetReader:
         with open_parquet(self.path) as file:
             index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
             names = [name for name in file.schema_arrow.names if name not in index]
-            return check_names(names, self.label), int(file.metadata.num_rows)
+            sizes = [file.metadata.row_group(group).num_rows for group in self._groups(file)]
+            return check_names(names, self.label), sum(sizes)
 
     @cached_property
     def aside(self) -> dict[str, str]:
@@ -56,10 +61,27 @@ class ParquetReader:
             fields = [field for field in file.schema_arrow if field.name in self.names]
         return {field.name: str(field.type) for field in fields if not is_numeric(field.type)}
 
+    def _groups(self, file: Any) -> tuple[int, ...]:
+        return tuple(range(file.num_row_groups)) if self.groups is None else self.groups
+
+    def pieces(self, rows: int) -> list[tuple[Reader, int]]:
+        """Consecutive row groups, as many as have about so many rows."""
+        found: list[tuple[list[int], int]] = []
+        with open_parquet(self.path) as file:
+            for group in self._groups(file):
+                count = file.metadata.row_group(group).num_rows
+                if found and found[-1][1] + count <= rows:
+                    found[-1] = ([*found[-1][0], group], found[-1][1] + count)
+                else:
+                    found.append(([group], count))
+        if len(found) <= 1:
+            return [(self, self.n_rows)]
+        return [(ParquetReader(self.path, tuple(groups)), count) for groups, count in found]
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield record batches as float64."""
         with open_parquet(self.path) as file:
-            for group in range(file.num_row_groups):
+            for group in self._groups(file):
                 place = f"{self.path}: row group {group} cannot be read"
                 left = file.metadata.row_group(group).num_rows
                 with naming(place):
@@ -70,7 +92,7 @@ class ParquetReader:
                     raise ValueError(f"{place}: {left} of its rows are not there")
 
 
-def open_parquet(path: Path) -> Any:
+def open_parquet(path: Path | str) -> Any:
     """Open a file so that memory does not grow with its row groups; checksums are verified where present."""
     try:
         import pyarrow.parquet as pq
@@ -78,5 +100,8 @@ def open_parquet(path: Path) -> Any:
         raise ImportError("reading Parquet needs pyarrow: pip install boxloop[parquet]") from error
     with naming(f"{path}: cannot be read as Parquet"):
         return pq.ParquetFile(
-            path, pre_buffer=False, buffer_size=BUFFER_BYTES, page_checksum_verification=True
+            path if isinstance(path, Path) else open_remote(path),
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+            page_checksum_verification=True,
         )

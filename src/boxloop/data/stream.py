@@ -41,6 +41,10 @@ class Reader(Protocol):
         """The columns that hold no numbers, and what they hold instead."""
         ...
 
+    def pieces(self, rows: int) -> list[tuple[Reader, int]]:
+        """Readers of about so many rows each, which together read what this one does, and how many each reads."""
+        ...
+
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield the columns ``names`` in row order, as float64, NaN where missing, at most ``rows`` at once."""
         ...
@@ -57,11 +61,13 @@ class StreamSource(Tiled):
         reader: the file.
         names: the columns used, in this order.
         weight: a column of the file, or one weight a row; all ones when omitted.
+        part: whether there are other rows elsewhere, so that here all weights may be zero.
     """
 
     reader: Reader
     names: tuple[str, ...]
     weight: Tensor | str | None = None
+    part: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -86,7 +92,7 @@ class StreamSource(Tiled):
             yield tile[:, :d], weight
             start = stop
         check_shape(start, d)
-        if mass == 0.0:
+        if mass == 0.0 and not self.part:
             raise ValueError(f"{self.reader.label}: the weights are all zero")
 
     def _batches(self, step: int) -> Iterator[Tensor]:

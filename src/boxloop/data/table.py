@@ -10,6 +10,7 @@ from boxloop.data.bundled import CATALOGUE, bundled
 from boxloop.data.checks import choose_columns, near_misses
 from boxloop.data.npy import MapReader
 from boxloop.data.open import MEMORY, open_reader
+from boxloop.data.remote import is_remote
 from boxloop.data.stream import Reader, hold, stream
 from boxloop.types import Source
 
@@ -50,8 +51,8 @@ def open_table(
 def open_reader_of(data: str | PathLike[str]) -> Reader:
     """The reader of a path or of a bundled data set; a path that exists comes first."""
     path = Path(data)
-    if path.exists():
-        return open_reader(path)
+    if path.exists() or is_remote(data):
+        return open_reader(data)
     if str(data) in CATALOGUE:
         found = bundled(str(data))
         return MapReader(found.rows, found.names, str(data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from boxloop.data import Mapped, SparseSource, on_device, open_source, within
-from boxloop.estimators.base import SOURCES
+from boxloop.data import Mapped, SparseSource, on_device, open_source, stays, within
 from boxloop.types import Source
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
@@ -36,7 +34,7 @@ def opened(
     reset: bool,
 ) -> Source:
     """Any table as a source of whole rows on a device, its columns checked against those seen in ``fit``."""
-    if isinstance(X, (str, PathLike, *SOURCES, np.memmap, Tensor)):
+    if stays(X) or isinstance(X, np.memmap | Tensor):
         source = open_source(X, sample_weight)
         match_columns(estimator, source.names, reset)
     else:

@@ -20,10 +20,9 @@ from boxloop.data import (
     Gathered,
     SparseSource,
     Standardised,
-    Tiled,
-    View,
     on_device,
     open_source,
+    stays,
 )
 from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-SOURCES = (Tiled, View)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -95,7 +93,7 @@ class LatentEstimator(BaseEstimator):
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
-        if isinstance(X, (str, PathLike, *SOURCES)):
+        if stays(X):
             source = open_source(X, sample_weight)
             if isinstance(source, SparseSource) and not self._sparse:
                 raise ValueError(f"{type(self).__name__} takes no sparse rows")

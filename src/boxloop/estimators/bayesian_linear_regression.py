@@ -15,10 +15,10 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import on_device, open_source, paired
+from boxloop.data import on_device, open_source, paired, stays
 from boxloop.data.frames import as_frame
 from boxloop.estimators.autoencoder_rows import opened
-from boxloop.estimators.base import SOURCES, Array, to_numpy
+from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.estimators.warned import warn_of
@@ -115,9 +115,7 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         Returns:
             The estimator itself.
         """
-        if not isinstance(X, (str, PathLike, *SOURCES, Tensor)) and not isinstance(
-            y, (str, PathLike, *SOURCES)
-        ):
+        if not stays(X) and not isinstance(X, Tensor) and not stays(y):
             check_consistent_length(X, y)
         rows = self._rows(X, sample_weight, reset=True)
         outputs, self.single_ = _outputs(y)
@@ -229,7 +227,7 @@ def _outputs(y: Any) -> tuple[Source, bool]:
     """Outputs as a source of whole rows, and whether they came as one dimension."""
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None")
-    if isinstance(y, (str, PathLike, *SOURCES)):
+    if stays(y):
         return open_source(y), False
     values = y.numpy(force=True) if isinstance(y, Tensor) else y
     frame = as_frame(values)

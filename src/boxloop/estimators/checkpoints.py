@@ -12,6 +12,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Running
+from boxloop.data.digest import digest
 from boxloop.estimate.em import EMState
 from boxloop.estimate.gradient import AscentState
 from boxloop.estimate.online import OnlineState
@@ -48,18 +49,8 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
                 "a checkpoint of mini-batches needs an integer random_state: rows must come in the same order again"
             )
         del params["random_state"]
-    data = {"rows": source.n_rows, "columns": list(source.names), "digest": _digest(source)}
+    data = {"rows": source.n_rows, "columns": list(source.names), "digest": digest(source)}
     return {"estimator": type(estimator).__name__, **params, **data}
-
-
-def _digest(source: Source) -> str:
-    """Of all rows and weights, however they are cut into tiles."""
-    rows, weights = hashlib.sha256(), hashlib.sha256()
-    for tile, weight in source.chunks():
-        dense = tile.to_dense() if tile.layout != torch.strided else tile
-        rows.update(np.ascontiguousarray(dense.cpu().numpy()).data)
-        weights.update(np.ascontiguousarray(weight.cpu().numpy()).data)
-    return hashlib.sha256(rows.digest() + weights.digest()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

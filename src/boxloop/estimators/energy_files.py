@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from boxloop.data.digest import digest
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.models.energy import EnergyModel, Perceptron
@@ -86,16 +87,12 @@ def fingerprint(
         raise ValueError(
             "a checkpoint needs an integer random_state: the same random numbers must come again"
         )
-    rows = hashlib.sha256()
-    for tile, weight in source.chunks():
-        rows.update(tile.cpu().numpy().tobytes())
-        rows.update(weight.cpu().numpy().tobytes())
     given = estimator.get_params(deep=False)
     return {
         "estimator": type(estimator).__name__,
         **{k: _word(v) for k, v in given.items() if k not in watchers and k not in modules},
         **{name: _held(given[name]) for name in modules},
-        "rows": rows.hexdigest(),
+        "rows": digest(source),
     }
 
 

@@ -16,10 +16,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from boxloop.data import Standardised, on_device, open_source
+from boxloop.data import Standardised, on_device, open_source, stays
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
-from boxloop.estimators.base import SOURCES, Array, to_numpy
+from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.energy_files import fingerprint, read, write
 from boxloop.estimators.energy_fit import (
     KERNELS,
@@ -140,7 +140,7 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device."""
-        if isinstance(X, (str, PathLike, *SOURCES)):
+        if stays(X):
             source = open_source(X, sample_weight)
             if reset:
                 self.n_features_in_ = source.n_columns

@@ -12,7 +12,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
-from boxloop.data import ArraySource, Paired, paired
+from boxloop.data import ArraySource, paired
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
@@ -180,7 +180,7 @@ class RelevantFeatures(InferringViews):
         else:
             right = Edge.of(y, "Y", finite_wish(self.y_features))
             second = right.open(y, device, sample_weight)
-        both: Source = Paired(first, second)
+        both = paired(first, second, hold=False)
         if both.n_rows < LEAST:
             raise ValueError(f"two views need at least {LEAST} rows, got n_samples = {both.n_rows}")
         views = [

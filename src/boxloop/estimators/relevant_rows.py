@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
-from boxloop.data import ArraySource, Mapped, SparseSource, on_device, open_source
+from boxloop.data import ArraySource, SparseSource, on_device, open_source, stays
 from boxloop.data.frames import as_frame, holds_numbers
 from boxloop.estimators.autoencoder_rows import Shape, flat, refusing
-from boxloop.estimators.base import SOURCES
 from boxloop.types import Source
 
 
@@ -134,7 +132,7 @@ def _as_table(rows: Any) -> Any:
 def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None = None) -> Source:
     if issparse(table) or isinstance(table, SparseSource):
         raise ValueError(f"{word} is sparse: two views take dense rows")
-    if not isinstance(table, (str, PathLike, *SOURCES)):
+    if not stays(table):
         _numeric(table, word)
     if isinstance(table, ArraySource) and table.weight is None and weight is not None:
         return open_source(table.rows, weight, list(table.names))
@@ -178,7 +176,7 @@ def _column(table: Any) -> Any:
         if table.ndim == 1:
             return table
         return table[:, 0] if table.ndim == 2 and table.shape[1] == 1 else None
-    if isinstance(table, (str, PathLike, *SOURCES, Mapped)):
+    if stays(table):
         return None
     frame = as_frame(table)
     if frame is not None:

@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from boxloop.data import open_source
+from boxloop.data import open_source, stays
 from boxloop.estimators.autoencoder_rows import flat, match_columns
-from boxloop.estimators.base import SOURCES, to_numpy
+from boxloop.estimators.base import to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
@@ -55,7 +55,7 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def _validated(self, X: Any, *, reset: bool, finite: bool = False) -> Any:
         """X as scikit-learn would have it, where it is a table that scikit-learn knows; labels as they are."""
         rows, image = flat(X)
-        if isinstance(rows, (str, PathLike, *SOURCES, np.memmap, Tensor)):
+        if stays(rows) or isinstance(rows, np.memmap | Tensor):
             match_columns(self, open_source(rows).names, reset)
             return X
         if (labelled(rows) or finite) if reset else self.x_edge_.values is not None:

@@ -17,6 +17,7 @@ from boxloop.numeric.linalg import (
     woodbury,
 )
 from boxloop.numeric.random import generator, normal, seed, spawn
+from boxloop.numeric.scramble import scrambled
 
 __all__ = [
     "ConditionError",
@@ -35,6 +36,7 @@ __all__ = [
     "product",
     "safe_cholesky",
     "scatter",
+    "scrambled",
     "seed",
     "sparse_product",
     "spawn",

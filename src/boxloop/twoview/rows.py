@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.data import Gathered
+from boxloop.numeric import scrambled
 from boxloop.tree import Tree
-
-Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -29,23 +27,6 @@ class Columns(Tree):
     def joined(self) -> tuple[Tensor, ...]:
         """Those of all rows."""
         return tuple(part.joined() for part in self.parts)
-
-
-def scrambled(place: Words, key: int) -> Words:
-    """A random 64-bit word for each place: SplitMix64 (Steele, Lea and Flood 2014).
-
-    Example:
-        >>> import numpy as np
-        >>> scrambled(np.arange(1, dtype=np.uint64), 0)
-        array([16294208416658607535], dtype=uint64)
-    """
-    with np.errstate(over="ignore"):
-        word = (place + np.uint64(key % 2**64) * np.uint64(0xD1342543DE82EF95) + np.uint64(1)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
-        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(word ^ (word >> np.uint64(31)))
 
 
 def folds_of(start: int, stop: int, folds: int, key: int) -> Tensor:

@@ -1,0 +1,220 @@
+"""Partitions summed where they live: one Dask task for each, added in a fixed tree, with an end to every wait.
+
+Parameters travel out once for every pass, as one task that all others depend on, so that a scheduler can make them
+again for a worker that was lost; statistics travel back. A task that runs twice gives the same value under the same
+name, of which the tree takes one: nothing is counted twice, and the number of rows that came back is checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from boxloop.data.parts import Part
+from boxloop.data.tiles import total
+from boxloop.data.travel import packed, unpacked
+from boxloop.tree import Tree
+
+T = TypeVar("T", bound=Tree)
+
+FAN = 16
+"""Sums added by one task."""
+
+PATIENCE = 30.0
+"""Seconds without any worker, or without a scheduler, before a pass is given up."""
+
+POLL, LOOK = 0.25, 5.0
+"""Seconds between two looks at the tasks, and at the scheduler."""
+
+GO_ON = "; with checkpoint= the fit goes on from its last round on another cluster"
+
+Watch = Callable[[int, int], None]
+"""Told how many partitions of a pass are done, and of how many."""
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+class ClusterError(RuntimeError):
+    """A pass cannot be finished: its scheduler or its workers are gone. A checkpoint goes on from the last round."""
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Be told how each pass over a cluster goes on."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What a task sends back: a sum, the rows behind it and their weight."""
+
+    value: Any
+    rows: int
+    mass: float
+
+    def __add__(self, other: Partial) -> Partial:
+        if self.value is None or other.value is None:
+            value = other.value if self.value is None else self.value
+        else:
+            value = self.value + other.value
+        return Partial(value, self.rows + other.rows, self.mass + other.mass)
+
+
+def summed(
+    parts: Sequence[Part], counts: Sequence[int], function: Callable[[Tensor, Tensor, int], Any]
+) -> Partial:
+    """Sum ``function(rows, weight, number of the first row)`` over all partitions, on the cluster.
+
+    Args:
+        parts: in order.
+        counts: rows of each.
+        function: pure; it travels with all it closes over.
+    """
+    from dask import delayed
+
+    token, starts, done = uuid4().hex, [0], 0
+    for count in counts:
+        starts.append(done := done + count)
+    grad = torch.is_grad_enabled()
+    carried = delayed(packed((function, grad)), name=f"boxloop-carried-{token}")
+    leaf, add = delayed(_leaf, pure=False), delayed(_added, pure=False)
+    leaves = [
+        leaf(carried, part.sent(), part.content, start, count, dask_key_name=_key(i, token))
+        for i, (part, start, count) in enumerate(zip(parts, starts, counts, strict=False))
+        if count
+    ]
+    if not leaves:
+        raise ValueError("the source has no rows")
+    level, height = leaves, 0
+    while len(level) > 1:
+        level = [
+            add(level[i : i + FAN], dask_key_name=f"boxloop-sum-{height}-{i // FAN}-{token}")
+            for i in range(0, len(level), FAN)
+        ]
+        height += 1
+    found: Partial = unpacked(_computed(level[0], leaves, parts))
+    if found.rows != done:
+        raise ClusterError(f"{found.rows} rows were summed where {done} were counted")
+    return found
+
+
+def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
+    """``function(part, content)`` of every partition, on the cluster, in order."""
+    from dask import delayed
+
+    token = uuid4().hex
+    call = delayed(function, pure=False)
+    tasks = [call(p.sent(), p.content, dask_key_name=_key(i, token)) for i, p in enumerate(parts)]
+    return list(_computed(delayed(list)(tasks), tasks, parts))
+
+
+def _key(number: int, token: str) -> str:
+    return f"boxloop-part-{number}-{token}"
+
+
+def _leaf(carried: bytes, part: Part, content: Any, start: int, count: int) -> bytes:
+    """The sum over one partition."""
+    function, grad = unpacked(carried)
+    seen, mass = 0, 0.0
+
+    def counted(rows: Tensor, weight: Tensor, place: int) -> Any:
+        nonlocal seen, mass
+        seen, mass = seen + len(weight), mass + float(weight.sum())
+        return function(rows, weight, place)
+
+    with naming(part), torch.set_grad_enabled(grad):
+        value = total(counted, part.open(content).chunks(), start)
+        if seen != count:
+            raise ValueError(f"{count} rows were counted, and {seen} read: the data changed")
+    return packed(Partial(value, seen, mass))
+
+
+def _added(level: list[bytes]) -> bytes:
+    return packed(reduce(lambda a, b: a + b, map(unpacked, level)))
+
+
+@contextmanager
+def naming(part: Part) -> Iterator[None]:
+    """Name the partition in an error about its rows."""
+    try:
+        yield
+    except ValueError as error:
+        raise error if part.label in str(error) else ValueError(f"{part.label}: {error}") from error
+
+
+def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
+    """The value of a task: on the current client's cluster, else by Dask's scheduler on this machine."""
+    try:
+        from distributed import default_client
+
+        client = default_client()
+    except (ImportError, ValueError):
+        return task.compute()
+    from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    address, watch = client.scheduler.address, _watch.get()
+    try:
+        futures = client.compute([task, *leaves] if watch else [task])
+        try:
+            _wait(client, futures, watch)
+            return futures[0].result()
+        finally:
+            client.cancel(futures)
+    except KilledWorker as error:
+        raise ClusterError(_killed(error, parts)) from error
+    except (FutureCancelledError, CommClosedError) as error:
+        raise ClusterError(f"the scheduler at {address} does not answer any more{GO_ON}") from error
+
+
+def _wait(client: Any, futures: list[Any], watch: Watch | None) -> None:
+    """Until the first future is done, or nobody is there to do it."""
+    from distributed import wait
+
+    address, alive, last = client.scheduler.address, time.monotonic(), time.monotonic()
+    while not futures[0].done():
+        with suppress(TimeoutError):
+            wait(futures[0], timeout=POLL)
+        if watch:
+            watch(sum(future.done() for future in futures[1:]), len(futures) - 1)
+        now = time.monotonic()
+        if now - last < LOOK:
+            continue
+        workers, last = _workers(client), now
+        if workers:
+            alive = now
+        elif now - alive > PATIENCE:
+            what = "does not answer any more" if workers is None else "has no worker"
+            raise ClusterError(f"the scheduler at {address} {what}{GO_ON}")
+
+
+def _workers(client: Any) -> int | None:
+    """How many there are; None where no answer comes."""
+    try:
+        found = client.sync(client.scheduler.identity, n_workers=1, callback_timeout=LOOK)
+    except (TimeoutError, OSError):
+        return None
+    return len(found["workers"])
+
+
+def _killed(error: Any, parts: Sequence[Part]) -> str:
+    words = str(error.task).split("-")
+    place = parts[int(words[2])].label if words[:2] == ["boxloop", "part"] else "the sum of partitions"
+    return (
+        f"every worker that was given {place} died, {error.allowed_failures + 1} in a row: it may not fit in a "
+        "worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
+    )

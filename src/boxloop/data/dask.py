@@ -1,0 +1,230 @@
+"""Rows in partitions on a Dask cluster: only parameters travel out, only statistics travel back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from boxloop.data.array import tile_rows
+from boxloop.data.checks import check_names, check_shape, check_weight, choose_columns
+from boxloop.data.cluster import each, naming, summed
+from boxloop.data.folder import FolderReader
+from boxloop.data.open import open_reader
+from boxloop.data.parts import FilePart, Part, ValuePart, cut
+from boxloop.data.stream import Reader, retile
+from boxloop.data.tiles import Tile, placeless
+from boxloop.tree import Tree
+
+T = TypeVar("T", bound=Tree)
+
+PART_VALUES = 1 << 24
+"""Values of a part of a file: 128 MB of float64, which a worker reads batch by batch."""
+
+
+WEIGHT = "boxloop weight"
+"""Name of the column of weights that come as a collection of their own."""
+
+
+@dataclass(frozen=True)
+class DaskSource:
+    """Partitions of one table, summed by the workers of a Dask cluster.
+
+    A pass sends the function out and brings its sum back, added in a tree whose shape depends on the partitions alone:
+    the same bits whatever the number of workers. It runs on the current :class:`distributed.Client`, else on Dask's
+    scheduler of this machine. Made by :func:`dask_source`.
+
+    Args:
+        parts: in order.
+        counts: rows of each.
+        names: of the columns.
+    """
+
+    parts: tuple[Part, ...]
+    counts: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return sum(self.counts)
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return len(self.names)
+
+    def chunks(self, size: int | None = None) -> Iterator[Tile]:
+        """Yield tiles in row order, brought here one partition after the other: for a look, or for mini-batches."""
+        step, d = size or tile_rows(self.n_columns), self.n_columns
+        for tile in retile(self._brought(step), step):
+            yield tile[:, :d], tile[:, d]
+
+    def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
+        """Sum ``function(rows, weight)`` over all rows, where they live."""
+        return self.reduce_at(placeless(function))
+
+    def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
+        """Sum ``function(rows, weight, number of the first row)`` over all rows, where they live."""
+        found = summed(self.parts, self.counts, function)
+        if found.mass == 0.0:
+            raise ValueError("the weights are all zero")
+        if found.value is None:
+            raise ValueError("the source has no rows")
+        value: T = found.value
+        return value
+
+    def _brought(self, first: int) -> Iterator[Tensor]:
+        """Rows beside their weights; of the first partition at first no more than were asked for."""
+        head = next(i for i, count in enumerate(self.counts) if count)
+        for i in range(head, len(self.parts)):
+            if self.counts[i] == 0:
+                continue
+            if i == head and first < self.counts[i]:
+                yield each(_Rows(0, first), [self.parts[i]])[0]
+                yield each(_Rows(first, self.counts[i]), [self.parts[i]])[0]
+            else:
+                yield each(_Rows(0, self.counts[i]), [self.parts[i]])[0]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of a partition, beside their weights."""
+
+    start: int
+    stop: int
+
+    def __call__(self, part: Part, content: Any) -> Tensor:
+        found, left, skip = [], self.stop - self.start, self.start
+        with naming(part):
+            for rows, weight in part.open(content).chunks():
+                both = torch.cat([rows, weight[:, None].to(rows)], 1)[skip : skip + left]
+                skip = max(0, skip - len(weight))
+                left -= len(both)
+                found.append(both)
+                if left <= 0:
+                    break
+        return torch.cat(found)
+
+
+def dask_source(
+    data: object,
+    weight: object = None,
+    columns: Sequence[str] | None = None,
+    *,
+    part_rows: int | None = None,
+) -> DaskSource:
+    """Open a table whose rows stay where they are: on the workers of a cluster, or in files that these read.
+
+    Args:
+        data: a Dask DataFrame or two-dimensional Dask array; or the path of a file or folder (Parquet, CSV, ``.npy``;
+            Parquet also by a URL such as ``s3://bucket/folder``), which every worker must be able to read. A pass
+            over a collection makes its partitions anew, unless it was persisted.
+        weight: one non-negative weight a row: the name of a column, a Dask series or array, or values at hand.
+        columns: the columns to use, in this order; for arrays, names for all columns.
+        part_rows: about how many rows of a file one task reads; Parquet is cut between its row groups, CSV between
+            files only.
+
+    Returns:
+        A source for any ``fit`` or ``criticise``. It runs on the current client's cluster.
+
+    Raises:
+        ValueError: no rows, partitions of different columns; the message names the file or partition.
+
+    Example:
+        >>> import dask.array as da
+        >>> source = dask_source(da.ones((6, 2), chunks=(4, 2)), columns=["a", "b"])
+        >>> source.n_rows, source.counts, source.names
+        (6, (4, 2), ('a', 'b'))
+    """
+    if isinstance(data, str | PathLike):
+        found = _of_files(data, weight, columns, part_rows)
+    else:
+        found = _of_collection(data, weight, columns)
+    check_shape(found.n_rows, found.n_columns)
+    return found
+
+
+def _of_files(
+    data: str | PathLike[str], weight: object, columns: Sequence[str] | None, part_rows: int | None
+) -> DaskSource:
+    reader = open_reader(data)
+    readers = reader.readers if isinstance(reader, FolderReader) else (reader,)
+    names = choose_columns(reader.names, columns, weight, reader.label)
+    rows = part_rows or max(1, PART_VALUES // max(1, len(names)))
+    pieces = [
+        piece for found in each(_Pieces(rows), [FilePart(r, names) for r in readers]) for piece in found
+    ]
+    counts = tuple(count for _, count in pieces)
+    mass = _weights(weight, sum(counts))
+    parts = (FilePart(p, names, w) for (p, _), w in zip(pieces, cut(mass, counts), strict=True))
+    return DaskSource(tuple(parts), counts, names)
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A file cut into pieces, looked at where it is read."""
+
+    rows: int
+
+    def __call__(self, part: FilePart, content: Any) -> list[tuple[Reader, int]]:
+        with naming(part):
+            return part.reader.pieces(self.rows)
+
+
+def _of_collection(data: Any, weight: object, columns: Sequence[str] | None) -> DaskSource:
+    import dask.array as da
+
+    if not isinstance(data, da.Array):
+        return _of_frame(data, weight, columns)
+    if data.ndim != 2:
+        raise ValueError(f"Expected 2D array, got {data.ndim}D array instead (shape={data.shape})")
+    own = columns or [f"x{j}" for j in range(data.shape[1])]
+    if len(own) != data.shape[1]:
+        raise ValueError(f"{len(own)} column names were given for {data.shape[1]} columns")
+    if isinstance(weight, da.Array):
+        data = da.concatenate([data, weight.reshape(-1, 1).rechunk((data.chunks[0], 1))], axis=1)
+        weight = WEIGHT
+    data = data.rechunk({1: -1})
+    blocks = [block for line in data.to_delayed() for block in line]
+    return _of_tasks(blocks, data.chunks[0], check_names(own), weight, framed=False)
+
+
+def _of_frame(frame: Any, weight: object, columns: Sequence[str] | None) -> DaskSource:
+    from dask import is_dask_collection
+
+    if is_dask_collection(weight):
+        frame, weight = frame.assign(**{WEIGHT: weight}), WEIGHT
+    names = choose_columns([str(name) for name in frame.columns], columns, weight)
+    return _of_tasks(frame.to_delayed(), None, names, weight, framed=True)
+
+
+def _of_tasks(
+    tasks: Sequence[Any],
+    sizes: Sequence[float] | None,
+    names: tuple[str, ...],
+    weight: object,
+    *,
+    framed: bool,
+) -> DaskSource:
+    """A source over tasks that make partitions; rows are counted where that is not known."""
+    bare = [ValuePart(i, names, None, task, framed) for i, task in enumerate(tasks)]
+    known = sizes is not None and all(size == size for size in sizes)
+    counts = tuple(int(n) for n in sizes) if known and sizes is not None else tuple(each(_count, bare))
+    mass = _weights(weight, sum(counts))
+    parts = (
+        ValuePart(p.number, names, w, p.content, framed) for p, w in zip(bare, cut(mass, counts), strict=True)
+    )
+    return DaskSource(tuple(parts), counts, names)
+
+
+def _count(part: Part, content: Any) -> int:
+    return len(content)
+
+
+def _weights(weight: object, n_rows: int) -> Tensor | str | None:
+    return weight if weight is None or isinstance(weight, str) else check_weight(weight, n_rows)

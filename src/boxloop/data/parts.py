@@ -1,0 +1,177 @@
+"""Partitions: descriptions of rows that are opened where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxloop.data.array import ArraySource
+from boxloop.data.checks import check_finite, check_weight_values
+from boxloop.data.dense import float64, tensor
+from boxloop.data.frames import as_frame, frame_source
+from boxloop.data.paired import Paired
+from boxloop.data.stream import Reader, StreamSource
+from boxloop.types import Source
+
+
+class Part(Protocol):
+    """Some rows in a row. It travels; they do not."""
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        ...
+
+    @property
+    def content(self) -> Any:
+        """A Dask task whose value holds the rows, or None where they are read from somewhere else."""
+        ...
+
+    def open(self, content: Any) -> Source:
+        """The rows, where the part is read; ``content`` is the value of that task."""
+        ...
+
+    def sent(self) -> Part:
+        """The part without its content, as it travels."""
+        ...
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A file, or some of its row groups or rows.
+
+    Args:
+        reader: of these rows alone.
+        names: the columns used.
+        weight: a column, or the weights of these rows.
+    """
+
+    reader: Reader
+    names: tuple[str, ...]
+    weight: Tensor | str | None = None
+
+    content: None = None
+
+    @property
+    def label(self) -> str:
+        """The file."""
+        return self.reader.label
+
+    def open(self, content: Any) -> Source:
+        """Rows that are read as they are summed."""
+        return StreamSource(self.reader, self.names, self.weight, part=True)
+
+    def sent(self) -> FilePart:
+        """All of it."""
+        return self
+
+
+@dataclass(frozen=True)
+class ValuePart:
+    """A partition of a Dask collection: a data frame, or a block of an array.
+
+    Args:
+        number: of the partition, counted from 0.
+        names: the columns used.
+        weight: a column, or the weights of these rows.
+        content: the task that makes it.
+        framed: whether its value is a frame.
+    """
+
+    number: int
+    names: tuple[str, ...]
+    weight: Tensor | str | None
+    content: Any
+    framed: bool
+
+    @property
+    def label(self) -> str:
+        """Its number."""
+        return f"partition {self.number}"
+
+    def open(self, content: Any) -> Source:
+        """The rows in memory, checked."""
+        d = len(self.names)
+        wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
+        if self.framed:
+            rows = frame_source(as_frame(content), None, wanted).rows
+        else:
+            rows = tensor(float64(np.asarray(content)))
+        check_finite(rows, wanted, 0)
+        weight = rows[:, d] if isinstance(self.weight, str) else self.weight
+        if weight is not None:
+            check_weight_values(weight)
+        return ArraySource(rows[:, :d], weight, self.names)
+
+    def sent(self) -> ValuePart:
+        """Without the task, which is named in the graph."""
+        return replace(self, content=None)
+
+
+@dataclass(frozen=True)
+class HeldPart:
+    """Rows that are at hand, and travel: targets beside rows that stay.
+
+    Args:
+        rows: (n, d).
+        weight: (n,).
+        names: of the columns.
+        label: how messages name it.
+    """
+
+    rows: Tensor
+    weight: Tensor | None
+    names: tuple[str, ...]
+    label: str
+
+    content: None = None
+
+    def open(self, content: Any) -> Source:
+        """The rows."""
+        return ArraySource(self.rows, self.weight, self.names)
+
+    def sent(self) -> HeldPart:
+        """All of it."""
+        return self
+
+
+@dataclass(frozen=True)
+class JoinedPart:
+    """Rows of one part beside those of another; weights are those of the first."""
+
+    left: Part
+    right: Part
+
+    @property
+    def label(self) -> str:
+        """Both."""
+        same = self.left.label == self.right.label
+        return self.left.label if same else f"{self.left.label} beside {self.right.label}"
+
+    @property
+    def content(self) -> Any:
+        """Those of both."""
+        both = [self.left.content, self.right.content]
+        return None if all(one is None for one in both) else both
+
+    def open(self, content: Any) -> Source:
+        """The pairs."""
+        first, second = content or (None, None)
+        return Paired(self.left.open(first), self.right.open(second))
+
+    def sent(self) -> JoinedPart:
+        """Without tasks."""
+        return JoinedPart(self.left.sent(), self.right.sent())
+
+
+def cut(weight: Tensor | str | None, counts: tuple[int, ...]) -> Iterator[Tensor | str | None]:
+    """The weights of each part: a column's name is the same for all."""
+    if isinstance(weight, Tensor):
+        yield from torch.split(weight, list(counts))
+    else:
+        yield from [weight] * len(counts)

@@ -1,0 +1,50 @@
+"""Parquet files behind a URL, by fsspec: object stores, HTTP, and whatever else it knows."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+
+def is_remote(data: str | PathLike[str]) -> bool:
+    """Whether a table is named by a URL.
+
+    Example:
+        >>> is_remote("s3://bucket/rows"), is_remote("rows.parquet")
+        (True, False)
+    """
+    return isinstance(data, str) and "://" in data
+
+
+def list_remote(url: str) -> list[str]:
+    """The URLs of the Parquet file or files there, in sorted order; files without a byte are left out."""
+    system, path = _system(url)
+    if not system.exists(path):
+        raise FileNotFoundError(f"{url}: no such file or folder")
+    found = system.ls(path, detail=True) if system.isdir(path) else [system.info(path)]
+    names = [
+        info["name"]
+        for info in found
+        if info["type"] == "file" and info["size"] and info["name"].lower().endswith((".parquet", ".pq"))
+    ]
+    if not names:
+        raise ValueError(f"{url}: there is no Parquet file with any content")
+    return [system.unstrip_protocol(name) for name in sorted(names)]
+
+
+def open_remote(url: str) -> Any:
+    """A file object that reads what it is asked for."""
+    system, path = _system(url)
+    return system.open(path, "rb")
+
+
+def _system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ImportError(f"{url}: reading a URL needs fsspec: pip install boxloop[dask]") from error
+    try:
+        system, path = url_to_fs(url)
+    except ImportError as error:
+        raise ImportError(f"{url}: {error}") from error
+    return system, str(path)
