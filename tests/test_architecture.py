@@ -51,8 +51,6 @@ BANNED_CALLS = {
 }
 BANNED_TEXT = re.compile(r"\b(TODO|FIXME|XXX)\b|type: ignore(?!\[)")
 
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-
 
 def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
@@ -118,15 +116,16 @@ def smells(path: Path, text: str) -> list[str]:
     return found
 
 
-@every_file
-def test_every_file_belongs_to_a_room(path: Path) -> None:
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_file_keeps_the_rules(path: Path) -> None:
+    """It belongs to a room, imports along the arrow, is short, and has nothing that is never written."""
     assert room_of(path) in RANK, "give the new room its place in the import arrow, here and in the design"
     assert path.stem != "utils"
-
-
-@every_file
-def test_imports_follow_the_arrow(path: Path) -> None:
-    assert against_arrow(path, path.read_text()) == []
+    text = path.read_text()
+    assert against_arrow(path, text) == []
+    assert len(text.splitlines()) <= (149 if path == ROOT / "types.py" else 300)
+    assert [(name, n) for name, n in functions(ast.parse(text)) if n > 45] == []
+    assert smells(path, text) == []
 
 
 @pytest.mark.parametrize(
@@ -160,19 +159,6 @@ def test_the_arrow_test_sees_every_form_of_import(file: str, line: str) -> None:
 )
 def test_the_arrow_test_allows_what_it_should(file: str, line: str) -> None:
     assert against_arrow(ROOT / file, line) == []
-
-
-@every_file
-def test_lengths(path: Path) -> None:
-    text = path.read_text()
-    limit = 149 if path == ROOT / "types.py" else 300
-    assert len(text.splitlines()) <= limit
-    assert [(name, n) for name, n in functions(ast.parse(text)) if n > 45] == []
-
-
-@every_file
-def test_no_smells(path: Path) -> None:
-    assert smells(path, path.read_text()) == []
 
 
 @pytest.mark.parametrize(

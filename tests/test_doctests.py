@@ -12,13 +12,20 @@ import pytest
 from report.small import few_candidates
 
 SOURCE = Path(__file__).parents[1] / "src"
-MODULES = sorted(
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-    for path in SOURCE.rglob("*.py")
-)
+EXAMPLES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): ">>>"
+    in path.read_text(encoding="utf-8")
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+"""Whether a module has any."""
 
 
-@pytest.mark.parametrize("name", MODULES)
+def test_every_module_can_be_imported() -> None:
+    for name in EXAMPLES:
+        import_module(name)
+
+
+@pytest.mark.parametrize("name", [name for name, some in EXAMPLES.items() if some])
 def test_examples(name: str) -> None:
     module = import_module(name)
     with few_candidates(most=10) if name.startswith("boxloop.report.") else nullcontext():

@@ -89,7 +89,7 @@ def sample_latent(
         >>> from boxloop.models import FactorModel
         >>> model = FactorModel(torch.zeros(3).double(), torch.ones(3, 1).double(), torch.ones(3).double())
         >>> rows = torch.ones(5, 3).double()
-        >>> draws = sample_latent(model, rows, draws=500, random_state=0)
+        >>> draws = sample_latent(model, rows, draws=500, warmup=300, random_state=0)
         >>> draws["z"].shape, bool((draws["z"].mean() - 0.75).abs() < 0.05)
         (torch.Size([4, 500, 5, 1]), True)
     """
