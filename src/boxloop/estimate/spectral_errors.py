@@ -227,8 +227,9 @@ def bootstrap(
     found = spectral(source, k, generator, method=method, concentration=concentration)
     weights, topics = [], []
     for _ in range(draws):
-        order = torch.randint(source.n_rows, (source.n_rows,), generator=generator)
-        again = spectral(source.taken(order), k, generator, method=method, concentration=concentration)
+        order = torch.randint(source.n_rows, (source.n_rows,), generator=generator, device=generator.device)
+        drawn = source.taken(order.to(source.rows.device))
+        again = spectral(drawn, k, generator, method=method, concentration=concentration)
         place = match(found.probabilities, again.probabilities)
         weights.append(again.weights[place])
         topics.append(again.unprojected[place])

@@ -18,6 +18,7 @@ from boxloop.estimate.gradient import AscentState
 from boxloop.estimate.online import OnlineState
 from boxloop.estimate.plan import Plan
 from boxloop.estimators.allowed import CLASSES
+from boxloop.estimators.options import pick_device
 from boxloop.laws.sums import PooledSums, Sums
 from boxloop.models.linear import LinearStatistics
 from boxloop.persist import CheckpointWriter, read_checkpoint
@@ -35,6 +36,8 @@ def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint(estimator, source)
     resume = read_checkpoint(path, {**CLASSES, **STATES}, fingerprint) if path.exists() else None
+    if resume is not None:  # files are read onto the CPU
+        resume = replace(resume, state=resume.state.to(pick_device(estimator.device)))
     writer = CheckpointWriter(path, fingerprint, seconds=10.0)
     return replace(plan, observers=[*plan.observers, writer], resume=resume)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.random_effects import RandomEffects, Response
 from boxloop.numeric import ConditionError
+from boxloop.tree import Tree
 
 Array = NDArray[np.float64]
 
@@ -21,7 +22,7 @@ SEPARATED = 100.0
 
 
 @dataclass(frozen=True)
-class Units:
+class Units(Tree):
     """Standard coordinates of the columns, and the way back.
 
     Args:
@@ -48,7 +49,7 @@ class Units:
     def turn(self) -> Tensor:
         """From effects in standard coordinates to those of the data, (q, q)."""
         index = list(self.slopes)
-        matrix = torch.diag(torch.cat([torch.ones(1, dtype=torch.float64), 1.0 / self.scale[index]]))
+        matrix = torch.diag(torch.cat([self.scale.new_ones(1), 1.0 / self.scale[index]]))
         matrix[0, 1:] = -self.origin[index] / self.scale[index]
         return matrix
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
 from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, digest, fit_groups
+from boxloop.estimators.options import pick_device
 from boxloop.estimators.warned import warn_of
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.quadrature import group_log_likelihood, modes
@@ -47,6 +48,7 @@ class RandomEffectsEstimator(BaseEstimator):
     random_state: Any = None
     verbose: int = 0
     checkpoint: Any = None
+    device: str = "cpu"
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "slopes": ["array-like"],
@@ -58,6 +60,7 @@ class RandomEffectsEstimator(BaseEstimator):
         "random_state": ["random_state", np.random.Generator, torch.Generator],
         "verbose": ["verbose"],
         "checkpoint": [str, PathLike, None],
+        "device": [str, torch.device],
     }
 
     _response: ClassVar[Response]
@@ -100,8 +103,10 @@ class RandomEffectsEstimator(BaseEstimator):
         rows = GroupedRows.of(response, fixed, random, index, vector(offset, n, "offset"), weight)
         self._check(rows)
         start = pooled(rows, self._response, frame.shared)
-        fitted = fit_groups(rows, start, self._plan(rows), generator(self.random_state), frame.named)
-        self._store(fitted, rows, frame, labels)
+        device = pick_device(self.device)
+        plan, stream = self._plan(rows), generator(self.random_state, device)
+        rows, start, frame = rows.to(device), start.to(device), frame.to(device)
+        self._store(fit_groups(rows, start, plan, stream, frame.named), rows, frame, labels)
         return self
 
     def _plan(self, rows: GroupedRows) -> GroupPlan:
@@ -159,7 +164,7 @@ class RandomEffectsEstimator(BaseEstimator):
             errors = {name: to_numpy(value) for name, value in found.errors.items()}
             noise = {name: to_numpy(value) for name, value in found.monte_carlo_errors.items()}
         self.standard_errors_, self.monte_carlo_errors_ = errors, noise
-        self._effect_covariance = turn @ spread @ turn.mT
+        self._effect_covariance = (turn @ spread @ turn.mT).cpu()
         self.effects_ = to_numpy(mean @ turn.mT)
         self.effect_errors_ = to_numpy(self._effect_covariance.diagonal(dim1=-2, dim2=-1).sqrt())
         few = len(model.factor) <= 2

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Running
@@ -95,7 +96,7 @@ def fit_groups(
         stream: randomness.
         named: parameters whose errors are wanted.
     """
-    resume, observers = _watched(plan)
+    resume, observers = _watched(plan, stream.device)
     state = MonteCarloState.start(start, rows, plan.chains, stream)
     if resume is None:
         state = warmed(state, rows, random_walks)
@@ -129,12 +130,14 @@ def _approximation(plan: GroupPlan) -> MonteCarloPlan:
     )
 
 
-def _watched(plan: GroupPlan) -> tuple[Outcome[Any] | None, list[Observer[Any]]]:
+def _watched(plan: GroupPlan, device: torch.device) -> tuple[Outcome[Any] | None, list[Observer[Any]]]:
     observers: list[Observer[Any]] = [ProgressBar(show=True).stage(plan.method)] if plan.show else []
     if plan.checkpoint is None:
         return None, observers
     path, fingerprint = Path(plan.checkpoint), dict(plan.fingerprint or {})
     resume = read_checkpoint(path, STATES, fingerprint) if path.exists() else None
+    if resume is not None:  # files are read onto the CPU, where the state of a generator stays
+        resume = replace(resume, state=replace(resume.state.to(device), stream=resume.state.stream))
     return resume, [*observers, CheckpointWriter(path, fingerprint, seconds=10.0)]
 
 

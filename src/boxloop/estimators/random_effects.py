@@ -40,6 +40,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
         random_state: seed or generator; global state is never used.
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from.
+        device: ``cpu``, ``cuda`` or ``auto``.
 
     Attributes:
         coef_: (d,).

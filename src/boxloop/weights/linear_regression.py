@@ -216,7 +216,7 @@ def linear_regression(
     r"""The posterior of the weights of each output.
 
     Args:
-        moments: sums over rows.
+        moments: sums over rows; small, so they are solved on the CPU, wherever they were formed.
         alpha: precision of the prior, one or one for each output; found by the highest evidence when None.
         beta: precision of the noise; likewise.
         centre: what was taken out of the rows first. A level without a prior is integrated out: it costs one row, and
@@ -232,6 +232,7 @@ def linear_regression(
         >>> found.mean, found.covariance()  # 5 / 6 and 1 / 6
         (tensor([[0.8333]], dtype=torch.float64), tensor([[0.1667]], dtype=torch.float64))
     """
+    moments = moments.to("cpu")
     d, k = moments.cross.shape
     centre = Centre.none(d, k) if centre is None else centre
     count = float(moments.weight) - (1.0 if centre.free else 0.0)

@@ -190,7 +190,7 @@ class _Law:
         if not isinstance(found, Tensor) or found.shape != (q,):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise EquationError(f"expected must return ({q},), one number a statistic; it returned {shape}")
-        return found.to(torch.float64)
+        return found.to("cpu", torch.float64)
 
 
 def _measuring(facts: _Facts, law: _Law, first: Parameters) -> Callable[[Tensor], Measure]:
