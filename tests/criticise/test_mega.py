@@ -149,6 +149,7 @@ def test_p_values_are_uniform_over_a_thousand_simulations(name):
         assert abs((values <= level).mean() - level) < 4 * (level * (1 - level) / 1000) ** 0.5 + 0.002
 
 
+@pytest.mark.slow
 def test_without_the_training_error_true_models_are_rejected():
     """0.25 at level 0.05 in a longer run; a right test would reach 7 of 40 with chance 3e-3."""
     assert (p_values("mixture", 40, train=False) <= 0.05).sum() >= 7

@@ -184,7 +184,7 @@ def test_hidden_kinds_against_enumeration():
         assert 0.0 < check.gap < 0.5
 
 
-@pytest.mark.parametrize("order", ["sweep", "random"])
+@pytest.mark.parametrize("order", ["sweep", pytest.param("random", marks=pytest.mark.slow)])
 def test_the_bound_never_falls_and_stays_below_the_evidence(order):
     x = cases.mixture_rows(15, [-1.0, 1.0], seed=8)
     nodes = {"mu": Node.normal(2), "c": Node.categorical(2, 15)}

@@ -143,6 +143,7 @@ def test_simulated_moments_are_the_closed_ones() -> None:
     near(found.standard_errors, [inflated], 0.05)
 
 
+@pytest.mark.slow
 def test_errors_of_simulated_moments_cover() -> None:
     """As many draws as rows double the variance. 300 samples at 95%: within 4 binomial errors, false alarms 6e-5."""
     inside = 0

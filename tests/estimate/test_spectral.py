@@ -194,6 +194,7 @@ def test_the_whole_covariance_has_the_errors_on_its_diagonal(dense):
         spectral_covariance(spectral(wide, 2, generator(0)))
 
 
+@pytest.mark.slow
 def test_intervals_cover():
     """100 tables, 39 numbers each. The error of a mean coverage is below 1.2%, so 5% is 4 of them."""
     hits = {1.645: [], 1.960: []}

@@ -92,7 +92,7 @@ def test_slopes_that_vary():
     np.testing.assert_allclose(named.covariance_, fit.covariance_, rtol=1e-9)  # a frame is stored by columns
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [pytest.param("logistic", marks=pytest.mark.slow), "poisson"])
 def test_other_units_give_the_same_fit(kind):
     X, y, groups = table(kind, each=20, slope=1.0)
     fit = quick(kind, slopes=[0]).fit(X, y, groups)

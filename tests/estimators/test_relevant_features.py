@@ -344,6 +344,7 @@ def small_network(seed: int) -> RelevantFeatures:
     )
 
 
+@pytest.mark.slow
 def test_refits_lengthen_error_bars_of_networks_alike() -> None:
     x, y = bent(1000, 0)
     fit = small_network(0).fit(x, y)

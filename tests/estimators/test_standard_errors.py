@@ -165,6 +165,7 @@ def test_two_gaussians_over_many_data_sets() -> None:
     assert_spread(draw, model.fit, {"weights": weights, "means": means, "covariances": covariances}, 200)
 
 
+@pytest.mark.slow
 def test_two_poisson_groups_over_many_data_sets() -> None:
     rates, weights = (
         torch.tensor([[2.0, 9.0, 4.0], [8.0, 3.0, 5.0]]).double(),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import pytest
 from sklearn import mixture
 from sklearn.exceptions import ConvergenceWarning
 
@@ -59,6 +60,7 @@ def test_stripes_in_two_columns() -> None:
     assert (gain > 0.05).sum() >= 8
 
 
+@pytest.mark.slow
 def test_stripes_in_five_columns() -> None:
     gain = gains([stripes(seed, 900, 4, 5) for seed in SEEDS], 4)
     assert gain.min() > -0.05

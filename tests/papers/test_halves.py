@@ -74,6 +74,7 @@ def test_the_network_starts_from_its_own_stream():
     assert float(one(1e3 * rows).detach().abs().max()) <= 1.0
 
 
+@pytest.mark.slow
 def test_least_squares_by_the_network_approach_the_best_there_is(noisy):
     """Noise of variance 0.36 is left at best; 1000 images of 2 pixels, so its error is 0.36 sqrt(2 / 2000) = 0.0114."""
     network = Regression(8, 15, 64, 3e-3, torch.device("cpu"))

@@ -11,7 +11,7 @@ from boxloop.data.synthetic import documents
 from boxloop.numeric import generator
 
 
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_number_of_topics(k):
     """Ten tables each. One topic too many has a chance of 5% each: more than 4 of 10, less than 1e-4."""
     found = []

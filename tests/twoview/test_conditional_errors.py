@@ -96,6 +96,7 @@ def coverage(shape: tuple[int, int, int], n: int, runs: int) -> dict[str, np.nda
     return {name: np.stack(values) for name, values in scores.items()}
 
 
+@pytest.mark.slow
 def test_means_and_their_relatives_cover() -> None:
     """120 samples: 95% intervals cover with deviation 2 points; limits at 5 of them, 5e-7 each over 36 numbers.
 
