@@ -62,6 +62,7 @@ def check_joint(
     functions: Callable[[Tensor], Tensor] | None = None,
     level: float = 1e-3,
     random_state: RandomState = 0,
+    device: torch.device | str = "cpu",
 ) -> JointCheck:
     """The joint-distribution test, every chain with data of its own.
 
@@ -75,6 +76,7 @@ def check_joint(
         functions: parameters (n, d) -> (n, f); columns, squares and products when omitted.
         level: chance that a right sampler fails.
         random_state: seed or generator.
+        device: of the stream that all three are given.
 
     Example:
         >>> import torch
@@ -90,7 +92,7 @@ def check_joint(
         ... ).passed
         True
     """
-    stream = generator(random_state)
+    stream = generator(random_state, device)
     first = theta = prior(chains, stream)
     with torch.no_grad():
         for _ in range(rounds):
@@ -165,6 +167,7 @@ def check_ranks(
     bins: int = 20,
     level: float = 1e-3,
     random_state: RandomState = 0,
+    device: torch.device | str = "cpu",
 ) -> RankCheck:
     """Simulation-based calibration with chains that run both ways from the truth.
 
@@ -179,6 +182,7 @@ def check_ranks(
         bins: of the test.
         level: chance that a right sampler fails.
         random_state: seed or generator.
+        device: of the stream that all three are given.
 
     Example:
         >>> import torch
@@ -194,19 +198,20 @@ def check_ranks(
         ... ).passed
         True
     """
-    stream = generator(random_state)
+    stream = generator(random_state, device)
     truth = prior(simulations, stream)
     with torch.no_grad():
         kernel = posterior(simulate(truth, stream))
         ways = [
             advance(kernel, kernel.init(truth), draws * thin, stream).position[thin - 1 :: thin] for _ in "ab"
         ]
-    ahead = torch.randint(draws + 1, (simulations,), generator=stream)
-    turn = torch.arange(1, draws + 1)[:, None]
+    ahead = torch.randint(draws + 1, (simulations,), generator=stream, device=stream.device)
+    turn = torch.arange(1, draws + 1, device=stream.device)[:, None]
     taken = torch.cat([turn <= ahead, turn <= draws - ahead])
     below = torch.cat(ways) < truth
     tied = torch.cat(ways) == truth
     lower = (below & taken[:, :, None]).sum(0)
     same = (tied & taken[:, :, None]).sum(0)
-    broken = (torch.rand(same.shape, generator=stream, dtype=torch.float64) * (same + 1)).floor().long()
-    return RankCheck((lower + broken).numpy(), draws, bins, level)
+    even = torch.rand(same.shape, generator=stream, dtype=torch.float64, device=stream.device)
+    broken = (even * (same + 1)).floor().long()
+    return RankCheck((lower + broken).cpu().numpy(), draws, bins, level)

@@ -75,6 +75,7 @@ def check_reversible(
     steps: int = 1,
     level: float = 1e-3,
     random_state: RandomState = 0,
+    device: torch.device | str = "cpu",
 ) -> KernelCheck:
     """Check a kernel, one's own or another's.
 
@@ -90,6 +91,7 @@ def check_reversible(
         steps: of each chain, in a check by chance.
         level: chance that a right kernel fails, in a check by chance.
         random_state: seed or generator.
+        device: where chains move; ``law`` is given a stream there.
 
     Returns:
         A :class:`KernelCheck`: ``invariant``, ``reversible``, and the errors behind them.
@@ -107,7 +109,7 @@ def check_reversible(
         if states is None or moves is None:
             raise ValueError("a finite space needs its states and the moves of the kernel's noise")
         return _exact(transition(kernel, states, moves), law)
-    stream = generator(random_state)
+    stream = generator(random_state, device)
     with torch.no_grad():
         start = kernel.init(law(chains, stream))
         path = advance(kernel, start, steps, stream)
@@ -132,12 +134,12 @@ def transition(kernel: Kernel, states: Tensor, moves: Sequence[tuple[Any, float]
     if abs(total - 1.0) > ROUNDING:
         raise ValueError(f"the probabilities of the moves must sum to one, and sum to {total!r}")
     start = kernel.init(states)
-    found = torch.zeros(len(states), len(states), dtype=torch.float64)
-    always = torch.full((len(states),), -torch.inf, dtype=start.log_density.dtype)
-    rows = torch.arange(len(states))
+    found = torch.zeros(len(states), len(states), dtype=torch.float64, device=states.device)
+    always = torch.full_like(start.log_density, -torch.inf)
+    rows = torch.arange(len(states), device=states.device)
     for item, probability in moves:
         after, info = kernel.step(start, item if kernel.chance is None else (item, always))
-        chance = torch.ones(len(states), dtype=torch.float64)
+        chance = torch.ones_like(found[0])
         if kernel.chance is not None:
             assert info.log_ratio is not None
             chance = kernel.chance(info.log_ratio).double().nan_to_num(nan=0.0)

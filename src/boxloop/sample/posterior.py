@@ -93,8 +93,9 @@ def sample_latent(
         >>> draws["z"].shape, bool((draws["z"].mean() - 0.75).abs() < 0.05)
         (torch.Size([4, 500, 5, 1]), True)
     """
-    table = torch.cat([tile for tile, _ in open_source(rows).chunks()])
-    first, rest = spawn(generator(seed(random_state)), 2)
+    device = model.prior().mean.device
+    table = torch.cat([tile for tile, _ in open_source(rows).chunks()]).to(device)
+    first, rest = spawn(generator(seed(random_state), device), 2)
     start = model.prior().draw(chains * len(table), first)[0]
     drawn = sample(latent_target(model, table), start, kernel, random_state=rest, **options)
     k = start.shape[1]

@@ -1,0 +1,101 @@
+"""Every model of the contract, and the engines that draw, in a place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxloop import estimate
+from boxloop.data import ArraySource
+from boxloop.laws import DiagonalGaussian
+from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models.grouped import GroupedRows
+from boxloop.models.random_effects import PoissonResponse, RandomEffects
+from boxloop.numeric import generator
+from boxloop.run import run
+from boxloop.sample import MALA, RandomWalk, Target
+from contract.models import model_cases
+from gpu.engine_cases import tensor, told
+from gpu.places import Case
+
+
+def groups(device: str) -> tuple[GroupedRows, RandomEffects]:
+    one = torch.ones(80, 1).double()
+    rows = GroupedRows.of((torch.arange(80) // 4 % 5).double(), one, one, torch.arange(80) // 4).to(device)
+    return rows, RandomEffects(tensor([0.4], device), tensor([[1.0]], device), PoissonResponse(), shared=(0,))
+
+
+def walks(density: Any, scale: Tensor, shape: Tensor) -> Any:
+    return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
+
+
+def drawn(engine: str) -> Case:
+    def case(device: str) -> dict[str, Any]:
+        rows, model = groups(device)
+        start = estimate.MonteCarloState.start(model, rows, 4, generator(0, device))
+        start = estimate.warmed(start, rows, walks, rounds=3)
+        if engine == "refine":
+            found = run(
+                estimate.refine(rows, walks, precision=0.9, most=400), estimate.Refined(start), max_rounds=2
+            ).state.found
+        elif engine == "assess":
+            found = estimate.assess(start, rows, walks, draws=50, discard=5)
+        else:
+            plan = estimate.MonteCarloPlan(draws=lambda k: 8, rate=estimate.BurnIn(5), copies=4)
+            step = (
+                estimate.monte_carlo_em(rows, walks, plan)
+                if engine == "saem"
+                else estimate.ascent_em(rows, walks, estimate.AscentPlan(tol=1.0))
+            )
+            return told(run(step, start, max_rounds=4))
+        assert found is not None
+        return {"mean": found.latent_mean, "covariance": found.covariance, **found.errors}
+
+    return case
+
+
+def energetic(device: str) -> dict[str, Any]:
+    base = DiagonalGaussian(tensor([[0.0]], device), tensor([[1.0]], device))
+    network = Perceptron(1, (8,))
+    model = EnergyModel.start(network, network.start(generator(0, device)), base)
+    batches = estimate.Batches(ArraySource(tensor(np.ones((64, 1)), device)), 32)
+    plan = estimate.EnergyPlan(estimate.Cooling(0.02, 10), chains=16)
+    step = estimate.energy_ascent(model, batches, lambda f, scale: MALA(scale).kernel(Target(f)), base, plan)
+    state = run(step, estimate.EnergyState.start(model, base, 16, 0), max_rounds=10).state
+    return {"energy": state.fitted(model).potential(tensor([[1.0], [-1.0]], device))}
+
+
+def round_of(name: str) -> Case:
+    """E step, M step, what follows from a model, of every model of the contract."""
+
+    def case(device: str) -> dict[str, Any]:
+        made = model_cases()[name]
+        model, rows, weight = made.model.to(device), made.rows.to(device), made.weight.to(device)
+        found = model.expect(rows, weight)
+        statistics, _ = model.repair(found.statistics)
+        mean, covariance = model.moments()
+        drawn, _ = model.sample(6, generator(0, device))
+        return {
+            "height": found.log_likelihood,
+            "complete": model.complete(statistics),
+            "density": model.log_prob(rows),
+            "mean": mean,
+            "covariance": covariance.dense(),
+            "drawn": drawn,
+            **{f"next {key}": value for key, value in model.solve(statistics).named().items()},
+        }
+
+    return case
+
+
+CASES: dict[str, Case] = {
+    "monte_carlo_em-warmed": drawn("saem"),
+    "ascent_em": drawn("mcem"),
+    "assess": drawn("assess"),
+    "refine": drawn("refine"),
+    "energy_ascent": energetic,
+    **{f"models-{name}": round_of(name) for name in model_cases()},
+}
