@@ -375,5 +375,5 @@ def test_bad_rows() -> None:
         search.fit(np.full((30, 2), np.inf))
     with pytest.raises(ValueError, match="'b' holds an infinite value"):
         search.fit(pd.DataFrame({"a": np.ones(30), "b": np.full(30, np.inf)}))
-    with pytest.raises(ValueError, match="array"):
+    with pytest.raises(FileNotFoundError, match="no such file"):
         search.fit("rows.csv")

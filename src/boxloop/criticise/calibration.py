@@ -19,7 +19,7 @@ from boxloop.criticise.adapt import as_model, as_rows
 from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
-from boxloop.data import on_device, open_source
+from boxloop.data import Gathered, on_device, open_source
 from boxloop.data.checks import column_place
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
@@ -176,8 +176,8 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
     stream = generator(random_state, device)
     source = on_device(open_source(as_rows(X)), device)
     at = _distribution(adapted, nodes, stream)
-    parts = [at(rows.to(torch.float64)).cpu().numpy() for rows, _ in source.chunks()]
-    return Calibration(np.concatenate(parts), source.names)
+    found = source.reduce(lambda rows, weight: Gathered.of(at(rows.to(torch.float64)).cpu()))
+    return Calibration(found.joined().numpy(), source.names)
 
 
 def _distribution(model: LatentModel, nodes: int, stream: Generator) -> Any:

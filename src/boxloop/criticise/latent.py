@@ -6,7 +6,7 @@ A decoder that ignores z, and an encoder that gives the prior back, make up a mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.criticise.adapt import as_model, as_rows
-from boxloop.data import on_device, open_source
+from boxloop.data import Gathered, on_device, open_source
 from boxloop.data.frames import make_frame
 from boxloop.models.autoencoder import Autoencoder
-from boxloop.types import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,13 +140,20 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
         [0.25, 0.0]
     """
     own = autoencoder_of(model)
-    means, parts = [], []
-    for rows in _tiles(on_device(open_source(as_rows(X)), own.origin.device)):
-        with torch.no_grad():
-            law = own.posterior(rows)
-            means.append(law.mean.double())
-            parts.append(own.latent.column_divergence(law.mean, law.variance.log()).double())
-    mean, divergence = torch.cat(means), torch.cat(parts)
+    source = on_device(open_source(as_rows(X)), own.origin.device)
+    if source.n_rows < 2:
+        raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
+    names = source.names
+
+    def codes(rows: Tensor, weight: Tensor) -> Gathered:
+        dense = rows.to_dense() if rows.layout != torch.strided else rows
+        check_complete(dense, names)
+        law = own.posterior(dense)
+        apart = own.latent.column_divergence(law.mean, law.variance.log())
+        return Gathered.of(torch.cat([law.mean, apart], 1).double())
+
+    with torch.no_grad():
+        mean, divergence = source.reduce(codes).joined().chunk(2, dim=1)
     n = len(mean)
     apart = mean - mean.mean(0)
     variance = apart.square().sum(0) / (n - 1)
@@ -192,12 +198,3 @@ def as_array(value: Tensor) -> Array:
     """Float64, on the host."""
     found: Array = value.double().cpu().numpy()
     return found
-
-
-def _tiles(source: Source) -> Iterator[Tensor]:
-    if source.n_rows < 2:
-        raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
-    for rows, _ in source.chunks():
-        dense = rows.to_dense() if rows.layout != torch.strided else rows
-        check_complete(dense, source.names)
-        yield dense

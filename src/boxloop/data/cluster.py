@@ -89,7 +89,7 @@ def summed(
     for count in counts:
         starts.append(done := done + count)
     grad = torch.is_grad_enabled()
-    carried = delayed(packed((function, grad)), name=f"boxloop-carried-{token}")
+    carried = delayed(packed((function, grad), detached=not grad), name=f"boxloop-carried-{token}")
     leaf, add = delayed(_leaf, pure=False), delayed(_added, pure=False)
     leaves = [
         leaf(carried, part.sent(), part.content, start, count, dask_key_name=_key(i, token))
@@ -139,7 +139,7 @@ def _leaf(carried: bytes, part: Part, content: Any, start: int, count: int) -> b
         value = total(counted, part.open(content).chunks(), start)
         if seen != count:
             raise ValueError(f"{count} rows were counted, and {seen} read: the data changed")
-    return packed(Partial(value, seen, mass))
+    return packed(Partial(value, seen, mass), detached=True)
 
 
 def _added(level: list[bytes]) -> bytes:
@@ -152,7 +152,12 @@ def naming(part: Part) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise error if part.label in str(error) else ValueError(f"{part.label}: {error}") from error
+        if part.label in str(error):
+            raise
+        if type(error) is not ValueError:  # one of its own kind, by which somebody knows it
+            error.add_note(f"It was raised for {part.label}.")
+            raise
+        raise ValueError(f"{part.label}: {error}") from error
 
 
 def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:

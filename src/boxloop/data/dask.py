@@ -16,8 +16,10 @@ from boxloop.data.cluster import each, naming, summed
 from boxloop.data.folder import FolderReader
 from boxloop.data.open import open_reader
 from boxloop.data.parts import FilePart, Part, ValuePart, cut
+from boxloop.data.standard import FIRST_ROWS
 from boxloop.data.stream import Reader, retile
 from boxloop.data.tiles import Tile, placeless
+from boxloop.data.travel import Staying
 from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
@@ -26,12 +28,15 @@ PART_VALUES = 1 << 24
 """Values of a part of a file: 128 MB of float64, which a worker reads batch by batch."""
 
 
+GROWTH = 16
+"""How many times more rows of the first partition are brought, each time that more are asked for."""
+
 WEIGHT = "boxloop weight"
 """Name of the column of weights that come as a collection of their own."""
 
 
 @dataclass(frozen=True)
-class DaskSource:
+class DaskSource(Staying):
     """Partitions of one table, summed by the workers of a Dask cluster.
 
     A pass sends the function out and brings its sum back, added in a tree whose shape depends on the partitions alone:
@@ -78,17 +83,20 @@ class DaskSource:
         value: T = found.value
         return value
 
+    def left(self) -> tuple[Any, ...]:
+        """Its shape: a function that mentions the source does not take the partitions along."""
+        return (), self.counts, self.names
+
     def _brought(self, first: int) -> Iterator[Tensor]:
-        """Rows beside their weights; of the first partition at first no more than were asked for."""
+        """Rows beside their weights; of the first partition at first no more than were asked for, then ever more."""
         head = next(i for i, count in enumerate(self.counts) if count)
         for i in range(head, len(self.parts)):
             if self.counts[i] == 0:
                 continue
-            if i == head and first < self.counts[i]:
-                yield each(_Rows(0, first), [self.parts[i]])[0]
-                yield each(_Rows(first, self.counts[i]), [self.parts[i]])[0]
-            else:
-                yield each(_Rows(0, self.counts[i]), [self.parts[i]])[0]
+            start, stop = 0, first if i == head else self.counts[i]
+            while start < self.counts[i]:
+                yield each(_Rows(start, min(stop, self.counts[i])), [self.parts[i]])[0]
+                start, stop = stop, max(GROWTH * stop, FIRST_ROWS)
 
 
 @dataclass(frozen=True)

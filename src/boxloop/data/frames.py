@@ -19,6 +19,15 @@ def is_collection(data: object) -> bool:
     return dask is not None and bool(dask.is_dask_collection(data))
 
 
+def as_column(data: Any) -> Any:
+    """A Dask series or one-dimensional Dask array as a table of one column; anything else as it is."""
+    if not is_collection(data) or data.ndim != 1:
+        return data
+    import dask.array as da
+
+    return data[:, None] if isinstance(data, da.Array) else data.to_frame()
+
+
 def as_frame(data: object) -> Any:
     """The data as a narwhals frame, or None if it is no data frame, or one whose rows are to stay where they are."""
     if is_collection(data):

@@ -15,16 +15,13 @@ import torch
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
-from boxloop.data.standard import Frame, frame_of
+from boxloop.data.standard import FIRST_ROWS, Frame, frame_of
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
 from boxloop.types import Source
 
 MOMENT_COLUMNS = 4096
 """Widest table whose second moments are worth a d x d matrix."""
-
-FIRST_ROWS = 1024
-"""Rows that tell where a table lies."""
 
 RANGE = 1e60
 """Spreads between this and its inverse have squares, and sums of squares, that float64 holds."""

@@ -12,6 +12,9 @@ from boxloop.data.tiles import Placed, View
 from boxloop.tree import Tree
 from boxloop.types import Source
 
+FIRST_ROWS = 1024
+"""Rows that tell where a table lies."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -79,15 +82,26 @@ def frame_of(origin: Tensor, deviation: Tensor, observed: Tensor, weight: float,
 
 
 def _shift(source: Source) -> Tensor:
-    shift = torch.full((source.n_columns,), torch.nan, dtype=torch.float64)
-    for rows, _ in source.chunks():
-        shift = shift.to(rows.device)
-        seen = ~torch.isnan(rows)
-        first = rows.gather(0, seen.to(torch.int8).argmax(0, keepdim=True))[0].to(torch.float64)
-        shift = torch.where(torch.isnan(shift), first, shift)
-        if not bool(torch.isnan(shift).any()):
-            return shift
+    """The first value of each column that is there, 0 where none is."""
+    shift = _first(next(iter(source.chunks(FIRST_ROWS)))[0])
+    if bool(torch.isnan(shift).any()):
+        shift = source.reduce(lambda rows, weight: _Firsts(_first(rows))).value
     return torch.nan_to_num(shift, nan=0.0)
+
+
+def _first(rows: Tensor) -> Tensor:
+    seen = ~torch.isnan(rows)
+    return rows.gather(0, seen.to(torch.int8).argmax(0, keepdim=True))[0].to(torch.float64)
+
+
+@dataclass(frozen=True)
+class _Firsts(Tree):
+    """The first value of each column of some rows, NaN where it has none."""
+
+    value: Tensor
+
+    def __add__(self, other: _Firsts) -> _Firsts:
+        return _Firsts(torch.where(torch.isnan(self.value), other.value, self.value))
 
 
 @dataclass(frozen=True)

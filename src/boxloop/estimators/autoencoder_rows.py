@@ -90,11 +90,13 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
 def refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
     """The source, refusing rows in which ``fault`` finds one, in the words of ``told(column, value)``."""
 
+    names = source.names
+
     def check(rows: Tensor) -> Tensor:
         bad = fault(rows)
         if bool(bad.any()):
             row, column = torch.nonzero(bad)[0].tolist()
-            raise ValueError(told(source.names[column], float(rows[row, column])))
+            raise ValueError(told(names[column], float(rows[row, column])))
         return rows
 
     return Mapped(source, check)

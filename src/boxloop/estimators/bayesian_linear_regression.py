@@ -15,8 +15,8 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import on_device, open_source, paired, stays
-from boxloop.data.frames import as_frame
+from boxloop.data import Gathered, on_device, open_source, paired, stays
+from boxloop.data.frames import as_column, as_frame
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -152,9 +152,14 @@ class BayesianLinearRegression(RegressorMixin, BaseEstimator):
         """Means with the two deviations apart, ``spread`` of the coefficients and ``noise``, as tensors (n, k)."""
         check_is_fitted(self)
         rows = self._rows(X, None, reset=False)
-        tiles = [self.model_.predict(tile.cpu()) for tile, _ in rows.chunks()]
-        mean, spread = (torch.cat([getattr(tile, name) for tile in tiles]) for name in ("mean", "spread"))
-        return LinearPrediction(mean, spread, tiles[0].noise)
+        model = self.model_
+
+        def both(tile: Tensor, weight: Tensor) -> Gathered:
+            found = model.predict(tile.cpu())
+            return Gathered.of(torch.stack([found.mean, found.spread], 1))
+
+        mean, spread = rows.reduce(both).joined().unbind(1)
+        return LinearPrediction(mean, spread, model.beta.rsqrt())
 
     @property
     def covariance_(self) -> Array:
@@ -228,7 +233,8 @@ def _outputs(y: Any) -> tuple[Source, bool]:
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None")
     if stays(y):
-        return open_source(y), False
+        table = as_column(y)
+        return open_source(table), table is not y
     values = y.numpy(force=True) if isinstance(y, Tensor) else y
     frame = as_frame(values)
     names = None if frame is None else [str(name) for name in frame.columns]

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.data import Gathered
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -56,7 +57,7 @@ class CodedEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         check_is_fitted(self)
         source = self._open(X, reset=False)
         with torch.no_grad():
-            return torch.cat([function(rows) for rows, _ in source.chunks()])
+            return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
 
     def _shown(self, rows: Tensor) -> Array:
         """Rows in the shape in which they came."""

@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from boxloop.data import Standardised, on_device, open_source, stays
+from boxloop.data import Gathered, Standardised, on_device, open_source, stays
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
 from boxloop.estimators.base import Array, to_numpy
@@ -240,8 +240,8 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
         check_is_fitted(self)
         source = self._open(X, reset=False)
         with torch.no_grad():
-            found = torch.cat([function(rows.double()) for rows, _ in source.chunks()])
-        return to_numpy(found)
+            found = source.reduce(lambda rows, weight: Gathered.of(function(rows.double())))
+        return to_numpy(found.joined())
 
     def energy_of(self, X: Any) -> Array:
         """E(x) of each row, (n,): minus the log-density, but for ``log_partition_``."""

@@ -9,6 +9,7 @@ import torch
 from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
+from boxloop.data import Gathered
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.types import Source
 
@@ -24,6 +25,8 @@ def labels_of(y: Any) -> Any:
 
 def codes_of(both: Source) -> tuple[Any, Array]:
     """Numbers of the classes, and weights."""
-    tiles = [(rows[:, -1], weight) for rows, weight in both.chunks()]
-    codes, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
-    return to_numpy(codes).astype(np.int64), to_numpy(weight.double())
+    found = both.reduce(
+        lambda rows, weight: Gathered.of(torch.stack([rows[:, -1].double(), weight.double()], 1))
+    )
+    codes, weight = found.joined().unbind(1)
+    return to_numpy(codes).astype(np.int64), to_numpy(weight)

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from boxloop.data import open_source, stays
+from boxloop.data import Gathered, open_source, stays
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.options import pick_device
@@ -106,4 +106,4 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 def each(source: Source, function: Any) -> Tensor:
     """What a function gives for all rows of a source, without gradients."""
     with torch.no_grad():
-        return torch.cat([function(rows) for rows, _ in source.chunks()])
+        return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import _safe_indexing
 
+from boxloop.data import ClusterError
+from boxloop.select.rows import taken
 from boxloop.select.scores import Array, log_densities, n_parameters
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -60,11 +61,14 @@ def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) ->
 
     Raises:
         KeyboardInterrupt: also where the fit itself caught it and stopped early.
+        ClusterError: the cluster that holds the rows was lost.
     """
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             cell = _fitted(estimator, X, fold, criterion)
+        except ClusterError:  # no candidate's fault: judged or not would depend on when the cluster was lost
+            raise
         except FAILURES as error:
             cell = Cell(np.empty(0), failure=f"{type(error).__name__}: {error}")
     messages = dict.fromkeys(str(warning.message) for warning in told)
@@ -72,8 +76,8 @@ def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) ->
 
 
 def _fitted(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) -> Cell:
-    train = X if fold.train is None else _safe_indexing(X, fold.train)
-    test = X if fold.test is None else _safe_indexing(X, fold.test)
+    train = X if fold.train is None else taken(X, fold.train)
+    test = X if fold.test is None else taken(X, fold.test)
     estimator.fit(train)
     if getattr(estimator, "interrupted_", False):
         raise KeyboardInterrupt

@@ -17,9 +17,11 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from boxloop.data import Gathered, stays
 from boxloop.data.frames import make_frame
+from boxloop.data.open import AnySource
 from boxloop.numeric import seed
-from boxloop.select.rows import ready
+from boxloop.select.rows import checked_rows, n_rows, ready, taken
 from boxloop.select.scores import Array, log_densities
 from boxloop.select.warned import SelectionWarning
 
@@ -97,7 +99,8 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
 
         Args:
             X: rows (n, d): an array, frame, or sparse matrix where the estimator takes one. NaN marks a missing
-                value where the estimator takes them.
+                value where the estimator takes them. A path, a source or a Dask collection, whose rows stay where
+                they are, where it takes that.
             y: ignored.
 
         Returns:
@@ -106,14 +109,15 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
         rows = self._rows(X, reset=True)
         number = seed(self.random_state) % 2**32
         rng = np.random.default_rng(number)
-        n = rows.shape[0]
+        n = n_rows(rows)
         if self.contamination == "auto":
             if n < 2:
                 raise ValueError(f"rows to fit and rows to calibrate are needed, got n_samples={n}")
             order = rng.permutation(n)
             held = min(max(round(self.calibration * n), 1), n - 1)
-            self.estimator_ = ready(self.estimator, {}, number).fit(rows[np.sort(order[held:])], None)
-            self.calibration_scores_ = np.sort(log_densities(self.estimator_, rows[order[:held]]))
+            self.estimator_ = ready(self.estimator, {}, number).fit(taken(rows, np.sort(order[held:])), None)
+            held_out = taken(rows, np.sort(order[:held]))
+            self.calibration_scores_ = np.sort(log_densities(self.estimator_, held_out))
             self.offset_ = self._calibrated()
             usual = order[:held][:REFERENCE]
         else:
@@ -122,11 +126,13 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
             scores = log_densities(self.estimator_, rows)
             self.offset_ = float(np.quantile(scores, self.contamination))
             usual = rng.permutation(n)[:REFERENCE]
-        self._reference: Any = rows[np.sort(usual)]
+        self._reference: Any = _at_hand(taken(rows, np.sort(usual)))
         self._usual: Array | None = None
         return self
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
+        if stays(X):
+            return checked_rows(self, self.estimator, X, reset=reset)
         tags = get_tags(self.estimator).input_tags
         return validate_data(
             self,
@@ -208,7 +214,7 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
         if top < 1:
             raise ValueError(f"top must be at least 1, got {top}")
         index = getattr(X, "index", None)
-        drop = self._drops(self._rows(X, reset=False))
+        drop = self._drops(_at_hand(self._rows(X, reset=False)))
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(drop.shape[1])])
         order = np.argsort(-drop, axis=1, kind="stable")[:, :top]
         columns: dict[str, Any] = {}
@@ -259,6 +265,13 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
+
+
+def _at_hand(rows: Any) -> Any:
+    """The rows; those of a source are brought here."""
+    if not isinstance(rows, AnySource):
+        return rows
+    return rows.reduce(lambda tile, weight: Gathered.of(tile)).joined().cpu().numpy()
 
 
 def _dense(rows: Any) -> Array:

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.utils import get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.validation import _num_samples, validate_data
 
+from boxloop.data import open_source, some_rows, stays
+from boxloop.data.digest import digest as source_digest
 from boxloop.data.frames import as_frame
+from boxloop.data.open import AnySource
 
 
 def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
@@ -21,12 +26,21 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     Args:
         owner: the meta-estimator.
         estimator: the one inside, whose tags say what rows it takes.
-        X: an array, list, frame or sparse matrix. A frame stays one, so that names reach the estimator inside.
+        X: an array, list, frame or sparse matrix. A frame stays one, so that names reach the estimator inside; a path,
+            a source or a Dask collection is opened as a source.
         reset: whether this is ``fit``.
 
     Returns:
         The rows.
     """
+    if stays(X):
+        source = open_source(X)
+        if reset:  # later rows are checked by the estimator inside
+            owner.n_features_in_ = source.n_columns
+            vars(owner).pop("feature_names_in_", None)
+            if source.names != tuple(f"x{j}" for j in range(source.n_columns)):  # of a table without names
+                owner.feature_names_in_ = np.asarray(source.names, dtype=object)
+        return source
     if as_frame(X) is not None:
         return validate_data(owner, X, reset=reset, skip_check_array=True)
     tags = get_tags(estimator).input_tags
@@ -40,6 +54,22 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     )
 
 
+def n_rows(rows: Any) -> int:
+    """How many rows there are."""
+    return int(rows.n_rows if isinstance(rows, AnySource) else _num_samples(rows))
+
+
+def taken(rows: Any, places: NDArray[np.intp]) -> Any:
+    """The rows at places; those of a source stay where they are, so that their places must rise."""
+    if not isinstance(rows, AnySource):
+        return _safe_indexing(rows, places)
+    if (np.diff(places) <= 0).any():
+        raise ValueError("rows of a source are taken in their order, each once: places must rise")
+    mask = torch.zeros(rows.n_rows, dtype=torch.bool)
+    mask[torch.from_numpy(np.asarray(places))] = True
+    return some_rows(rows, mask)
+
+
 def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
     """A new estimator with these parameters, and with a seed where it has none."""
     fresh = clone(estimator)  # scikit-learn's frozen estimators return nothing from set_params: no chaining
@@ -51,7 +81,9 @@ def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
 
 
 def digest(X: Any) -> str:
-    """SHA-256 of a table: its shape, type, values and column names."""
+    """SHA-256 of a table: its shape, type, values and column names; a source has a digest of its own."""
+    if isinstance(X, AnySource):
+        return digest_of(list(X.names), X.n_rows, source_digest(X))
     frame = as_frame(X)
     if frame is not None:
         return digest_of(

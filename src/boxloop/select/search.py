@@ -16,7 +16,7 @@ from sklearn.model_selection import KFold, ParameterGrid, check_cv
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data.frames import make_frame
 from boxloop.numeric import seed
@@ -24,7 +24,7 @@ from boxloop.progress import ProgressBar
 from boxloop.select.cells import Fold
 from boxloop.select.grid import fill
 from boxloop.select.results import judge, label, results
-from boxloop.select.rows import checked_rows, digest, ready
+from boxloop.select.rows import checked_rows, digest, n_rows, ready
 from boxloop.select.rule import one_standard_error
 from boxloop.select.store import CellStore
 from boxloop.select.warned import SelectionWarning
@@ -127,7 +127,8 @@ class Select(MetaEstimatorMixin, BaseEstimator):
         """Fit and judge every candidate, choose one, and fit it to all rows.
 
         Args:
-            X: rows (n, d): an array, frame or sparse matrix that the estimator takes.
+            X: rows (n, d): an array, frame or sparse matrix that the estimator takes; or a path, a source or a Dask
+                collection, whose rows stay where they are, where it takes that.
             y: ignored.
 
         Returns:
@@ -150,8 +151,7 @@ class Select(MetaEstimatorMixin, BaseEstimator):
             observers=[ProgressBar(show=True).stage("Select")] if self.verbose else (),
         )
         judged = [
-            judge([cells[i, f] for f in range(len(folds))], folds, _num_samples(rows))
-            for i in range(len(grid))
+            judge([cells[i, f] for f in range(len(folds))], folds, n_rows(rows)) for i in range(len(grid))
         ]
         self.results_ = results(grid, judged, self.criterion)
         self.n_splits_ = len(folds) - 1
@@ -164,7 +164,10 @@ class Select(MetaEstimatorMixin, BaseEstimator):
     def _folds(self, rows: Any, number: int) -> list[Fold]:
         whole = isinstance(self.cv, Integral)
         splitter = KFold(self.cv, shuffle=True, random_state=number) if whole else check_cv(self.cv)
-        return [Fold(np.asarray(train), np.asarray(test)) for train, test in splitter.split(rows)]
+        return [
+            Fold(np.asarray(train), np.asarray(test))
+            for train, test in splitter.split(np.empty(n_rows(rows)))
+        ]
 
     def _choose(self) -> None:
         found = self.results_

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxloop.data import open_source
+from boxloop.data import Gathered, open_source
 from boxloop.data.frames import make_frame
 from boxloop.data.synthetic import Topics
 from boxloop.estimate.documents import Documents
@@ -126,7 +126,8 @@ def topic_spectrum(
         )
     made = Documents.of(source)
     width = min(most, source.n_columns)
-    lengths = torch.cat([made.shares(rows, weight)[0] for rows, weight in source.chunks()]).long().cpu()
+    shares = source.reduce(lambda rows, weight: Gathered.of(made.shares(rows, weight)[0]))
+    lengths = shares.joined().long().cpu()
     values = _values(made, width, stream)
     null: list[Array] = []
     for j in range(1, int((values > 0.0).sum())):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxloop.data.standard import FIRST_ROWS
 from boxloop.numeric import product
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
@@ -97,7 +98,7 @@ class Conditional:
     @cached_property
     def first_rows(self) -> Tensor:
         """Some rows of the first view, in the precision of the source and on the device of the model."""
-        rows = next(iter(self.source.chunks()))[0]
+        rows = next(iter(self.source.chunks(FIRST_ROWS)))[0]
         return self.model.pair.parts(rows.to(self.device))[0]
 
     @property

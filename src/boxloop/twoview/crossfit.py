@@ -14,7 +14,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from boxloop.data.moments import FIRST_ROWS
+from boxloop.data.standard import FIRST_ROWS
 from boxloop.numeric import generator, product, upper_gram
 from boxloop.numeric.random import RandomState, seed
 from boxloop.tree import Tree

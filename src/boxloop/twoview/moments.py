@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import summarise_moments
-from boxloop.data.moments import FIRST_ROWS
+from boxloop.data.standard import FIRST_ROWS
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.views import LinearView, ViewPair

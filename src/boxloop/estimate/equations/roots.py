@@ -133,9 +133,9 @@ class Equations:
 
     def width(self, point: Tensor) -> int:
         """How many equations there are."""
-        rows, _ = next(iter(self.source.chunks()))
+        row, _ = next(iter(self.source.chunks(1)))
         with torch.no_grad():
-            return self.values(point.to(rows.device), rows[:1]).shape[1]
+            return self.values(point.to(row.device), row).shape[1]
 
     def bad(self, point: Tensor) -> str:
         """Which row is at fault at a point."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from boxloop.data import Gathered
 from boxloop.data.checks import column_place
 from boxloop.estimate.equations.faults import EstimateWarning
 from boxloop.types import Source
@@ -44,7 +45,7 @@ def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
     """
     if isinstance(groups, str):
         place = column_place(source.names, groups)
-        labels = torch.cat([rows[:, place].cpu() for rows, _ in source.chunks()]).numpy()
+        labels = source.reduce(lambda rows, weight: Gathered.of(rows[:, place].cpu())).joined().numpy()
     else:
         labels = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if labels.shape != (source.n_rows,):

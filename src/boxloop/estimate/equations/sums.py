@@ -176,21 +176,23 @@ def group_outer(
 
 def first_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:
     """A sentence that names the first row where the function is not finite."""
-    start = 0
-    for rows, weight in source.chunks():
+
+    def first(rows: Tensor, weight: Tensor, start: int) -> Gathered:
         value = function(point.to(rows.device), rows).detach()
-        bad = torch.nonzero(~torch.isfinite(value) & (weight > 0)[:, None])
-        if len(bad):
-            row, column = bad[0].tolist()
-            text = (
-                f"{what} is {float(value[row, column])} at row {start + row} (counted from 0), entry {column}"
-            )
-            holes = (
-                torch.nonzero(torch.isnan(rows[row]))[:, 0].tolist() if rows.layout == torch.strided else []
-            )
-            return text + (f"; column {source.names[holes[0]]!r} is missing there" if holes else "")
-        start += len(value)
-    return f"{what} is finite on every row, its derivative is not"
+        bad = torch.nonzero(~torch.isfinite(value) & (weight > 0)[:, None])[:1]
+        if not len(bad):
+            return Gathered.of(torch.empty(0, 4, dtype=torch.float64))
+        row, column = bad[0].tolist()
+        holes = torch.isnan(rows[row]).nonzero()[:, 0].tolist() if rows.layout == torch.strided else []
+        told = [start + row, column, float(value[row, column]), holes[0] if holes else -1]
+        return Gathered.of(torch.tensor([told], dtype=torch.float64))
+
+    found = source.reduce_at(first).joined()
+    if not len(found):
+        return f"{what} is finite on every row, its derivative is not"
+    place, entry, value, hole = found[0].tolist()
+    text = f"{what} is {value} at row {int(place)} (counted from 0), entry {int(entry)}"
+    return text + (f"; column {source.names[int(hole)]!r} is missing there" if hole >= 0 else "")
 
 
 def weighted(rows: Tensor, weight: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
