@@ -11,7 +11,7 @@ import pytest
 
 import boxloop
 
-HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "rich", "pandas", "polars", "pyarrow"}
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "rich", "pandas", "polars", "pyarrow", "dask"}
 HELP = """
 from boxloop.cli import main
 try:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from rich.console import Console
 
 from boxloop import ProgressBar
+from boxloop.progress import passes
 from boxloop.run import Round, run
 
 
@@ -91,3 +94,36 @@ def test_writes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     out, err = capfd.readouterr()
     assert out == ""
     assert "3/3" in err
+
+
+def test_passes_and_rounds_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for a pass that takes long, below that of the rounds; it goes with the pass."""
+    told: list[Callable[[int, int], None]] = []
+    monkeypatch.setattr("boxloop.progress.LONG", 0.0)
+    monkeypatch.setattr("boxloop.data.watched", lambda watch: nullcontext(told.append(watch)))
+    console, file = drawn()
+
+    def step(x: float) -> Round[float]:
+        told[0](3, 7)
+        told[0](7, 7)
+        return halve(x)
+
+    with passes(console):
+        run(step, 1.0, max_rounds=2, observers=[ProgressBar(True).stage("EM")])
+        run(step, 1.0, max_rounds=3, observers=[ProgressBar(True).stage("restart", keep=False)])
+        told[0](5, 7)  # a pass that fails leaves no line, either
+    shown = file.getvalue()
+    assert "3/7" in shown
+    assert "restart" in shown
+    last = shown[shown.rindex("EM") :]
+    assert "2/2" in last
+    assert "partitions" not in last
+    assert "restart" not in last
+
+
+def test_a_short_pass_has_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("boxloop.data.watched", lambda watch: nullcontext([watch(k, 3) for k in (1, 2, 3)]))
+    console, file = drawn()
+    with passes(console):
+        pass
+    assert file.getvalue() == ""

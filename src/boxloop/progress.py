@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,12 @@ from boxloop.run import Observer, Progress
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+LONG = 1.0
+"""Seconds after which a pass over a cluster is worth a line."""
+
+_shared: ContextVar[Bar | None] = ContextVar("shared", default=None)
 
 
 class ProgressBar:
@@ -36,6 +45,7 @@ class ProgressBar:
         self.show = show
         self.console = console
         self._bar: Bar | None = None
+        self._task: TaskID | None = None
 
     def stage(
         self, name: str, keep: bool = True, told: Callable[[Progress[Any]], str] | None = None
@@ -57,41 +67,102 @@ class ProgressBar:
         self, name: str, keep: bool, told: Callable[[Progress[Any]], str], progress: Progress[Any]
     ) -> None:
         if self._bar is None and not progress.stopped:
-            self._bar = self._start(name, keep, progress.max_rounds)
-        if self._bar is None:
+            self._start(name, keep, progress.max_rounds)
+        if self._bar is None or self._task is None:
             return
-        trace = progress.trace
-        self._bar.update(
-            self._bar.task_ids[0],
+        bar, task, trace = self._bar, self._task, progress.trace
+        bar.update(
+            task,
             completed=progress.round,
             total=progress.round if progress.converged else progress.max_rounds,
-            objective=f"{trace[-1]:.8g}" if trace else "-",
+            objective=f"objective {trace[-1]:.8g}" if trace else "objective -",
             said=told(progress),
         )
         if progress.stopped:
-            self._bar.stop()
-            self._bar = None
+            self._bar = self._task = None
+            _end(bar, task, keep)
 
-    def _start(self, name: str, keep: bool, max_rounds: int) -> Bar:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
+    def _start(self, name: str, keep: bool, max_rounds: int) -> None:
+        self._bar = _shared.get() or _bar(self.show, self.console, keep)
+        self._task = self._bar.add_task(name, total=max_rounds, objective="objective -", said="")
+        self._bar.start()
 
-        console = self.console or Console(stderr=True)
-        bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("objective {task.fields[objective]}", markup=False),
-            TextColumn("{task.fields[said]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            transient=not keep,
-            disable=not (console.is_terminal if self.show is None else self.show),
-        )
-        bar.add_task(name, total=max_rounds, objective="-", said="")
-        bar.start()
-        return bar
+
+@contextmanager
+def passes(console: Console | None = None) -> Iterator[None]:
+    """Show how far long passes over a cluster are, below the rounds of what runs in the block: one display for both.
+
+    Args:
+        console: where to draw, instead of standard error.
+    """
+    from boxloop.data import watched
+
+    bar = _bar(True, console, keep=True)
+    token, shown = _shared.set(bar), _Passes(bar)
+    try:
+        with watched(shown):
+            yield
+    finally:
+        _shared.reset(token)
+        shown.end()
+        if bar.live.is_started:
+            bar.stop()
+
+
+class _Passes:
+    """A line for the pass that is under way, once it is long; gone when all its partitions are done."""
+
+    def __init__(self, bar: Bar) -> None:
+        self.bar = bar
+        self.task: TaskID | None = None
+        self.begun: float | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self.begun is None:
+            self.begun = now
+        if done == total:
+            self.end()
+        elif self.task is not None:
+            self.bar.update(self.task, completed=done, total=total)
+        elif now - self.begun >= LONG:
+            self.task = self.bar.add_task("partitions", completed=done, total=total, objective="", said="")
+            self.bar.start()
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.begun = None
+
+
+def _bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    console = console or Console(stderr=True)
+    return Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[objective]}", markup=False),
+        TextColumn("{task.fields[said]}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=not keep,
+        disable=not (console.is_terminal if show is None else show),
+    )
+
+
+def _end(bar: Bar, task: TaskID, keep: bool) -> None:
+    """End a stage; a display that others share goes on."""
+    if bar is not _shared.get():
+        bar.stop()
+    elif keep:
+        bar.stop_task(task)
+    else:
+        bar.remove_task(task)
 
 
 def _change(progress: Progress[Any]) -> str:

@@ -46,24 +46,32 @@ def table(path: Path, rows: np.ndarray) -> Path:
     return path
 
 
-def signalled(arguments: list[object], number: int, when: str) -> tuple[int, str, str]:
+def signalled(
+    arguments: list[object], number: int, when: str, everyone: bool = False
+) -> tuple[int, str, str]:
     """Run a command with its progress on a terminal, and send it a signal once the terminal shows ``when``.
 
+    Args:
+        arguments: of the command.
+        number: of the signal.
+        when: a pattern.
+        everyone: whether processes that the command started get the signal, too.
+
     Returns:
-        Its exit code, what it printed, and what the terminal showed.
+        Its exit code, what it printed, and what the terminal showed until the last of its processes was gone.
     """
     ours, theirs = os.openpty()
     command = [sys.executable, "-c", "from boxloop.cli import main; main()", *map(str, arguments)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     shown, sent = "", False
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True
+        command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True, start_new_session=everyone
     ) as process:
         os.close(theirs)
         while (part := _read(ours)) != b"":
             shown += part.decode(errors="replace")
             if not sent and re.search(when, shown):
-                process.send_signal(number)
+                os.killpg(process.pid, number) if everyone else process.send_signal(number)
                 sent = True
         out = process.communicate(timeout=60)[0]
     os.close(ours)

@@ -86,6 +86,8 @@ COMMON = {
     "--device": ("--device",),
     "--dtype": ("--dtype",),
     "--threads": ("--threads",),
+    "--workers": ("--workers",),
+    "--cluster": ("--cluster",),
     "--json": ("--json",),
     "--figure": ("--figure",),
 }
@@ -292,7 +294,7 @@ try:
     main(sys.argv[1:])
 except SystemExit:
     pass
-heavy = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "rich", "pandas", "pyarrow"} & set(sys.modules)
+heavy = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "rich", "pandas", "pyarrow", "dask"} & set(sys.modules)
 print("heavy", *heavy, file=sys.stderr)
 """
 

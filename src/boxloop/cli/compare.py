@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.options import (
     data_argument,
     figure_option,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @data_argument
 @watch_options
 @threads_option
+@cluster_options
 @output_option("The table: .csv or .parquet.")
 @figure_option
 @json_option
@@ -38,6 +40,8 @@ def command(
     data: str,
     quiet: bool,
     progress: bool | None,
+    workers: int | None,
+    cluster: str | None,
     output: Path | None,
     figure: Path | None,
     json_to: str | None,
@@ -60,8 +64,8 @@ def command(
     columns = [fitted_columns(estimator) for estimator in fitted.values()]
     if any(names != columns[0] for names in columns):
         raise ValueError("the models were fitted to different columns, and have no likelihood in common")
-    with watched("compare", watching(quiet, progress)):
-        result = compare(fitted, open_table(data, columns=columns[0]))
+    with on_cluster(workers, cluster) as there, watched("compare", watching(quiet, progress)):
+        result = compare(fitted, open_table(data, columns=columns[0], cluster=there))
     if output is not None:
         write_table(output, {name: column.to_numpy() for name, column in _table(result, bounds).items()})
     if figure is not None:

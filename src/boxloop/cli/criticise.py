@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.names import complete_data
 from boxloop.cli.options import (
     data_argument,
@@ -22,7 +23,9 @@ from boxloop.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from boxloop.cli.describe import Fitted
     from boxloop.criticise import Mega, TestFunction
+    from boxloop.types import Source
 
 FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 
@@ -62,6 +65,7 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 @seed_option
 @watch_options
 @threads_option
+@cluster_options
 @output_option("One line for each moment: .csv or .parquet.")
 @figure_option
 @json_option
@@ -75,6 +79,8 @@ def command(
     seed: int,
     quiet: bool,
     progress: bool | None,
+    workers: int | None,
+    cluster: str | None,
     output: Path | None,
     figure: Path | None,
     json_to: str | None,
@@ -86,13 +92,11 @@ def command(
     autoencoders that error is not known, and --train is refused; of a Bayesian Gaussian mixture the components in use
     are judged, at their expected parameters. The columns are found by the names that the model was fitted to.
     """
-    from boxloop.cli.describe import errs_by_rows, fitted_columns, load_model
+    from boxloop.cli.describe import errs_by_rows, load_model
     from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.watch import watched
-    from boxloop.criticise import mega
-    from boxloop.data import open_table, write_table
+    from boxloop.data import write_table
     from boxloop.report.gaps import gap_picture
-    from boxloop.report.in_use import criticised
 
     check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
     check_table(output)
@@ -101,20 +105,39 @@ def command(
         raise click.UsageError(
             f"--train: how {type(estimator).__name__} errs does not follow from its rows; leave it out"
         )
-    columns = fitted_columns(estimator)
-    rows = open_table(data, columns=columns)
-    fitted = None if train is None else (rows if train == data else open_table(train, columns=columns))
-    wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
-    with watched("criticise", watching(quiet, progress)):
-        result = mega(
-            criticised(estimator), rows, functions=wanted, train=fitted, draws=draws, random_state=seed
-        )
+    with on_cluster(workers, cluster) as there, watched("criticise", watching(quiet, progress)):
+        result = _judged(estimator, data, train, tests, draws, seed, there)
     if output is not None:
         write_table(output, {name: column.to_numpy() for name, column in result.table().items()})
     if figure is not None:
         figure.write_bytes(gap_picture(result))
     found = {"model": model, "data": data, **_found(result, rate), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(found), quiet)
+
+
+def _judged(
+    estimator: Fitted,
+    data: str,
+    train: str | None,
+    tests: tuple[str, ...],
+    draws: int,
+    seed: int,
+    on_workers: bool,
+) -> Mega:
+    """The gaps, of rows that are here or on a cluster."""
+    from boxloop.cli.describe import fitted_columns
+    from boxloop.criticise import mega
+    from boxloop.data import open_table
+    from boxloop.report.in_use import criticised
+
+    def opened(place: str) -> Source:
+        return open_table(place, columns=fitted_columns(estimator), cluster=on_workers)
+
+    rows = opened(data)
+    fitted = None if train is None else (rows if train == data else opened(train))
+    wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
+    model = criticised(estimator)
+    return mega(model, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
 
 
 def _function(name: str) -> TestFunction:

@@ -19,7 +19,7 @@ TERMINATED = 143
 
 EXIT_CODES = {
     OK: "done",
-    FAILED: "the work failed: an error in the data, the model or a file",
+    FAILED: "the work failed: an error in the data, the model, a file or the cluster",
     USAGE: "the call was wrong: an unknown option or name, a missing argument",
     INTERRUPTED: "interrupted by Ctrl-C; what was complete is kept",
     TERMINATED: "terminated by SIGTERM; a checkpoint is kept where one was asked for",
@@ -67,11 +67,13 @@ def continued(checkpoint: str | Path | None) -> Iterator[None]:
     Args:
         checkpoint: the file; None where no progress is kept.
     """
+    from boxloop.data import ClusterError
+
     if checkpoint is not None and Path(checkpoint).exists():
         click.echo(f"Continuing from {checkpoint}.", err=True)
     try:
         yield
-    except (SystemExit, KeyboardInterrupt):
+    except (SystemExit, KeyboardInterrupt, ClusterError):
         if checkpoint is not None and Path(checkpoint).exists():
             click.echo(f"Stopped; the same command continues from {checkpoint}.", err=True)
         raise

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.names import MODELS
 from boxloop.cli.options import (
     checkpoint_option,
@@ -54,6 +56,7 @@ _count = click.IntRange(min=1)
     "boxloop fit data.csv --model factor-analysis -k 2 --rotation varimax -o factors.boxloop",
     "boxloop fit data.csv --model autoencoder -k 4 --hidden 64,64 --max-iter 100 -o codes.boxloop",
     "boxloop fit folder/ --model gaussian-mixture -k 8 -o m.boxloop --checkpoint c.boxloop",
+    "boxloop fit folder/ --model gaussian-mixture -k 8 -o m.boxloop --workers 4",
 )
 @data_argument
 @click.option("--model", required=True, type=kind_choice, metavar="NAME", help=", ".join(MODELS) + ".")
@@ -96,6 +99,7 @@ _count = click.IntRange(min=1)
 @seed_option
 @compute_options
 @threads_option
+@cluster_options
 @checkpoint_option
 @watch_options
 @output_option("The model file, by custom *.boxloop.", required=True)
@@ -107,6 +111,8 @@ def command(
     columns: list[str] | None,
     drop: tuple[str, ...],
     seed: int,
+    workers: int | None,
+    cluster: str | None,
     checkpoint: Path | None,
     quiet: bool,
     progress: bool | None,
@@ -116,22 +122,31 @@ def command(
 ) -> None:
     """Fit a model to a table and write it to a file.
 
-    DATA is a CSV, Parquet or .npy file, a folder of such files, or a bundled data set (see boxloop datasets). Empty
-    cells are missing values, and are fitted as such; an autoencoder needs whole rows.
+    DATA is a CSV, Parquet or .npy file, a folder of such files, the URL of Parquet files, or a bundled data set (see
+    boxloop datasets). Empty cells are missing values, and are fitted as such; an autoencoder needs whole rows.
 
-    Ctrl-C keeps the last complete round. With --checkpoint, the same command continues a fit that was stopped.
+    Ctrl-C keeps the last complete round. With --checkpoint, the same command continues a fit that was stopped. With
+    --workers or --cluster each process reads its own part of the files, and rows stay where they are read.
     """
     from boxloop.cli.making import make_estimator
     from boxloop.cli.output import check_outputs
     from boxloop.data import open_table
+    from boxloop.progress import passes
 
+    if model == "autoencoder" and (workers is not None or cluster is not None):
+        raise click.UsageError(
+            "--workers and --cluster share passes over rows; an autoencoder learns from mini-batches, in one process"
+        )
     kept = None if checkpoint is None else str(checkpoint)
     estimator = make_estimator(model, {**options, "random_state": seed, "checkpoint": kept})
     check_outputs([output, checkpoint, json_to], data)
-    source = open_table(data, weights, columns, drop)
-    seconds = run_fit(estimator.set_params(verbose=int(watching(quiet, progress))), source, output)
-    if json_to is not None or not quiet:
-        report(estimator, source, output, seconds, json_to, quiet)
+    show, tells = watching(quiet, progress), json_to is not None or not quiet
+    with on_cluster(workers, cluster) as there, passes() if there and show else nullcontext():
+        source = open_table(data, weights, columns, drop, cluster=there)
+        seconds = run_fit(estimator.set_params(verbose=int(show)), source, output)
+        quality = judge(estimator, source) if tells else {}
+    if tells:
+        report(estimator, source, output, {**quality, "seconds": seconds}, json_to, quiet)
 
 
 def run_fit(estimator: Fitted, source: Source, output: Path) -> float:
@@ -155,21 +170,24 @@ def run_fit(estimator: Fitted, source: Source, output: Path) -> float:
 
 
 def report(
-    estimator: Fitted, source: Source, output: Path, seconds: float, json_to: str | None, quiet: bool
+    estimator: Fitted,
+    source: Source,
+    output: Path,
+    quality: dict[str, float],
+    json_to: str | None,
+    quiet: bool,
 ) -> None:
     """Say how the fit went and what it found."""
     from boxloop.cli.describe import facts
     from boxloop.cli.output import tell
     from boxloop.cli.parts import parameters
 
-    quality = judge(estimator, source)
     found = {
         "model": output,
         "estimator": type(estimator).__name__,
         "data": {"rows": source.n_rows, "columns": list(source.names)},
         **quality,
         **facts(estimator),
-        "seconds": seconds,
         **parameters(estimator),
     }
     tell(found, json_to, lambda: show(estimator, found), quiet)
@@ -204,11 +222,9 @@ def judge(estimator: Fitted, source: Source) -> dict[str, float]:
     Of an autoencoder a lower bound, which has no criteria: they are NaN.
     """
     from boxloop.cli.describe import is_bound, size
-    from boxloop.cli.tally import Tally, tiles
+    from boxloop.cli.tally import tallied
 
-    tally = Tally()
-    for tile, weight in tiles(source):
-        tally = tally.add(estimator.score_samples(tile), weight)
+    tally = tallied(estimator, source)
     count = size(estimator)
     price = math.nan if is_bound(estimator) else count
     return {

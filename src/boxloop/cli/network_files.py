@@ -87,7 +87,7 @@ def score_network(
         nullcontext() if output is None else table_writer(output) as write,
         watched("rows", watch) as moved,
     ):
-        for tile, _ in tiles(source):
+        for tile in tiles(source):
             lines = predicted(network, tile.rows.numpy())
             count += len(next(iter(lines.values())))
             seen = _seen(seen, lines)

@@ -162,8 +162,7 @@ def _parts(edge: Edge, data: str) -> Iterator[Any]:
         yield read_side(data, edge.names, (), "the labels").as_labels("the labels").labels
         return
     plain = edge.names == tuple(f"x{j}" for j in range(len(edge.names)))
-    for tile, _ in tiles(open_table(data, columns=None if plain else edge.names)):
-        yield tile
+    yield from tiles(open_table(data, columns=None if plain else edge.names))
 
 
 def _inferred(estimator: TwoViews, rows: Any) -> dict[str, Any]:

@@ -71,9 +71,9 @@ def command(
         nullcontext() if output is None else table_writer(output) as write,
         watched("rows", watching(quiet, progress)) as moved,
     ):
-        for tile, _ in tiles(source):
+        for tile in tiles(source):
             density = estimator.score_samples(tile)
-            tally = tally.add(density)
+            tally += Tally.of(density, start=tally.rows)
             moved(tally.rows, source.n_rows, "rows")
             if write is not None:
                 write({"log_density": density, **latent(estimator, tile)})

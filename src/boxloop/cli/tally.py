@@ -7,27 +7,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
+from boxloop.cli.describe import Fitted
 from boxloop.data import ArraySource
 from boxloop.estimators.base import Array
+from boxloop.tree import Tree
 from boxloop.types import Source
 
 LOWEST = 5
 """How many of the least likely rows are remembered."""
 
 
-def tiles(source: Source) -> Iterator[tuple[ArraySource, Array]]:
-    """Each tile of a source as a source of its own, with its weights: memory stays bounded by the tile."""
-    for rows, weight in source.chunks():
-        yield ArraySource(rows, None, source.names), weight.cpu().numpy()
+def tiles(source: Source) -> Iterator[ArraySource]:
+    """Each tile of a source as a source of its own: memory stays bounded by the tile."""
+    for rows, _ in source.chunks():
+        yield ArraySource(rows, None, source.names)
+
+
+def tallied(estimator: Fitted, source: Source) -> Tally:
+    """Log-densities of all rows under a model, found where the rows live."""
+    names = source.names
+
+    def tile(rows: Tensor, weight: Tensor, start: int) -> Tally:
+        density = estimator.score_samples(ArraySource(rows, None, names))
+        return Tally.of(density, weight.cpu().numpy(), start)
+
+    return source.reduce_at(tile)
 
 
 @dataclass(frozen=True)
-class Tally:
-    """Weighted mean and spread of what has been added so far, and the lowest values with their rows.
+class Tally(Tree):
+    """Weighted mean and spread of values, and the lowest of them with their rows; tallies of parts add up.
 
     Example:
-        >>> tally = Tally().add(np.array([1.0, 2.0])).add(np.array([6.0]))
+        >>> tally = Tally.of(np.array([1.0, 2.0])) + Tally.of(np.array([6.0]), start=2)
         >>> tally.mean, round(tally.error, 3), tally.lowest[0]
         (3.0, 1.528, (1.0, 0))
     """
@@ -38,23 +52,28 @@ class Tally:
     square: float = 0.0
     lowest: tuple[tuple[float, int], ...] = ()
 
-    def add(self, value: Array, weight: Array | None = None) -> Tally:
-        """With the values of more rows; the parts are merged without cancellation."""
+    @classmethod
+    def of(cls, value: Array, weight: Array | None = None, start: int = 0) -> Tally:
+        """That of some rows, of which the first has the number ``start``."""
         share = np.ones(len(value)) if weight is None else weight
-        fresh, order = float(share.sum()), np.argsort(value)[:LOWEST]
-        low = [(float(value[i]), self.rows + int(i)) for i in order]
+        mass, order = float(share.sum()), np.argsort(value)[:LOWEST]
         with np.errstate(invalid="ignore"):  # a row of density zero makes the mean -inf, its error NaN
-            part = float(value @ share)
-            centre = part / fresh if fresh else 0.0
-            square = float((value - centre) ** 2 @ share)
-        if self.weight and fresh:
-            square += (centre - self.mean) ** 2 * self.weight * fresh / (self.weight + fresh)
+            total = float(value @ share)
+            square = float((value - (total / mass if mass else 0.0)) ** 2 @ share)
+        lowest = tuple((float(value[i]), start + int(i)) for i in order)
+        return cls(len(value), mass, total, square, lowest)
+
+    def __add__(self, other: Tally) -> Tally:
+        square = self.square + other.square
+        if self.weight and other.weight:  # merged without cancellation
+            both = self.weight + other.weight
+            square += (other.mean - self.mean) ** 2 * self.weight * other.weight / both
         return Tally(
-            self.rows + len(value),
-            self.weight + fresh,
-            self.total + part,
-            self.square + square,
-            tuple(sorted([*self.lowest, *low])[:LOWEST]),
+            self.rows + other.rows,
+            self.weight + other.weight,
+            self.total + other.total,
+            square,
+            tuple(sorted([*self.lowest, *other.lowest])[:LOWEST]),
         )
 
     @property

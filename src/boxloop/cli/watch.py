@@ -1,4 +1,7 @@
-"""Progress of work that is no fit: one bar on standard error, gone when the work is done."""
+"""Progress of work that is no fit: one bar on standard error, gone when the work is done.
+
+Where rows are on a cluster, the bar moves with the partitions of each pass.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ def watched(what: str, show: bool) -> Iterator[Tell]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from boxloop.data import watched as told_of_passes
+
     parts = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -34,4 +39,8 @@ def watched(what: str, show: bool) -> Iterator[Tell]:
     )
     with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total, now: bar.update(task, completed=done, total=total, description=now)
+        partitions = f"{what}: partitions"
+        with told_of_passes(
+            lambda done, of: bar.update(task, completed=done, total=of, description=partitions)
+        ):
+            yield lambda done, total, now: bar.update(task, completed=done, total=total, description=now)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from boxloop.data.bundled import CATALOGUE, bundled
 from boxloop.data.checks import choose_columns, near_misses
+from boxloop.data.dask import dask_source
+from boxloop.data.frames import make_frame
 from boxloop.data.npy import MapReader
 from boxloop.data.open import MEMORY, open_reader
 from boxloop.data.remote import is_remote
@@ -20,6 +22,7 @@ def open_table(
     weight: str | None = None,
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
+    cluster: bool = False,
 ) -> Source:
     """Open a file, a folder or a bundled data set, and choose among its columns by name.
 
@@ -27,10 +30,11 @@ def open_table(
     ``x0, x1, ...``.
 
     Args:
-        data: a path, or the name of a bundled data set; a path that exists comes first.
+        data: a path, the URL of Parquet files, or the name of a bundled data set; a path that exists comes first.
         weight: the column that holds one non-negative weight a row.
         columns: the columns to use, in this order; all others when omitted.
         drop: columns to leave out.
+        cluster: whether the rows are read and summed by the workers of the current Dask client, and none is held here.
 
     Raises:
         ValueError: a column that is not there, none that is left, or a table that cannot be read.
@@ -45,7 +49,17 @@ def open_table(
     names = choose_columns(left, columns, weight, reader.label)
     if not names:
         raise ValueError(f"{reader.label}: no column is left to use")
-    return hold(stream(reader, weight, names), MEMORY)
+    if not cluster:
+        return hold(stream(reader, weight, names), MEMORY)
+    return dask_source(_collection(reader) if isinstance(reader, MapReader) else data, weight, names)
+
+
+def _collection(reader: MapReader) -> object:
+    """Bundled data, which no worker needs to have, as a Dask DataFrame."""
+    from dask.dataframe import from_pandas
+
+    frame = make_frame(dict(zip(reader.names, reader.array.T, strict=True)))
+    return from_pandas(frame, npartitions=1)
 
 
 def open_reader_of(data: str | PathLike[str]) -> Reader:

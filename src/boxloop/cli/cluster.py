@@ -1,0 +1,120 @@
+"""``--workers`` and ``--cluster``: rows that are read and summed by the workers of a Dask cluster."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from typing import Any
+
+import click
+
+ANSWER = 10.0
+"""Seconds in which a scheduler must answer."""
+
+MISSING = "--workers and --cluster need Dask: pip install boxloop[dask]"
+
+
+def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"(tcp|tls)://.+:\d+", value):
+        raise click.BadParameter(f"{value}: give the scheduler as tcp://HOST:PORT or tls://HOST:PORT")
+    return value
+
+
+def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--workers`` and ``--cluster``, which :func:`on_cluster` reads."""
+    workers = click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Processes of this machine, one thread each, that share the passes over DATA.",
+    )
+    cluster = click.option(
+        "--cluster",
+        metavar="ADDRESS",
+        callback=_address,
+        help="Dask scheduler whose workers share them instead: tcp://HOST:PORT or tls://HOST:PORT.",
+    )
+    return workers(cluster(function))
+
+
+@contextmanager
+def on_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
+    """Run a block with a cluster where one was asked for; workers of our own end with it.
+
+    Args:
+        workers: how many processes to start.
+        address: of a scheduler that is there.
+
+    Yields:
+        Whether there is a cluster.
+
+    Raises:
+        ConnectionError: nobody answers, or the cluster was lost.
+    """
+    if workers is not None and address is not None:
+        raise click.UsageError("--workers and --cluster exclude each other: give one")
+    if workers is None and address is None:
+        yield False
+        return
+    try:
+        import distributed  # noqa: F401  (Dask itself comes with it)
+    except ImportError as error:
+        raise ImportError(MISSING) from error
+    from boxloop.data import ClusterError
+
+    try:
+        with _started(workers) if workers is not None else _found(str(address)):
+            yield True
+    except ClusterError as error:
+        raise ConnectionError(str(error).replace("checkpoint=", "--checkpoint")) from error
+
+
+@contextmanager
+def _started(workers: int) -> Iterator[None]:
+    """A client of processes that are started here, and reachable from this machine alone."""
+    from distributed import Client, LocalCluster
+
+    with _ctrl_c_later():
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            memory_limit=0,  # rows are read in batches, and a share of the memory may be less than libraries take
+            silence_logs="CRITICAL",
+        )
+    with cluster, Client(cluster):
+        yield
+
+
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Hold Ctrl-C back; threads and processes that are started meanwhile never get it.
+
+    A terminal sends it to all processes. This one ends the round and the workers; they must not end by themselves.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # a first process would start it, and hear Ctrl-C again after that
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _found(address: str) -> Iterator[None]:
+    """A client of a scheduler that others started; certificates are those of Dask's configuration."""
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=ANSWER)
+    except (OSError, TypeError, ValueError, MemoryError) as error:
+        raise ConnectionError(f"--cluster {address}: no Dask scheduler answers there: {error}") from error
+    with client:
+        yield

@@ -1,0 +1,196 @@
+"""Commands whose rows are summed by workers: the same results, workers that end, and what is said when they fail."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import LocalCluster
+
+from boxloop import load
+from boxloop.cli import cluster as options
+from boxloop.data import ClusterError, DaskSource, open_table, write_table
+from boxloop.estimate import plan
+from boxloop.estimators.base import LatentEstimator
+from boxloop.run import Progress, run
+from cli.calls import NAMES, call, clusters, done, signalled
+
+FIT = ["--model", "gaussian-mixture", "-k", 2, "--covariance", "diag"]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A scheduler that others started; its workers are threads, as they need no start."""
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as c:
+        yield c.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five files with holes and weights."""
+    place = tmp_path_factory.mktemp("rows")
+    for i, rows in enumerate(np.array_split(clusters(300), 5)):
+        weight = np.random.default_rng(i).uniform(size=len(rows))
+        write_table(place / f"{i}.parquet", {**dict(zip(NAMES, rows.T, strict=True)), "w": weight})
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model that one process fits."""
+    out = tmp_path_factory.mktemp("model") / "whole.boxloop"
+    done("fit", folder, *FIT, "--weights", "w", "--drop", "depth", "-q", "-o", out)
+    return out
+
+
+def check_same(one: LatentEstimator, other: LatentEstimator) -> None:
+    """Whether two fits are the same but for rounding."""
+    for (name, a), (name_, b) in zip(one.model_.leaves(), other.model_.leaves(), strict=True):
+        assert name == name_
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(one.lower_bounds_, other.lower_bounds_, rtol=1e-10)
+    assert one.get_params() == other.get_params()
+    assert list(one.feature_names_in_) == list(other.feature_names_in_)
+
+
+def test_workers_give_the_fit_of_one_process(folder: Path, whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m.boxloop"
+    result = done("fit", folder, *FIT, "--weights", "w", "--drop", "depth", "--workers", 2, "-o", out)
+    assert result.stderr == ""
+    assert "300 rows, 2 columns" in result.stdout
+    check_same(load(out), load(whole))
+
+
+def test_a_cluster_gives_the_fit_of_one_process(
+    address: str, folder: Path, whole: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "m.boxloop"
+    arguments = ["fit", folder, *FIT, "--weights", "w", "--drop", "depth", "-o", out]
+    alone = done(*arguments, "--json").stdout
+    shared = done(*arguments, "--json", "--cluster", address).stdout
+    check_same(load(out), load(whole))
+    judged = [
+        {key: found[key] for key in ("log_likelihood", "standard_error", "aic", "bic")}
+        for found in map(json.loads, (alone, shared))
+    ]
+    assert judged[0] == pytest.approx(judged[1], rel=1e-10)
+
+
+@pytest.mark.parametrize("command", ["criticise", "compare"])
+def test_judging_on_a_cluster(command: str, address: str, folder: Path, whole: Path, tmp_path: Path) -> None:
+    more = ["--train", folder, "--draws", 9] if command == "criticise" else []
+    done(command, whole, folder, *more, "-q", "-o", tmp_path / "alone.parquet")
+    done(command, whole, folder, *more, "-q", "-o", tmp_path / "shared.parquet", "--cluster", address)
+    names = {"criticise": ["data", "gap", "error"], "compare": ["log_likelihood", "error", "aic"]}[command]
+    alone, shared = (
+        next(open_table(tmp_path / f"{n}.parquet", columns=names).chunks())[0] for n in ("alone", "shared")
+    )
+    np.testing.assert_allclose(alone, shared, rtol=1e-8, atol=1e-10)
+
+
+def test_rows_stay_on_the_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundled data, which are everywhere, too."""
+    monkeypatch.setattr(DaskSource, "chunks", None)  # the way by which rows would come here
+    for data, drop, rows in ((folder, ["w", "depth"], 300), ("iris", ["petal width (cm)"], 150)):
+        source = open_table(data, drop=drop, cluster=True)
+        assert isinstance(source, DaskSource)
+        assert source.names == open_table(data, drop=drop).names
+        assert source.n_rows == rows
+    with pytest.raises(ValueError, match="there is no column 'nope'"):
+        open_table(folder, columns=["nope"], cluster=True)
+
+
+def test_progress_is_one_display(
+    address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("boxloop.progress.LONG", 0.0)
+    monkeypatch.setattr("boxloop.data.cluster.POLL", 0.001)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # how rich is told to draw as on a terminal
+    result = done("fit", folder, *FIT, "--cluster", address, "--progress", "-o", tmp_path / "m")
+    assert "partitions" in result.stderr
+    assert "/5" in result.stderr
+    assert "partitions" not in result.stderr.splitlines()[-1]
+    assert "GaussianMixture" in result.stderr
+    assert "partitions" not in done("fit", folder, *FIT, "--cluster", address, "-o", tmp_path / "m").stderr
+    judged = done("criticise", tmp_path / "m", folder, "--cluster", address, "--draws", 0, "--progress")
+    assert "criticise: partitions" in judged.stderr
+
+
+@pytest.mark.filterwarnings("ignore:EM reached max_iter")
+def test_a_lost_cluster_says_how_to_go_on(
+    address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = ["fit", folder, *FIT, "--drop", "w", "--tol", 0, "--max-iter", 7, "-q"]
+    done(*fit, "-o", tmp_path / "whole")
+
+    def lose(progress: Progress) -> None:
+        if progress.round == 3 and not progress.stopped:
+            raise ClusterError("the scheduler is gone; with checkpoint= the fit goes on")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "run", lambda *a, observers, **o: run(*a, observers=[*observers, lose], **o))
+        kept = ["--checkpoint", tmp_path / "c"]
+        lost = call(*fit, "-o", tmp_path / "m", "--cluster", address, *kept)
+    assert lost.exit_code == 1
+    assert lost.stderr.splitlines() == [
+        f"Stopped; the same command continues from {tmp_path / 'c'}.",
+        "Error: the scheduler is gone; with --checkpoint the fit goes on",
+    ]
+    assert not (tmp_path / "m").exists()
+    again = done(*fit, "-o", tmp_path / "m", "--cluster", address, *kept)
+    assert again.stderr == f"Continuing from {tmp_path / 'c'}.\n"
+    check_same(load(tmp_path / "m"), load(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--workers", 2, "--cluster", "tcp://127.0.0.1:1"], 2, "--workers and --cluster exclude each other"),
+        (["--workers", 0], 2, "--workers"),
+        (["--cluster", "127.0.0.1"], 2, "tcp://HOST:PORT or tls://HOST:PORT"),
+        (["--cluster", "tcp://127.0.0.1:1"], 1, "tcp://127.0.0.1:1: no Dask scheduler answers there"),
+        (["--cluster", "tls://127.0.0.1:1"], 1, "perhaps check your TLS configuration?"),
+    ],
+)
+def test_wrong_calls_are_told_at_once(
+    words: list[object], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "ANSWER", 0.5)
+    result = call("fit", "iris", *FIT, "-o", tmp_path / "m", *words)
+    assert result.exit_code == code
+    assert said in result.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_autoencoder_is_not_shared(tmp_path: Path) -> None:
+    result = call("fit", "iris", "--model", "autoencoder", "--workers", 2, "-o", tmp_path / "m")
+    assert result.exit_code == 2
+    assert "mini-batches" in result.stderr
+
+
+def test_without_dask_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    result = call("fit", "iris", *FIT, "--workers", 2, "-o", tmp_path / "m")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: --workers and --cluster need Dask: pip install boxloop[dask]\n"
+    done("fit", "iris", *FIT, "-q", "-o", tmp_path / "m")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_round_and_workers(folder: Path, tmp_path: Path) -> None:
+    """A terminal sends it to every process of the command, workers among them."""
+    out, endless = tmp_path / "m.boxloop", ["--tol", 0, "--max-iter", 1_000_000]
+    arguments = ["fit", folder, *FIT, *endless, "--workers", 1, "-o", out]
+    code, printed, shown = signalled(arguments, signal.SIGINT, r"[1-9]\d*/1000000", everyone=True)
+    assert code == 130, shown
+    assert printed == ""
+    assert "Traceback" not in shown
+    assert shown.count("Interrupted.") == 1
+    assert load(out).interrupted_
