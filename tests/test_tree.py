@@ -81,3 +81,26 @@ def test_is_finite_sees_one_bad_entry_anywhere(bad):
     assert tree.is_finite()
     tree.pair[1][0] = bad
     assert not tree.is_finite()
+
+
+@dataclass(frozen=True)
+class Longer(Tree):
+    parts: tuple[int, ...]
+
+    def __add__(self, other: "Longer") -> "Longer":
+        return Longer(self.parts + other.parts)
+
+
+def test_a_tree_absorbs_another_in_its_own_memory():
+    one, two = nest(1.0), nest(5.0)
+    places = [leaf.data_ptr() for _, leaf in one.leaves()]
+    whole = one + two
+    kept = two + two * 0.0
+    got = one.absorb(two)
+    for (_, a), (_, b), place in zip(got.leaves(), whole.leaves(), places, strict=True):
+        assert torch.equal(a, b)
+        assert a.data_ptr() == place
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(two.leaves(), kept.leaves(), strict=True))
+    assert torch.equal(Leaf(torch.ones(1)).absorb(Leaf(torch.ones(2))).a, torch.full((2,), 2.0))
+    assert Leaf(torch.ones(1)).absorb(Leaf(torch.ones(1).double())).a.dtype == torch.float64
+    assert Longer((1,)).absorb(Longer((2,))).parts == (1, 2)

@@ -44,6 +44,14 @@ class Tree:
         values = {f.name: _sum(getattr(self, f.name), getattr(other, f.name)) for f in fields}
         return dataclasses.replace(self, **values)
 
+    def absorb(self, other: Self) -> Self:
+        """``self + other`` in the memory of ``self``, which must be nobody else's: new memory costs more than a sum."""
+        if type(self).__add__ is not Tree.__add__:  # a sum of its own kind
+            return self + other
+        fields = dataclasses.fields(self)
+        values = {f.name: _absorb(getattr(self, f.name), getattr(other, f.name)) for f in fields}
+        return dataclasses.replace(self, **values)
+
     def __sub__(self, other: Self) -> Self:
         return self.map(torch.sub, other)
 
@@ -90,6 +98,17 @@ def _sum(value: Any, other: Any) -> Any:
         return value + other
     if isinstance(value, tuple):
         return tuple(_sum(a, b) for a, b in zip(value, other, strict=True))
+    return value
+
+
+def _absorb(value: Any, other: Any) -> Any:
+    if isinstance(value, Tensor):
+        fits = value.shape == other.shape and value.dtype == other.dtype and value.device == other.device
+        return value.add_(other) if fits else value + other
+    if isinstance(value, Tree):
+        return value.absorb(other)
+    if isinstance(value, tuple):
+        return tuple(_absorb(a, b) for a, b in zip(value, other, strict=True))
     return value
 
 

@@ -92,13 +92,20 @@ def total(
     function: Callable[[Tensor, Tensor, int], T | None], tiles: Iterator[Tile], start: int = 0
 ) -> T | None:
     """Sum ``function`` over tiles, from the first to the last; None where no tile has anything to add."""
-    result: T | None = None
+    first: T | None = None
+    result: T | None = None  # a sum, and so nobody else's
     for rows, weight in tiles:
         fresh = function(rows, weight, start)
         start += len(weight)
-        if fresh is not None:
-            result = fresh if result is None else result + fresh
-    return result
+        if fresh is None:
+            continue
+        if result is not None:
+            result = result.absorb(fresh)
+        elif first is not None:
+            result = first + fresh
+        else:
+            first = fresh
+    return first if result is None else result
 
 
 def placeless(function: Callable[[Tensor, Tensor], T]) -> Callable[[Tensor, Tensor, int], T]:

@@ -1,0 +1,90 @@
+"""Sums over tiles: what a function gives is never written to, and nothing is owed to how rows are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from boxloop.data import ArraySource, Gathered, Lot, SomeRows, kept_rows
+from boxloop.data.digest import digest
+from boxloop.data.tiles import total
+from boxloop.tree import Tree
+
+ROWS = torch.arange(60.0).double().reshape(20, 3)
+WEIGHT = torch.linspace(0.0, 1.0, 20).double()
+
+
+@dataclass(frozen=True)
+class Sums(Tree):
+    value: Tensor
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 20])
+def test_what_a_function_gives_is_not_written_to(size: int) -> None:
+    given = []
+
+    def sums(rows: Tensor, weight: Tensor, start: int) -> Sums:
+        given.append((Sums(weight @ rows), weight @ rows))
+        return given[-1][0]
+
+    found = total(sums, ArraySource(ROWS, WEIGHT).chunks(size))
+    torch.testing.assert_close(found.value, WEIGHT @ ROWS, rtol=1e-14, atol=0.0)
+    assert all(torch.equal(tree.value, copy) for tree, copy in given)
+
+
+def test_a_sum_without_a_tile_is_refused() -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        SomeRows(ArraySource(ROWS), torch.zeros(20, dtype=torch.bool)).reduce(
+            lambda rows, weight: Sums(rows.sum(0))
+        )
+
+
+@pytest.mark.parametrize("n", [20, 9000])
+def test_rows_of_rows_know_their_places(n: int) -> None:
+    """A mask of a mask: the number of a row counts those that are kept before it."""
+    rows = torch.arange(float(n)).double()[:, None]
+    mask = torch.arange(n) % 3 != 0
+    some = SomeRows(ArraySource(rows), mask)
+    found = some.reduce_at(
+        lambda tile, weight, start: Gathered.of(torch.arange(start, start + len(weight)))
+    ).joined()
+    assert torch.equal(found, torch.arange(int(mask.sum())))
+    again = torch.arange(some.n_rows) % 2 == 0
+    twice = torch.cat([tile for tile, _ in SomeRows(some, again).chunks(7)])
+    assert torch.equal(twice, rows[mask][again])
+
+
+def test_rows_kept_do_not_depend_on_tiles() -> None:
+    """The places are drawn first: 500 of 5000, each as likely (chi-squared over ten parts, one run in 10,000)."""
+    rows = torch.arange(5000.0).double()[:, None]
+    kept = kept_rows(ArraySource(rows), 500, torch.Generator().manual_seed(0))
+    lot = Lot.drawn(5000, 500, torch.Generator().manual_seed(0))
+    cut = total(lot.taken, ArraySource(rows).chunks(17)).joined()
+    assert torch.equal(kept.rows[:, 0], kept.places.double())
+    assert torch.equal(cut[:, 0], kept.rows[:, 0])
+    counts = torch.histc(kept.rows, 10, 0.0, 5000.0)
+    assert float(((counts - len(kept.rows) / 10) ** 2).sum() / (len(kept.rows) / 10)) < 33.7
+    assert abs(len(kept.rows) - 500) < 4 * (500 * 0.9) ** 0.5
+    assert not kept.whole
+
+
+def test_a_digest_tells_any_change_and_no_cut() -> None:
+    class Cut(ArraySource):
+        def chunks(self, size: int | None = None):
+            return super().chunks(3)
+
+    known = digest(ArraySource(ROWS, WEIGHT))
+    assert digest(Cut(ROWS, WEIGHT)) == known
+    changed = ROWS.clone()
+    changed[7, 1] += 1e-12
+    swapped = ROWS[torch.tensor([1, 0, *range(2, 20)])]
+    turned = ROWS[:, [1, 0, 2]]
+    missing = ROWS.clone()
+    missing[0, 0] = torch.nan
+    others = [ArraySource(rows, WEIGHT) for rows in (changed, swapped, turned, missing)]
+    found = {digest(source) for source in (*others, ArraySource(ROWS[:-1], WEIGHT[:-1]), ArraySource(ROWS))}
+    assert known not in found
+    assert len(found) == 6
