@@ -88,7 +88,7 @@ def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
     def step(state: EMState[M]) -> Round[EMState[M]]:
         expected: Expected[Any] = source.reduce(state.model.expect)
         statistics, events = state.model.repair(expected.statistics)
-        mean = statistics * (1.0 / float(expected.weight))
+        mean = statistics * (1.0 / expected.weight)
         return Round(EMState(state.model.solve(mean), (mean,)), objective(state.model, expected), events)
 
     return step
@@ -108,7 +108,7 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
         if state.safe is not None and not state.bar <= height < torch.inf:
             return Round(EMState(state.safe, state.path), state.bar, rejected=True)
         statistics, events = state.model.repair(expected.statistics)
-        mean = statistics * (1.0 / float(expected.weight))
+        mean = statistics * (1.0 / expected.weight)
         model = state.model.solve(mean)
         path = (mean,) if events or state.safe is not None else (*state.path, mean)
         if len(path) < 3:

@@ -171,7 +171,7 @@ def averages(outcome: Outcome[Any], source: Source) -> Any:
     if state.statistics is not None or outcome.interrupted:
         return state.statistics
     expected = source.reduce(state.best.expect)
-    return state.best.repair(expected.statistics)[0] * (1.0 / float(expected.weight))
+    return state.best.repair(expected.statistics)[0] * (1.0 / expected.weight)
 
 
 def _raced(

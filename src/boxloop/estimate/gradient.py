@@ -107,7 +107,7 @@ def generalised_em(source: Source, *, halvings: int = 30) -> Callable[[EMState[A
     def step(state: EMState[Any]) -> Round[EMState[Any]]:
         model = state.model
         expected = source.reduce(model.expect)
-        mean = expected.statistics * (1.0 / float(expected.weight))
+        mean = expected.statistics * (1.0 / expected.weight)
         free = model.free()
         point = flatten(free).requires_grad_()
         level = model.with_free(unflatten(point, free)).complete(mean)

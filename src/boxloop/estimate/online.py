@@ -69,7 +69,7 @@ class OnlineState(Tree, Generic[S]):
     def update(self, rows: Tensor, weight: Tensor, plan: OnlinePlan) -> Round[OnlineState[S]]:
         """One mini-batch; the objective is its mean log-likelihood before the update."""
         expected = self.model.expect(rows, weight)
-        fresh = expected.statistics * (1.0 / float(expected.weight))
+        fresh = expected.statistics * (1.0 / expected.weight)
         average = self.average.update(fresh, plan.schedule)
         model, smooth = self.model, self.smooth
         events: tuple[str, ...] = ()

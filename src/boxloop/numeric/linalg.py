@@ -59,27 +59,30 @@ def pack_index(d: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=64)
-def _places(d: int) -> tuple[Tensor, Tensor]:
-    """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed."""
+def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed.
+
+    Kept on each device: a copy in every round would make the host wait for a GPU.
+    """
     i, j = pack_index(d)
     place = torch.empty(d, d, dtype=torch.int64)
     place[i, j] = place[j, i] = torch.arange(len(i))
-    return i * d + j, place.reshape(-1)
+    return (i * d + j).to(device), place.reshape(-1).to(device)
 
 
 def pack(matrix: Tensor) -> Tensor:
     """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
-    return _taken(matrix.reshape(*matrix.shape[:-2], -1), _places(matrix.shape[-1])[0])
+    return _taken(matrix.reshape(*matrix.shape[:-2], -1), _places(matrix.shape[-1], matrix.device)[0])
 
 
 def unpack(packed: Tensor, d: int) -> Tensor:
     """Symmetric (..., d, d) from its packed upper triangle."""
-    return _taken(packed, _places(d)[1]).reshape(*packed.shape[:-1], d, d)
+    return _taken(packed, _places(d, packed.device)[1]).reshape(*packed.shape[:-1], d, d)
 
 
 def _taken(flat: Tensor, places: Tensor) -> Tensor:
     """Entries of the last axis; quicker than ``index_select`` along it."""
-    return flat.gather(-1, places.to(flat.device).expand(*flat.shape[:-1], -1))
+    return flat.gather(-1, places.expand(*flat.shape[:-1], -1))
 
 
 def log_factor(factor: Tensor) -> Tensor:
@@ -90,9 +93,7 @@ def log_factor(factor: Tensor) -> Tensor:
 
 def from_log_factor(packed: Tensor, d: int) -> Tensor:
     """The lower Cholesky factor of :func:`log_factor`."""
-    i, j = pack_index(d)
-    matrix = packed.new_zeros((*packed.shape[:-1], d, d))
-    matrix[..., j, i] = packed
+    matrix = unpack(packed, d)
     return torch.tril(matrix, -1) + torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1).exp())
 
 
