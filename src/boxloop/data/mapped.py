@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
+from boxloop.data.prefetch import Prefetched
 from boxloop.data.sparse import SparseSource
+from boxloop.data.stream import StreamSource
 from boxloop.data.tiles import Placed, View
 from boxloop.types import Source
 
@@ -41,12 +43,14 @@ class Mapped(View):
 
 
 def on_device(source: Source, device: torch.device) -> Source:
-    """The source with its rows on a device: an array moves once, a stream tile by tile."""
+    """The source with its rows on a device: an array moves once, a stream tile by tile, each while another is in use."""
     if device.type == "cpu":
         return source
     if isinstance(source, ArraySource):
         weight = None if source.weight is None else source.weight.to(device)
         return ArraySource(source.rows.to(device), weight, source.columns)
+    if isinstance(source, StreamSource):
+        return Prefetched(source, device)
     return Mapped(source, lambda rows: rows.to(device), device)
 
 
