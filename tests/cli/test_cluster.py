@@ -27,7 +27,7 @@ FIT = ["--model", "gaussian-mixture", "-k", 2, "--covariance", "diag"]
 def address() -> Iterator[str]:
     """A scheduler that others started; its workers are threads, as they need no start."""
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address="127.0.0.1:0"
     ) as c:
         yield c.scheduler_address
 
@@ -93,6 +93,21 @@ def test_judging_on_a_cluster(command: str, address: str, folder: Path, whole: P
         next(open_table(tmp_path / f"{n}.parquet", columns=names).chunks())[0] for n in ("alone", "shared")
     )
     np.testing.assert_allclose(alone, shared, rtol=1e-8, atol=1e-10)
+
+
+def test_choosing_on_a_cluster(address: str, folder: Path, tmp_path: Path) -> None:
+    select = ["select", folder, "-k", "1,2", "--covariance", "diag", "--folds", 2, "--drop", "w", "--json"]
+    alone = json.loads(done(*select, "-o", tmp_path / "alone").stdout)
+    shared = json.loads(done(*select, "-o", tmp_path / "shared", "--cluster", address).stdout)
+    assert shared["chosen"] == alone["chosen"]
+    for one, other in zip(alone["candidates"], shared["candidates"], strict=True):
+        assert one.pop("candidate") == other.pop("candidate")
+        assert [one.pop(name) for name in ("failure", "warnings")] == ["", 0]
+        assert one == pytest.approx({name: other[name] for name in one}, rel=1e-8, abs=1e-10)
+    check_same(load(tmp_path / "shared"), load(tmp_path / "alone"))
+    both = call(*select, "--jobs", 2, "--workers", 2)
+    assert both.exit_code == 2
+    assert "give one" in both.stderr
 
 
 def test_rows_stay_on_the_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

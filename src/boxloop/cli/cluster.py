@@ -82,7 +82,8 @@ def _started(workers: int) -> Iterator[None]:
             n_workers=workers,
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # its pages are off, but a port is taken in any case
+            scheduler_kwargs={"dashboard": False},
             memory_limit=0,  # rows are read in batches, and a share of the memory may be less than libraries take
             silence_logs="CRITICAL",
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.names import MODELS
 from boxloop.cli.options import (
     column_options,
@@ -40,7 +43,7 @@ from boxloop.cli.options import (
 @click.option("-k", "--components", default="1-6", show_default=True, help="Numbers to try: 1-6 or 2,4,8.")
 @click.option("--covariance", default=None, help="Shapes to try, for Gaussian mixtures: full,diag,...")
 @click.option(
-    "--folds", default=5, show_default=True, type=click.IntRange(min=2), help="Of cross-validation."
+    "--folds", "cv", default=5, show_default=True, type=click.IntRange(min=2), help="Of cross-validation."
 )
 @click.option(
     "--rule",
@@ -56,11 +59,12 @@ from boxloop.cli.options import (
     type=click.Choice(["log_likelihood", "aic", "bic"]),
     help="Of held-out rows, or of all rows with a price for parameters.",
 )
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
+@click.option("--jobs", "n_jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
 @column_options
 @seed_option
 @compute_options
 @threads_option
+@cluster_options
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Folder that keeps finished fits; continued from."
 )
@@ -78,6 +82,8 @@ def command(
     seed: int,
     device: str | None,
     dtype: str | None,
+    workers: int | None,
+    cluster: str | None,
     quiet: bool,
     progress: bool | None,
     output: Path | None,
@@ -100,13 +106,10 @@ def command(
     if covariance is not None:
         grid["covariance_type"] = covariance.split(",")
     estimator = make_estimator(model, {"random_state": seed, "device": device, "dtype": dtype})
-    rows = rows_with_names(open_table(data, columns=columns, drop=drop))
-    how = {
-        "cv": how["folds"],
-        "n_jobs": how["jobs"],
-        **{k: how[k] for k in ("rule", "criterion", "checkpoint")},
-    }
-    search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how).fit(rows)
+    search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how)
+    with _shared(search, workers, cluster) as there:
+        source = open_table(data, columns=columns, drop=drop, cluster=there)
+        search.fit(source if there else rows_with_names(source))
     if search.best_estimator_.interrupted_:
         raise KeyboardInterrupt  # the last fit, to all rows, is not the model that was chosen
     if output is not None:
@@ -117,6 +120,19 @@ def command(
         figure.write_bytes(png(search.plot()))
     found = {**_found(search, data), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(search, data, output), quiet)
+
+
+@contextmanager
+def _shared(search: Any, workers: int | None, cluster: str | None) -> Iterator[bool]:
+    """A cluster for a search, where one was asked for."""
+    from boxloop.progress import passes
+
+    if search.n_jobs > 1 and (workers is not None or cluster is not None):
+        raise click.UsageError(
+            "--jobs shares out whole fits, --workers and --cluster share each fit: give one"
+        )
+    with on_cluster(workers, cluster) as there, passes() if there and search.verbose else nullcontext():
+        yield there
 
 
 def _found(search: Any, data: str) -> dict[str, Any]:
