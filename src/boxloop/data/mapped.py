@@ -43,7 +43,7 @@ class Mapped(View):
 
 
 def on_device(source: Source, device: torch.device) -> Source:
-    """The source with its rows on a device: an array moves once, a stream tile by tile, each while another is in use."""
+    """The source with its rows on a device: an array moves once, a stream tile by tile while another is in use."""
     if device.type == "cpu":
         return source
     if isinstance(source, ArraySource):
