@@ -159,7 +159,7 @@ def test_a_lost_cluster_says_how_to_go_on(
         "Error: the scheduler is gone; with --checkpoint the fit goes on",
     ]
     assert not (tmp_path / "m").exists()
-    again = done(*fit, "-o", tmp_path / "m", "--cluster", address, *kept)
+    again = done(*fit, "-o", tmp_path / "m", *kept)  # without any cluster, too
     assert again.stderr == f"Continuing from {tmp_path / 'c'}.\n"
     check_same(load(tmp_path / "m"), load(tmp_path / "whole"))
 
