@@ -162,13 +162,10 @@ def naming(part: Part) -> Iterator[None]:
 
 def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
     """The value of a task: on the current client's cluster, else by Dask's scheduler on this machine."""
-    try:
-        from distributed import default_client
-
-        client = default_client()
-    except (ImportError, ValueError):
+    client = _client()
+    if client is None:
         return task.compute()
-    from distributed.client import FutureCancelledError
+    from distributed.client import FutureCancelledError, FuturesCancelledError
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
@@ -179,11 +176,24 @@ def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
             _wait(client, futures, watch)
             return futures[0].result()
         finally:
-            client.cancel(futures)
+            for future in futures:  # which does not wait for a scheduler that may be gone, as cancel does
+                future.release()
     except KilledWorker as error:
         raise ClusterError(_killed(error, parts)) from error
-    except (FutureCancelledError, CommClosedError) as error:
-        raise ClusterError(f"the scheduler at {address} does not answer any more{GO_ON}") from error
+    except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
+        raise ClusterError(
+            f"the scheduler at {address} was lost, or told to drop the tasks{GO_ON}"
+        ) from error
+
+
+def _client() -> Any:
+    """The current client of a cluster; None where there is none."""
+    try:
+        from distributed import default_client
+
+        return default_client()
+    except (ImportError, ValueError):
+        return None
 
 
 def _wait(client: Any, futures: list[Any], watch: Watch | None) -> None:
@@ -217,9 +227,27 @@ def _workers(client: Any) -> int | None:
 
 
 def _killed(error: Any, parts: Sequence[Part]) -> str:
-    words = str(error.task).split("-")
-    place = parts[int(words[2])].label if words[:2] == ["boxloop", "part"] else "the sum of partitions"
     return (
-        f"every worker that was given {place} died, {error.allowed_failures + 1} in a row: it may not fit in a "
-        "worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
+        f"every worker that was given {_place(error.task, parts)} died, {error.allowed_failures + 1} in a row: it may "
+        "not fit in a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
+    )
+
+
+def _place(key: Any, parts: Sequence[Part]) -> str:
+    """The partitions that a task is for."""
+    from dask.core import get_deps
+
+    words = str(key).split("-")
+    if words[:2] == ["boxloop", "part"]:
+        return parts[int(words[2])].label
+    made = {task.key: part.label for part in parts for task in part.tasks()}
+    graph = {key: node for part in parts for task in part.tasks() for key, node in task.dask.items()}
+    wanted, found, above = [key], set(), get_deps(graph)[1]
+    while wanted:
+        found.add(one := wanted.pop())
+        wanted += [other for other in above.get(one, ()) if other not in found]
+    names = [label for task, label in made.items() if task in found]
+    return (
+        " or ".join(names[:3]) + (f" or {len(names) - 3} more" if len(names) > 3 else "")
+        or "a sum of partitions"
     )

@@ -36,6 +36,10 @@ class Part(Protocol):
         """The rows, where the part is read; ``content`` is the value of that task."""
         ...
 
+    def tasks(self) -> list[Any]:
+        """The tasks of its content."""
+        ...
+
     def sent(self) -> Part:
         """The part without its content, as it travels."""
         ...
@@ -65,6 +69,10 @@ class FilePart:
     def open(self, content: Any) -> Source:
         """Rows that are read as they are summed."""
         return StreamSource(self.reader, self.names, self.weight, part=True)
+
+    def tasks(self) -> list[Any]:
+        """None."""
+        return []
 
     def sent(self) -> FilePart:
         """All of it."""
@@ -108,6 +116,10 @@ class ValuePart:
             check_weight_values(weight)
         return ArraySource(rows[:, :d], weight, self.names)
 
+    def tasks(self) -> list[Any]:
+        """The one."""
+        return [self.content]
+
     def sent(self) -> ValuePart:
         """Without the task, which is named in the graph."""
         return replace(self, content=None)
@@ -134,6 +146,10 @@ class HeldPart:
     def open(self, content: Any) -> Source:
         """The rows."""
         return ArraySource(self.rows, self.weight, self.names)
+
+    def tasks(self) -> list[Any]:
+        """None."""
+        return []
 
     def sent(self) -> HeldPart:
         """All of it."""
@@ -163,6 +179,10 @@ class JoinedPart:
         """The pairs."""
         first, second = content or (None, None)
         return Paired(self.left.open(first), self.right.open(second))
+
+    def tasks(self) -> list[Any]:
+        """Those of both."""
+        return [*self.left.tasks(), *self.right.tasks()]
 
     def sent(self) -> JoinedPart:
         """Without tasks."""

@@ -1,0 +1,277 @@
+"""Faults 45 to 49 on real clusters: workers that are killed, a scheduler that is lost, partitions that run twice.
+
+Run as a script, this file is a cluster of its own, which a test kills.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from distributed import Client, LocalCluster
+from torch import Tensor
+
+import boxloop
+from boxloop.data import ClusterError, cluster, dask_source, open_source, watched
+from boxloop.tree import Tree
+
+PARTS, ROWS = 6, 100
+
+
+def started(workers: int, **more: Any) -> LocalCluster:
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        started(2) as local,
+        Client(local) as client,
+    ):
+        yield client
+
+
+def table() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    side = rng.random((PARTS * ROWS, 1)) < 0.4
+    return rng.normal(size=(PARTS * ROWS, 2)) + 2.5 * side
+
+
+def through(change: Callable[[np.ndarray, int], np.ndarray]) -> da.Array:
+    """The table in partitions, each made by a function of the block and its number."""
+    blocks = da.from_array(table(), chunks=(ROWS, 2))
+    return blocks.map_blocks(lambda block, block_id: change(block, block_id[0]), dtype=float)
+
+
+def noted(folder: Path, number: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Leaves a file for every time that a partition is made; one of them hangs at its n-th time until it is told."""
+
+    def made(block: np.ndarray, place: int) -> np.ndarray:
+        (folder / f"made-{place}-{os.getpid()}-{uuid.uuid4().hex}").touch()
+        times = len(list(folder.glob(f"made-{place}-*")))
+        if place == 4 and times == number:
+            (folder / "pid.part").write_text(str(os.getpid()))
+            (folder / "pid.part").rename(folder / "pid")
+            for _ in range(1200):
+                if (folder / "go").exists():
+                    break
+                time.sleep(0.05)
+        return block
+
+    return made
+
+
+def when_hanging(folder: Path, act: Callable[[int], None]) -> threading.Thread:
+    """Act, in a thread, on the process in which a partition hangs."""
+
+    def watch() -> None:
+        until(lambda: (folder / "pid").exists())
+        act(int((folder / "pid").read_text()))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def until(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it never came to pass"
+        time.sleep(0.02)
+
+
+def executions(folder: Path) -> list[int]:
+    return [len(list(folder.glob(f"made-{place}-*"))) for place in range(PARTS)]
+
+
+@dataclass(frozen=True)
+class Sums(Tree):
+    count: Tensor
+    first: Tensor
+
+
+def sums(rows: Tensor, weight: Tensor) -> Sums:
+    return Sums(weight.sum(), weight @ rows)
+
+
+def mixture(**more: Any) -> boxloop.GaussianMixture:
+    """Fifteen rounds over all rows, after two passes to begin with."""
+    start = [[0.0, 0.0], [1.0, 1.0]]
+    return boxloop.GaussianMixture(2, means_init=start, random_state=0, tol=1e-6, max_iter=500, **more)
+
+
+def leaves(fit: Any) -> list[Tensor]:
+    return [value for _, value in fit.model_.leaves()]
+
+
+def same_bits(one: Any, two: Any) -> None:
+    assert one.lower_bounds_ == two.lower_bounds_
+    for a, b in zip(leaves(one), leaves(two), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(client: Client) -> Any:
+    return mixture().fit(da.from_array(table(), chunks=(ROWS, 2)))
+
+
+def test_f45_worker_killed(client: Client, undisturbed: Any, tmp_path: Path) -> None:
+    thread = when_hanging(tmp_path, lambda pid: os.kill(pid, signal.SIGKILL))
+    fit = mixture().fit(through(noted(tmp_path, 6)))
+    thread.join()
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+    assert fit.n_iter_ > 4  # so that the sixth pass is a round of EM
+    same_bits(fit, undisturbed)
+    alone = mixture().fit(table())
+    np.testing.assert_allclose(fit.means_, alone.means_, rtol=1e-10)
+    np.testing.assert_allclose(fit.covariances_, alone.covariances_, rtol=1e-10)
+    np.testing.assert_allclose(fit.lower_bounds_, alone.lower_bounds_, rtol=1e-10)
+
+
+def test_f45_partition_that_kills(client: Client) -> None:
+    def deadly(block: np.ndarray, place: int) -> np.ndarray:
+        if place == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    begun = time.monotonic()
+    with pytest.raises(ClusterError, match="partition 3 died, 2 in a row"):
+        open_source(through(deadly)).reduce(sums)
+    assert time.monotonic() - begun < 60.0
+    assert float(open_source(da.from_array(table(), chunks=(ROWS, 2))).reduce(sums).count) == PARTS * ROWS
+
+
+def test_f46_partition_runs_twice(client: Client, tmp_path: Path) -> None:
+    """A worker is killed that holds the sums of partitions, while another partition is still being read."""
+
+    def kill_other(pid: int) -> None:
+        until(lambda: min(executions(tmp_path)) >= 1)
+        time.sleep(0.5)  # so that the last of them is done, and not only begun
+        pids = {int(found.name.split("-")[2]) for found in tmp_path.glob("made-*")} - {pid}
+        for other in pids:
+            os.kill(other, signal.SIGKILL)
+        time.sleep(0.5)
+        (tmp_path / "go").touch()
+
+    thread = when_hanging(tmp_path, kill_other)
+    found = open_source(through(noted(tmp_path, 1))).reduce(sums)
+    thread.join()
+    assert sum(executions(tmp_path)) > PARTS  # some ran twice
+    assert float(found.count) == PARTS * ROWS
+    again = open_source(da.from_array(table(), chunks=(ROWS, 2))).reduce(sums)
+    assert torch.equal(found.first, again.first)
+
+
+def test_f47_empty_and_other_columns(client: Client, tmp_path: Path) -> None:
+    frame = pd.DataFrame(table(), columns=["a", "b"])
+    frame[:300].to_parquet(tmp_path / "0.parquet")
+    frame[:0].to_parquet(tmp_path / "1.parquet")
+    frame[300:].to_parquet(tmp_path / "2.parquet")
+    source = dask_source(tmp_path)
+    assert source.counts == (300, 0, 300)
+    assert float(source.reduce(sums).count) == 600.0
+    frame.rename(columns={"b": "c"}).to_parquet(tmp_path / "3.parquet")
+    with pytest.raises(ValueError, match=r"3\.parquet: its columns are a, c"):
+        dask_source(tmp_path)
+
+
+def test_f48_scheduler_lost(client: Client, undisturbed: Any, tmp_path: Path) -> None:
+    """The checkpoint of a fit whose scheduler was killed goes on, on another cluster, to the same bits."""
+    place = tmp_path / "address"
+    process = subprocess.Popen([sys.executable, __file__, place], start_new_session=True)
+    try:
+        until(place.exists)
+        with Client(place.read_text(), set_as_default=False) as other, other.as_current():
+            killed: list[float] = []
+
+            def kill(pid: int) -> None:
+                killed.append(time.monotonic())
+                process.kill()
+
+            thread = when_hanging(tmp_path, kill)
+            with pytest.raises(ClusterError, match="checkpoint"):
+                mixture(checkpoint=tmp_path / "fit.boxloop").fit(through(noted(tmp_path, 7)))
+            assert time.monotonic() - killed[0] < 60.0
+            thread.join()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert (tmp_path / "fit.boxloop").exists()
+    (tmp_path / "go").touch()
+    fit = mixture(checkpoint=tmp_path / "fit.boxloop").fit(through(noted(tmp_path, 0)))
+    same_bits(fit, undisturbed)
+
+
+def test_f48_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "PATIENCE", 0.5)
+    monkeypatch.setattr(cluster, "LOOK", 0.1)
+    with started(0) as local, Client(local, set_as_default=False) as other, other.as_current():
+        source = open_source(da.from_array(table(), chunks=(ROWS, 2)))
+        with pytest.raises(ClusterError, match="has no worker"):
+            source.reduce(sums)
+
+
+def test_interrupted(client: Client, undisturbed: Any, tmp_path: Path) -> None:
+    """Ctrl-C keeps the last complete round, and nobody goes on with the tasks."""
+    thread = when_hanging(tmp_path, lambda pid: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.warns(boxloop.FitWarning, match="interrupted after round"):
+        fit = mixture().fit(through(noted(tmp_path, 6)))
+    thread.join()
+    assert fit.interrupted_
+    assert 0 < fit.n_iter_ < undisturbed.n_iter_
+    assert fit.lower_bounds_[:2] == undisturbed.lower_bounds_[:2]
+    (tmp_path / "go").touch()
+    until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0, 20.0)
+
+
+def test_f49_corrupt_row_group(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(
+        pa.table(pd.DataFrame(table(), columns=["a", "b"])), path, row_group_size=100, compression="none"
+    )
+    start = pq.ParquetFile(path).metadata.row_group(3).column(1).data_page_offset
+    data = bytearray(path.read_bytes())
+    data[start : start + 64] = b"\xff" * 64
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"rows\.parquet.*row group 3"):
+        mixture().fit(dask_source(path, part_rows=200))
+
+
+def test_progress(client: Client) -> None:
+    seen: list[tuple[int, int]] = []
+    with watched(lambda done, total: seen.append((done, total))):
+        open_source(through(lambda block, place: (time.sleep(0.3), block)[1])).reduce(sums)
+    assert {total for _, total in seen} == {PARTS}
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert any(0 < done < PARTS for done, _ in seen)
+
+
+if __name__ == "__main__":
+    with started(1) as own:
+        Path(sys.argv[1]).with_suffix(".part").write_text(own.scheduler_address)
+        Path(sys.argv[1]).with_suffix(".part").rename(sys.argv[1])
+        time.sleep(300.0)
