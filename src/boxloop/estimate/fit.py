@@ -236,6 +236,6 @@ def level_of(model: Any, source: Source, frame: Frame) -> float:
         values = model.log_base(rows)
         return _Base(weight.new_zeros(()) if values is None else values.double() @ weight)
 
-    probe = next(iter(source.chunks(1)))
-    extra = 0.0 if model.log_base(probe[0]) is None else float(source.reduce(base).total)
+    probe = frame.origin.new_zeros(1, source.n_columns)  # no row is asked for, of a cluster that may be gone
+    extra = 0.0 if model.log_base(probe) is None else float(source.reduce(base).total)
     return (extra - frame.log_volume) / frame.weight
