@@ -18,7 +18,17 @@ import torch
 from torch import Tensor
 
 import boxloop
-from boxloop.data import ArraySource, DaskSource, cluster, dask_source, kept_rows, open_source, paired
+from boxloop.data import (
+    ArraySource,
+    DaskSource,
+    cluster,
+    dask_source,
+    kept_rows,
+    open_source,
+    paired,
+    standard,
+    survey,
+)
 from boxloop.data.digest import digest
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -201,6 +211,12 @@ def test_partitions_at_fault() -> None:
         open_source(made(whole, whole, whole.assign(a=np.where(np.arange(N) == 5, np.inf, 0.0)))).reduce_at(
             sums
         )
+    far = table()
+    far[130, 2] = -np.inf
+    with pytest.raises(
+        ValueError, match=r"partition 2: column 'x2' holds an infinite value \(-inf\) at row 10"
+    ):
+        open_source(da.from_array(far, chunks=(60, 3))).reduce_at(sums)
     text = dd.from_pandas(frame().assign(b="text"), npartitions=2)
     with pytest.raises(ValueError, match="'b' is not numeric"):
         boxloop.GaussianMixture(2).fit(text)
@@ -250,6 +266,16 @@ def test_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(found[0].leaves(), found[1].leaves(), strict=True))
     for (_, a), (_, b) in zip(found[0].leaves(), found[2].leaves(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0.0)
+
+
+def test_a_column_that_begins_late_and_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first value is found on the workers, so that a small spread far from zero keeps its digits."""
+    monkeypatch.setattr(standard, "FIRST_ROWS", 50)
+    rows = table()
+    rows[:, 1] = 1e7 + 1e-3 * rows[:, 0]
+    rows[:130, 1] = rows[200:, 1] = np.nan
+    found = survey(open_source(da.from_array(rows, chunks=(60, 3)))).scale[1]
+    np.testing.assert_allclose(float(found), np.std(rows[130:200, 1] - 1e7), rtol=1e-9)
 
 
 def test_rows_by_lot_do_not_depend_on_partitions() -> None:
