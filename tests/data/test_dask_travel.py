@@ -35,6 +35,7 @@ def test_kinds(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     assert torch.equal(found, value)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_layouts() -> None:
     whole = torch.arange(24.0).reshape(4, 6)
     views = [

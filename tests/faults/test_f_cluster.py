@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
@@ -32,6 +33,8 @@ from boxloop.data import ClusterError, cluster, dask_source, open_source, watche
 from boxloop.tree import Tree
 
 PARTS, ROWS = 6, 100
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a file of tests
 
 
 def started(workers: int, **more: Any) -> LocalCluster:
