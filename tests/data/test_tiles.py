@@ -71,6 +71,18 @@ def test_rows_kept_do_not_depend_on_tiles() -> None:
     assert not kept.whole
 
 
+def test_few_rows_of_many_tiles_are_not_left_lying_about() -> None:
+    """Each would stand between two temporaries of tiles, and memory would grow with the rows that pass."""
+    rows = torch.arange(90_000.0)[:, None]
+    found = total(lambda tile, weight, start: Gathered.of(tile[:3]), ArraySource(rows).chunks(9))
+    assert len(found.parts) == 1
+    kept = torch.arange(90_000).reshape(-1, 9)[:, :3].flatten()
+    assert torch.equal(found.joined()[:, 0], rows[kept, 0])
+    wide = total(lambda tile, weight, start: Gathered.of(tile), ArraySource(rows).chunks(40_000))
+    assert [len(part) for part in wide.parts] == [40_000, 50_000]
+    assert torch.equal(wide.joined(), rows)
+
+
 def test_a_digest_tells_any_change_and_no_cut() -> None:
     class Cut(ArraySource):
         def chunks(self, size: int | None = None):

@@ -16,6 +16,10 @@ T = TypeVar("T", bound=Tree)
 DRAWN = 1 << 16
 """Chances drawn at once."""
 
+SMALL = 1 << 16
+"""Values up to which parts are joined at once: few rows of each of many tiles, left among the tiles' temporaries, would
+keep the memory between them from being used again."""
+
 
 @dataclass(frozen=True)
 class Gathered(Tree):
@@ -35,7 +39,10 @@ class Gathered(Tree):
         return cls((rows,))
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(self.parts + other.parts)
+        last, first = self.parts[-1], other.parts[0]
+        if last.numel() + first.numel() > SMALL:
+            return type(self)(self.parts + other.parts)
+        return type(self)((*self.parts[:-1], torch.cat([last, first]), *other.parts[1:]))
 
     def joined(self) -> Tensor:
         """All of them."""
