@@ -29,7 +29,7 @@ from boxloop.data import ArraySource, Lot, Standardised, open_source, summarise_
 from boxloop.numeric import generator
 from common import interleave, report
 from scale_cluster import measure_overhead, measure_workers
-from scale_jobs import CLOSE, JOBS, centres, mixture, size_of, standard, timed_job, write_rows
+from scale_jobs import CLOSE, JOBS, SETTLED, centres, mixture, size_of, standard, timed_job, write_rows
 
 COLUMNS = 10
 ROW_BYTES = 4 * COLUMNS
@@ -68,7 +68,8 @@ def measure_rows(folder: Path, given: argparse.Namespace) -> list[dict]:
             command = [sys.executable, __file__, "--child", job, str(table), str(warm)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             figures = json.loads(done.stdout)
-            assert figures["off"] < CLOSE, f"{job} over {n} rows is off by {figures['off']}"
+            close = SETTLED if job == "factor analysis" else CLOSE
+            assert figures["off"] < close, f"{job} over {n} rows is off by {figures['off']}"
             figures["rows_per_second"] = n / figures["seconds"]
             found.append({"job": job, "rows": n, "file_mb": size_of(table) / 1e6, **figures})
             print(job, n, f"{figures['seconds']:.3f} s", f"{figures['peak_mib']:.0f} MiB", flush=True)

@@ -23,8 +23,9 @@ from boxloop.run import run
 from boxloop.types import Source
 
 FILE_ROWS, GROUP_ROWS = 1 << 23, 1 << 18
-CLOSE = 1e-9
-"""Largest difference, in standard deviations, between what a job summed and what the writer did."""
+CLOSE, SETTLED = 1e-9, 1e-6
+"""Largest difference, in standard deviations, between what a job summed and what the writer did; and for a factor model,
+whose variances are those of the rows when its rounds have settled."""
 
 
 def centres(k: int, d: int) -> torch.Tensor:
