@@ -24,7 +24,7 @@ from boxloop.types import Source
 
 FILE_ROWS, GROUP_ROWS = 1 << 23, 1 << 18
 CLOSE, SETTLED = 1e-9, 1e-6
-"""Largest difference, in standard deviations, between what a job summed and what the writer did; and for a factor model,
+"""Largest difference, in standard deviations, between what a job and the writer summed; and for a factor model,
 whose variances are those of the rows when its rounds have settled."""
 
 
