@@ -15,6 +15,9 @@ import click
 ANSWER = 10.0
 """Seconds in which a scheduler must answer."""
 
+KEPT = "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_"
+"""Dask's workers give memory back at once, and then take it anew for every tile: a pass would take twice as long."""
+
 MISSING = "--workers and --cluster need Dask: pip install boxloop[dask]"
 
 
@@ -75,9 +78,10 @@ def on_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
 @contextmanager
 def _started(workers: int) -> Iterator[None]:
     """A client of processes that are started here, and reachable from this machine alone."""
+    import dask
     from distributed import Client, LocalCluster
 
-    with _ctrl_c_later():
+    with _ctrl_c_later(), dask.config.set({KEPT: 1 << 25}):
         cluster = LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
