@@ -28,6 +28,7 @@ class Paired(Tiled):
 
     Example:
         >>> import torch
+        >>> from boxloop.data import ArraySource
         >>> pair = Paired(ArraySource(torch.zeros(3, 2)), ArraySource(torch.ones(3, 1)))
         >>> next(pair.chunks())[0][0]
         tensor([0., 0., 1.])

@@ -130,7 +130,9 @@ class Run:
 def _told(values: torch.Tensor) -> torch.Tensor:
     """One number that other values, signs or orders would not give; nothing cancels in it."""
     flat = values.detach().double().flatten()
-    return (3.0 * flat.abs() + flat) @ torch.linspace(1.0, 2.0, len(flat), dtype=flat.dtype, device=flat.device)
+    return (3.0 * flat.abs() + flat) @ torch.linspace(
+        1.0, 2.0, len(flat), dtype=flat.dtype, device=flat.device
+    )
 
 
 def settled(
