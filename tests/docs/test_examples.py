@@ -78,7 +78,15 @@ def test_every_script_has_a_page_with_its_picture(script: Path) -> None:
     assert f"{script.stem}.md" in (DOCS / "gallery" / "index.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+LONG = ("error_bars_for_a_network", "is_my_vae_any_good", "sampling", "how_sure_is_my_mixture")
+"""Pages of ten seconds and more, run in the slow suite."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.slow) if p.stem in LONG else p for p in PAGES],
+    ids=lambda p: p.stem,
+)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports try few of their candidates: how they fare with all is told elsewhere."""
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,8 @@ from estimators import parallel_fit_cases as cases
 
 SIZE = 3
 Found = dict[str, np.ndarray]
-pytestmark = pytest.mark.filterwarnings("ignore")  # fits this short warn; what they say is tested elsewhere
+# Trainers are held against one process in every run (tests/estimate/test_parallel.py), whole fits in the slow suite.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # fits this short warn
 
 
 @pytest.fixture(scope="module")

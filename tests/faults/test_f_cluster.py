@@ -168,6 +168,7 @@ def test_f45_partition_that_kills(client: Client) -> None:
     assert time.monotonic() - begun < 60.0
 
 
+@pytest.mark.slow
 def test_f46_partition_runs_twice(client: Client, tmp_path: Path) -> None:
     """A worker is killed that holds the sums of partitions, while another partition is still being read."""
 

@@ -86,6 +86,7 @@ def test_least_squares_by_the_network_approach_the_best_there_is(noisy):
     assert base["column means"]["mse"] == pytest.approx(1.0, abs=4.5 * (2 / 2000) ** 0.5)
 
 
+@pytest.mark.slow
 def test_a_known_law_is_found_calibrated(noisy):
     """Normal noise about a linear mean: 68% and 95% of residuals, uniform ranks, few negative variances.
 

@@ -32,7 +32,7 @@ def clusters(n=240, seed=0):
     return rng.normal(size=(n, 3)) + np.array([4.0, -3.0, 0.0]) * rng.integers(2, size=(n, 1))
 
 
-@pytest.fixture(scope="module", params=["bayesian", "deep"])
+@pytest.fixture(scope="module", params=[pytest.param("bayesian", marks=pytest.mark.slow), "deep"])
 def forced(request, tmp_path_factory):
     """A report in which one model alone is offered, so that it is chosen; made twice."""
     family = BAYESIAN if request.param == "bayesian" else DEEP
