@@ -27,7 +27,6 @@ T = TypeVar("T", bound=Tree)
 PART_VALUES = 1 << 24
 """Values of a part of a file: 128 MB of float64, which a worker reads batch by batch."""
 
-
 GROWTH = 16
 """How many times more rows of the first partition are brought, each time that more are asked for."""
 
@@ -150,17 +149,14 @@ def dask_source(
         (6, (4, 2), ('a', 'b'))
     """
     if isinstance(data, str | PathLike):
-        found = _of_files(data, weight, columns, part_rows)
-    else:
-        found = _of_collection(data, weight, columns)
-    check_shape(found.n_rows, found.n_columns)
-    return found
+        return in_parts(open_reader(data), weight, columns, part_rows)
+    return _checked(_of_collection(data, weight, columns))
 
 
-def _of_files(
-    data: str | PathLike[str], weight: object, columns: Sequence[str] | None, part_rows: int | None
+def in_parts(
+    reader: Reader, weight: object = None, columns: Sequence[str] | None = None, part_rows: int | None = None
 ) -> DaskSource:
-    reader = open_reader(data)
+    """A source over what a reader reads, in pieces that workers read."""
     readers = reader.readers if isinstance(reader, FolderReader) else (reader,)
     names = choose_columns(reader.names, columns, weight, reader.label)
     rows = part_rows or max(1, PART_VALUES // max(1, len(names)))
@@ -170,7 +166,12 @@ def _of_files(
     counts = tuple(count for _, count in pieces)
     mass = _weights(weight, sum(counts))
     parts = (FilePart(p, names, w) for (p, _), w in zip(pieces, cut(mass, counts), strict=True))
-    return DaskSource(tuple(parts), counts, names)
+    return _checked(DaskSource(tuple(parts), counts, names))
+
+
+def _checked(source: DaskSource) -> DaskSource:
+    check_shape(source.n_rows, source.n_columns)
+    return source
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from boxloop.data.bundled import CATALOGUE, bundled
 from boxloop.data.checks import choose_columns, near_misses
-from boxloop.data.dask import dask_source
-from boxloop.data.frames import make_frame
+from boxloop.data.dask import in_parts
 from boxloop.data.npy import MapReader
 from boxloop.data.open import MEMORY, open_reader
 from boxloop.data.remote import is_remote
@@ -51,15 +50,7 @@ def open_table(
         raise ValueError(f"{reader.label}: no column is left to use")
     if not cluster:
         return hold(stream(reader, weight, names), MEMORY)
-    return dask_source(_collection(reader) if isinstance(reader, MapReader) else data, weight, names)
-
-
-def _collection(reader: MapReader) -> object:
-    """Bundled data, which no worker needs to have, as a Dask DataFrame."""
-    from dask.dataframe import from_pandas
-
-    frame = make_frame(dict(zip(reader.names, reader.array.T, strict=True)))
-    return from_pandas(frame, npartitions=1)
+    return in_parts(reader, weight, names)
 
 
 def open_reader_of(data: str | PathLike[str]) -> Reader:
