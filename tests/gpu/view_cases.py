@@ -90,7 +90,8 @@ def finite(device: str) -> dict[str, Any]:
 
 def gaussian(device: str) -> dict[str, Any]:
     eye = torch.eye(2, dtype=torch.float64, device=device)
-    channel = twoview.GaussianChannel(2.0 * eye, 3.0 * eye, eye)
+    apart = torch.diag(tensor([1.0, 0.5], device))  # variables as relevant as each other could be turned
+    channel = twoview.GaussianChannel(2.0 * eye, 3.0 * eye, apart)
     x, y = channel.draw(10, generator(0, device))
     mean, covariance = channel.conditional(x)
     left = channel.left(x, 3)

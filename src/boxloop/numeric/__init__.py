@@ -17,6 +17,7 @@ from boxloop.numeric.linalg import (
     woodbury,
 )
 from boxloop.numeric.random import generator, normal, seed, spawn
+from boxloop.numeric.rotation import signs
 from boxloop.numeric.scramble import scrambled
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "scatter",
     "scrambled",
     "seed",
+    "signs",
     "sparse_product",
     "spawn",
     "unpack",

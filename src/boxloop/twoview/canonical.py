@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from boxloop.numeric import product
+from boxloop.numeric import product, signs
 from boxloop.tree import Tree
 from boxloop.twoview.moments import Moments, Products, Sight, feature_moments
 from boxloop.twoview.objective import NULL
@@ -79,9 +79,7 @@ class Canonical(Tree):
         u, correlation, vt = torch.linalg.svd(cross, full_matrices=False)
         r = min(most, correlation.shape[0])
         left, right = left @ u[:, :r], right @ vt[:r].mT
-        largest = left.gather(0, left.abs().argmax(0, keepdim=True))  # a sign that repeats
-        sign = torch.where(largest < 0.0, -1.0, 1.0)
-        k = len(left)
+        sign, k = signs(left), len(left)
         return cls(mean[:k], mean[k:], left * sign, right * sign, correlation[:r].clamp(0.0, 1.0))
 
     @property

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource, Frame, Mapped, Standardised
 from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.models.networks import Part
-from boxloop.numeric import product, upper_gram
+from boxloop.numeric import product, signs, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Products, RelevanceModel
 from boxloop.types import Source
@@ -165,7 +165,8 @@ def linear_code(moments: Products, variables: int, components: int) -> Tensor:
     left, sizes, _ = torch.linalg.svd(root.mT @ covariance[:variables, variables:], full_matrices=True)
     share = torch.full((components,), LEAST).to(left)
     share[: len(sizes)] = (sizes / sizes[0].clamp(min=1e-300))[:components].clamp(min=LEAST)
-    return root @ left[:, :components] * share
+    code = root @ left[:, :components]
+    return code * signs(code) * share
 
 
 def leftover(coder: Coder, source: Source, variables: int, variance: Variance, floor: float) -> Tensor:

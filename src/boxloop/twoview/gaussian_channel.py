@@ -20,7 +20,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.numeric import normal, safe_cholesky
+from boxloop.numeric import normal, safe_cholesky, signs
 from boxloop.tree import Tree
 
 NONE = 1e-12
@@ -74,7 +74,8 @@ class GaussianChannel(Tree):
         whole = torch.linalg.solve_triangular(right, inner.mT, upper=False).mT
         u, rho, vt = torch.linalg.svd(whole, full_matrices=False)
         first = torch.linalg.solve_triangular(left.mT, u, upper=True)
-        return first, rho, torch.linalg.solve_triangular(right.mT, vt.mT, upper=True)
+        second = torch.linalg.solve_triangular(right.mT, vt.mT, upper=True)
+        return first * signs(first), rho, second * signs(first)
 
     @property
     def correlation(self) -> Tensor:
@@ -152,7 +153,7 @@ class GaussianChannel(Tree):
         )
         values, vectors = torch.linalg.eigh(both)  # singular where one view is a function of the other
         noise = normal((n, len(both)), generator, both.dtype).to(both.device)
-        rows = (noise * values.clamp(min=0.0).sqrt()) @ vectors.mT
+        rows = noise @ (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT  # the root that has no sign to choose
         return rows[:, : len(self.cov_x)], rows[:, len(self.cov_x) :]
 
     def monomials(self, size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ from boxloop.estimate.plan import Plan
 from boxloop.laws.gaussian import DiagonalGaussian
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Part
-from boxloop.numeric import product
+from boxloop.numeric import product, signs
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, Products, RelevanceModel
 from boxloop.twoview.coder import COLLAPSED, TILE, Coder
@@ -132,8 +132,7 @@ def standardised(
     spread = values.clamp(min=COLLAPSED * float(values[-1].clamp(min=1e-300))).sqrt()
     turn, _, _ = torch.linalg.svd((vectors / spread).mT @ layer.mT @ covariance[:r, r:], full_matrices=True)
     code = layer @ (vectors / spread) @ turn
-    largest = code.gather(0, code.abs().argmax(0, keepdim=True))  # a sign that repeats
-    sign = torch.where(largest[0] < 0.0, -1.0, 1.0)
+    sign = signs(code)
     code, colour = code * sign, (sign * turn).mT @ (vectors * spread).mT
     place = frame.origin.to(code), frame.scale.to(code)
     latent = StandardNormal(layer.shape[1])
