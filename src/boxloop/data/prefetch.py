@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from boxloop.data.array import GPU_VALUES
+from boxloop.data.array import GPU_VALUES, tile_rows
 from boxloop.data.tiles import Tile, Tiled
 from boxloop.types import Source
 
@@ -21,12 +21,15 @@ T = TypeVar("T")
 AHEAD = 2
 """Tiles that are read while one is in use: each may be 128 MB."""
 
+ROOMS = 4
+"""Pieces on their way to a GPU at once."""
+
 
 @dataclass(frozen=True)
 class Prefetched(Tiled):
     """A stream whose tiles are read by a thread, and copied to a device beside the work there.
 
-    Tiles have the sizes of an array's on a GPU, so that a sum over a file is the sum over the array to rounding.
+    Tiles have about the sizes of an array's on a GPU.
 
     Args:
         source: where rows come from.
@@ -60,11 +63,13 @@ class Prefetched(Tiled):
 
     def chunks(self, size: int | None = None) -> Iterator[Tile]:
         """Yield tiles in row order, on the device."""
-        tiles = self.source.chunks(size or max(1, GPU_VALUES // max(self.n_columns, 1)))
+        step = size or tile_rows(self.n_columns)
+        size = size or max(1, GPU_VALUES // (step * max(self.n_columns, 1))) * step
         if self.device.type != "cuda":
+            tiles = self.source.chunks(size)
             yield from ahead((rows.to(self.device), weight.to(self.device)) for rows, weight in tiles)
             return
-        with closing(ahead(_copied(tiles, self.device))) as moved:
+        with closing(ahead(_filled(self.source.chunks(step), step, size, self.device))) as moved:
             for tile, copied in moved:
                 here = torch.cuda.current_stream(self.device)
                 here.wait_event(copied)
@@ -73,18 +78,48 @@ class Prefetched(Tiled):
                 yield tile
 
 
-def _copied(tiles: Iterator[Tile], device: torch.device) -> Iterator[tuple[Tile, torch.cuda.Event]]:
-    """Tiles copied by a stream of their own, each with what tells that its copy is done."""
+def _filled(
+    pieces: Iterator[Tile], step: int, size: int, device: torch.device
+) -> Iterator[tuple[Tile, torch.cuda.Event]]:
+    """Tiles of up to ``size`` rows, each with what tells that it is full.
+
+    A stream of their own fills them with pieces of up to ``step`` rows: a CPU reads best what its cache holds, a GPU
+    wants more at once.
+    """
     side = torch.cuda.Stream(device)
-    for rows, weight in tiles:
+    rooms: deque[_Room] = deque()
+    tile: list[Tensor] = []
+    filled = 0
+    for piece in pieces:
+        count = len(piece[1])
+        if filled + count > size:
+            yield (tile[0][:filled], tile[1][:filled]), side.record_event()
+            tile, filled = [], 0
+        rooms = rooms or deque(_Room(piece, step) for _ in range(ROOMS))
         with torch.cuda.stream(side):
-            tile, copied = (_sent(rows, device), _sent(weight, device)), side.record_event()
-        yield tile, copied
+            tile = tile or [part.new_empty((size, *part.shape[1:]), device=device) for part in piece]
+            rooms[0].send(piece, [part[filled : filled + count] for part in tile])
+        rooms.rotate()
+        filled += count
+    if filled:
+        yield (tile[0][:filled], tile[1][:filled]), side.record_event()
 
 
-def _sent(part: Tensor, device: torch.device) -> Tensor:
-    """A copy that nobody waits for: only from pinned memory does it run beside other work."""
-    return part.pin_memory().to(device, non_blocking=True)
+class _Room:
+    """Pinned memory for a piece: only from there does a copy run beside other work, and pinning takes long."""
+
+    def __init__(self, piece: Tile, step: int) -> None:
+        self.parts = [
+            torch.empty((step, *part.shape[1:]), dtype=part.dtype, pin_memory=True) for part in piece
+        ]
+        self.free = torch.cuda.Event()
+
+    def send(self, piece: Tile, places: list[Tensor]) -> None:
+        """Copy a piece by the current stream, once the last has left."""
+        self.free.synchronize()
+        for part, room, place in zip(piece, self.parts, places, strict=True):
+            place.copy_(room[: len(part)].copy_(part), non_blocking=True)
+        self.free.record()
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
