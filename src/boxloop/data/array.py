@@ -16,7 +16,7 @@ TILE_VALUES = 1 << 19
 WIDE_VALUES = 1 << 21
 """Values per tile of a wide table, whose d x d statistics cost as much to add as d rows cost to multiply."""
 
-GPU_VALUES = 1 << 24
+GPU_VALUES = 1 << 23
 """Values per tile on a GPU, where a tile must be large enough to hide the cost of starting a kernel."""
 
 
@@ -64,7 +64,8 @@ class ArraySource(Tiled):
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
         on_gpu = self.rows.device.type == "cuda"
-        step = size or (GPU_VALUES // max(self.n_columns, 1) if on_gpu else tile_rows(self.n_columns))
+        d = max(self.n_columns, 1)
+        step = size or (max(1, GPU_VALUES // d) if on_gpu else tile_rows(d))
         weight = self.weight
         if weight is None:
             weight = torch.ones(self.n_rows, dtype=torch.float64, device=self.rows.device)

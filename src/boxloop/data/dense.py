@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, tile_rows
+from boxloop.data.array import ArraySource
 from boxloop.data.checks import check_finite, check_shape, check_weight, given_names
 
 
@@ -31,9 +31,10 @@ def dense_source(
     rows = _real(data) if isinstance(data, Tensor) else tensor(float64(data))
     check_shape(*rows.shape)
     source = ArraySource(rows, None, given_names(columns, rows.shape[1]))
-    names, step = source.names, tile_rows(rows.shape[1])
-    for start in range(0, source.n_rows, step):
-        check_finite(rows[start : start + step], names, start)
+    start = 0
+    for tile, _ in source.chunks():
+        check_finite(tile, source.names, start)
+        start += len(tile)
     if weight is None:
         return source
     return ArraySource(rows, check_weight(weight, source.n_rows).to(rows.device), source.columns)

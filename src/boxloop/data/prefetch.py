@@ -19,7 +19,7 @@ from boxloop.types import Source
 T = TypeVar("T")
 
 AHEAD = 2
-"""Tiles that are read while one is in use: each may be 128 MB."""
+"""Tiles that are read while one is in use: each may be 64 MB."""
 
 ROOMS = 4
 """Pieces on their way to a GPU at once."""

@@ -34,6 +34,8 @@ from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
 QUADRATIC_COLUMNS = 12
+QUADRATIC_COLUMNS_GPU = 64
+"""A GPU multiplies quicker than it moves: all members share one set of products, however many."""
 NEGLIGIBLE = 1e-14
 LOG_2PI = math.log(2 * math.pi)
 
@@ -82,7 +84,9 @@ class FullGaussian(Tree):
 
     @cached_property
     def _quadratic(self) -> bool:
-        if self.mean.shape[1] > QUADRATIC_COLUMNS:
+        k, d = self.mean.shape
+        most = QUADRATIC_COLUMNS if self.mean.device.type == "cpu" else min(4 * k, QUADRATIC_COLUMNS_GPU)
+        if d > max(most, QUADRATIC_COLUMNS):
             return False
         whitener, mean = self.whitener.detach(), self.mean.detach()
         steep, far = whitener.abs().max(), (whitener @ mean[..., None]).abs().max()
