@@ -17,6 +17,7 @@ ROOMS = sorted(p.parent.name for p in ROOT.glob("*/__init__.py"))
 TOP = 9
 RANK = {
     "version": 0,
+    "asking": 0,
     "types": 0,
     "tree": 0,
     "average": 1,

@@ -5,11 +5,15 @@ fall does not, tells observers (progress bars, checkpoint writers) and keeps the
 
 A round is complete once its outcome is bound to ``last``: one assignment, so an interruption never leaves a state
 of one round beside the trace of another.
+
+A step that is :class:`Repeatable` may be taken several times before its objectives are read: then the loop goes through
+rounds that are there already, and forgets those after the one that ends it.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -33,6 +37,22 @@ class Round(Generic[S]):
     events: tuple[str, ...] = ()
     final: bool = False
     rejected: bool = False
+
+
+Takes = Callable[[S, int], Sequence[Round[S]]]
+"""(state, rounds that are left) -> the next rounds, in order: as many as it likes, and none only once in a while."""
+
+
+class Repeatable(ABC, Generic[S]):
+    """A step that depends on its state alone and changes nothing else, so that a round may be taken ahead or again."""
+
+    @abstractmethod
+    def __call__(self, state: S) -> Round[S]:
+        """One round."""
+
+    @abstractmethod
+    def takes(self) -> Takes[S]:
+        """What one loop calls instead: the same rounds, some of them at once."""
 
 
 @dataclass(frozen=True)
@@ -100,17 +120,25 @@ def run(
         [-1.0, -0.5, -0.25]
     """
     last = Outcome(state) if resume is None else replace(resume, trace=list(resume.trace), interrupted=False)
+    take = step.takes() if isinstance(step, Repeatable) else _one_by_one(step)
     try:
         while last.rounds < max_rounds and not last.converged:
-            last = _advance(last, step(last.state), tol, monotone)
-            for observe in observers:
-                observe(_progress(last, max_rounds))
+            for done in take(last.state, max_rounds - last.rounds):
+                last = _advance(last, done, tol, monotone)
+                for observe in observers:
+                    observe(_progress(last, max_rounds))
+                if last.converged:
+                    break
     except KeyboardInterrupt:
         last = _interrupted(last)
     except BaseException:
         _end(last, max_rounds, observers)
         raise
     return last if _end(last, max_rounds, observers) else _interrupted(last)
+
+
+def _one_by_one(step: Callable[[S], Round[S]]) -> Takes[S]:
+    return lambda state, left: (step(state),)
 
 
 def _advance(last: Outcome[S], done: Round[S], tol: float, monotone: bool) -> Outcome[S]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 
+from boxloop.asking import ask, hopes_for, hoping, told
+from boxloop.estimate.ahead import Hopeful
 from boxloop.numeric import ConditionError
 from boxloop.run import Round
 from boxloop.tree import Tree
@@ -57,7 +59,7 @@ class EMState(Tree, Generic[M]):
 
 def mean_log_likelihood(model: Any, expected: Expected[Any]) -> float:
     """Log-likelihood per unit weight, less the base measure: what EM climbs."""
-    return float(expected.log_likelihood / expected.weight)
+    return told(expected.log_likelihood / expected.weight)
 
 
 def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
@@ -87,11 +89,9 @@ def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
 
     def step(state: EMState[M]) -> Round[EMState[M]]:
         expected: Expected[Any] = source.reduce(state.model.expect)
-        statistics, events = state.model.repair(expected.statistics)
-        mean = statistics * (1.0 / expected.weight)
-        return Round(EMState(state.model.solve(mean), (mean,)), objective(state.model, expected), events)
+        return _onward(state.model, expected, objective(state.model, expected))
 
-    return step
+    return Hopeful(step)
 
 
 def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
@@ -105,12 +105,11 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
                 raise
             return Round(EMState(state.safe, state.path), state.bar, rejected=True)
         height = objective(state.model, expected)
-        if state.safe is not None and not state.bar <= height < torch.inf:
-            return Round(EMState(state.safe, state.path), state.bar, rejected=True)
-        statistics, events = state.model.repair(expected.statistics)
-        mean = statistics * (1.0 / expected.weight)
+        if state.safe is not None:
+            return _confirmed(state, state.safe, expected, height)
+        mean, events = _averaged(state.model, expected)
         model = state.model.solve(mean)
-        path = (mean,) if events or state.safe is not None else (*state.path, mean)
+        path = (mean,) if events else (*state.path, mean)
         if len(path) < 3:
             return Round(EMState(model, path), height, events)
         bold = _extrapolated(model, path)
@@ -118,17 +117,46 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
             return Round(EMState(model, (mean,)), height)
         return Round(EMState(bold, (mean,), safe=model, bar=height), height)
 
-    return step
+    return Hopeful(step)
+
+
+def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
+    statistics, events = model.repair(expected.statistics)
+    return statistics * (1.0 / expected.weight), events
+
+
+def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
+    """The round after an extrapolation: on from it where the objective has risen, else back to the safe step.
+
+    In hope both are made, and the device chooses: a third of all extrapolations fall, too many to be a surprise.
+    """
+    back = Round(EMState(safe, state.path), state.bar, rejected=True)
+    kept: Any = (height >= state.bar) & (height < torch.inf)
+    if not hopes_for(kept):
+        return _onward(state.model, expected, height) if kept else back
+    with hoping() as watch:
+        on = _onward(state.model, expected, height)
+    if watch.doubts:
+        ask(torch.stack(watch.doubts).any() & kept)
+    if on.events:
+        ask(kept)  # they change what follows
+    chosen = on.state.map(lambda here, there: torch.where(kept, here, there), back.state)
+    return Round(chosen, told(torch.where(kept, height, state.bar)), rejected=cast(bool, ~kept))
+
+
+def _onward(model: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
+    mean, events = _averaged(model, expected)
+    return Round(EMState(model.solve(mean), (mean,)), height, events)
 
 
 def _extrapolated(model: M, path: tuple[Any, ...]) -> M | None:
     first, second, third = path
     move = second - first
     bend = (third - second) - move
-    length = float((move.dot(move) / bend.dot(bend).clamp(min=1e-300)).sqrt())
-    if not length > 1.0:
+    length = (move.dot(move) / bend.dot(bend).clamp(min=1e-300)).sqrt()
+    if not ask(length > 1.0, usual=True):
         return None
-    length = min(length, LONGEST)
+    length = length.clamp(max=LONGEST)
     try:
         bold = model.solve(first + move * (2.0 * length) + bend * (length * length))
     except SINGULAR:

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.sums import Sums
 
 
@@ -21,7 +22,7 @@ class CentredView:
     def __init__(self, mean: Tensor, variance: Tensor, columns: Tensor) -> None:
         self.mean, self.variance, self.columns = mean, variance, columns
         seen = ~torch.isnan(columns)
-        self.seen = None if bool(seen.all()) else seen
+        self.seen = None if ask(seen.all(), usual=True) else seen
 
     def _deviation(self, member: int) -> Tensor:
         """x - mean of a member, (d, n), zero where missing."""

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.gamma import draw_log_gamma
 from boxloop.tree import Tree
 
@@ -80,7 +81,7 @@ class Dirichlet(Tree):
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
-        return bool((self.concentration > 0.0).all())
+        return ask((self.concentration > 0.0).all(), usual=True)
 
     @cached_property
     def _logs(self) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import QUADRATIC_CONDITION, Sums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
@@ -90,7 +91,7 @@ class FullGaussian(Tree):
             return False
         whitener, mean = self.whitener.detach(), self.mean.detach()
         steep, far = whitener.abs().max(), (whitener @ mean[..., None]).abs().max()
-        return float(torch.maximum(steep, far)) ** 2 < QUADRATIC_CONDITION
+        return ask(torch.maximum(steep, far).square() < QUADRATIC_CONDITION, usual=True)
 
     def view(self, rows: Tensor) -> QuadraticView | WhitenedView | PatternView:
         """Features of a tile, by the method that suits the columns, the precision and the gaps."""

@@ -10,6 +10,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.centred import CentredView
 from boxloop.laws.product import ProductFamily, alternating
 from boxloop.laws.sums import QUADRATIC_CONDITION, Sums
@@ -33,7 +34,7 @@ class _AxisGaussian(ProductFamily):
         if columns.dtype == torch.float64:
             variance, mean = self.variance.detach(), self.mean.detach()
             worst = torch.maximum(1.0 / variance.min(), (mean.square() / variance).max())
-            if float(worst) < QUADRATIC_CONDITION:
+            if ask(worst < QUADRATIC_CONDITION, usual=True):
                 return None
         return CentredView(self.mean, self._variances(), columns)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from boxloop.laws.sums import has_missing
 from boxloop.numeric import covariance as forms
 from boxloop.numeric import woodbury
 from boxloop.numeric.random import normal
@@ -51,7 +52,7 @@ class LowRankGaussian(Tree):
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row, (1, n); missing values are marginalised row by row."""
         deviation = rows - self.centre
-        if bool(torch.isnan(deviation.sum())):
+        if has_missing(deviation):
             return self._log_prob_seen(deviation)
         factor, log_det = woodbury(self.loadings, self.noise)
         scaled = deviation / self.noise

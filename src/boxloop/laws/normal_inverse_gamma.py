@@ -9,6 +9,7 @@ from typing import Self
 
 from torch import Generator, Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.gamma import InverseGamma
 from boxloop.laws.gaussian import DiagonalGaussian, SphericalGaussian
 from boxloop.laws.pooled import mean_divergence, pooled_mean
@@ -132,7 +133,7 @@ class NormalInverseGamma(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths, degrees of freedom and scales are positive."""
-        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
+        return all(ask((leaf > 0.0).all(), usual=True) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
     def _spread(self) -> InverseGamma:
@@ -223,7 +224,7 @@ class SphericalNormalInverseGamma(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths, degrees of freedom and scales are positive."""
-        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
+        return all(ask((leaf > 0.0).all(), usual=True) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
     def _spread(self) -> InverseGamma:

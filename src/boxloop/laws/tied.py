@@ -11,6 +11,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
 from boxloop.numeric import covariance as forms
@@ -59,7 +60,7 @@ class TiedGaussian(Tree):
         """Whether squares about the origin would lose digits."""
         whitener, mean = self.whitener.detach(), self.mean.detach()
         steep, far = whitener.abs().max(), (mean @ whitener.mT).abs().max()
-        return float(torch.maximum(steep, far)) ** 2 >= QUADRATIC_CONDITION
+        return ask(torch.maximum(steep, far).square() >= QUADRATIC_CONDITION)
 
     @cached_property
     def log_constant(self) -> Tensor:

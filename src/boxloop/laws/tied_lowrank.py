@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from boxloop.laws.lowrank import LowRankGaussian
 from boxloop.laws.paired import TILE
+from boxloop.laws.sums import has_missing
 from boxloop.numeric import covariance as forms
 from boxloop.numeric.random import normal
 from boxloop.tree import Tree
@@ -63,7 +64,7 @@ class TiedLowRankGaussian(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (m, n); missing values are marginalised."""
-        if bool(torch.isnan(rows.sum())):
+        if has_missing(rows):
             members = [LowRankGaussian(mean, self.loadings, self.noise) for mean in self.mean]
             return torch.cat([member.log_prob(rows) for member in members])
         step = max(1, TILE // max(1, rows.numel()))

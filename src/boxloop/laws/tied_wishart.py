@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.asking import ask
 from boxloop.laws.pooled import mean_divergence, outer, pooled_mean
 from boxloop.laws.student import StudentT
 from boxloop.laws.sums import PooledSums
@@ -109,8 +110,8 @@ class TiedInverseWishart(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths are positive, degrees of freedom enough and the scale positive definite."""
-        enough = bool((self.strength > 0.0).all()) and bool(self.dof > self.mean.shape[-1] - 1)
-        return enough and not bool(torch.linalg.cholesky_ex(self.scale).info.any())
+        enough = (self.strength > 0.0).all() & (self.dof > self.mean.shape[-1] - 1)
+        return ask(enough & ~torch.linalg.cholesky_ex(self.scale).info.any(), usual=True)
 
     @cached_property
     def _spread(self) -> InverseWishart:

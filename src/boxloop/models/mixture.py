@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Generator, Tensor, threshold_
 
+from boxloop.asking import ask
 from boxloop.laws import Categorical
 from boxloop.laws.family import Family
 from boxloop.laws.sums import PooledSums, Sums
@@ -77,7 +78,7 @@ class Mixture(Tree, Generic[S]):
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
         count = statistics.count
         empty = count <= EMPTY * count.sum()
-        if not bool(empty.any()):
+        if not ask(empty.any()):
             return statistics, ()
         parts = {k: [k] for k in range(self.n_components)}
         for target in torch.nonzero(empty)[:, 0].tolist():

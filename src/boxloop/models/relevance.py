@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from boxloop.laws.gamma import InverseGamma
+from boxloop.numeric import cholesky, solved
 from boxloop.tree import Tree
 
 
@@ -132,16 +133,16 @@ def best_turn(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> T
     n, k = inner[-1, -1], len(inner) - 1
     pull = prior.strength * energy[:k, :k]
     pull.diagonal().add_(n)
-    shift = torch.linalg.solve(pull, prior.strength * energy[:k, k] - inner[:k, k])
+    shift = solved(pull, prior.strength * energy[:k, k] - inner[:k, k])
     cross = inner[:k, k][:, None] * shift
     centred = inner[:k, :k] + cross + cross.mT + n * shift[:, None] * shift
-    root = torch.linalg.cholesky(centred / n)
+    root = cholesky(centred / n)
     sizes, axes = torch.linalg.eigh(root.mT @ energy[:k, :k] @ root)
     sizes, axes = sizes.flip(0).clamp(min=0.0), axes.flip(1)
     plain = torch.linalg.solve_triangular(root.mT, axes, upper=True).mT
     sign = torch.where(plain.diagonal() < 0.0, -1.0, 1.0)
     stretch = _scales(sizes, n, d, prior).sqrt() * sign
-    forward, back = torch.eye(k + 1).to(inner), torch.eye(k + 1).to(inner)
+    forward, back = (torch.eye(k + 1, dtype=inner.dtype, device=inner.device) for _ in range(2))
     forward[:k, :k] = stretch[:, None] * plain
     forward[:k, k] = forward[:k, :k] @ shift
     back[:k, :k] = root @ axes / stretch

@@ -37,6 +37,7 @@ from boxloop.laws.gamma import InverseGamma
 from boxloop.models.factor_law import FactorLaw
 from boxloop.models.linear import LOG_2PI, LinearStatistics
 from boxloop.models.relevance import RelevancePrior, best_turn
+from boxloop.numeric import cholesky
 from boxloop.types import Expected
 
 
@@ -128,7 +129,7 @@ class VariationalFactor(FactorLaw):
         """Normal-gamma posterior of every column, given summed statistics."""
         before, k = self._prior_precision(), self.loadings.shape[1]
         inner = known.latent - known.absent + torch.diag(before)
-        factor = torch.linalg.cholesky(inner)
+        factor = cholesky(inner)
         pulled = known.cross.clone()
         pulled[:, k] += before[k] * self.prior_law.centre
         if len(inner) == 1:
@@ -161,7 +162,7 @@ class VariationalFactor(FactorLaw):
         shape = self.relevance_rate.new_full((1,), law.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
         level = log_before.sum() + math.log(law.strength) + len(log_before) + 1.0
-        factor = torch.linalg.cholesky(self.spread)
+        factor = cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
         # A gamma law of precisions is as far from another as the inverse gamma laws of the variances are.

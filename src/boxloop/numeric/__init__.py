@@ -3,6 +3,7 @@
 from boxloop.numeric.blas import lower_norms, lower_product, product, scatter, sparse_product
 from boxloop.numeric.linalg import (
     ConditionError,
+    cholesky,
     column_means,
     floor_covariance,
     from_log_factor,
@@ -12,6 +13,7 @@ from boxloop.numeric.linalg import (
     pack,
     pack_index,
     safe_cholesky,
+    solved,
     unpack,
     upper_gram,
     woodbury,
@@ -22,6 +24,7 @@ from boxloop.numeric.scramble import scrambled
 
 __all__ = [
     "ConditionError",
+    "cholesky",
     "column_means",
     "floor_covariance",
     "from_log_factor",
@@ -40,6 +43,7 @@ __all__ = [
     "scrambled",
     "seed",
     "signs",
+    "solved",
     "sparse_product",
     "spawn",
     "unpack",

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from boxloop.asking import ask, hopes_for
 from boxloop.numeric.blas import triangle
 
 
@@ -18,10 +19,28 @@ class ConditionError(ValueError):
 def safe_cholesky(matrix: Tensor, what: str = "covariance") -> Tensor:
     """Lower Cholesky factors of (..., d, d), or an error that names the member that failed."""
     factor, info = torch.linalg.cholesky_ex(matrix)
-    if bool(info.any()):
+    if ask(info.any()):
         bad = torch.nonzero(info.reshape(-1))[0].item()
         raise ConditionError(f"{what} {bad} is not positive definite")
     return factor
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """:func:`torch.linalg.cholesky`; in hope, whether there is such a factor is asked later."""
+    if not hopes_for(matrix):
+        return cast(Tensor, torch.linalg.cholesky(matrix))
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    ask(info.any())
+    return cast(Tensor, factor)
+
+
+def solved(matrix: Tensor, right: Tensor) -> Tensor:
+    """:func:`torch.linalg.solve`; in hope, whether the matrix is singular is asked later."""
+    if not hopes_for(matrix):
+        return cast(Tensor, torch.linalg.solve(matrix, right))
+    found, info = torch.linalg.solve_ex(matrix, right)
+    ask(info.any())
+    return cast(Tensor, found)
 
 
 def floor_covariance(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:
@@ -42,7 +61,7 @@ def floor_covariance(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     _, info = torch.linalg.cholesky_ex(matrix - floor * eye)
     low = info != 0
-    if not bool(low.any()):
+    if not ask(low.any()):
         return matrix, low
     values, vectors = torch.linalg.eigh(matrix[low])
     clipped = (vectors * values.clamp(min=floor)[..., None, :]) @ vectors.mT
@@ -99,12 +118,17 @@ def from_log_factor(packed: Tensor, d: int) -> Tensor:
 
 def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """``rows.T @ diag(weight) @ rows``, (d, d), at half the work of a product; weights must not be negative."""
-    if weight is not None and not bool((weight == 1.0).all()):
+    if weight is not None and not _all_ones(weight):
         rows = rows * weight.sqrt()[:, None]
     if torch.is_grad_enabled() and rows.requires_grad:
         function: Any = _Gram
         return cast(Tensor, function.apply(rows))
     return mirrored(upper_gram(rows))
+
+
+def _all_ones(weight: Tensor) -> bool:
+    """Whether weights may be left out; in hope they are used, which is right either way."""
+    return not hopes_for(weight) and bool((weight == 1.0).all())
 
 
 class _Gram(torch.autograd.Function):
@@ -123,7 +147,7 @@ class _Gram(torch.autograd.Function):
 
 def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """The same, right in the upper triangle only: sums of them need one :func:`mirrored` at the end."""
-    if weight is not None and not bool((weight == 1.0).all()):
+    if weight is not None and not _all_ones(weight):
         rows = rows * weight.sqrt()[:, None]
     plain = rows.device.type == "cpu" and rows.shape[1]  # BLAS complains of a triangle without columns
     return triangle(rows) if plain else rows.mT @ rows
@@ -153,5 +177,5 @@ def woodbury(loadings: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     scaled = loadings / noise[:, None]
     inner = scaled.mT @ loadings
     inner.diagonal().add_(1.0)
-    factor = torch.linalg.cholesky(inner)
+    factor = cholesky(inner)
     return factor, 2.0 * factor.diagonal().log().sum() + noise.log().sum()
