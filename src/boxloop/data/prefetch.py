@@ -69,6 +69,7 @@ class Prefetched(Tiled):
             tiles = self.source.chunks(size)
             yield from ahead((rows.to(self.device), weight.to(self.device)) for rows, weight in tiles)
             return
+        used: deque[torch.cuda.Event] = deque()
         with closing(ahead(_filled(self.source.chunks(step), step, size, self.device))) as moved:
             for tile, copied in moved:
                 here = torch.cuda.current_stream(self.device)
@@ -76,6 +77,9 @@ class Prefetched(Tiled):
                 for part in tile:  # its memory belongs to the stream that copied
                     part.record_stream(here)
                 yield tile
+                used.append(here.record_event())
+                if len(used) > AHEAD:  # nobody else may wait for the work, and copies would fill the device
+                    used.popleft().synchronize()
 
 
 def _filled(
