@@ -30,8 +30,8 @@ SECONDS = 0.25
 BYTES = 1 << 28
 """Most memory for the states of rounds that are not read yet."""
 
-PATIENCE = 64
-"""Most careful rounds after a hope that was wrong."""
+PATIENCE, DISMAY = 64.0, 4.0
+"""Most careful rounds after a wrong hope; so many times more after each, and one less for as many right ones."""
 
 ASTRAY = (ArithmeticError, RuntimeError, ValueError)
 """What a step may raise when it goes on from a wrong answer: a careful round tells whether it is meant."""
@@ -62,7 +62,7 @@ class _Pace(Generic[S]):
 
     def __init__(self, step: Callable[[S], Round[S]]) -> None:
         self.step = step
-        self.length, self.careful, self.pause = MOST, 1, 1
+        self.length, self.careful, self.pause = MOST, 1, 1.0
         self.seconds = 0.0  # of the last round
 
     def __call__(self, state: S, left: int) -> Sequence[Round[S]]:
@@ -103,9 +103,11 @@ class _Pace(Generic[S]):
                     state = done.state
         rounds = _read(taken)
         if lost or len(rounds) < len(taken):
-            self.length, self.careful, self.pause = 2, self.pause, min(2 * self.pause, PATIENCE)
+            self.length, self.careful = 2, int(self.pause)
+            self.pause = min(DISMAY * self.pause, PATIENCE)
         else:
-            self.length, self.pause = min(2 * self.length, MOST), max(1, self.pause // 2)
+            self.length = min(2 * self.length, MOST)
+            self.pause = max(1.0, self.pause - len(rounds) / DISMAY)
         return rounds
 
 

@@ -1,0 +1,185 @@
+"""Rounds taken in hope are those of careful steps, bit for bit, for one wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from boxloop.asking import told
+from boxloop.data import ArraySource
+from boxloop.estimate import ahead
+from boxloop.estimate.em import EMState, accelerated_em, em, mean_log_likelihood
+from boxloop.laws import DiagonalGaussian, FullGaussian, TiedGaussian, full, gaussian, tied
+from boxloop.models import mixture
+from boxloop.numeric import ConditionError
+from boxloop.run import MonotonicityError, Outcome, run
+from contract.law_checks import holed
+from contract.models import model_cases
+from estimate.hope_cases import assert_alike, creeping, far, followed, problem
+
+CASES = model_cases()
+ENGINES = pytest.mark.parametrize("engine", [em, accelerated_em])
+
+
+@ENGINES
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_every_model_takes_the_rounds_of_careful_steps(name: str, gaps: bool, engine: Any) -> None:
+    case = CASES[name]
+    rows = holed(case.rows, rate=0.25) if gaps else case.rows
+    assert_alike(problem(engine, case.model, rows, case.weight), tol=1e-7)
+
+
+@ENGINES
+@pytest.mark.parametrize("rounds", [0, 1, 2, 9, 10, 11, 17, 20])
+def test_any_number_of_rounds(rounds: int, engine: Any) -> None:
+    outcome, _ = assert_alike(problem(engine, *creeping(FullGaussian)), max_rounds=rounds)
+    assert isinstance(outcome, Outcome)
+    assert outcome.rounds == rounds
+
+
+@ENGINES
+@pytest.mark.parametrize("tol", [3e-4, 1e-4, 5e-5, 2.4e-5])
+def test_convergence_inside_a_block(tol: float, engine: Any) -> None:
+    outcome, _ = assert_alike(problem(engine, *creeping(FullGaussian)), tol=tol)
+    assert isinstance(outcome, Outcome)
+    assert outcome.converged
+    assert 2 < outcome.rounds < 24
+
+
+@ENGINES
+def test_an_empty_component_inside_a_block(engine: Any) -> None:
+    with patch.object(mixture, "EMPTY", 0.36):
+        outcome, _ = assert_alike(problem(engine, *creeping(FullGaussian)), monotone=True)
+    assert isinstance(outcome, Outcome)
+    assert outcome.events
+    assert not outcome.events[0].startswith("round 1:")
+
+
+@ENGINES
+@pytest.mark.parametrize("kind", [FullGaussian, TiedGaussian])
+def test_a_floor_that_is_reached_or_left_on_the_way(kind: type, engine: Any) -> None:
+    model, rows = creeping(kind)
+    ends = run(engine(ArraySource(rows)), EMState(model), max_rounds=6).state.best.family
+    floor = float(torch.linalg.eigvalsh(ends.covariance().dense()).min())
+    if kind is TiedGaussian:
+        floor = 0.8617  # the first covariances are short of it
+    assert_alike(
+        problem(engine, replace(model, family=replace(model.family, floor=floor)), rows), monotone=True
+    )
+
+
+def narrowness(family: Any) -> float:
+    """What a family compares with the limit of its quick form."""
+    if isinstance(family, DiagonalGaussian):
+        return float((family.mean.square() / family.variance).max().maximum(1.0 / family.variance.min()))
+    far_out = (family.whitener @ family.mean[..., None]).abs().max()
+    return float(far_out.maximum(family.whitener.abs().max())) ** 2
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("kind", "room"), [(FullGaussian, full), (TiedGaussian, tied), (DiagonalGaussian, gaussian)]
+)
+@pytest.mark.parametrize("number", [0, 3, 7, 8, 9])
+def test_another_formula_from_a_round_on(kind: type, room: Any, number: int, engine: Any) -> None:
+    """A model that has answered in hope is not believed when its round is taken again."""
+    model, rows = creeping(kind)
+    path: list[float] = []
+    step = engine(ArraySource(rows))
+    run(
+        step,
+        EMState(model),
+        max_rounds=24,
+        observers=[lambda p: path.append(narrowness(p.state.model.family))],
+    )
+    with patch.object(room, "QUADRATIC_CONDITION", path[number]):
+        assert_alike(problem(engine, model, rows))
+
+
+@ENGINES
+def test_a_fall_in_the_middle_names_its_round(engine: Any) -> None:
+    def bent(model: Any, expected: Any) -> float:
+        value = expected.log_likelihood / expected.weight
+        return told(-(value + 3.0938).abs())
+
+    error, seen = assert_alike(problem(engine, *creeping(FullGaussian), objective=bent), monotone=True)
+    assert isinstance(error, MonotonicityError)
+    assert 2 < len(seen) < 15
+
+
+@ENGINES
+def test_an_objective_that_becomes_nan(engine: Any) -> None:
+    def lost(model: Any, expected: Any) -> float:
+        return told((-3.0938 - expected.log_likelihood / expected.weight).log())
+
+    make = problem(engine, *creeping(FullGaussian), objective=lost)
+    error, _ = assert_alike(make, monotone=True)
+    assert isinstance(error, MonotonicityError)
+
+
+@ENGINES
+def test_an_objective_that_is_read_at_once_serves_too(engine: Any) -> None:
+    def plain(model: Any, expected: Any) -> float:
+        return float(mean_log_likelihood(model, expected))
+
+    make = problem(engine, *creeping(FullGaussian), objective=plain)
+    assert_alike(make)
+
+
+@ENGINES
+def test_a_covariance_that_collapses_is_the_same_error_in_the_same_round(engine: Any) -> None:
+    model, rows = creeping(FullGaussian, floor=0.0)
+    rows = torch.cat([rows, torch.full((3, 2), 6.0, dtype=torch.float64)])
+    start = replace(model, family=replace(model.family, mean=torch.stack([rows[0], rows[-1] - 0.5])))
+    error, seen = assert_alike(problem(engine, start, rows), max_rounds=60)
+    assert isinstance(error, ConditionError)
+    assert len(seen) > 3
+
+
+@ENGINES
+@pytest.mark.parametrize("cut", [1, 4, 9, 12])
+def test_resumed_loops_go_on_as_if_never_stopped(cut: int, engine: Any) -> None:
+    make = problem(engine, *creeping(FullGaussian))
+    whole, _ = followed(make, max_rounds=20)
+    assert isinstance(whole, Outcome)
+    with far():
+        part, _ = followed(make, max_rounds=cut)
+        rest, _ = followed(make, max_rounds=20, resume=part)
+    near_rest, _ = followed(make, max_rounds=20, resume=part)
+    for found in (rest, near_rest):
+        assert isinstance(found, Outcome)
+        assert found.trace == whole.trace
+        pairs = zip(found.state.leaves(), whole.state.leaves(), strict=True)
+        assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+
+
+def interrupting(make: Callable[[], tuple[Any, Any]], call: int) -> tuple[Any, Any]:
+    """Ctrl-C within so-many-th call of the step."""
+    step, state = make()
+    calls: list[None] = []
+
+    def nervous(at: Any) -> Any:
+        calls.append(None)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return step(at)
+
+    return ahead.Hopeful(nervous), state
+
+
+@pytest.mark.parametrize(("call", "left"), [(1, 0), (2, 1), (5, 1), (9, 1), (10, 9), (13, 9)])
+def test_ctrl_c_keeps_the_last_round_that_was_read(call: int, left: int) -> None:
+    make = problem(em, *creeping(FullGaussian))
+    with far():
+        outcome, _ = followed(lambda: interrupting(make, call), max_rounds=24)
+        assert isinstance(outcome, Outcome)
+        assert (outcome.rounds, outcome.interrupted) == (left, True)
+        rest, _ = followed(make, max_rounds=24, resume=outcome)
+    assert isinstance(rest, Outcome)
+    assert rest.trace == run(*make(), max_rounds=24).trace
