@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
 
-from boxloop.asking import told
+from boxloop.asking import ask, hoping, told
 from boxloop.data import ArraySource
 from boxloop.estimate import ahead
 from boxloop.estimate.em import EMState, accelerated_em, em, mean_log_likelihood
+from boxloop.estimate.em import _extrapolated as extrapolated
 from boxloop.laws import DiagonalGaussian, FullGaussian, TiedGaussian, full, gaussian, tied
+from boxloop.laws.sums import Sums
 from boxloop.models import mixture
 from boxloop.numeric import ConditionError
-from boxloop.run import MonotonicityError, Outcome, run
+from boxloop.run import MonotonicityError, Outcome, Round, run
+from boxloop.tree import Tree
+from boxloop.types import Expected
 from contract.law_checks import holed
 from contract.models import model_cases
 from estimate.hope_cases import assert_alike, creeping, far, followed, problem
@@ -183,3 +188,79 @@ def test_ctrl_c_keeps_the_last_round_that_was_read(call: int, left: int) -> None
         rest, _ = followed(make, max_rounds=24, resume=outcome)
     assert isinstance(rest, Outcome)
     assert rest.trace == run(*make(), max_rounds=24).trace
+
+
+@dataclass(frozen=True)
+class Point(Tree):
+    """A number that fits itself to an average, and one that says how likely it is."""
+
+    at: Tensor
+    height: Tensor
+    empty: bool = False
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[Sums]:
+        return Expected(Sums(self.at + rows[:1]), self.height, torch.ones((), dtype=torch.float64))
+
+    def repair(self, statistics: Sums) -> tuple[Sums, tuple[str, ...]]:
+        return statistics, ("moved",) if ask(torch.tensor(self.empty)) else ()
+
+    def solve(self, statistics: Sums) -> Point:
+        return replace(self, at=statistics.features)
+
+
+def point(at: float, height: float = 0.0, empty: bool = False) -> Point:
+    return Point(*(torch.tensor(value, dtype=torch.float64) for value in ([[at]], height)), empty)
+
+
+def after_extrapolation(height: float, empty: bool = False) -> tuple[Any, list[bool]]:
+    """The round after an extrapolation to 5 from a safe 3 with objective 1, and whether it is in doubt."""
+    path = (Sums(torch.full((1, 1), 2.0, dtype=torch.float64)),)
+    state: Any = EMState(point(5.0, height, empty), path, safe=point(3.0, 1.0), bar=1.0)
+    step: Any = accelerated_em(ArraySource(torch.zeros(1, 1, dtype=torch.float64)))
+    careful = step(state)
+    with far(), hoping() as watch:
+        hoped = step(state)
+    for name in ("objective", "rejected"):
+        assert float(getattr(hoped, name)) == float(getattr(careful, name)) or empty
+    return careful, [bool(doubt) for doubt in watch.doubts]
+
+
+@pytest.mark.parametrize("height", [0.5, torch.inf, torch.nan])
+@pytest.mark.parametrize("empty", [False, True])
+def test_what_a_refused_extrapolation_would_have_led_to_is_no_doubt(height: float, empty: bool) -> None:
+    done, doubts = after_extrapolation(height, empty)
+    assert (done.rejected, done.objective, float(done.state.model.at)) == (True, 1.0, 3.0)
+    assert not any(doubts)
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_what_an_extrapolation_leads_to_is_in_doubt(empty: bool) -> None:
+    done, doubts = after_extrapolation(1.5, empty)
+    assert (done.rejected, done.objective, done.events) == (False, 1.5, ("moved",) if empty else ())
+    assert any(doubts) is empty
+
+
+@pytest.mark.parametrize(
+    ("third", "bold"), [(3.5, None), (3.0, None), (1.5, 2.0), (2.0 - 1e-9, 200.0 - 1e-5)]
+)
+def test_an_extrapolation_is_longer_than_a_step_and_not_too_long(third: float, bold: float | None) -> None:
+    """From 0 by 1 to ``third``: Aitken's limit where the steps shrink, at most a hundred times as far."""
+    path = tuple(Sums(torch.tensor([[value]], dtype=torch.float64)) for value in (0.0, 1.0, third))
+    found = extrapolated(point(0.0), path)
+    assert found is None if bold is None else float(found.at) == pytest.approx(bold, rel=1e-12)
+    with far(), hoping() as watch:
+        extrapolated(point(0.0), path)
+    assert any(bool(doubt) for doubt in watch.doubts) is (bold is None)
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, ZeroDivisionError])
+def test_a_step_that_goes_astray_from_a_wrong_answer_is_taken_again(error: type[Exception]) -> None:
+    def step(state: EMState[Any]) -> Round[EMState[Any]]:
+        there = state.model.at + 1
+        if not ask((there == 5).all()) and float(there) == 5:
+            raise error("this cannot be")
+        return Round(EMState(replace(state.model, at=there)), told(there.sum()))
+
+    outcome, _ = assert_alike(lambda: (ahead.Hopeful(step), EMState(point(0.0))))
+    assert isinstance(outcome, Outcome)
+    assert outcome.trace == [float(n) for n in range(1, 25)]

@@ -1,9 +1,10 @@
-"""How often the host waits for a GPU in a round of EM.
+"""How often the host waits for a GPU in ten rounds of a loop.
 
-A wait costs some ten microseconds, a pass over many rows milliseconds, so a few of them are left in place: each guards
-a decision that changes the next step (a missing value, a component without rows, a covariance at its floor or too
-narrow for the quick form, the objective that may not fall). What is tested is that there are no others. Networks and
-chains, whose steps are shorter, do not wait at all: see ``test_autoencoder_cuda.py`` and ``test_cuda_chains.py``.
+A round of EM asks whether a value is missing, a component empty, a covariance at its floor or too narrow for the quick
+form, a matrix without a factor, and what the objective is: two to six waits. Rounds are taken in hope of the usual
+answers, eight for one wait (see ``estimate/ahead.py``), so that ten rounds wait twice; the first round of a loop asks.
+Engines that draw at random wait in every round. Networks and chains, whose steps are shorter, do not wait at all: see
+``test_autoencoder_cuda.py`` and ``test_cuda_chains.py``.
 """
 
 from __future__ import annotations
@@ -11,44 +12,62 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from boxloop import estimate
 from boxloop.average import Power
-from boxloop.laws import DiagonalGaussian
+from boxloop.data import ArraySource
+from boxloop.estimate import ahead
+from boxloop.laws import DiagonalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.run import run
+from estimate.test_em import overlapping
 from gpu.engine_cases import mixture, source, tensor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
+Made = tuple[Any, Any]
 
-def full() -> Any:
+
+def full() -> Made:
     return estimate.em(source("cuda")), estimate.EMState(mixture("cuda"))
 
 
-def diagonal() -> Any:
+def accelerated() -> Made:
+    """Clusters in one another: where EM has converged, extrapolations are of rounding, and full of surprises."""
+    model, rows = overlapping()
+    return estimate.accelerated_em(ArraySource(rows.cuda())), estimate.EMState(model.to("cuda"))
+
+
+def diagonal() -> Made:
     model = mixture("cuda")
     law = DiagonalGaussian(model.family.mean, torch.ones_like(model.family.mean), 1e-6)
     return estimate.em(source("cuda")), estimate.EMState(Mixture(model.log_weight, law))
 
 
-def factor() -> Any:
+def tied() -> Made:
+    model = mixture("cuda")
+    law = TiedGaussian(model.family.mean, model.family.factor[0], 1e-6)
+    return estimate.em(source("cuda")), estimate.EMState(Mixture(model.log_weight, law))
+
+
+def factor() -> Made:
     model = FactorModel(*(tensor(part, "cuda") for part in ([0.0] * 3, [[0.5]] * 3, [1.0] * 3)))
     return estimate.em(source("cuda")), estimate.EMState(model)
 
 
-def gradient() -> Any:
+def gradient() -> Made:
     batches = estimate.Batches(source("cuda"), 300)
     step = estimate.gradient_ascent(batches, Power(0.5, scale=0.1))
     return step, estimate.AscentState.start(mixture("cuda"))
 
 
-def waits(make: Callable[[], Any], rounds: int) -> int:
+def waits(make: Callable[[], Made], rounds: int) -> int:
     step, state = make()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as seen, patch.object(ahead, "SECONDS", torch.inf):
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -58,8 +77,14 @@ def waits(make: Callable[[], Any], rounds: int) -> int:
     return sum("synchronizing CUDA operation" in str(one.message) for one in seen)
 
 
-@pytest.mark.parametrize(("make", "most"), [(full, 6), (diagonal, 4), (factor, 2), (gradient, 3)])
-def test_a_round_waits_no_more_often_than_it_must(make: Callable[[], Any], most: int) -> None:
-    waits(make, 3)  # libraries load, and places in triangles are copied, once
-    extra = waits(make, 13) - waits(make, 3)
-    assert 0 < extra <= 10 * most
+@pytest.mark.parametrize(
+    ("make", "first", "most"),
+    [(full, 6, 2), (diagonal, 4, 2), (tied, 7, 2), (factor, 5, 2), (accelerated, 6, 2), (gradient, 3, 30)],
+)
+def test_ten_rounds_wait_no_more_often_than_they_must(
+    make: Callable[[], Made], first: int, most: int
+) -> None:
+    waits(make, 12)  # libraries load, and places in triangles are copied, once
+    once = waits(make, 1)
+    assert 0 < once <= first
+    assert 0 < waits(make, 11) - once <= most

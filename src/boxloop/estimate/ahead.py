@@ -64,9 +64,12 @@ class _Pace(Generic[S]):
         self.step = step
         self.length, self.careful, self.pause = MOST, 1, 1.0
         self.seconds = 0.0  # of the last round
+        self.near: bool | None = None
 
     def __call__(self, state: S, left: int) -> Sequence[Round[S]]:
-        if not any(is_far(leaf) for _, leaf in state.leaves()):
+        if self.near is None:  # once: a loop stays where it begins
+            self.near = not any(is_far(leaf) for _, leaf in state.leaves())
+        if self.near:
             return (self.step(state),)
         begin = time.monotonic()
         if self.careful:
