@@ -12,10 +12,11 @@ from torch import nn
 
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
-from boxloop.weights.likely import heat_prior, likely_noise, likely_temperature
+from boxloop.weights.likely import Found, best_noise, likely_temperature
 from boxloop.weights.method import Part, WeightWarning
+from boxloop.weights.prediction import mixture_log_prob
 from boxloop.weights.predictor import Predictor
-from boxloop.weights.tuning import best_noise, tune
+from boxloop.weights.tuning import SCALES, scale_prior, tune
 from weights.made import filled, mlp, part_of, rows, with_batch_norm
 
 RNG = np.random.default_rng(3)
@@ -91,51 +92,56 @@ def test_the_end_of_the_grid_is_told() -> None:
     assert "largest scale tried" in str(found.tuning)
 
 
-def test_noise_is_where_the_score_is_largest() -> None:
+def test_noise_is_where_the_score_and_its_prior_are_largest() -> None:
+    """Two rows that leave what the mean leaves, beside the mixture; then the deviation of Student's law."""
     centres, y = RNG.normal(size=(9, 50, 1)), RNG.normal(size=(50, 1))
     weight = np.full(9, 1.0 / 9.0)
-    noise, scores = best_noise(centres, weight, y)
+    left = np.sqrt(np.square(y - centres.mean(0)).mean())
+    noise, scores, prior = best_noise(centres, weight, y)
+
+    def score(s: float) -> float:
+        return float(np.log(weight @ norm.pdf((y - centres)[..., 0] / s) / s).sum())
 
     def loss(s: float) -> float:
-        z = (y - centres)[..., 0] / s
-        return -float(np.log(weight @ np.exp(-0.5 * z * z) / s / np.sqrt(2.0 * np.pi)).mean())
+        return -score(s) - 2.0 * float(norm.logpdf(left, 0.0, s))
 
     found = minimize_scalar(loss, bounds=(0.1, 5.0), method="bounded", options={"xatol": 1e-9})
-    assert noise[0] == pytest.approx(found.x, rel=1e-4)
-    assert scores.mean() == pytest.approx(-found.fun, rel=1e-9)
-    for factor in (0.99, 1.01):
-        assert -loss(factor * float(noise[0])) < scores.mean()
+    assert noise[0] == pytest.approx(found.x * np.sqrt(52.0 / 50.0), rel=1e-4)
+    assert scores.sum() == pytest.approx(score(float(noise[0])), rel=1e-9)
+    assert prior == pytest.approx(2.0 * (norm.logpdf(left, 0.0, found.x) - norm.logpdf(0.0)), rel=1e-4)
 
 
-def test_noise_of_several_outputs_is_stationary() -> None:
-    """One draw: the closed form, the root mean square of each output."""
+def test_noise_of_one_network_is_what_it_leaves() -> None:
+    """The closed form: the root mean square of each output, as two rows more of that size change nothing."""
     centres, y = RNG.normal(size=(1, 50, 3)), RNG.normal(size=(50, 3)) * np.array([0.1, 1.0, 10.0])
-    noise, _ = best_noise(centres, np.ones(1), y)
-    np.testing.assert_allclose(noise, np.sqrt(((y - centres[0]) ** 2).mean(0)), rtol=1e-6)
+    noise, _, _ = best_noise(centres, np.ones(1), y)
+    np.testing.assert_allclose(noise, np.sqrt(52.0 / 50.0 * ((y - centres[0]) ** 2).mean(0)), rtol=1e-6)
     with pytest.raises(ValueError, match="predicted exactly"):
         best_noise(centres, np.ones(1), centres[0])
 
 
-def test_noise_beside_a_spread_is_where_the_score_is_largest() -> None:
-    mean, spread, y = RNG.normal(size=(50, 1)), RNG.random((50, 1)), 2.0 * RNG.normal(size=(50, 1))
-    noise, scores = likely_noise(mean, spread, y)
-
-    def loss(s: float) -> float:
-        return -float(norm.logpdf(y, mean, np.sqrt(spread**2 + s**2)).mean())
-
-    found = minimize_scalar(loss, bounds=(0.1, 5.0), method="bounded", options={"xatol": 1e-9})
-    assert noise[0] == pytest.approx(found.x, rel=1e-4)
-    assert scores.mean() == pytest.approx(-found.fun, rel=1e-9)
-    for factor in (0.99, 1.01):
-        assert -loss(factor * float(noise[0])) < scores.mean()
+def test_bumps_around_every_row_are_not_taken_for_knowledge() -> None:
+    """Draws that pass through the rows: without a prior, noise of nearly nothing has the best score of all."""
+    y = RNG.normal(size=(20, 1))
+    centres = RNG.normal(size=(30, 20, 1))
+    centres[np.arange(20), np.arange(20)] = y + 1e-6 * RNG.normal(size=(20, 1))
+    weight = np.full(30, 1.0 / 30.0)
+    noise, _, _ = best_noise(centres, weight, y)
+    assert 0.05 < noise[0] < 2.0
+    tight, wide = (mixture_log_prob(centres, weight, y, np.array([s])).mean() for s in (2e-6, noise[0]))
+    assert tight > wide + 5.0
 
 
-def test_noise_of_several_outputs_without_spread_is_the_root_mean_square() -> None:
-    mean, y = RNG.normal(size=(50, 3)), RNG.normal(size=(50, 3)) * np.array([0.1, 1.0, 10.0])
-    noise, _ = likely_noise(mean, np.zeros((50, 3)), y)
-    np.testing.assert_allclose(noise, np.sqrt(((y - mean) ** 2).mean(0)), rtol=1e-5)
-    with pytest.raises(ValueError, match="predicted exactly"):
-        likely_noise(mean, np.zeros((50, 3)), mean)
+def test_rows_that_tell_nothing_leave_the_scale_at_one() -> None:
+    def profile(scale: float) -> Found:
+        return np.ones(1), np.zeros(20), scale_prior(scale)
+
+    found = tune("noise", profile, None, SCALES, 6)
+    assert found.scale == pytest.approx(1.0, abs=1e-3)
+    assert found.plausible == (0.0, 64.0)
+    assert scale_prior(10.0) == pytest.approx(-0.5)
+    assert scale_prior(0.1) == pytest.approx(-0.5)
+    assert scale_prior(0.0) == scale_prior(1.0 / 64.0) < scale_prior(1.0 / 32.0)
 
 
 def test_a_planted_temperature_is_found() -> None:
@@ -144,11 +150,13 @@ def test_a_planted_temperature_is_found() -> None:
     logits = 4.0 * RNG.normal(size=(1, n, 3))
     chance = softmax(logits[0] / 2.5, axis=1)
     y = (RNG.random((n, 1)) > chance.cumsum(1)).sum(1)
-    heat, scores = likely_temperature(logits, np.ones(1), y)
+    heat, scores, prior = likely_temperature(logits, np.ones(1), y)
     each = logits[0] / 2.5
     information = ((chance * each**2).sum(1) - (chance * each).sum(1) ** 2).sum()  # of log T
     assert abs(np.log(heat[0] / 2.5)) < 4.0 / np.sqrt(information)
-    assert scores.mean() > np.log(chance[np.arange(n), y]).mean() + heat_prior(2.5) / n
+    assert prior == pytest.approx(-0.5 * np.log2(heat[0]) ** 2)
+    true = np.log(chance[np.arange(n), y]).sum() - 0.5 * np.log2(2.5) ** 2
+    assert scores.sum() + prior > true
 
 
 def test_a_classifier_is_tuned() -> None:
@@ -160,7 +168,9 @@ def test_a_classifier_is_tuned() -> None:
     found = predictor.tuned(x, y)
     assert found.temperature > 1.3
     assert found.tuning.gain > 0.0
-    assert found.predict(x).log_prob(y).mean() == pytest.approx(found.tuning.scores.max(), rel=1e-10)
+    assert found.predict(x).log_prob(y).mean() == pytest.approx(
+        found.tuning.scores[found.tuning.best], rel=1e-10
+    )
     assert predictor.temperature == 1.0
     assert predictor.scale == 1.0
 
@@ -177,12 +187,13 @@ def test_what_was_tried_is_told() -> None:
         "noise 1",
         "log score",
         "s.e.",
+        "log prior",
         "behind",
         "s.e. behind",
     ]
     assert len(table) == len(tuning.scales) >= 14
     assert (np.diff(tuning.scales) > 0.0).all()
-    assert (tuning.behind <= 0.0).all()
+    assert (tuning.n_rows * tuning.behind + tuning.priors <= tuning.priors[tuning.best] + 1e-9).all()
     assert tuning.behind[tuning.best] == 0.0
     assert tuning.behind_errors[tuning.best] == 0.0
     assert (tuning.errors > 0.0).all()
@@ -193,11 +204,10 @@ def test_what_was_tried_is_told() -> None:
 def test_more_scales_between_neighbours_are_better_still() -> None:
     rows_at = {"n": 0}
 
-    def profile(scale: float) -> tuple[np.ndarray, np.ndarray]:
+    def profile(scale: float) -> Found:
         rows_at["n"] += 1
-        return np.ones(1), -np.square(np.log(scale / 3.0) + np.array([-0.1, 0.1])) if scale else np.full(
-            2, -9.0
-        )
+        off = np.log(scale / 3.0) if scale else 3.0
+        return np.ones(1), -np.square(off + np.array([-0.1, 0.1])), 0.0
 
     plain = tune("noise", profile, None, [0.0, 1.0, 2.0, 4.0, 8.0], 0)
     assert plain.scale == 4.0
@@ -217,12 +227,14 @@ def test_statistics_of_batch_norm_follow_the_scale_that_is_tried() -> None:
         Predictor((part,), "regression", 4).fresh(batches).tuned(x, y, scales=[0.0, 0.5, 1.0, 2.0], refine=0)
     )
     again = Predictor((part,), "regression", 4, scale=found.scale, noise=found.noise).fresh(batches)
-    assert again.predict(x).log_prob(y).mean() == pytest.approx(found.tuning.scores.max(), rel=1e-10)
+    assert again.predict(x).log_prob(y).mean() == pytest.approx(
+        found.tuning.scores[found.tuning.best], rel=1e-10
+    )
 
 
 def test_a_scale_that_takes_networks_out_of_bounds_is_not_chosen() -> None:
-    def profile(scale: float) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([1.0]), np.full(20, np.nan if scale > 1.0 else -abs(scale - 0.5))
+    def profile(scale: float) -> Found:
+        return np.array([1.0]), np.full(20, np.nan if scale > 1.0 else -abs(scale - 0.5)), 0.0
 
     found = tune("noise", profile, None, [0.0, 0.5, 1.0, 2.0], 0)
     assert found.scale == 0.5
@@ -230,14 +242,13 @@ def test_a_scale_that_takes_networks_out_of_bounds_is_not_chosen() -> None:
 
 
 def test_rows_that_are_missing_are_told_and_not_tuned_on() -> None:
-    def nothing(_: float) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([np.nan]), np.full(20, np.nan)
+    def nothing(_: float) -> Found:
+        return np.array([np.nan]), np.full(20, np.nan), 0.0
 
     with pytest.raises(ValueError, match="not finite at any scale"):
         tune("temperature", nothing, None, [0.0, 1.0], 0)
     lost = np.full((2, 20, 3), np.nan)
     assert np.isnan(likely_temperature(lost, np.full(2, 0.5), np.zeros(20, dtype=np.int64))[1]).all()
-    assert np.isnan(likely_noise(lost[0], lost[0], np.zeros((20, 3)))[1]).all()
     assert np.isnan(best_noise(lost, np.full(2, 0.5), np.zeros((20, 3)))[1]).all()
 
 
@@ -245,3 +256,43 @@ def test_few_rows_warn() -> None:
     part = part_of(nn.Linear(3, 1), seed=0)
     with pytest.warns(WeightWarning, match=r"3 row\(s\) tell little"):
         Predictor((part,), "regression", 4).tuned(rows(3, 3), rows(3, 1, seed=1), scales=[0.0], refine=0)
+
+
+def test_few_rows_cost_little_and_intervals_hold() -> None:
+    """Twenty rows choose for a law ten times too wide: what is lost to the truth, and coverage, on fresh rows.
+
+    Over 100 seeds the mean loss of 24 sets is 0.045 with a deviation of 0.011 (largest 0.083), and their coverage 0.903
+    with one of 0.012: less than 1 seed in 10,000 fails. Without priors the loss is 0.31 here.
+    """
+    rng = np.random.default_rng(2)
+    lost, inside = zip(*(lost_by_tuning(rng, 20) for _ in range(24)), strict=True)
+    assert 0.0 < np.mean(lost) < 0.13
+    assert abs(np.mean(inside) - 0.9) < 0.05
+
+
+def test_many_rows_cost_next_to_nothing() -> None:
+    """Two parameters from 2000 rows: 1/2000 is expected, of 30 draws instead of a law a few times that."""
+    lost, _ = lost_by_tuning(np.random.default_rng(0), 2000)
+    assert lost < 0.02
+
+
+def lost_by_tuning(rng: np.random.Generator, n: int, m: int = 30, fresh: int = 300) -> tuple[float, float]:
+    """Log score of fresh rows under the truth less that after tuning on n rows, and the share in intervals of 90%."""
+    spread = rng.uniform(0.0, 2.0, size=n + fresh)
+    truth = np.sqrt(0.1 * spread**2 + 0.25)
+    y, z = truth * rng.normal(size=n + fresh), rng.normal(size=(m, n + fresh))
+
+    def said(scale: float) -> tuple[np.ndarray, np.ndarray]:
+        return (np.sqrt(scale) * spread * z)[..., None], np.full(m, 1.0 / m)
+
+    def profile(scale: float) -> Found:
+        centres, weight = said(scale)
+        noise, scores, prior = best_noise(centres[:, :n], weight, y[:n, None])
+        return noise, scores, prior + scale_prior(scale)
+
+    found = tune("noise", profile, None, SCALES, 0)
+    centres, weight = said(found.scale)
+    scores = mixture_log_prob(centres[:, n:], weight, y[n:, None], found.value)
+    place = norm.cdf((y[n:] - centres[:, n:, 0]) / found.value).mean(0)
+    inside = (place > 0.05) & (place < 0.95)
+    return float((norm.logpdf(y[n:], 0.0, truth[n:]) - scores).mean()), float(inside.mean())

@@ -22,7 +22,6 @@ from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.network_files import read, write
 from boxloop.estimators.network_rows import Rows, Units, held_out, mark_of
 from boxloop.estimators.network_train import Trained, train_networks
-from boxloop.estimators.network_tune import tuned
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
@@ -139,7 +138,7 @@ class NetworkEstimator(BaseEstimator):
         refresh = rows.x if has_batch_norm(parts) else None
         made = Predictor.of(self.posterior_, self._kind, self.n_draws, refresh=refresh, random_state=own)
         if rows.held_x is not None and rows.held_y is not None:
-            return tuned(made, rows.held_x, rows.held_y)
+            return made.tuned(rows.held_x, rows.held_y)
         return made.with_noise(rows.x, rows.y) if self._kind == "regression" else made
 
     def _worries(self, rows: Rows) -> list[str]:

@@ -27,8 +27,9 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
 
     Document 004. Adam brings the network to a minimum of the mean cross-entropy with the weight decay that the prior
     :math:`N(0, \alpha^{-1} I)` asks for, :math:`\alpha / N`; SGD at a constant rate then wanders around it, and is
-    followed. On rows held out, of each class the same share, the scale s of the covariance and the temperature T are
-    those of the best log score. X is standardised inside. ``sample_weight`` is not taken.
+    followed. The scale s of the covariance and the temperature T are those of the best log score of rows held out, of
+    each class the same share, with weak priors where these are few (:meth:`boxloop.weights.Predictor.tuned`). X is
+    standardised inside. ``sample_weight`` is not taken.
 
     Args:
         hidden: widths of the hidden layers.

@@ -26,9 +26,10 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
 
     Document 004. Adam brings the network to a minimum of the mean squared error with the weight decay that the prior
     :math:`N(0, \alpha^{-1} I)` asks for, :math:`2 \alpha / (\beta N)`, where the noise :math:`1 / \beta` is what the
-    network leaves of rows held out; SGD at a constant rate then wanders around it, and is followed. On the rows held
-    out, the scale c of the covariance and the noise :math:`\sigma` are those of the best log score. X and y are
-    standardised inside. ``sample_weight`` is not taken: the path of SGD has no rows that count twice.
+    network leaves of rows held out; SGD at a constant rate then wanders around it, and is followed. The scale c of the
+    covariance and the noise :math:`\sigma` are those of the best log score of the rows held out, with weak priors where
+    these are few (:meth:`boxloop.weights.Predictor.tuned`). X and y are standardised inside. ``sample_weight`` is not
+    taken: the path of SGD has no rows that count twice.
 
     Args:
         hidden: widths of the hidden layers.

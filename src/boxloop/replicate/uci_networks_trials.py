@@ -15,6 +15,7 @@ from torch import Tensor
 from boxloop.replicate.uci_networks_data import Splits, Table, split
 from boxloop.replicate.uci_networks_training import Run, Setting, trained
 from boxloop.weights.ensemble import MultiPosterior
+from boxloop.weights.likely import Found
 from boxloop.weights.method import Posterior, WeightWarning
 from boxloop.weights.prediction import RegressionPrediction
 from boxloop.weights.predictor import Predictor
@@ -105,10 +106,10 @@ def _judged(
     start = Predictor.of(posterior, "regression", draws or 2, random_state=seed)
     least = Normal.of(start.at_scale(0.0).predict(x["train"]), y["train"]).size
 
-    def profile(scale: float) -> tuple[Array, Array]:
+    def profile(scale: float) -> Found:
         law = Normal.of(start.at_scale(scale).predict(x["valid"]), y["valid"])
         noise = law.best_noise(least)
-        return np.array([noise]), law.log_density(noise)
+        return np.array([noise]), law.log_density(noise), 0.0
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeightWarning)  # a scale at the end of the grid is counted instead

@@ -1,7 +1,7 @@
-r"""Noise or temperature by rows held out, where these may be few.
+"""Noise or temperature by rows held out, with priors for rows that are few.
 
-A dozen rows that are all classified well would have the coldest temperature there is: a log-normal prior around 1
-outweighs a dozen rows and vanishes beside a thousand.
+A dozen rows that are all classified well would have the coldest temperature there is, and two dozen that each have a
+draw nearby next to no noise. The priors outweigh a dozen rows and vanish beside a thousand.
 """
 
 from __future__ import annotations
@@ -10,58 +10,86 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 
 from boxloop.weights.classes import log_probabilities, mean_log_probability
+from boxloop.weights.prediction import mixture_log_prob
 
 Array = NDArray[np.float64]
 
+Found = tuple[Array, Array, float]
+"""The best noise or temperature at a scale, the log score of every row, and the logarithm of the prior there."""
+
+PRIOR_ROWS = 2
+"""Rows that the prior of the noise is worth."""
 HOT = 7.0
 """Logarithm of the largest temperature; its negative is that of the smallest."""
 HEAT_SPREAD = math.log(2.0)
 """Standard deviation of the logarithm of a temperature, before any row is seen."""
 
 
-def likely_noise(mean: Array, spread: Array, y: Array) -> tuple[Array, Array]:
-    r"""The noise of most density of rows, (q,), and their log score (n,), all outputs of a row together.
+def best_noise(centres: Array, weight: Array, y: Array) -> Found:
+    r"""Noise of most density of held-out rows and two more, by output, and the log score of the rows.
 
-    .. math:: \max_\sigma \sum_r \log N(y_r; \bar f(x_r), s(x_r)^2 + \sigma^2)
+    .. math:: \max_\sigma \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
+              - \sum_j \Bigl(2 \log \sigma_j + \frac{r_j^2}{\sigma_j^2}\Bigr), \qquad
+              r_j^2 = \frac1n \sum_r \bigl(y_{rj} - \bar f_j(x_r)\bigr)^2
 
-    With the mean and spread of the draws, not their mixture: between a few dozen draws with little noise there are
-    gaps, and the score of a few dozen rows leaps with every row that falls into one.
+    times :math:`\sqrt{(n + 2) / n}`, which makes it the deviation of Student's law with n + 2 degrees of freedom: of a
+    new row whose noise is known from so many alone.
 
     Args:
-        mean: over draws, (n, q).
-        spread: standard deviation over draws, (n, q).
-        y: observed, (n, q).
+        centres: what the draws say, (m, n, k).
+        weight: of the draws, (m,).
+        y: observed, (n, k).
+
+    Returns:
+        Standard deviations (k,), log scores (n,) with these, and the logarithm of the prior.
 
     Raises:
         ValueError: an output that is predicted without any error.
     """
-
-    if not (np.isfinite(mean) & np.isfinite(spread)).all():
-        return np.full(y.shape[1], np.nan), np.full(len(y), np.nan)
-
-    def rows(log_noise: float, j: int) -> Array:
-        total = np.sqrt(spread[:, j : j + 1] ** 2 + math.exp(2.0 * log_noise))
-        return normal_score(mean[:, j : j + 1], total, y[:, j : j + 1])
-
-    sizes = np.sqrt(((y - mean) ** 2).mean(0))
-    if not (sizes > 0.0).all():
+    start = np.sqrt(((y - np.tensordot(weight, centres, 1)) ** 2).mean(0))
+    if not np.isfinite(start).all():
+        return np.full(y.shape[1], np.nan), np.full(len(y), np.nan), 0.0
+    if not (start > 0.0).all():
         raise ValueError("an output is predicted exactly on all rows: noise of zero has no density")
-    found = []
-    for j, size in enumerate(sizes):
-        middle = math.log(float(size))
-        ends = (middle - math.log(100.0), middle + 0.1)
-        best = minimize_scalar(
-            lambda at, j=j: -float(rows(at, j).mean()), bounds=ends, method="bounded", options={"xatol": 1e-6}
+    square, rows = ((y - centres) ** 2).reshape(-1, y.shape[1]), len(y)
+
+    def loss(log_noise: Array) -> tuple[float, Array]:
+        precision = np.exp(-2.0 * log_noise)
+        joint = (square @ (-0.5 * precision)).reshape(len(weight), rows) + np.log(weight)[:, None]
+        top = joint.max(0)
+        share = np.exp(joint - top)
+        total = share.sum(0)
+        share /= total
+        score = (top + np.log(total)).sum() - rows * log_noise.sum() + _noise_prior(log_noise, start)
+        slope = precision * (share.reshape(-1) @ square + PRIOR_ROWS * start**2) - rows - PRIOR_ROWS
+        return -float(score) / rows, -slope / rows
+
+    # A mixture may have two maxima: noise for the residuals, or for those of some draws.
+    found = [
+        minimize(
+            loss,
+            np.log(start) + shift,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(at - 12.0, at + 3.0) for at in np.log(start)],
+            options={"ftol": 1e-13, "gtol": 1e-8},
         )
-        found.append(float(best.x))
-    return np.exp(found), np.sum([rows(at, j) for j, at in enumerate(found)], axis=0)
+        for shift in (0.0, -1.5)
+    ]
+    best = min(found, key=lambda one: one.fun).x
+    noise = np.exp(best) * math.sqrt((rows + PRIOR_ROWS) / rows)
+    return noise, mixture_log_prob(centres, weight, y, noise), _noise_prior(best, start)
 
 
-def likely_temperature(logits: Array, weight: Array, seen: NDArray[np.int64]) -> tuple[Array, Array]:
-    """The most probable temperature (1,), and the log score of rows (n,), a share of the prior's with each.
+def _noise_prior(log_noise: Array, left: Array) -> float:
+    return -0.5 * PRIOR_ROWS * float((2.0 * log_noise + (left * np.exp(-log_noise)) ** 2).sum())
+
+
+def likely_temperature(logits: Array, weight: Array, seen: NDArray[np.int64]) -> Found:
+    """The most probable temperature (1,), the log score of rows (n,), and the logarithm of the prior.
 
     Args:
         logits: (m, n, C).
@@ -70,28 +98,22 @@ def likely_temperature(logits: Array, weight: Array, seen: NDArray[np.int64]) ->
     """
 
     if not np.isfinite(logits).all():
-        return np.array([np.nan]), np.full(len(seen), np.nan)
+        return np.array([np.nan]), np.full(len(seen), np.nan), 0.0
 
     def rows(log_temperature: float) -> Array:
         each = log_probabilities(logits, math.exp(log_temperature))
-        score = mean_log_probability(np.take_along_axis(each, seen[None, :, None], 2)[..., 0], weight)
-        return score + heat_prior(math.exp(log_temperature)) / len(score)
+        return mean_log_probability(np.take_along_axis(each, seen[None, :, None], 2)[..., 0], weight)
+
+    def loss(log_temperature: float) -> float:
+        return -float(rows(log_temperature).sum() + _prior(log_temperature)) / len(seen)
 
     grid = np.linspace(-HOT, HOT, 29)
-    place = int(np.argmax([rows(at).mean() for at in grid]))
+    place = int(np.argmin([loss(at) for at in grid]))
     ends = (grid[max(place - 1, 0)], grid[min(place + 1, len(grid) - 1)])
-    found = minimize_scalar(
-        lambda at: -float(rows(at).mean()), bounds=ends, method="bounded", options={"xatol": 1e-6}
-    )
-    return np.exp([float(found.x)]), rows(float(found.x))
+    found = float(minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6}).x)
+    return np.exp([found]), rows(found), _prior(found)
 
 
-def heat_prior(temperature: float) -> float:
-    """Logarithm of the prior of a temperature, up to a constant."""
-    return -0.5 * (math.log(temperature) / HEAT_SPREAD) ** 2
-
-
-def normal_score(mean: Array, deviation: Array, y: Array) -> Array:
-    """Log-density of rows (n, q) under independent normal laws, (n,)."""
-    each = -0.5 * ((y - mean) / deviation) ** 2 - np.log(deviation) - 0.5 * math.log(2.0 * math.pi)
-    return np.asarray(each.sum(1))
+def _prior(log_temperature: float) -> float:
+    """Logarithm of the prior, up to a constant."""
+    return -0.5 * (log_temperature / HEAT_SPREAD) ** 2

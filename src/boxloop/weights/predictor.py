@@ -15,11 +15,11 @@ from boxloop.numeric.random import seed as seed_of
 from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
 from boxloop.weights.classes import ClassificationPrediction, as_logits, classes, look_like_probabilities
 from boxloop.weights.functional import Buffers, as_rows
-from boxloop.weights.likely import heat_prior, likely_temperature
+from boxloop.weights.likely import Found, best_noise, likely_temperature
 from boxloop.weights.method import Part, Posterior, WeightWarning
 from boxloop.weights.outputs import Draws, Outputs, run_draws
 from boxloop.weights.prediction import RegressionPrediction, targets
-from boxloop.weights.tuning import SCALES, Tuning, best_noise, tune
+from boxloop.weights.tuning import SCALES, Tuning, scale_prior, tune
 
 Array = NDArray[np.float64]
 Kind = Literal["regression", "classification"]
@@ -205,13 +205,16 @@ class Predictor:
         return replace(self, noise=noise.reshape(mean.shape[1:]))
 
     def tuned(self, X: Any, y: Any, *, scales: Sequence[float] = SCALES, refine: int = 6) -> Self:
-        """With the scale of the covariance, and noise or temperature, that held-out rows prefer.
+        r"""With the scale of the covariance, and noise or temperature, that held-out rows prefer.
 
-        The mean log score is maximised over scales, at each with the noise of every output or the temperature that is
-        best there. ``tuning`` of what is given back tells all that was tried, with errors. A mixture of few draws is
-        lumpy, and more noise or a smaller scale makes up for that: where their values matter, use hundreds. A few dozen
-        rows may overfit the noise: it is then better given. A temperature has a log-normal prior around 1, of a factor
-        of 2, which matters where rows are few.
+        .. math:: \max\; \sum_{r=1}^n \log p(y_r \mid x_r; c, \sigma, T) - \tfrac12 (\log_{10} c)^2
+                  - \tfrac12 (\log_2 T)^2 - \sum_j \bigl(2 \log \sigma_j + r_j^2 / \sigma_j^2\bigr)
+
+        The last three are weak priors, for rows that are few: of the scale and of the temperature around 1, of the
+        noise two rows more that leave :math:`r_j`, what the mean network leaves of the others (root mean square). So
+        many rows tell of noise no more than Student's law does, which widens it by :math:`\sqrt{(n + 2) / n}`. A
+        mixture of few draws is lumpy, and more noise or a smaller scale makes up for that: where their values matter,
+        use hundreds. ``tuning`` of what is given back tells all that was tried, with errors.
 
         Args:
             X: inputs (n, ...) that were not trained on.
@@ -251,16 +254,17 @@ class Predictor:
 
     __repr__ = __str__
 
-    def _noise_at(self, scale: float, rows: Any, y: Any) -> tuple[Array, Array]:
+    def _noise_at(self, scale: float, rows: Any, y: Any) -> Found:
         found = self.at_scale(scale)._run(rows)
         centres = found.outputs.reshape(*found.outputs.shape[:2], -1)
-        return best_noise(centres, found.strata.weight, targets(y, found.outputs.shape[1:]))
+        noise, score, prior = best_noise(centres, found.strata.weight, targets(y, found.outputs.shape[1:]))
+        return noise, score, prior + scale_prior(scale)
 
-    def _heat_at(self, scale: float, rows: Any, y: Any) -> tuple[Array, Array]:
+    def _heat_at(self, scale: float, rows: Any, y: Any) -> Found:
         found = self.at_scale(scale)._run(rows)
         logits = as_logits(found.outputs)
-        heat, score = likely_temperature(logits, found.strata.weight, classes(y, logits.shape[1:]))
-        return heat, score - heat_prior(float(heat[0])) / len(score)
+        heat, score, prior = likely_temperature(logits, found.strata.weight, classes(y, logits.shape[1:]))
+        return heat, score, prior + scale_prior(scale)
 
     def _run(self, X: Any) -> Outputs:
         if self.refresh is None and has_batch_norm(self.parts):

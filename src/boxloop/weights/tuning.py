@@ -1,14 +1,23 @@
-r"""The scale of a covariance, with noise or temperature, by the mean log score of held-out rows.
+r"""The scale of a covariance, with noise or temperature, by the log score of held-out rows, which may be few.
 
-.. math:: \max_{c,\,\sigma}\; \frac1n \sum_r \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2), \qquad
-          \max_{c,\,T}\; \frac1n \sum_r \log \sum_i w_i\, \mathrm{softmax}(f_i(x_r) / T)_{y_r}
+.. math:: \max_{c,\,\sigma}\; \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
+          + \log p(c) + \log p(\sigma), \qquad
+          \max_{c,\,T}\; \sum_{r=1}^n \log \sum_i w_i\, \mathrm{softmax}(f_i(x_r) / T)_{y_r}
+          + \log p(c) + \log p(T)
 
 where the draws i have covariance :math:`c\,\Sigma`. They share their random numbers over all c, so that the curve is
 smooth; at every c noise or temperature is the best one there.
+
+The priors are weak, and do not grow with n: :math:`\log_{10} c \sim N(0, 1)`, :math:`\log_2 T \sim N(0, 1)`, and for
+the noise two more rows, of which the mean network leaves what it leaves of the others on average. Without them a few
+dozen rows overfit. How much of what is left is noise and how much is spread shows only in rows that differ in their
+spread; and a mixture of narrow bumps, one of them near every row held out, has the best score of all on these rows,
+and the worst on others.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,21 +25,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 
 from boxloop.data.frames import make_frame
+from boxloop.weights.likely import Found
 from boxloop.weights.method import WeightWarning
-from boxloop.weights.prediction import mixture_log_prob
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-Profile = Callable[[float], tuple[Array, Array]]
-"""From a scale: the best noise or temperature there, and the log score of every row."""
+Profile = Callable[[float], Found]
 
 SCALES = (0.0, *(2.0**power for power in range(-6, 7)))
 """Tried when nothing else is asked for; 0 is the mean network alone."""
+SCALE_SPREAD = math.log(10.0)
+"""Standard deviation of the logarithm of the scale, before any row is seen."""
+LEAST = 2.0**-6
+"""Scale below which all are alike to the prior, 0 among them: of the spread less than an eighth is left."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +57,10 @@ class Tuning:
         values: the best noise (g, k), or temperature (g, 1), at each.
         scores: mean log score of a row at each, (g,).
         errors: standard errors of these, from row to row, (g,).
-        behind: mean log score less that of the best, (g,), with the errors ``behind_errors`` of paired differences.
+        priors: logarithm of the prior at each, for all rows together, (g,); the best scale has the largest sum of
+            ``n_rows * scores`` and these.
+        behind: mean log score less that of the best, (g,), with the errors ``behind_errors`` of paired differences; it
+            may be above 0 where the prior prefers the best.
         behind_errors: (g,).
         gain: of the best over what the predictor said before, a row; NaN where that had no score.
         gain_error: its standard error.
@@ -58,6 +73,7 @@ class Tuning:
     values: Array
     scores: Array
     errors: Array
+    priors: Array
     behind: Array
     behind_errors: Array
     gain: float
@@ -68,7 +84,7 @@ class Tuning:
     @property
     def best(self) -> int:
         """Place of the best scale."""
-        return int(self.scores.argmax())
+        return int((self.n_rows * self.scores + self.priors).argmax())
 
     @property
     def scale(self) -> float:
@@ -95,6 +111,7 @@ class Tuning:
             **own,
             "log score": self.scores,
             "s.e.": self.errors,
+            "log prior": self.priors,
             "behind": self.behind,
             "s.e. behind": self.behind_errors,
         }
@@ -128,7 +145,7 @@ def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[flo
 
     Args:
         what: ``"noise"`` or ``"temperature"``.
-        profile: scores at a scale.
+        profile: what is best at a scale.
         before: log score of every row as things were, (n,).
         scales: to try.
         refine: how many more.
@@ -144,7 +161,7 @@ def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[flo
         raise ValueError(f"scales must be finite numbers that are not negative, got {scales}")
     tried = _finite({float(scale): profile(float(scale)) for scale in grid})
     grid = np.array(sorted(tried))
-    best = int(np.argmax([rows.mean() for _, rows in tried.values()]))
+    best = int(np.argmax([_gained(one) for one in tried.values()]))
     at_end = best == len(grid) - 1 and grid[best] > 0.0
     if refine > 0 and not at_end and grid[best] > 0.0:
         _refine(profile, tried, grid, best, refine)
@@ -158,7 +175,17 @@ def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[flo
     return _summary(what, tried, before, at_end)
 
 
-def _finite(tried: dict[float, tuple[Array, Array]]) -> dict[float, tuple[Array, Array]]:
+def scale_prior(scale: float) -> float:
+    """Logarithm of the prior of a scale, up to a constant."""
+    return -0.5 * (math.log(max(scale, LEAST)) / SCALE_SPREAD) ** 2
+
+
+def _gained(found: Found) -> float:
+    """What is maximised."""
+    return float(found[1].sum()) + found[2]
+
+
+def _finite(tried: dict[float, Found]) -> dict[float, Found]:
     """Scales whose rows all have a score: a large one may take networks out of bounds."""
     found = {
         scale: one for scale, one in tried.items() if np.isfinite(one[1]).all() and np.isfinite(one[0]).all()
@@ -168,68 +195,22 @@ def _finite(tried: dict[float, tuple[Array, Array]]) -> dict[float, tuple[Array,
     return found
 
 
-def best_noise(centres: Array, weight: Array, y: Array) -> tuple[Array, Array]:
-    """Standard deviations (k,) of most held-out density around centres (m, n, k), and the log score of rows (n,).
-
-    Raises:
-        ValueError: an output that is predicted without any error.
-    """
-    start = np.sqrt(((y - np.tensordot(weight, centres, 1)) ** 2).mean(0))
-    if not np.isfinite(start).all():
-        return np.full(y.shape[1], np.nan), np.full(len(y), np.nan)
-    if not (start > 0.0).all():
-        raise ValueError("an output is predicted exactly on all rows: noise of zero has no density")
-
-    square, rows = ((y - centres) ** 2).reshape(-1, y.shape[1]), len(y)
-
-    def loss(log_noise: Array) -> tuple[float, Array]:
-        precision = np.exp(-2.0 * log_noise)
-        joint = (square @ (-0.5 * precision)).reshape(len(weight), rows) + np.log(weight)[:, None]
-        top = joint.max(0)
-        share = np.exp(joint - top)
-        total = share.sum(0)
-        share /= total
-        score = (top + np.log(total)).mean() - log_noise.sum()
-        return -float(score), 1.0 - precision * (share.reshape(-1) @ square) / rows
-
-    found = [
-        minimize(
-            loss,
-            np.log(start) + shift,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(at - 12.0, at + 3.0) for at in np.log(start)],
-            options={"ftol": 1e-13, "gtol": 1e-8},
-        )
-        for shift in (
-            0.0,
-            -1.5,
-        )  # a mixture may have two maxima: noise for the residuals, or for those of some draws
-    ]
-    noise = np.exp(min(found, key=lambda one: one.fun).x)
-    return noise, mixture_log_prob(centres, weight, y, noise)
-
-
-def _refine(
-    profile: Profile, tried: dict[float, tuple[Array, Array]], grid: Array, best: int, n: int
-) -> None:
+def _refine(profile: Profile, tried: dict[float, Found], grid: Array, best: int, n: int) -> None:
     low = grid[best - 1] if best > 0 and grid[best - 1] > 0.0 else grid[best] / 4.0
 
     def loss(log_scale: float) -> float:
         scale = float(np.exp(log_scale))
         tried[scale] = profile(scale)
-        return -float(tried[scale][1].mean())
+        return -_gained(tried[scale]) / len(tried[scale][1])
 
     ends = (float(np.log(low)), float(np.log(grid[best + 1])))
     minimize_scalar(loss, bounds=ends, method="bounded", options={"maxiter": n, "xatol": 1e-3})
 
 
-def _summary(
-    what: str, tried: dict[float, tuple[Array, Array]], before: Array | None, at_end: bool
-) -> Tuning:
+def _summary(what: str, tried: dict[float, Found], before: Array | None, at_end: bool) -> Tuning:
     scales = sorted(tried)
     rows = np.array([tried[scale][1] for scale in scales])
-    top = rows[int(rows.mean(1).argmax())]
+    top = tried[max(scales, key=lambda scale: _gained(tried[scale]))][1]
     gain = np.array([np.nan, np.nan]) if before is None else top - before
     return Tuning(
         what,
@@ -237,6 +218,7 @@ def _summary(
         np.array([tried[scale][0] for scale in scales]),
         rows.mean(1),
         _error(rows),
+        np.array([tried[scale][2] for scale in scales]),
         (rows - top).mean(1),
         _error(rows - top),
         float(gain.mean()),
