@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_wine
 from torch import Generator, nn
@@ -23,7 +22,7 @@ from boxloop.estimators.network_classifier import NetworkClassifier
 from boxloop.estimators.network_regressor import NetworkRegressor
 from boxloop.estimators.network_rows import held_out
 from boxloop.weights.decay import weight_decay
-from boxloop.weights.likely import likely_noise, likely_temperature
+from boxloop.weights.likely import likely_temperature
 from boxloop.weights.method import WeightWarning
 
 Array = NDArray[np.float64]
@@ -213,18 +212,6 @@ def test_a_few_rows_that_are_all_right_do_not_freeze_the_temperature() -> None:
     assert likely_temperature(many, np.ones(1), labels)[0][0] == pytest.approx(3.0, rel=0.15)
 
 
-def test_the_noise_of_most_density_is_found() -> None:
-    rng = np.random.default_rng(0)
-    mean, y = np.zeros((50_000, 2)), rng.normal(size=(50_000, 2)) * [1.3, 0.4]
-    alone, score = likely_noise(mean, np.zeros_like(mean), y)
-    np.testing.assert_allclose(alone, np.sqrt((y**2).mean(0)), rtol=1e-5)
-    expected = norm.logpdf(y, 0.0, alone).sum(1)
-    np.testing.assert_allclose(score, expected, rtol=1e-9)
-    spread = rng.uniform(0.1, 1.0, size=mean.shape)
-    both, _ = likely_noise(mean, spread, np.sqrt(1.0 + spread**2) * rng.normal(size=mean.shape))
-    np.testing.assert_allclose(both, 1.0, rtol=0.03)  # known to 0.5 %
-
-
 def test_a_law_without_spread_keeps_its_scale() -> None:
     assert NetworkRegressor(**QUICK, method="swa").fit(*curve()).scale_ == pytest.approx(1.0, rel=1e-6)
     assert NetworkClassifier(**QUICK, method="swa").fit(*circles()).scale_ == pytest.approx(1.0, rel=1e-6)
@@ -259,6 +246,7 @@ def test_too_few_rows_to_hold_out_are_told() -> None:
     [
         ({"members": 2, "module": nn.Linear(2, 1)}, "would all start from the same module"),
         ({"module": nn.Linear(2, 3)}, r"must give 1 outputs a row, \(n, 1\), got \(2, 3\)"),
+        ({"module": nn.Linear(7, 1)}, "module= does not take rows of 2 columns and torch.float64"),
         ({"module": lambda draws: 3}, "must be a torch.nn.Module, or give one, got a int"),
         ({"method": "median"}, "method must be one of"),
         ({"activation": "cubic"}, "activation"),

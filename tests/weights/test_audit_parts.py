@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.numeric.distance import wasserstein
-from boxloop.weights.audit_chain import Chains, compare_chains, judged, laplace_root, log_posterior
+from boxloop.weights.audit_chain import (
+    Chains,
+    _compared,
+    compare_chains,
+    judged,
+    laplace_root,
+    log_posterior,
+)
 from boxloop.weights.audit_held import held_out
 from boxloop.weights.audit_iterates import iterates
 from boxloop.weights.audit_last import check_last_layer, exact_last_layer, mean_network
@@ -358,6 +365,13 @@ def test_chains_that_disagree_decide_nothing():
     assert judged(0.2, 0.0) == judged(5.0, 0.0) == judged(1.0, 2.0) == judged(0.0, 0.0) == "bad"
     assert judged(1.0, 0.6) == "doubtful"
     assert judged(0.6, 0.4) == "good"
+
+
+def test_chains_that_did_not_move_are_not_compared_with():
+    part = exact_part()
+    still = torch.zeros(5, 2, part.law.size, dtype=F64)
+    with pytest.raises(ValueError, match="no chain moved"):
+        _compared(np.ones((4, 3, 1)), np.ones((10, 3, 1)), part, still, np.inf, 0.0)
 
 
 def test_batch_norm_has_no_likelihood_of_one_row():

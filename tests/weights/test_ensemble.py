@@ -119,6 +119,8 @@ def test_weights_must_be_shares(weights: list[float]) -> None:
 def test_a_mixture_of_networks_is_refused() -> None:
     with pytest.raises(TypeError, match=r"of posteriors, such as WeightPosterior.*not of a Linear"):
         MultiPosterior([nn.Linear(1, 1)])
+    with pytest.raises(TypeError, match=r"several posteriors: give a list of them, not a Known"):
+        MultiPosterior(made(0.0))
 
 
 def test_a_mixture_of_nothing_is_refused() -> None:
@@ -230,6 +232,10 @@ def test_make_net_must_make_nets() -> None:
     net = network(torch.Generator())
     with pytest.raises(ValueError, match="the same network twice"):
         fitted(make_net=lambda draws: net)
+    with pytest.raises(TypeError, match="a function that makes a network, got a Sequential"):
+        fitted(make_net=net)
+    with pytest.raises(TypeError, match="a function that makes an optimiser, given a network, got a SGD"):
+        MultiPosterior.fit(network, [], mse_loss, torch.optim.SGD(net.parameters(), lr=0.1), epochs=1)
 
 
 def test_no_members_are_refused() -> None:

@@ -300,7 +300,7 @@ def test_batches_of_several_inputs_are_moved_whole() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"epochs": 0}, "burn_in must be at least 0 and below epochs=0"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"burn_in": 3}, "below epochs=3, got 3"),
         ({"every": 0}, "every must be at least 1"),
         ({"every": 7, "burn_in": 1}, "every=7 observes nothing in the 6 steps"),
@@ -312,6 +312,8 @@ def test_batches_of_several_inputs_are_moved_whole() -> None:
         ({"clip": 0.0}, "clip must be above 0"),
         ({"batches": iter(pairs())}, "once only"),
         ({"batches": []}, "batches are empty"),
+        ({"batches": [torch.ones(20, 3)]}, r"a pair \(x, y\), got a tensor of shape \(20, 3\)"),
+        ({"batches": [(1, 2, 3)]}, r"a pair \(x, y\), got a tuple of 3"),
         ({"loss": lambda out, y: (out - y).square()}, r"one number for a batch.*\(20, 1\)"),
     ],
 )
@@ -325,6 +327,11 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> 
 def test_an_optimiser_of_another_network_is_refused() -> None:
     with pytest.raises(ValueError, match="none of the network's parameters"):
         fit(followed(), pairs(), mse_loss, SGD(network().parameters(), lr=0.05), epochs=3)
+
+
+def test_what_is_no_optimiser_is_refused() -> None:
+    with pytest.raises(TypeError, match="a torch optimiser of the network, got a str"):
+        fit(followed(), pairs(), mse_loss, "sgd", epochs=3)  # type: ignore[arg-type]
 
 
 def test_lbfgs_is_refused() -> None:

@@ -254,6 +254,12 @@ def test_a_method_must_be_one(method: object) -> None:
         WeightPosterior(nn.Linear(2, 1), method)  # type: ignore[arg-type]
 
 
-def test_a_rank_is_a_whole_number() -> None:
-    with pytest.raises(ValueError, match=r"rank must be at least 1, and a whole number, got 2.5"):
-        WeightPosterior(nn.Linear(2, 1), "swag", rank=2.5)  # type: ignore[arg-type]
+@pytest.mark.parametrize("rank", [2.5, None, "5", 0])
+def test_a_rank_is_a_whole_number(rank: object) -> None:
+    with pytest.raises(ValueError, match=f"rank must be at least 1, and a whole number, got {rank!r}"):
+        WeightPosterior(nn.Linear(2, 1), "swag", rank=rank)  # type: ignore[arg-type]
+
+
+def test_a_network_without_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match="on the meta device, where tensors have shapes but no numbers"):
+        WeightPosterior(nn.Linear(2, 1, device="meta"), "swa")

@@ -122,6 +122,7 @@ def test_noise_of_each_output() -> None:
     [
         ({"kind": "ranking"}, "kind must be"),
         ({"draws": 1}, "draws=1"),
+        ({"draws": 2.5}, "draws must be a whole number, got 2.5"),
         ({"noise": 0.0}, "above 0"),
         ({"noise": -1.0}, "above 0"),
         ({"noise": float("nan")}, "above 0"),

@@ -85,10 +85,16 @@ def own_net(estimator: BaseEstimator, stream: Generator) -> nn.Module:
 def _check(net: nn.Module, rows: Rows) -> None:
     """A network of the user's must give one column an output, or a class."""
     modes = [(module, module.training) for module in net.modules()]
-    with torch.no_grad():
-        found = net.eval()(rows.x[:2])
-    for module, mode in modes:
-        module.training = mode
+    try:
+        with torch.no_grad():
+            found = net.eval()(rows.x[:2])
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"module= does not take rows of {rows.x.shape[1]} columns and {rows.x.dtype}: {error}"
+        ) from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
     wanted = (len(rows.x[:2]), rows.outputs)
     if tuple(found.shape) != wanted:
         what = "logits of the classes" if rows.classified else "outputs"

@@ -176,8 +176,8 @@ def audit(
         loss: how its loss is scaled, see :func:`weight_decay`; ``mean_squared`` or ``mean_log`` by kind when None.
         predictor: whose predictions are judged, such as one that is tuned; one of ``n_draws`` networks when None.
         n_draws: networks.
-        chains: of Monte Carlo; 0 for none. When None, 16 where the network has 500 weights at most and weights times
-            rows are 300,000 at most.
+        chains: of Monte Carlo, 2 at least; 0 for none. When None, 16 where the network has 500 weights at most and
+            weights times rows are 300,000 at most.
         chain_draws: of each, after 200 steps.
         random_state: seed or generator.
 
@@ -203,6 +203,8 @@ def audit(
         >>> found.level, found.worries[0].what
         ('bad', 'Last layer')
     """
+    if chains is not None and (chains < 0 or chains == 1):
+        raise ValueError(f"chains must be 0, or 2 at least, which are compared with each other, got {chains}")
     asked = Inquiry(tuple(posterior.parts()), X, y, kind, prior_precision, noise)
     X_test, y_test = whole(X_test, y_test, "X_test", "y_test")
     judging, moving, labels = (seed(stream) for stream in spawn(generator(random_state), 3))

@@ -250,6 +250,8 @@ def _compared(
     law = outputs.reshape(len(outputs), -1)
     true = said.reshape(len(said), -1)
     wide = float(np.sqrt(true.var(0, ddof=1).mean()))
+    if not wide > 0.0:
+        raise ValueError("no chain moved: nothing follows from them")
     spread = float(np.sqrt(law.var(0, ddof=1).mean())) if len(law) > 1 else 0.0
     by_chance = (spread / wide) ** 2 / len(law) + 1.0 / max(effective, 1.0)
     weights = float(positions.reshape(-1, positions.shape[2]).var(0).mean().sqrt())

@@ -63,6 +63,11 @@ class MultiPosterior(Usable):
     def __init__(
         self, posteriors: Sequence[Posterior], weights: Sequence[float] | Tensor | None = None
     ) -> None:
+        given: object = posteriors
+        if isinstance(given, Posterior):
+            raise TypeError(
+                f"a mixture is of several posteriors: give a list of them, not a {type(given).__name__}"
+            )
         self.posteriors = tuple(posteriors)
         if not self.posteriors:
             raise ValueError("a mixture needs at least one posterior")
@@ -183,6 +188,15 @@ class MultiPosterior(Usable):
         """
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
+        if isinstance(make_net, nn.Module) or not callable(make_net):
+            raise TypeError(
+                f"make_net must be a function that makes a network, got a {type(make_net).__name__}"
+            )
+        if not callable(make_optimiser):
+            raise TypeError(
+                "make_optimiser must be a function that makes an optimiser, given a network, got a "
+                f"{type(make_optimiser).__name__}"
+            )
         plan = Plan(
             loss,
             make_optimiser,

@@ -117,6 +117,8 @@ def _check(batches: Iterable[Any], epochs: int, burn_in: int, every: int) -> Non
     for name, value in given.items():
         if not isinstance(value, Integral):
             raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if epochs < 1:
+        raise ValueError(f"epochs must be at least 1, got {epochs}")
     if not 0 <= burn_in < epochs:
         raise ValueError(f"burn_in must be at least 0 and below epochs={epochs}, got {burn_in}")
     steps = (epochs - burn_in) * length_hint(batches, 0)

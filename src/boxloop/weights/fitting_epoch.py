@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim import LBFGS
+from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from boxloop.run import Round
@@ -47,6 +47,10 @@ class Epoch:
             raise ValueError(f"every must be at least 1, got {self.every}")
         if self.clip is not None and not self.clip > 0.0:
             raise ValueError(f"clip must be above 0, got {self.clip}")
+        if not isinstance(self.live.optimiser, Optimizer):
+            raise TypeError(
+                f"optimiser must be a torch optimiser of the network, got a {type(self.live.optimiser).__name__}"
+            )
         if isinstance(self.live.optimiser, LBFGS):
             raise ValueError("LBFGS asks for the loss several times a step, and is not followed: use another")
         if len(self.live.others()) == len(self.live.parameters()):
@@ -82,6 +86,8 @@ class Epoch:
 
     def _step(self, batch: Any) -> tuple[float, int, str | None]:
         """The loss before one step, the rows of its batch, and why the step was not taken."""
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(f"a batch must be a pair (x, y), got {_told(batch)}")
         x, y = moved(batch, next(self.live.net.parameters()).device)
         self.live.optimiser.zero_grad()
         value = _usable(self.loss(self.live.net(x), y))
@@ -165,6 +171,13 @@ def moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, dict):
         return {key: moved(item, device) for key, item in value.items()}
     return type(value)(moved(item, device) for item in value) if type(value) in (tuple, list) else value
+
+
+def _told(batch: Any) -> str:
+    """What a batch is that is no pair."""
+    if isinstance(batch, Tensor):
+        return f"a tensor of shape {tuple(batch.shape)}"
+    return f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
 
 
 def _first_rate(group: dict[str, Any]) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass
+from numbers import Integral
+from typing import Any
 
 from boxloop.weights.factor import FactorEM
 from boxloop.weights.full import Full
@@ -44,17 +46,18 @@ def method_of(method: str | Method, rank: int, size: int) -> Method:
         )
     if method not in WORDS:
         raise ValueError(f"method must be one of {', '.join(WORDS)}, or a method, got {method!r}")
-    if method not in ("swa", "full") and (int(rank) != rank or rank < 1):
-        raise ValueError(f"rank must be at least 1, and a whole number, got {rank}")
+    if method == "full":
+        return Full()
+    if method == "swa":
+        return SWA()
+    asked: Any = rank
+    if not isinstance(asked, Integral) or rank < 1:
+        raise ValueError(f"rank must be at least 1, and a whole number, got {rank!r}")
     most = min(int(rank), size)
     match method:
         case "factor":
             return FactorEM(most)
         case "gradient":
             return FactorGradient(most)
-        case "swag":
-            return SWAG(max(2, most))
-        case "full":
-            return Full()
         case _:
-            return SWA()
+            return SWAG(max(2, most))

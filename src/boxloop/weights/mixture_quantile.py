@@ -38,8 +38,8 @@ def mixture_quantile(q: float, centres: Array, weight: Array, deviation: Array) 
         >>> abs(float(found[0])) < 1e-12
         True
     """
-    if not 0.0 < q < 1.0:
-        raise ValueError(f"a quantile is asked for at a probability between 0 and 1, got {q}")
+    if np.ndim(q) or not 0.0 < q < 1.0:
+        raise ValueError(f"a quantile is asked for at one probability between 0 and 1, got {q}")
     found = np.empty(centres.shape[1])
     step = max(1, VALUES // len(centres))
     for start in range(0, len(found), step):

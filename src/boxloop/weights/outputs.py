@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +63,9 @@ class Draws:
         Raises:
             ValueError: too few draws, a scale below 0, or networks that do not fit their laws.
         """
+        asked: Any = n
+        if not isinstance(asked, Integral):
+            raise ValueError(f"draws must be a whole number, got {n!r}")
         if not 0.0 <= scale < float("inf"):
             raise ValueError(f"scale must be a finite number that is not negative, got {scale}")
         for part in parts:

@@ -110,6 +110,10 @@ class WeightPosterior(Usable):
         self.layout = Layout.of(net, parameters)
         self.method = method_of(method, rank, self.layout.size)
         first = net.get_parameter(self.layout.names[0])
+        if first.is_meta:
+            raise ValueError(
+                f"{type(net).__name__} is on the meta device, where tensors have shapes but no numbers"
+            )
         self.dtype = torch.promote_types(first.dtype, torch.float32) if dtype is None else dtype
         if self.dtype not in DTYPES.values():
             raise ValueError(f"dtype must be float32 or float64, got {self.dtype}")
