@@ -102,8 +102,11 @@ KERNELS: dict[str, Make] = {
     "walk of full covariance": lambda g, rule: RandomWalk(_step(g), metric=g.factor, rule=rule),
     "langevin": lambda g, rule: MALA(_step(g) / 2.0, metric=_diagonal(g), rule=rule),
     "langevin of full covariance": lambda g, rule: MALA(1.3, metric=g.factor, rule=rule),
-    "hamiltonian": lambda g, rule: HMC(_step(g) / 3.0, 1.5, metric=_diagonal(g), rule=rule),
+    "hamiltonian": lambda g, rule: HMC(_step(g) / 5.0, 1.5, metric=_diagonal(g), rule=rule),
     "hamiltonian of full covariance": lambda g, rule: HMC(0.9, 2.5, metric=g.factor, rule=rule),
+    "hamiltonian by leapfrog": lambda g, rule: HMC(
+        _step(g) / 3.0, 1.5, metric=_diagonal(g), jitter=1.0, rule=rule, stages=1
+    ),
     "independent": lambda g, rule: Independent(g.law(), rule),
     "generalised": _contraction,
     "pseudo-marginal": lambda g, rule: PseudoMarginal(

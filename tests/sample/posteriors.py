@@ -78,6 +78,7 @@ ALGORITHMS: dict[str, Callable[[Callable[[Tensor], Tensor], RuleName], Any]] = {
     "walk": lambda density, rule: RandomWalk(1.2, rule=rule),
     "langevin": lambda density, rule: MALA(0.8, rule=rule),
     "hamiltonian": lambda density, rule: HMC(0.4, 1.2, rule=rule),
+    "hamiltonian by leapfrog": lambda density, rule: HMC(0.4, 1.2, jitter=1.0, rule=rule, stages=1),
     "independent": lambda density, rule: Independent(_wide(), rule),
     "generalised": _tilted,
 }

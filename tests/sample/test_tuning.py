@@ -16,7 +16,8 @@ from boxloop.chain import advance
 from boxloop.numeric import generator, normal
 from boxloop.run import Progress
 from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, sample
-from boxloop.sample.adapt import HOPELESS, Spread, Tuner, factor
+from boxloop.sample.adapt import HOPELESS, Spread, Tuner, evened, factor
+from boxloop.sample.chees import SHORTEST
 from boxloop.sample.diagnostics import diagnose
 from sample.cases import RULES, Gaussian
 
@@ -43,14 +44,53 @@ def test_acceptance_ends_near_its_goal(algorithm: Any, rule: Any, d: int) -> Non
 )
 def test_the_harmonic_acceptance_of_trajectories_ends_near_its_goal(d: int, rule: Any) -> None:
     """Tuned is the harmonic mean of the chances: it lies below the mean."""
-    gaussian, goal = Gaussian.of(d), HMC(rule=rule).goal(d)
-    found = warmed(HMC(rule=rule), gaussian, draws=5, warmup=1000 if d == 20 else 400)
+    gaussian, algorithm = Gaussian.of(d), HMC(rule=rule, trajectory=3.0, jitter=1.0, stages=1)
+    goal = algorithm.goal(d)
+    found = warmed(algorithm, gaussian, draws=5, warmup=1000 if d == 20 else 400)
     kernel = found.algorithm.kernel(gaussian.target)
     path = advance(kernel, kernel.init(gaussian.draw(500, generator(0))), 60, generator(1))
     chance = kernel.chance(path.log_ratio)
     harmonic = 1.0 / float((1.0 / chance.clamp(min=HOPELESS)).mean())
     assert harmonic == pytest.approx(goal, abs=0.12)
     assert float(chance.mean()) > harmonic
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("d", [1, 3, 20])
+def test_one_step_is_the_whole_trajectory_where_it_can_be(d: int) -> None:
+    """Nearly all of them are accepted, and that is no fault."""
+    found = warmed(HMC(), Gaussian.of(d), chains=64, warmup=600)
+    assert found.algorithm.trajectory == pytest.approx(2.0 * found.algorithm.scale)
+    assert pytest.approx(found.algorithm.trajectory, rel=0.2) == SHORTEST
+    assert float(found.acceptance.mean()) > 0.85
+    assert not found.faults
+
+
+@pytest.mark.filterwarnings("ignore::boxloop.sample.SampleWarning")
+def test_curved_targets_have_more_and_shorter_steps() -> None:
+    """Tuned is the harmonic mean of the chances: the mean is above its goal. Where it bends most, moves are refused."""
+    found = sample(
+        lambda x: -0.5 * x[:, 0] ** 2 - 8.0 * (x[:, 1] - 0.5 * x[:, 0] ** 2) ** 2,
+        torch.zeros(2).double(),
+        chains=64,
+        draws=100,
+        warmup=600,
+        random_state=0,
+    )
+    steps = found.algorithm.trajectory / (2.0 * found.algorithm.scale)
+    assert steps > 1.5
+    assert steps == pytest.approx(round(steps))
+    assert 0.6 < float(found.acceptance.mean()) < 0.97
+
+
+@pytest.mark.parametrize(
+    ("scale", "length", "wanted"),
+    [(0.5, 2.0, 2), (0.5, 1.7, 2), (0.45, 1.7, 2), (5.0, 1.7, 1), (0.6, 1.7, 1), (0.01, 1.7, 16)],
+)
+def test_whole_steps_make_up_a_trajectory(scale: float, length: float, wanted: int) -> None:
+    found, gone = evened(scale, length, stages=2, most=32)
+    assert gone == min(length, 32 * scale)
+    assert gone == pytest.approx(2 * wanted * found)
 
 
 def test_goals_are_those_of_the_theory() -> None:
@@ -179,7 +219,7 @@ def test_hardly_any_warm_up(kind: Any, warmup: int) -> None:
 
 def test_one_chain_is_tuned_too() -> None:
     found = warmed(None, Gaussian.of(3), chains=1, draws=400, warmup=600)
-    assert 0.4 < float(found.acceptance) < 0.95
+    assert float(found.acceptance) > 0.4
     assert float((found.algorithm.metric.diagonal() > 0).all())
 
 

@@ -48,7 +48,7 @@ def gaussian() -> Target:
 def make(name: str, scale: float | None = None, rule: Any = "metropolis", metric: Metric = None) -> Any:
     """An algorithm by its name."""
     if name == "HMC":
-        return HMC(scale=scale, trajectory=LENGTH, metric=metric, rule=rule)
+        return HMC(scale=scale, trajectory=LENGTH, metric=metric, rule=rule, jitter=1.0, stages=1)
     kind = RandomWalk if name == "random walk" else MALA
     return kind(scale=scale, metric=metric, rule=rule)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
 from boxloop.sample.chees import LONGEST, SHORTEST, Reach, reached
-from boxloop.sample.hmc import HMC, MOST_STEPS
+from boxloop.sample.hmc import HMC, MOST_GRADIENTS
 from boxloop.sample.metric import Metric
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
@@ -34,8 +34,8 @@ RESCUE, SHORTER = 0.5, (0.25, 1 / 16, 1 / 64)
 """Up to which share of the warm-up every fourth block is shorter, and how much: a chain far out, where the scale of the
 others is too long for any move to be accepted, comes in by these."""
 
-FIRST_LEAPS = 32
-"""Most leapfrog steps of a trajectory before the first metric is known."""
+FIRST_GRADIENTS = 32
+"""Most gradients of a trajectory before the first metric is known."""
 
 SETTLED = 0.85
 """Share of the warm-up after which scales are averaged."""
@@ -48,6 +48,9 @@ WIDE = 64
 
 HOPELESS = 0.05
 """Smallest chance that counts in a harmonic mean: a trajectory off the edge of a support should not rule the rest."""
+
+FALL = 0.65
+"""How fast acceptance falls with log h near the best one: of a log-ratio N(-s²/2, s²) with s in proportion to h²."""
 
 LEAST = 1e-12
 """Variance of a column that never moved, in units of the largest."""
@@ -154,12 +157,12 @@ class Tuner:
         over = done >= self.steps
         log_scale = tuning.steady if over and tuning.steadied else tuning.log_scale
         shorter = self._shorter(done)
-        found = self.algorithm.tuned(shorter * math.exp(log_scale), tuning.metric)
         if tuning.reach is None:
-            return found
+            return self.algorithm.tuned(shorter * math.exp(log_scale), tuning.metric)
         length = math.exp(tuning.reach.steady if over else tuning.reach.log_length)
-        most = MOST_STEPS if tuning.metric is not None else FIRST_LEAPS
-        return replace(found, trajectory=shorter * min(length, most * math.exp(log_scale)))
+        most = MOST_GRADIENTS if tuning.metric is not None else FIRST_GRADIENTS
+        scale, length = evened(math.exp(log_scale), length, self.algorithm.stages, most)
+        return replace(self.algorithm.tuned(shorter * scale, tuning.metric), trajectory=shorter * length)
 
     @property
     def block(self) -> int:
@@ -169,6 +172,7 @@ class Tuner:
     def update(self, tuning: Tuning, path: Path, before: int, chance: Tensor) -> Tuning:
         """After a path that began ``before`` steps into the warm-up, with its chances of acceptance."""
         after = before + len(path.position)
+        accepted = self._accepted(chance) - FALL * self._beyond(tuning, before)
         if self.algorithm.metric is None:
             if any(self._passes(before, after, mark) for mark in WINDOWS):
                 tuning = self._closed(tuning)
@@ -178,7 +182,11 @@ class Tuner:
             return tuning
         if tuning.reach is not None:
             tuning = replace(tuning, reach=self._reached(tuning, tuning.reach, path))
-        return self._moved(tuning, self._accepted(chance), settled=after > SETTLED * self.steps)
+        return self._moved(tuning, accepted, settled=after > SETTLED * self.steps)
+
+    def _beyond(self, tuning: Tuning, done: int) -> float:
+        """How far the logarithm of the scale is above that of the steps made, whose number is whole."""
+        return 0.0 if tuning.reach is None else tuning.log_scale - math.log(self.tuned(tuning, done).scale)
 
     @property
     def _reaches(self) -> bool:
@@ -188,7 +196,8 @@ class Tuner:
         if tuning.metric is not None:
             return reached(reach, path, tuning.metric, tuning.centre, (SHORTEST, LONGEST))
         scale = math.exp(tuning.log_scale)
-        return reached(reach, path, torch.ones_like(path.position[0, 0]), None, (scale, FIRST_LEAPS * scale))
+        bounds = self.algorithm.stages * scale, FIRST_GRADIENTS * scale
+        return reached(reach, path, torch.ones_like(path.position[0, 0]), None, bounds)
 
     def _shorter(self, done: int) -> float:
         turn, place = divmod(done // self.block, 4)
@@ -228,6 +237,13 @@ class Tuner:
         count = tuning.steadied + settled
         steady = tuning.steady + (log_scale - tuning.steady) / count if count else tuning.steady
         return replace(tuning, log_scale=log_scale, updates=updates, steady=steady, steadied=count)
+
+
+def evened(scale: float, length: float, stages: int, most: int) -> tuple[float, float]:
+    """Scale and length of trajectories such that whole steps make up the length, the scale the nearest one to it."""
+    length = min(length, most * scale)
+    steps = max(1, round(length / (stages * scale)))
+    return length / (stages * steps), length
 
 
 def factor(covariance: Tensor, seen: int) -> Tensor | None:

@@ -133,7 +133,12 @@ def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
 
 
 def find_faults(
-    acceptance: Tensor | None, refused: Tensor, positions: Tensor, interrupted: bool, scaled: bool = True
+    acceptance: Tensor | None,
+    refused: Tensor,
+    positions: Tensor,
+    interrupted: bool,
+    scaled: bool = True,
+    short: bool = True,
 ) -> tuple[str, ...]:
     """What an algorithm met, in words; it needs no diagnosis.
 
@@ -142,7 +147,8 @@ def find_faults(
         refused: proposals of each chain whose ratio was not a number, (c,).
         positions: (n, c, d).
         interrupted: whether Ctrl-C ended it early.
-        scaled: whether the algorithm has a scale; without one it is no fault to accept nearly all.
+        scaled: whether the algorithm has a scale.
+        short: whether to accept nearly all means that steps are too short.
     """
     found = []
     if interrupted:
@@ -150,7 +156,7 @@ def find_faults(
     if not bool(torch.isfinite(positions).all()):
         found.append("a draw is not finite: the density does not fall off, or the step is too long")
     if acceptance is not None and len(positions):
-        found.extend(_acceptance_faults(acceptance, len(positions), scaled))
+        found.extend(_acceptance_faults(acceptance, len(positions), scaled, short))
     if bool((refused > 0).any()):
         worst = int(refused.argmax())
         found.append(
@@ -160,7 +166,7 @@ def find_faults(
     return tuple(found)
 
 
-def _acceptance_faults(acceptance: Tensor, draws: int, scaled: bool) -> list[str]:
+def _acceptance_faults(acceptance: Tensor, draws: int, scaled: bool, short: bool) -> list[str]:
     """A chain alone is judged by many proposals; by fewer, only all chains together are."""
     if draws * len(acceptance) < MANY:
         return []
@@ -170,7 +176,7 @@ def _acceptance_faults(acceptance: Tensor, draws: int, scaled: bool) -> list[str
         found.append(f"chains accept {mean:.2g} of their moves: {advice}")
     elif low < RARE and draws >= MANY:
         found.append(f"chain {int(acceptance.argmin())} accepts {low:.2g} of its moves: {advice}")
-    if mean > NEARLY_ALL and scaled:
+    if mean > NEARLY_ALL and scaled and short:
         found.append(f"acceptance {mean:.4g}: steps are too short to get anywhere; a larger scale")
     return found
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from boxloop.data.frames import make_frame
 from boxloop.sample.diagnostics import Diagnosis, diagnose, find_faults
+from boxloop.sample.hmc import HMC
 from boxloop.sample.space import Space
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ class Draws:
     def faults(self) -> tuple[str, ...]:
         """Worries that need no diagnosis: what the algorithm itself met."""
         scaled = getattr(self.algorithm, "scale", None) is not None
-        return find_faults(self.acceptance, self.refused, self.positions, self.interrupted, scaled)
+        short = not (isinstance(self.algorithm, HMC) and self.algorithm.goes_far)
+        return find_faults(self.acceptance, self.refused, self.positions, self.interrupted, scaled, short)
 
     @property
     def converged(self) -> bool:

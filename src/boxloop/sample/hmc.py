@@ -1,12 +1,15 @@
 r"""Hamiltonian Monte Carlo with trajectories of random length, the same for all chains.
 
-.. math:: p \leftarrow p + \tfrac{h}{2} F^\top \nabla \log \pi(x), \quad x \leftarrow x + h F p, \quad
-          p \leftarrow p + \tfrac{h}{2} F^\top \nabla \log \pi(x)
+.. math:: p \leftarrow p + 2bh \, g(x), \quad x \leftarrow x + h F p, \quad p \leftarrow p + 2(1 - 2b) h \, g(x),
+          \quad x \leftarrow x + h F p, \quad p \leftarrow p + 2bh \, g(x), \qquad g = F^\top \nabla \log \pi
 
-repeated :math:`\lceil u T / h \rceil` times with u uniform on (0, 1), from :math:`p \sim N(0, I)`; the ratio is
-:math:`\log r = \log \pi(x') - \log \pi(x) + \tfrac12 (|p|^2 - |p'|^2)`. Random lengths keep trajectories from
-closing on themselves; a length that all chains share keeps every one of them busy. How T is tuned is in
-:mod:`boxloop.sample.chees`.
+repeated :math:`\lceil u T / 2h \rceil` times with u uniform on (1 - j, 1), from :math:`p \sim N(0, I)`; the ratio is
+:math:`\log r = \log \pi(x') - \log \pi(x) + \tfrac12 (|p|^2 - |p'|^2)`. With b = 1/4 this is two leapfrog steps; with
+b = 0.212 the energy is kept many times better for the same two gradients (Blanes, Casas and Sanz-Serna 2014), so that
+steps are longer. Any b gives a map that turns back and keeps volume, and draws are exact.
+
+Random lengths keep trajectories from closing on themselves; a single step cannot. A length that all chains share
+keeps every one of them busy. How T is tuned is in :mod:`boxloop.sample.chees`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
@@ -24,8 +27,11 @@ from boxloop.sample.metric import Metric, check_metric, pull, shifted
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target
 
-MOST_STEPS = 256
-"""Most leapfrog steps of one trajectory."""
+MOST_GRADIENTS = 256
+"""Of one trajectory."""
+
+END, MIDDLE = 2 * 0.21178, 2 * (1.0 - 2 * 0.21178)
+"""Changes of momentum in a step of two gradients, in units of h: first and last, and between."""
 
 
 class Launch(NamedTuple):
@@ -50,14 +56,14 @@ class Landing(NamedTuple):
         end: proposed positions, (c, d).
         momentum: there, (c, d).
         length: of the trajectory.
-        steps: that it took.
+        gradients: that it took.
     """
 
     start: Tensor
     end: Tensor
     momentum: Tensor
     length: float
-    steps: int
+    gradients: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +71,20 @@ class HMC:
     r"""Hamiltonian trajectories.
 
     Args:
-        scale: h, of one leapfrog step. Tuned in warm-up when omitted.
-        trajectory: T, the longest path in units of the metric; a step goes a uniform share of it. Where omitted it is
-            tuned with the scale, and five steps long beside a scale that is given.
+        scale: h, what is gone for one gradient. Tuned in warm-up when omitted.
+        trajectory: T, the longest path in units of the metric. Where omitted it is tuned with the scale, and 5 h beside
+            a scale that is given.
         metric: F; scales (d,), or a Cholesky factor (d, d). Where omitted it is tuned with the scale, and the identity
             beside a scale that is given.
         dense: whether warm-up tunes a full metric, or scales of columns; full up to 64 columns when omitted.
-        jitter: false goes the whole length T each time.
+        jitter: j, the share of the length that is left to chance; 1 goes a uniform share of T, 0 the whole each time.
+            Lengths are rounded up to whole steps.
         rule: of acceptance, ``metropolis`` or ``barker``.
+        stages: gradients of one step: 2, or 1 for the leapfrog.
 
     Reference:
-        Duane et al. (1987); Neal (2011); acceptance 0.651 (Beskos et al. 2013).
+        Duane et al. (1987); Neal (2011); acceptance 0.651 (Beskos et al. 2013); steps of two gradients (Blanes, Casas
+        and Sanz-Serna 2014).
 
     Example:
         >>> import torch
@@ -91,17 +100,23 @@ class HMC:
     trajectory: float | None = None
     metric: Metric = None
     dense: bool | None = None
-    jitter: bool = True
+    jitter: float = 0.5
     rule: RuleName = "metropolis"
+    stages: Literal[1, 2] = 2
 
     keeps_slopes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
+        if self.stages not in (1, 2):
+            raise ValueError(f"stages must be 1 or 2, got {self.stages!r}")
+        if not 0.0 <= self.jitter <= 1.0:
+            raise ValueError(f"jitter must lie between 0 and 1, got {self.jitter}")
 
     def kernel(self, target: Target) -> Kernel:
         """The kernel that leaves the target's law as it is; chains keep the gradient F' grad log pi."""
-        metric, rise = self.metric, target.value_and_gradient
+        metric, rise, stages = self.metric, target.value_and_gradient, self.stages
+        last, inner = (END, (2 * END, MIDDLE)) if stages == 2 else (0.5, (1.0, 1.0))
 
         def init(position: Tensor) -> Chains:
             value, slope = rise(position)
@@ -111,24 +126,25 @@ class HMC:
             h, length = self.lengths(chains.position.shape[1])
             momenta = normals(chains, n, stream)
             energy = momenta.square().sum(2).mul_(0.5)
-            shares = (
-                torch.rand(n, generator=stream, device=stream.device).tolist() if self.jitter else [1.0] * n
-            )
-            steps = [max(1, min(MOST_STEPS, ceil(share * length / h - 1e-9))) for share in shares]
+            chance = torch.rand(n, generator=stream, device=stream.device).tolist()
+            whole = length / (stages * h)
+            most = MOST_GRADIENTS // stages
+            steps = [max(1, min(most, ceil((1.0 - self.jitter * u) * whole - 1e-9))) for u in chance]
             return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), steps)]
 
         def propose(chains: Chains, launch: Launch) -> tuple[Chains, Info]:
             h, _ = self.lengths(chains.position.shape[1])
             position, (slope,) = chains.position, chains.kept
-            momentum = torch.add(launch.momentum, slope, alpha=0.5 * h)
-            for left in range(launch.steps, 0, -1):
+            momentum = torch.add(launch.momentum, slope, alpha=last * h)
+            gradients = stages * launch.steps
+            for left in range(gradients, 0, -1):
                 position = shifted(metric, position, momentum, h)
                 value, raw = rise(position)
                 slope = pull(metric, raw)
-                momentum = torch.add(momentum, slope, alpha=h if left > 1 else 0.5 * h)
+                momentum.add_(slope, alpha=h * (last if left == 1 else inner[left % 2 == 0]))
             log_ratio = (value - chains.log_density).add_(launch.energy)
             log_ratio.sub_((momentum * momentum).sum(1), alpha=0.5)
-            landing = Landing(chains.position, position, momentum, launch.steps * h, launch.steps)
+            landing = Landing(chains.position, position, momentum, gradients * h, gradients)
             return Chains(position, value, (slope,)), Info(log_ratio, landing)
 
         return metropolis(init, noise, propose, self.rule)
@@ -137,6 +153,11 @@ class HMC:
         """h and T, or where tuning them starts."""
         h = self.first_scale(columns) if self.scale is None else self.scale
         return h, self.trajectory if self.trajectory is not None else 5.0 * h
+
+    @property
+    def goes_far(self) -> bool:
+        """Whether trajectories are as long as the target is wide, if the metric is that of the target."""
+        return self.metric is not None and self.trajectory is not None and self.trajectory >= 1.0
 
     def first_scale(self, columns: int) -> float:
         """Where tuning starts."""
