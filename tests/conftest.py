@@ -3,6 +3,8 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from multiprocessing import forkserver, get_context
 from typing import Any
 
 import pytest
@@ -28,3 +30,27 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     return LoadFileScheduling(config, log)
+
+
+@pytest.fixture(scope="session")
+def quick_workers() -> Iterator[None]:
+    """Workers of a cluster begin as copies of one process that has imported what is slow to import, but not boxloop.
+
+    A worker that imports all by itself takes seconds, most of them for libraries that are not ours.
+    """
+    import dask
+
+    get_context("forkserver").set_forkserver_preload(
+        [
+            "distributed",
+            "dask.array",
+            "dask.dataframe",
+            "pandas",
+            "pyarrow.parquet",
+            "sklearn.cluster",
+            "torch",
+        ]
+    )
+    forkserver.ensure_running()  # before Dask, which has a list of its own
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        yield

@@ -38,6 +38,29 @@ def test_the_test_sees_heavy_imports() -> None:
     assert "numpy" in loaded_after("import boxloop, numpy")
 
 
+ROOMS = """
+import sys
+import boxloop.data
+assert not {"pandas", "polars", "pyarrow", "narwhals"} & set(sys.modules), "frames are read by who has them"
+import boxloop.estimators, boxloop.select
+assert "matplotlib" not in sys.modules, "pictures are loaded when they are drawn"
+import numpy as np
+from boxloop import GaussianMixture, mega
+from boxloop.criticise import calibration
+rows = np.random.default_rng(0).normal(size=(60, 3))
+mixture = GaussianMixture(1).fit(rows)
+result = mega(mixture, rows, draws=0)
+plots = (mixture.plot_trace, result.plot, result["second"].plot, calibration(mixture, rows).plot)
+for axes in (mixture.plot(rows), *(plot() for plot in plots)):
+    axes.figure.savefig("/dev/null", format="png")
+assert "matplotlib.pyplot" not in sys.modules
+"""
+
+
+def test_rooms_import_no_frames_and_pictures_no_pyplot() -> None:
+    subprocess.run([sys.executable, "-c", ROOMS], check=True, timeout=120)
+
+
 def test_public_names_resolve() -> None:
     for name in boxloop.__all__:
         assert getattr(boxloop, name) is not None

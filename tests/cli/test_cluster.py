@@ -60,6 +60,7 @@ def check_same(one: LatentEstimator, other: LatentEstimator) -> None:
     assert list(one.feature_names_in_) == list(other.feature_names_in_)
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_workers_give_the_fit_of_one_process(folder: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "m.boxloop"
     result = done("fit", folder, *FIT, "--weights", "w", "--drop", "depth", "--workers", 2, "-o", out)

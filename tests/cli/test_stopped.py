@@ -45,6 +45,7 @@ def test_f37_ctrl_c_keeps_the_last_complete_round(tmp_path: Path) -> None:
     assert same(model, load(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:EM reached max_iter")
 def test_f38_f39_sigterm_leaves_a_checkpoint_and_the_fit_goes_on_bit_for_bit(tmp_path: Path) -> None:
     data, kept = table(tmp_path / "rows.csv", clusters()), tmp_path / "c.boxloop"
@@ -88,10 +89,16 @@ def test_f39_every_method_goes_on_bit_for_bit(
 
     with monkeypatch.context() as patch:
         patch.setattr(plan, "run", stopped)
-        assert call(*fit, "-o", tmp_path / "m", "--checkpoint", kept).exit_code == 143
+        ended = call(*fit, "-o", tmp_path / "m", "--checkpoint", kept)
+    assert ended.exit_code == 143
+    assert f"the same command continues from {kept}." in ended.stderr
     assert kept.exists()
     assert not (tmp_path / "m").exists()
-    done(*fit, "-o", tmp_path / "m", "--checkpoint", kept)
+    other = call(*fit, "--tol", 0.5, "-o", tmp_path / "m", "--checkpoint", kept)
+    assert other.exit_code == 1
+    assert "a checkpoint of another fit: 'tol' is 0.0 there and 0.5 here" in other.stderr
+    on = done(*fit, "-o", tmp_path / "m", "--checkpoint", kept)
+    assert on.stderr.startswith(f"Continuing from {kept}.")
     assert same(load(tmp_path / "m"), load(tmp_path / "whole"))
     assert np.isfinite(load(tmp_path / "m").score_samples(data)).all()
 

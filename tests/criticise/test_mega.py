@@ -32,7 +32,10 @@ def two_factors(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 FITS = {
-    "mixture": (two_clusters, lambda: boxloop.GaussianMixture(2, random_state=0, tol=1e-9)),
+    "mixture": (
+        two_clusters,
+        lambda: boxloop.GaussianMixture(2, init_params="kmeans", random_state=0, tol=1e-9),
+    ),
     "factors": (two_factors, lambda: boxloop.FactorAnalysis(2, tol=1e-10)),
     "scikit-learn": (
         two_clusters,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,9 +239,3 @@ def test_csv_without_pyarrow_gives_the_same_rows(tmp_path: Path) -> None:
     ours = [stream(CsvReader(path, fast)) for fast in (True, False)]
     assert ours[0].n_rows == ours[1].n_rows == N
     np.testing.assert_array_equal(*(torch.cat([r for r, _ in s.chunks()]).numpy() for s in ours))
-
-
-def test_importing_the_room_imports_no_frame_library() -> None:
-    code = "import sys, boxloop.data; print({'pandas', 'polars', 'pyarrow', 'narwhals'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -1,22 +1,25 @@
-"""Code that the pages show runs: every script of the gallery, every block of a guide and of the README."""
+"""Code that the pages show runs: every script of the gallery, every block of a guide and of the README.
+
+Pages of several seconds run with less of everything here, and as they are printed in the slow suite.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from docs.shorter import LONG, SHORTER, changes, shortened
 from report.small import few_candidates
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GALLERY = sorted((DOCS / "gallery").glob("*.py"))
 SHORT = {"what_mega_can_see": ["--repeats", "1"]}
-"""A script whose page needs minutes gets words that make it short."""
+"""A script whose page needs minutes gets words that make it short, whoever runs it."""
 PAGES = [
     page
     for page in sorted([ROOT / "README.md", *DOCS.glob("*.md"), *(DOCS / "guides").glob("*.md")])
@@ -31,11 +34,11 @@ def blocks(page: str) -> list[tuple[int, str]]:
     return [(page[: match.start(1)].count("\n"), match.group(1)) for match in found]
 
 
-def run_blocks(page: Path) -> None:
-    """Run the blocks of a page one after another, with the page's own lines in tracebacks."""
+def run_blocks(page: Path, text: str) -> None:
+    """Run the blocks of a page's text one after another, with the page's own lines in tracebacks."""
     names: dict[str, object] = {"__name__": page.stem}
-    for line, text in blocks(page.read_text(encoding="utf-8")):
-        tree = ast.increment_lineno(ast.parse(text), line)
+    for line, block in blocks(text):
+        tree = ast.increment_lineno(ast.parse(block), line)
         exec(compile(tree, str(page), "exec"), names)
 
 
@@ -52,17 +55,32 @@ def last_digit(number: str) -> float:
     return 10.0**-decimals if decimals else 0.0
 
 
-@pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
-def test_the_gallery_runs_and_draws(
+def run_script(script: Path, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the text of a script of the gallery, which draws its picture beside itself."""
+    copy = folder / script.name
+    monkeypatch.setattr(sys, "argv", [str(copy), *SHORT.get(script.stem, [])])
+    exec(compile(text, str(copy), "exec"), {"__name__": "__main__", "__file__": str(copy)})
+    assert copy.with_suffix(".png").stat().st_size > 10_000
+
+
+def over(pages: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", pages, ids=lambda path: path.stem)
+
+
+@over([script for script in GALLERY if changes(script)])
+def test_the_gallery_draws(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_script(page, shortened(page), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(path, marks=[pytest.mark.slow] if changes(path) else []) for path in GALLERY],
+    ids=lambda path: path.stem,
+)
+def test_the_gallery_prints_what_its_pages_show(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    copy = Path(shutil.copy(script, tmp_path))
-    monkeypatch.setattr(sys, "argv", [str(copy), *SHORT.get(script.stem, [])])
-    exec(
-        compile(copy.read_text(encoding="utf-8"), str(copy), "exec"),
-        {"__name__": "__main__", "__file__": str(copy)},
-    )
-    assert copy.with_suffix(".png").stat().st_size > 10_000
+    run_script(script, script.read_text(encoding="utf-8"), tmp_path, monkeypatch)
     shown = re.findall(
         r"^```text\n(.*?)^```", script.with_suffix(".md").read_text(encoding="utf-8"), re.S | re.M
     )
@@ -78,27 +96,34 @@ def test_every_script_has_a_page_with_its_picture(script: Path) -> None:
     assert f"{script.stem}.md" in (DOCS / "gallery" / "index.md").read_text(encoding="utf-8")
 
 
-LONG = ("error_bars_for_a_network", "is_my_vae_any_good", "sampling", "how_sure_is_my_mixture")
-"""Pages of ten seconds and more, run in the slow suite."""
-
-
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(p, marks=pytest.mark.slow) if p.stem in LONG else p for p in PAGES],
-    ids=lambda p: p.stem,
-)
+@over([page for page in PAGES if page.stem not in LONG])
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports try few of their candidates: how they fare with all is told elsewhere."""
     monkeypatch.chdir(tmp_path)
     with few_candidates():
-        run_blocks(page)
+        run_blocks(page, shortened(page))
+
+
+@pytest.mark.slow
+@over([page for page in PAGES if changes(page) or page.stem in LONG])
+def test_the_code_of_a_page_runs_as_printed(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with few_candidates():
+        run_blocks(page, page.read_text(encoding="utf-8"))
+
+
+def test_every_short_page_is_there() -> None:
+    assert sum(bool(changes(page)) for page in [*GALLERY, *PAGES]) == len(SHORTER)
+    assert {page.stem for page in PAGES} >= LONG
 
 
 def test_a_broken_block_fails_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("text\n\n```python\nx = 1\n```\n\n```python\ny = x + z\n```\n")
     with pytest.raises(NameError) as caught:
-        run_blocks(page)
+        run_blocks(page, page.read_text())
     assert caught.traceback[-1].lineno == 7  # counted from 0
 
 

@@ -1,4 +1,4 @@
-"""Trainings that one process and several must end alike; run as a script, this file is one of several processes."""
+"""Trainings that one process and several must end alike; run as a script, this file is several processes."""
 
 from __future__ import annotations
 
@@ -244,5 +244,17 @@ def _all(folder: Path) -> None:
         _kept(folder / f"{workers.rank}.npz", found)
 
 
+def _each(folder: Path, size: int) -> list[int]:
+    """One process for each rank, and how it ended. They are made when all is imported, which then is done once."""
+    children = []
+    for rank in range(size):
+        if (child := os.fork()) == 0:
+            os.environ["RANK"] = str(rank)
+            _all(folder)
+            os._exit(0)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
 if __name__ == "__main__":
-    _all(Path(sys.argv[1]))
+    print(_each(Path(sys.argv[1]), int(os.environ["WORLD_SIZE"])))

@@ -184,7 +184,7 @@ def test_no_variance_between_groups_is_told():
     X, groups = rng.normal(size=(400, 1)), np.repeat(np.arange(40), 10)
     y = np.round(np.exp(0.5 * X[:, 0] + 1.0))  # less variation than chance has: the maximum is at zero
     with pytest.warns(boxloop.FitWarning, match="cannot be told from zero") as told:
-        fit = quick("poisson").fit(X, y, groups)
+        fit = quick("poisson", precision=0.5).fit(X, y, groups)  # near zero, precision takes many draws
     assert len(told) >= 1
     assert fit.covariance_[0, 0] < 0.05
     assert any("variance of the intercept" in event for event in fit.events_)

@@ -49,7 +49,7 @@ def started(workers: int, **more: Any) -> LocalCluster:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def client(quick_workers: None) -> Iterator[Client]:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         started(2) as local,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -190,22 +188,3 @@ def test_the_uniform_law_stays_in_its_band() -> None:
     )
     far = {line.get_color(): float(np.abs(line.get_ydata()).max()) for line in ax.lines[1:3]}
     assert sorted(far.values()) == pytest.approx([1 / 400, 1.0], abs=2e-3)
-
-
-def test_nothing_of_pyplot_is_loaded() -> None:
-    script = """
-import sys
-import numpy as np
-from boxloop import GaussianMixture, mega
-from boxloop.criticise import calibration
-import boxloop.estimators, boxloop.select
-assert "matplotlib" not in sys.modules, "pictures are loaded when they are drawn"
-rows = np.random.default_rng(0).normal(size=(60, 3))
-mixture = GaussianMixture(1).fit(rows)
-result = mega(mixture, rows, draws=0)
-plots = (mixture.plot_trace, result.plot, result["second"].plot, calibration(mixture, rows).plot)
-for axes in (mixture.plot(rows), *(plot() for plot in plots)):
-    axes.figure.savefig("/dev/null", format="png")
-assert "matplotlib.pyplot" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -101,7 +101,8 @@ def test_the_bound_with_missing_values_is_below_the_evidence(kind: str) -> None:
         top = torch.nn.functional.one_hot(assigned, k).mT.double()
         found = bound(climbed(VariationalMixture.started(prior, rows, top), rows), rows)
         assert found < exact
-        assert all(bound(climbed(begun(prior, rows, seed), rows), rows) < exact for seed in range(4))
+        starts = range(4 if k > 1 else 0)  # one component has one start alone
+        assert all(bound(climbed(begun(prior, rows, seed), rows), rows) < exact for seed in starts)
 
 
 @pytest.mark.parametrize("kind", GAUSSIAN)

@@ -69,9 +69,13 @@ def bound(model: VariationalMixture[Any], rows: Tensor, weight: Tensor | None = 
 
 
 def climbed(model: VariationalMixture[Any], rows: Tensor, rounds: int = 200) -> VariationalMixture[Any]:
+    """The model after so many rounds, or when the last one has changed nothing but the last digits."""
     weight = torch.ones(len(rows), dtype=torch.float64)
     for _ in range(rounds):
-        model = model.solve(model.expect(rows, weight).statistics)
+        before, model = model, model.solve(model.expect(rows, weight).statistics)
+        pairs = zip(model.found.leaves(), before.found.leaves(), strict=True)
+        if all(torch.allclose(new, old, rtol=1e-12, atol=1e-12) for (_, new), (_, old) in pairs):
+            break
     return model
 
 

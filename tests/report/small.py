@@ -13,12 +13,13 @@ SMALL = {
     "candidates.DRAWS": 8,
     "examine.DRAWS": 99,
     "examine.FEW_DRAWS": 49,
+    "examine.MANY": 0,
 }
 
 
 @contextmanager
 def few_candidates(most: int = 2) -> Iterator[None]:
-    """Two sizes of each family, at most ``most`` components for a Bayesian mixture, and few draws."""
+    """Two sizes of each family, at most ``most`` components for a Bayesian mixture, few draws and three folds."""
     with ExitStack() as stack:
         for name, value in {**SMALL, "candidates.MOST": most}.items():
             stack.enter_context(patch(f"boxloop.report.{name}", value))

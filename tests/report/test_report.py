@@ -79,6 +79,16 @@ def made(tmp_path_factory):
     return folder, result.output
 
 
+@pytest.fixture(scope="module")
+def drawn_from(tmp_path_factory):
+    """What is found in some of the rows of a file, six of which are far from the others."""
+    path = tmp_path_factory.mktemp("rows") / "rows.npy"
+    rows = np.random.default_rng(0).normal(size=(3000, 2))
+    rows[::500] += 9.0
+    np.save(path, rows)
+    return examine(read_table(str(path), rows=1500))
+
+
 def test_the_page_stands_alone(made):
     page = (made[0] / "page.html").read_text()
     reader = Reader()
@@ -118,12 +128,11 @@ def test_a_good_model_is_not_blamed(tmp_path):
     assert len(misfits(found.model)) == 0
 
 
-def test_the_rows_that_judge_took_no_part(made, tmp_path):
+def test_the_rows_that_judge_took_no_part(made, drawn_from):
     facts = json.loads((made[0] / "page.json").read_text())
     assert facts["rows"] == {"used": 1200, "first": 960, "second": 240}
-    table = read_table(str(write(tmp_path / "rows.csv", skewed_clusters(200))))
-    found = examine(table)
-    assert set(found.first) | set(found.second) == set(range(200))
+    found = drawn_from
+    assert set(found.first) | set(found.second) == set(range(len(found.table.rows)))
     assert not set(found.first) & set(found.second)
     assert all(len(trial.density) == len(found.first) for trial in found.trials)
 
@@ -290,14 +299,9 @@ def test_unknown_columns_are_refused():
         boxloop.make_report("iris", drop=["nothing"])
 
 
-def test_the_picture_of_outliers_says_what_the_table_says(tmp_path):
+def test_the_picture_of_outliers_says_what_the_table_says(drawn_from):
     """As many flagged, under the numbers that the rows have in the file, also when only some are drawn."""
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(3000, 2))
-    rows[::500] += 9.0
-    np.save(tmp_path / "rows.npy", rows)
-    found = examine(read_table(str(tmp_path / "rows.npy"), rows=1500))
-    strange = outlying(found)
+    found, strange = drawn_from, outlying(drawn_from)
     assert 0 < strange.flagged == int((strange.scores < strange.threshold).sum())
     axes = outlier_scores(strange.scores, strange.threshold, places=found.table.places)
     assert f"{strange.flagged} flagged" in [text.get_text() for text in axes.get_legend().get_texts()]

@@ -49,7 +49,7 @@ def test_false_alarms_follow_their_law(estimator: Any, level: float) -> None:
 
 
 def test_the_guarantee_holds_with_a_handful_of_rows() -> None:
-    """Over 3000 splits of tiny samples a false alarm at level 0.2 has chance floor(0.2 * 9) / 9 = 1/9, exactly.
+    """Over 1000 splits of tiny samples a false alarm at level 0.2 has chance floor(0.2 * 9) / 9 = 1/9, exactly.
 
     Every repetition is independent, so the count is binomial; the bounds leave out ALARM of it.
     """
@@ -65,11 +65,11 @@ def test_the_guarantee_holds_with_a_handful_of_rows() -> None:
 
     rng = np.random.default_rng(0)
     alarms = 0
-    for _ in range(3000):
+    for _ in range(1000):
         rows = rng.standard_cauchy((17, 1))
         detector = OutlierDetector(Distance(), level=0.2, random_state=rng).fit(rows[:16])
         alarms += int(detector.predict(rows[16:])[0] == -1)
-    low, high = binom(3000, 1.0 / 9.0).ppf([ALARM / 2, 1.0 - ALARM / 2])
+    low, high = binom(1000, 1.0 / 9.0).ppf([ALARM / 2, 1.0 - ALARM / 2])
     assert low <= alarms <= high
 
 

@@ -13,7 +13,7 @@ WIDER = [(4, 7, 2), (7, 4, 2)]
 SMOOTH = ("mean", "deviation", "tail", "ambiguity", "ratio")
 
 
-def derivative_errors(shape: tuple[int, int, int], ridge: float, n: int = 60) -> list[tuple[str, np.ndarray]]:
+def derivative_errors(shape: tuple[int, int, int], ridge: float, n: int = 40) -> list[tuple[str, np.ndarray]]:
     """Errors as stated over those from refits in which one row weighs a little more, or less."""
     rows = rows_of(n, 20)
     weight = torch.from_numpy(np.random.default_rng(21).uniform(0.5, 2.0, n))

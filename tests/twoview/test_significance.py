@@ -254,7 +254,12 @@ def test_cross_fitted_correlations_are_those_of_fold_by_fold_fits():
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "folds"), [(80, 1, 5), pytest.param(120, 3, 2, marks=pytest.mark.slow), (40, 25, 4)]
+    ("n", "d", "folds"),
+    [
+        (80, 1, 5),
+        pytest.param(120, 3, 2, marks=pytest.mark.slow),
+        pytest.param(40, 25, 4, marks=pytest.mark.slow),
+    ],
 )
 def test_cross_fitted_p_values_are_uniform_under_independence(n, d, folds):
     """Few and many features, the last with more of them than rows; 250 repetitions, Kolmogorov's test of the first and
