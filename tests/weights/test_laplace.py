@@ -124,6 +124,18 @@ def test_regression_finds_its_precisions():
         assert other.log_evidence < best
 
 
+def test_classes_find_their_precision():
+    """The one of highest evidence, which stays what it is where the weights stay where they are."""
+    x, net = rows(), network(3)
+    found = last_layer_laplace(net, x, classes(x), "classification")
+    alpha = float(found.alpha[0])
+    for factor in (0.7, 1.4):
+        other = last_layer_laplace(net, x, classes(x), "classification", factor * alpha)
+        assert other.log_evidence < found.log_evidence
+    still = last_layer_laplace(net, x, classes(x), "classification", mode=False)
+    assert float(still.alpha[0]) == alpha
+
+
 def test_a_frozen_bias_is_an_offset():
     net, x = network(1), rows()
     y = x.sum(1)
@@ -213,8 +225,6 @@ def test_bad_input_is_told():
         last_layer_laplace(net, x, x[:, :2], "ranking")
     with pytest.raises(ValueError, match="leave out noise"):
         last_layer_laplace(net, x, classes(x, 2), "classification", 1.0, 0.1)
-    with pytest.raises(ValueError, match="needs prior_precision"):
-        last_layer_laplace(net, x, classes(x, 2), "classification")
     with pytest.raises(ValueError, match="from 0 to 1"):
         last_layer_laplace(net, x, classes(x, 3), "classification", 1.0)
     with pytest.raises(ValueError, match="numbers of the classes"):

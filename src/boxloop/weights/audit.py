@@ -159,7 +159,8 @@ def audit(
     last layer from the exact posterior given the features of the mean network (exact for regression, Laplace's for
     classes); how far are predictions from those of Hamiltonian Monte Carlo over all weights, where the network is
     small; is the weight decay that of the prior; are predictions of rows held out calibrated, and better than those of
-    the mean network alone.
+    the mean network alone. Tests of drift, coverage and calibration fail once in a hundred where nothing is wrong; the
+    other borders between good, doubtful and bad, such as factors of 2 and 4 between spreads, are conventions.
 
     Args:
         posterior: a :class:`~boxloop.weights.WeightPosterior`, or any other law over weights; of a mixture only

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from boxloop.data.frames import make_frame
@@ -39,8 +38,6 @@ MOST, SQUARES = 2048, 1024
 """Weights up to which covariances are compared, and up to which a Wasserstein distance is worth its eigenvalues."""
 ROUNDING = 1e-12
 """Share of the largest variance below which another is rounding."""
-STRONGEST = 1e4
-"""Precision of a prior that is looked at where none is stated, and one over the weakest."""
 
 
 @dataclass(frozen=True)
@@ -177,15 +174,7 @@ def exact_last_layer(
     """
     given = None if noise is None else [float(value) for value in np.ravel(noise)]
     sigma = given[0] if given is not None and len(given) == 1 else given
-    if kind == "regression" or prior_precision is not None:
-        return last_layer_laplace(net, X, y, kind, prior_precision, sigma)
-
-    def surprise(log_alpha: float) -> float:
-        return -last_layer_laplace(net, X, y, kind, math.exp(log_alpha)).log_evidence
-
-    most = math.log(STRONGEST)
-    best = minimize_scalar(surprise, bounds=(-most, most), method="bounded", options={"xatol": 0.05})
-    return last_layer_laplace(net, X, y, kind, math.exp(float(best.x)))
+    return last_layer_laplace(net, X, y, kind, prior_precision, sigma)
 
 
 def check_last_layer(part: Part, exact: LastLayerPosterior, X: Any, kind: str) -> LastLayerCheck:

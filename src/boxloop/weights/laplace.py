@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from boxloop.numeric import safe_cholesky
@@ -36,6 +37,8 @@ MOST = 4096
 """Weights of a last layer whose full covariance is worth its square."""
 STEPS = 200
 """Most steps of Newton's method; five to ten are usual."""
+STRONGEST = 1e4
+"""Precision of a prior that is looked at where none is stated, and one over the weakest."""
 SETTLED = 1e-12
 """Squared length of the last Newton step in posterior standard deviations, over the height of the log-posterior."""
 
@@ -94,7 +97,8 @@ def last_layer_laplace(
         X: inputs, as the network takes them.
         y: outputs (n,) or (n, k) of a regression, numbers of the classes (n,) otherwise.
         kind: ``"regression"`` or ``"classification"``.
-        prior_precision: alpha, of weights and bias alike; for a regression found by the evidence when None.
+        prior_precision: alpha, of weights and bias alike; that of the highest evidence when None, for classes between
+            1e-4 and 1e4.
         noise: standard deviation of observations, one or one for each output; found by the evidence when None.
         mode: centre the law at the best weights of the layer; at those that it has when False.
 
@@ -126,11 +130,8 @@ def last_layer_laplace(
         raise ValueError(f"kind must be 'regression' or 'classification', got {kind!r}")
     if noise is not None:
         raise ValueError("classes have no noise of observations: leave out noise")
-    if prior_precision is None:
-        raise ValueError(
-            "classification needs prior_precision: the precision of the prior behind its weight decay"
-        )
-    return _classification(last, phi, labels, float(prior_precision), mode)
+    alpha = _likeliest(last, phi, labels) if prior_precision is None else float(prior_precision)
+    return _classification(last, phi, labels, alpha, mode)
 
 
 def _regression(
@@ -198,6 +199,17 @@ class _Softmax:
         whole = found.reshape(k * h, k * h)
         whole.diagonal().add_(self.alpha)
         return whole
+
+
+def _likeliest(last: LastLayer, phi: Tensor, labels: Tensor) -> float:
+    """The prior precision of the highest evidence of classes."""
+
+    def surprise(log_alpha: float) -> float:
+        return -_classification(last, phi, labels, math.exp(log_alpha), True).log_evidence
+
+    most = math.log(STRONGEST)
+    best = minimize_scalar(surprise, bounds=(-most, most), method="bounded", options={"xatol": 0.05})
+    return math.exp(float(best.x))
 
 
 def _classification(
