@@ -258,6 +258,14 @@ def test_few_rows_warn() -> None:
         Predictor((part,), "regression", 4).tuned(rows(3, 3), rows(3, 1, seed=1), scales=[0.0], refine=0)
 
 
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_a_law_without_spread_keeps_the_scale_of_one(kind: str) -> None:
+    part = part_of(mlp(outputs=2), 0.0)
+    y = rows(30, 2, seed=1) if kind == "regression" else np.arange(30) % 2
+    found = Predictor((part,), kind, 4).tuned(rows(30, 3), y)
+    assert found.scale == pytest.approx(1.0, rel=1e-6)
+
+
 def test_few_rows_cost_little_and_intervals_hold() -> None:
     """Twenty rows choose for a law ten times too wide: what is lost to the truth, and coverage, on fresh rows.
 
