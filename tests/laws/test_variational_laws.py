@@ -35,7 +35,7 @@ from contract.scores import assert_scores, mean_scores, moment_scores
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 K, D, MANY = 3, 2, 20_000
-FEW = 4000
+FEW = 2000
 """Draws of whole families, which are made one by one."""
 KINDS = ("full", "tied", "diag", "spherical", "words")
 GAUSSIAN = KINDS[:-1]
