@@ -175,15 +175,21 @@ def _drawn(
     density: Callable[[Tensor], Tensor], size: int, like: Tensor, chains: int, draws: int, seed: int
 ) -> Tensor:
     """Draws (n, c, D) in coordinates where Laplace's law is standard normal: first the step is tuned on short
-    trajectories, then they are as long as so many steps allow."""
+    trajectories, then they are as long as so many steps allow. By the leapfrog: steps of two gradients would be tuned
+    to half a turn there, which only changes the sign."""
     starting, tuning, moving = spawn(generator(seed), 3)
     start = 0.5 * normal((chains, size), starting).to(like)
     tuned = sample(
-        density, start, HMC(dense=False, trajectory=REACH), draws=1, warmup=TUNED, random_state=tuning
+        density,
+        start,
+        HMC(dense=False, trajectory=REACH, stages=1),
+        draws=1,
+        warmup=TUNED,
+        random_state=tuning,
     )
     scale, metric = tuned.algorithm.scale, tuned.algorithm.metric
     length = min(max(LEAPS * scale, REACH), LONGEST)
-    settled = HMC(scale=scale, metric=metric, trajectory=length)
+    settled = HMC(scale=scale, metric=metric, trajectory=length, stages=1)
     found = sample(density, tuned.positions[-1], settled, draws=draws, warmup=FORGOTTEN, random_state=moving)
     return found.positions
 
