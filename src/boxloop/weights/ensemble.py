@@ -188,15 +188,6 @@ class MultiPosterior(Usable):
         """
         if members < 1:
             raise ValueError(f"members must be at least 1, got {members}")
-        if isinstance(make_net, nn.Module) or not callable(make_net):
-            raise TypeError(
-                f"make_net must be a function that makes a network, got a {type(make_net).__name__}"
-            )
-        if not callable(make_optimiser):
-            raise TypeError(
-                "make_optimiser must be a function that makes an optimiser, given a network, got a "
-                f"{type(make_optimiser).__name__}"
-            )
         plan = Plan(
             loss,
             make_optimiser,

@@ -82,7 +82,12 @@ def fit_members(
         streams: of each member.
         n_jobs: processes.
         checkpoint: path of the files, to which a number is added.
+
+    Raises:
+        TypeError: no function that makes a network, or an optimiser.
+        ValueError: the same network twice.
     """
+    _check(plan, make_net)
     tasks = []
     for number, own in enumerate(streams):
         starting, ordering, following = spawn(own, 3)
@@ -97,6 +102,17 @@ def fit_members(
         found = _in_turn(plan, tasks)
     posteriors, trainings = zip(*found, strict=True)
     return posteriors, trainings
+
+
+def _check(plan: Plan, make_net: Any) -> None:
+    """What makes networks and optimisers, before any is made."""
+    if isinstance(make_net, nn.Module) or not callable(make_net):
+        raise TypeError(f"make_net must be a function that makes a network, got a {type(make_net).__name__}")
+    made: Any = plan.make_optimiser
+    if not callable(made):
+        raise TypeError(
+            f"make_optimiser must be a function that makes an optimiser, given a network, got a {type(made).__name__}"
+        )
 
 
 def _in_turn(plan: Plan, tasks: Sequence[Any]) -> list[tuple[WeightPosterior, Training]]:
