@@ -63,7 +63,10 @@ def test_one_step_is_the_whole_trajectory_where_it_can_be(d: int) -> None:
     assert found.algorithm.trajectory == pytest.approx(2.0 * found.algorithm.scale)
     assert pytest.approx(found.algorithm.trajectory, rel=0.2) == SHORTEST
     assert float(found.acceptance.mean()) > 0.85
-    assert not found.faults
+    certain = replace(found, acceptance=torch.ones(64).double())
+    assert not certain.faults
+    short = replace(certain, algorithm=replace(found.algorithm, trajectory=0.1))
+    assert "steps are too short" in short.faults[0]
 
 
 @pytest.mark.filterwarnings("ignore::boxloop.sample.SampleWarning")
