@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.data.tiles import Tiled
+from boxloop.data.tiles import Tiled, View
+from boxloop.types import Source
 
 TILE_VALUES = 1 << 19
 """Values per tile: 2^19 float64 are four megabytes, so a tile and what is made from it stay in cache."""
@@ -77,3 +78,10 @@ class ArraySource(Tiled):
         return ArraySource(
             self.rows[order], None if self.weight is None else self.weight[order], self.columns
         )
+
+
+def array_of(source: Source) -> ArraySource | None:
+    """The rows in memory that a source looks at; None where there are none."""
+    while isinstance(source, View):
+        source = source.source
+    return source if isinstance(source, ArraySource) else None

@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from boxloop.asking import hoping, is_far, noting
+from boxloop.asking import is_far, noting
+from boxloop.estimate.replay import Hoped, Replays, hoped
 from boxloop.run import Repeatable, Round, Takes
 from boxloop.tree import Tree
 
@@ -33,6 +34,9 @@ BYTES = 1 << 28
 PATIENCE, DISMAY = 64.0, 4.0
 """Most careful rounds after a wrong hope; so many times more after each, and one less for as many right ones."""
 
+QUICK = 0.005
+"""Seconds of a round that is worth a graph: a longer one keeps the device busy as it is."""
+
 ASTRAY = (ArithmeticError, RuntimeError, ValueError)
 """What a step may raise when it goes on from a wrong answer: a careful round tells whether it is meant."""
 
@@ -44,9 +48,12 @@ class Hopeful(Repeatable[S]):
     Args:
         step: one round. In hope its objective, and whether it is rejected, may be tensors that stand for what they will
             be, and the new state may hold that objective.
+        still: whether all that a round reads but its state stays where it is in the memory of a GPU, so that quick
+            rounds may be replayed from CUDA graphs.
     """
 
     step: Callable[[S], Round[S]]
+    still: bool = False
 
     def __call__(self, state: S) -> Round[S]:
         """One round, with care."""
@@ -54,17 +61,19 @@ class Hopeful(Repeatable[S]):
 
     def takes(self) -> Takes[S]:
         """Blocks of rounds where the state is far, one after the other where it is near."""
-        return _Pace(self.step)
+        return _Pace(self.step, self.still)
 
 
 class _Pace(Generic[S]):
     """How far to hope, in one loop: further while hopes come true, not at all for a while after a wrong one."""
 
-    def __init__(self, step: Callable[[S], Round[S]]) -> None:
+    def __init__(self, step: Callable[[S], Round[S]], still: bool) -> None:
         self.step = step
+        self.replays = Replays(step) if still else None
         self.length, self.careful, self.pause = MOST, 1, 1.0
         self.seconds = 0.0  # of the last round
         self.near: bool | None = None
+        self.unread: tuple[S, S] | None = None  # the last state read, and as it was before
 
     def __call__(self, state: S, left: int) -> Sequence[Round[S]]:
         if self.near is None:  # once: a loop stays where it begins
@@ -86,6 +95,11 @@ class _Pace(Generic[S]):
         self.careful = max(self.careful - 1, int(watch.odd))
         return done
 
+    def _hoped(self, state: S) -> Hoped[S]:
+        if self.replays is None or self.seconds > QUICK:
+            return hoped(self.step, state)
+        return self.replays(state)
+
     def _reach(self, state: S) -> int:
         size = sum(leaf.numel() * leaf.element_size() for _, leaf in state.leaves())
         quick = SECONDS / max(self.seconds, 1e-9)
@@ -93,18 +107,22 @@ class _Pace(Generic[S]):
 
     def _ahead(self, state: S, count: int) -> Sequence[Round[S]]:
         """The rounds from here on for which hopes came true."""
-        taken: list[tuple[Round[S], list[Tensor]]] = []
+        taken: list[Hoped[S]] = []
         lost = False
+        if self.unread is not None and state is self.unread[0]:
+            state = self.unread[
+                1
+            ]  # all that stands for a number in it does so still: a state of a kind met before
         while len(taken) < count and not lost:
-            with hoping() as watch:
-                try:  # from a copy: what a model remembers of its answers goes with it
-                    done = self.step(state.map(lambda leaf: leaf))
-                except ASTRAY:
-                    lost = True
-                else:
-                    taken.append((done, watch.doubts))
-                    state = done.state
+            try:
+                taken.append(self._hoped(state))
+            except ASTRAY:
+                lost = True
+            else:
+                state = taken[-1][0].state
         rounds = _read(taken)
+        if rounds:
+            self.unread = rounds[-1].state, taken[len(rounds) - 1][0].state
         if lost or len(rounds) < len(taken):
             self.length, self.careful = 2, int(self.pause)
             self.pause = min(DISMAY * self.pause, PATIENCE)
@@ -114,7 +132,7 @@ class _Pace(Generic[S]):
         return rounds
 
 
-def _read(taken: Sequence[tuple[Round[S], list[Tensor]]]) -> list[Round[S]]:
+def _read(taken: Sequence[Hoped[S]]) -> list[Round[S]]:
     """The rounds before the first wrong hope, all that stood for a number read: the one wait."""
     values: list[Any] = []
     for done, doubts in taken:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from boxloop.asking import ask, hopes_for, hoping, told
+from boxloop.data.array import array_of
 from boxloop.estimate.ahead import Hopeful
 from boxloop.numeric import ConditionError
 from boxloop.run import Round
@@ -91,7 +92,7 @@ def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
         expected: Expected[Any] = source.reduce(state.model.expect)
         return _onward(state.model, expected, objective(state.model, expected))
 
-    return Hopeful(step)
+    return Hopeful(step, _on_gpu(source))
 
 
 def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
@@ -117,7 +118,12 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
             return Round(EMState(model, (mean,)), height)
         return Round(EMState(bold, (mean,), safe=model, bar=height), height)
 
-    return Hopeful(step)
+    return Hopeful(step, _on_gpu(source))
+
+
+def _on_gpu(source: Source) -> bool:
+    array = array_of(source)
+    return array is not None and array.rows.device.type == "cuda"
 
 
 def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:

@@ -136,7 +136,7 @@ class Graphs:
         for stream in self._streams:
             graph.register_generator_state(stream)
         try:
-            with warnings.catch_warnings(), _uncollected(), torch.cuda.graph(graph):
+            with warnings.catch_warnings(), uncollected(), torch.cuda.graph(graph):
                 warnings.simplefilter("ignore", UserWarning)  # a capture that failed is an error too
                 fresh, _ = moved(self._walk, still, *self._streams)
                 for (_, place), (_, value) in zip(self._walk.leaves(), fresh.leaves(), strict=True):
@@ -149,9 +149,8 @@ class Graphs:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """No garbage is collected within: graphs of others that it frees would end a capture."""
-    gc.collect()
     on = gc.isenabled()
     gc.disable()
     try:

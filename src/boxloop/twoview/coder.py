@@ -11,7 +11,8 @@ from typing import Literal, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Mapped, Standardised
+from boxloop.data import ArraySource, Frame, Mapped
+from boxloop.data.array import array_of
 from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.models.networks import Part
 from boxloop.numeric import product, signs, upper_gram
@@ -115,10 +116,8 @@ def coded(source: Source, relevance: RelevanceModel, frame: Frame, dtype: torch.
             standard = (rows - frame.origin) / frame.scale
             return torch.cat([relevance.left(rows).to(dtype), standard.to(dtype)], 1)
 
-    inner, mapped = source, Mapped(source, beside)
-    while isinstance(inner, Mapped | Standardised):
-        inner = inner.source
-    if not isinstance(inner, ArraySource):
+    mapped = Mapped(source, beside)
+    if array_of(source) is None:
         return mapped
     rows, weight = (torch.cat(parts) for parts in zip(*mapped.chunks(), strict=True))
     return ArraySource(rows, weight)
