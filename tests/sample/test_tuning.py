@@ -55,6 +55,16 @@ def test_the_harmonic_acceptance_of_trajectories_ends_near_its_goal(d: int, rule
     assert float(chance.mean()) > harmonic
 
 
+@pytest.mark.filterwarnings("ignore::boxloop.sample.SampleWarning")
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("length", [0.5, 1.5])
+def test_a_step_goes_no_further_than_a_trajectory_that_is_given(length: float, stages: Any) -> None:
+    """Tuned to its acceptance alone a step may come to half a turn, from which squares never change."""
+    found = warmed(HMC(trajectory=length, stages=stages), Gaussian.of(10), warmup=200, draws=1)
+    assert found.algorithm.trajectory == length
+    assert stages * found.algorithm.scale <= length * (1.0 + 1e-12)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("d", [1, 3, 20])
 def test_one_step_is_the_whole_trajectory_where_it_can_be(d: int) -> None:

@@ -158,7 +158,7 @@ class Tuner:
         log_scale = tuning.steady if over and tuning.steadied else tuning.log_scale
         shorter = self._shorter(done)
         if tuning.reach is None:
-            return self.algorithm.tuned(shorter * math.exp(log_scale), tuning.metric)
+            return self.algorithm.tuned(shorter * min(math.exp(log_scale), self._longest), tuning.metric)
         length = math.exp(tuning.reach.steady if over else tuning.reach.log_length)
         most = MOST_GRADIENTS if tuning.metric is not None else FIRST_GRADIENTS
         scale, length = evened(math.exp(log_scale), length, self.algorithm.stages, most)
@@ -187,6 +187,12 @@ class Tuner:
     def _beyond(self, tuning: Tuning, done: int) -> float:
         """How far the logarithm of the scale is above that of the steps made, whose number is whole."""
         return 0.0 if tuning.reach is None else tuning.log_scale - math.log(self.tuned(tuning, done).scale)
+
+    @property
+    def _longest(self) -> float:
+        """A step goes no further than a trajectory whose length is given: it might come to half a turn, and not mix."""
+        given = self.algorithm.trajectory if isinstance(self.algorithm, HMC) else None
+        return math.inf if given is None else given / self.algorithm.stages
 
     @property
     def _reaches(self) -> bool:
