@@ -80,7 +80,7 @@ def main() -> None:
                 ("walk", RandomWalk(scale=0.2).kernel(Target(density))),
                 ("mala, formula", MALA(scale=0.4).kernel(Target(density, pair))),
                 ("mala, autograd", MALA(scale=0.4).kernel(Target(density))),
-                ("hmc, autograd, 1-8 steps", HMC(scale=0.4, trajectory=3.2).kernel(Target(density))),
+                ("hmc, autograd, 4-8 gradients", HMC(scale=0.4, trajectory=3.2).kernel(Target(density))),
             ):
                 chains = kernel.init(torch.zeros(c, d, dtype=dtype, device="cuda"))
                 eager, graph = per_step(advance, kernel, chains), per_step(Graphs(), kernel, chains)
