@@ -174,7 +174,7 @@ def test_near_at_hand_nothing_is_hoped_nor_copied() -> None:
         given.append(at)
         return step(at)
 
-    with patch.object(ahead, "hoping", None), patch.object(ahead, "noting", None):
+    with patch.object(ahead, "hoped", None), patch.object(ahead, "noting", None):
         outcome = run(ahead.Hopeful(seen), state, max_rounds=4)
     assert given[0] is state
     assert outcome.rounds == 4

@@ -212,6 +212,31 @@ def test_lengths_with_jitter_are_even_shares(jitter: float, stages: Any) -> None
     assert float(z.abs().max()) < 5.3  # 24 scores: a false alarm in 350,000
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_single_step_is_whole_or_shorter_at_even_odds(stages: Any) -> None:
+    kernel = HMC(0.25, 0.25 * stages, jitter=0.5, stages=stages).kernel(Target(curved))
+    here = kernel.init(torch.zeros(1, 2).double())
+    launches = [item[0] for item in kernel.noise(here, 4000, generator(0))]
+    assert {(one.steps, one.share) for one in launches} == {(1, 1.0), (1, 0.75)}
+    whole = sum(one.share == 1.0 for one in launches)
+    assert abs(whole - 2000) / 1000**0.5 < 4.9  # a false alarm in a million
+    (_, info) = kernel.step(here, (launches[0], torch.zeros(1).double()))
+    assert info.detail.length == pytest.approx(0.25 * stages * launches[0].share)
+
+
+def test_a_single_step_of_half_a_turn_still_mixes_squares() -> None:
+    """At the edge of stability a step turns the sign alone; without its shorter kin squares would never change."""
+    target = Target(lambda x: -0.5 * x.square().sum(1))
+    changes = []
+    for jitter in (0.0, 0.5):
+        kernel = HMC(1.3, 2.6, jitter=jitter).kernel(target)
+        path = advance(kernel, kernel.init(normal((2000, 1), generator(0))), 8, generator(1))
+        squares = path.position[:, :, 0].square()
+        changes.append(float(torch.corrcoef(squares[[0, -1]])[0, 1]))
+    assert changes[0] > 0.8
+    assert changes[1] < 0.5
+
+
 def test_steps_of_two_gradients_keep_the_energy_better_than_two_of_one() -> None:
     """On a round Gaussian, a quarter turn by two gradients: the error of the energy is less than a fifth."""
     target = Target(lambda x: -0.5 * x.square().sum(1))

@@ -30,11 +30,11 @@ COST = 0.5
 MEMORY = 0.9
 """Share of the averages behind a step that is older than it."""
 
-SHORTEST, LONGEST = 1.7, 16.0
-"""Bounds of T in the coordinates of a metric. The shortest is best for a Gaussian whose covariance the metric has: a
-little over the quarter turn, pi / 2, after which position and square are those of a fresh draw; further on means gain
-and squares lose. Where the metric falls short, or the target is curved, longer ones are. Estimates from few chains
-would leave both."""
+SHORTEST, LONGEST = 1.9, 16.0
+"""Bounds of T in the coordinates of a metric. The shortest is best for a Gaussian whose covariance the metric has: one
+step, or three quarters of it, on either side of the quarter turn, pi / 2, after which position and square are those of
+a fresh draw; further on means gain and squares lose. Where the metric falls short, or the target is curved, longer ones
+are. Estimates from few chains would leave both."""
 
 
 @dataclass(frozen=True)

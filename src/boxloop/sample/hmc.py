@@ -8,8 +8,9 @@ repeated :math:`\lceil u T / 2h \rceil` times with u uniform on (1 - j, 1), from
 b = 0.212 the energy is kept many times better for the same two gradients (Blanes, Casas and Sanz-Serna 2014), so that
 steps are longer. Any b gives a map that turns back and keeps volume, and draws are exact.
 
-Random lengths keep trajectories from closing on themselves; a single step cannot. A length that all chains share
-keeps every one of them busy. How T is tuned is in :mod:`boxloop.sample.chees`.
+Random lengths keep trajectories from closing on themselves; where each is a single step, it is whole or shorter by
+j/2, at even odds. A length that all chains share keeps every one of them busy. How T is tuned is in
+:mod:`boxloop.sample.chees`.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ class Launch(NamedTuple):
         momentum: (c, d).
         energy: half its squared length, (c,).
         steps: how many.
+        share: of h that a step goes.
     """
 
     momentum: Tensor
     energy: Tensor
     steps: int
+    share: float
 
 
 class Landing(NamedTuple):
@@ -78,7 +81,7 @@ class HMC:
             beside a scale that is given.
         dense: whether warm-up tunes a full metric, or scales of columns; full up to 64 columns when omitted.
         jitter: j, the share of the length that is left to chance; 1 goes a uniform share of T, 0 the whole each time.
-            Lengths are rounded up to whole steps.
+            Lengths are rounded up to whole steps; where one is all, it is whole or shorter by half of j, at even odds.
         rule: of acceptance, ``metropolis`` or ``barker``.
         stages: gradients of one step: 2, or 1 for the leapfrog.
 
@@ -130,10 +133,12 @@ class HMC:
             whole = length / (stages * h)
             most = MOST_GRADIENTS // stages
             steps = [max(1, min(most, ceil((1.0 - self.jitter * u) * whole - 1e-9))) for u in chance]
-            return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), steps)]
+            single = self.jitter / 2 if whole <= 1.0 + 1e-9 else 0.0  # no other length is left to chance
+            shares = [1.0 if u < 0.5 else 1.0 - single for u in chance]
+            return [Launch(*item) for item in zip(momenta.unbind(), energy.unbind(), steps, shares)]
 
         def propose(chains: Chains, launch: Launch) -> tuple[Chains, Info]:
-            h, _ = self.lengths(chains.position.shape[1])
+            h = self.lengths(chains.position.shape[1])[0] * launch.share
             position, (slope,) = chains.position, chains.kept
             momentum = torch.add(launch.momentum, slope, alpha=last * h)
             gradients = stages * launch.steps
