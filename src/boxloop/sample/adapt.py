@@ -34,8 +34,8 @@ RESCUE, SHORTER = 0.5, (0.25, 1 / 16, 1 / 64)
 """Up to which share of the warm-up every fourth block is shorter, and how much: a chain far out, where the scale of the
 others is too long for any move to be accepted, comes in by these."""
 
-FIRST_GRADIENTS = 32
-"""Most gradients of a trajectory before the first metric is known."""
+FIRST_GRADIENTS = 16
+"""Most gradients of a trajectory before the last metric is known: with a poor one steps are short, and many."""
 
 SETTLED = 0.85
 """Share of the warm-up after which scales are averaged."""
@@ -160,7 +160,8 @@ class Tuner:
         if tuning.reach is None:
             return self.algorithm.tuned(shorter * min(math.exp(log_scale), self._longest), tuning.metric)
         length = math.exp(tuning.reach.steady if over else tuning.reach.log_length)
-        most = MOST_GRADIENTS if tuning.metric is not None else FIRST_GRADIENTS
+        known = self.algorithm.metric is not None or done >= WINDOWS[-1] * self.steps
+        most = MOST_GRADIENTS if known else FIRST_GRADIENTS
         scale, length = evened(math.exp(log_scale), length, self.algorithm.stages, most)
         return replace(self.algorithm.tuned(shorter * scale, tuning.metric), trajectory=shorter * length)
 

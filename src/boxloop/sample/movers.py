@@ -1,7 +1,7 @@
 """Whole blocks of steps in one call: compiled, or captured in a CUDA graph.
 
 A step costs a dozen small operations. With few chains, or on a GPU, starting them takes longer than doing them. Since
-noise is an argument, a block of steps is a function of tensors alone: ``torch.compile`` fuses it, at ten seconds for
+noise is an argument, a block of steps is a function of tensors alone: ``torch.compile`` fuses it, at twenty seconds for
 the first call, and a CUDA graph starts all of it at once. Both make the same moves from the same noise as
 :func:`boxloop.chain.advance`.
 """
@@ -20,8 +20,8 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, joined
 from boxloop.sample.draws import SampleWarning
 
-UNROLLED = 16
-"""Steps of one compiled call."""
+UNROLLED = 32
+"""Steps of one compiled call: more of them take longer to compile, fewer longer to call."""
 
 CAPTURED = 32
 """Most steps of one graph."""
@@ -92,7 +92,7 @@ def _path(ends: Ends) -> Path:
 class Compiled:
     """Blocks of steps through ``torch.compile``.
 
-    The first block of a kernel takes some ten seconds. A kernel whose noise is not tensors alone is refused.
+    The first block of a kernel takes some twenty seconds. A kernel whose noise is not tensors alone is refused.
     """
 
     blocks: dict[Kernel, Any] = field(default_factory=dict)

@@ -94,8 +94,8 @@ def sample(
         random_state: seed or generator.
         device: where to; that of ``start`` when omitted.
         mode: how draws are run. ``eager``, one operation after another; ``graph``, as CUDA graphs; ``compiled``, by
-            ``torch.compile``, which takes some ten seconds to begin with and is worth it for long runs of a few chains
-            (not for trajectories). When omitted, graphs on a GPU and eager elsewhere.
+            ``torch.compile``, which takes some twenty seconds to begin with and is worth it for long runs of a few
+            chains (not for trajectories). When omitted, graphs on a GPU and eager elsewhere.
         checkpoint: a file to save the chains to now and then, and to go on from if it is there. The same trajectory
             results, bit for bit. It needs an integer ``random_state``.
         verbose: show progress with acceptance and R-hat; None shows it in a terminal.
