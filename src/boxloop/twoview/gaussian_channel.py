@@ -153,7 +153,9 @@ class GaussianChannel(Tree):
         )
         values, vectors = torch.linalg.eigh(both)  # singular where one view is a function of the other
         noise = normal((n, len(both)), generator, both.dtype).to(both.device)
-        rows = noise @ (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT  # the root that has no sign to choose
+        rows = (
+            noise @ (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT
+        )  # the root that has no sign to choose
         return rows[:, : len(self.cov_x)], rows[:, len(self.cov_x) :]
 
     def monomials(self, size: int) -> tuple[Tensor, Tensor, Tensor]:

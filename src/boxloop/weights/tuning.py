@@ -199,7 +199,9 @@ def _refine(profile: Profile, tried: dict[float, Found], grid: Array, best: int,
     low = grid[best - 1] if best > 0 and grid[best - 1] > 0.0 else grid[best] / 4.0
 
     def loss(log_scale: float) -> float:
-        scale = float(f"{np.exp(log_scale):.4g}")  # further digits mean nothing, and would be another machine's own
+        scale = float(
+            f"{np.exp(log_scale):.4g}"
+        )  # further digits mean nothing, and would be another machine's own
         if scale not in tried:
             tried[scale] = profile(scale)
         return -_gained(tried[scale]) / len(tried[scale][1])
