@@ -34,7 +34,7 @@ CHUNK = 256
 """Rows whose Jacobians are found at once."""
 ROWS, WATCHED = 100, 24
 """Test rows that are predicted, and predictions whose mixing is watched."""
-REACH, LONGEST, LEAPS = 0.25, 1.6, 32
+REACH, LONGEST, LEAPS = 0.5, 1.6, 32
 """Length of trajectories while the step is tuned, and later at most, in deviations of Laplace's law; most steps."""
 TUNED, FORGOTTEN = 150, 50
 """Warm-up steps of each chain, and steps after them that are thrown away too."""
@@ -175,21 +175,15 @@ def _drawn(
     density: Callable[[Tensor], Tensor], size: int, like: Tensor, chains: int, draws: int, seed: int
 ) -> Tensor:
     """Draws (n, c, D) in coordinates where Laplace's law is standard normal: first the step is tuned on short
-    trajectories, then they are as long as so many steps allow. By the leapfrog: steps of two gradients would be tuned
-    to half a turn there, which only changes the sign."""
+    trajectories, then they are as long as so many steps allow."""
     starting, tuning, moving = spawn(generator(seed), 3)
     start = 0.5 * normal((chains, size), starting).to(like)
     tuned = sample(
-        density,
-        start,
-        HMC(dense=False, trajectory=REACH, stages=1),
-        draws=1,
-        warmup=TUNED,
-        random_state=tuning,
+        density, start, HMC(dense=False, trajectory=REACH), draws=1, warmup=TUNED, random_state=tuning
     )
     scale, metric = tuned.algorithm.scale, tuned.algorithm.metric
     length = min(max(LEAPS * scale, REACH), LONGEST)
-    settled = HMC(scale=scale, metric=metric, trajectory=length, stages=1)
+    settled = HMC(scale=scale, metric=metric, trajectory=length)
     found = sample(density, tuned.positions[-1], settled, draws=draws, warmup=FORGOTTEN, random_state=moving)
     return found.positions
 
