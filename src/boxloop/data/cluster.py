@@ -179,7 +179,7 @@ def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
             for future in futures:  # which does not wait for a scheduler that may be gone, as cancel does
                 future.release()
     except KilledWorker as error:
-        raise ClusterError(_killed(error, parts)) from error
+        raise ClusterError(_killed(error, parts, _deaths(client))) from error
     except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
         raise ClusterError(
             f"the scheduler at {address} was lost, or told to drop the tasks{GO_ON}"
@@ -226,28 +226,44 @@ def _workers(client: Any) -> int | None:
     return len(found["workers"])
 
 
-def _killed(error: Any, parts: Sequence[Part]) -> str:
+def _deaths(client: Any) -> list[set[Any]]:
+    """The tasks of every worker that died so far, in order; none where no answer comes."""
+    try:
+        events = client.get_events("all")
+    except (TimeoutError, OSError):
+        return []
+    lost = [
+        event for _, event in events if isinstance(event, dict) and event.get("action") == "remove-worker"
+    ]
+    return [set(event["processing-tasks"]) for event in lost if not event["expected"]]
+
+
+def _killed(error: Any, parts: Sequence[Part], deaths: list[set[Any]]) -> str:
+    """Whom to blame: the task that Dask gave up, and those that died each time beside it on the same worker."""
+    times = error.allowed_failures + 1
+    beside = [tasks for tasks in deaths if error.task in tasks][-times:]
+    found = _places(set.intersection(*beside) if beside else {error.task}, parts)
+    names = " or ".join(found[:3]) + (f" or {len(found) - 3} more" if len(found) > 3 else "")
+    one = "it" if len(found) <= 1 else "one of them"
     return (
-        f"every worker that was given {_place(error.task, parts)} died, {error.allowed_failures + 1} in a row: it may "
-        "not fit in a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
+        f"every worker that was given {names or 'a sum of partitions'} died, {times} in a row: {one} may not fit in "
+        "a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
     )
 
 
-def _place(key: Any, parts: Sequence[Part]) -> str:
-    """The partitions that a task is for."""
+def _places(keys: set[Any], parts: Sequence[Part]) -> list[str]:
+    """The partitions that tasks are for, in order."""
     from dask.core import get_deps
 
-    words = str(key).split("-")
-    if words[:2] == ["boxloop", "part"]:
-        return parts[int(words[2])].label
-    made = {task.key: part.label for part in parts for task in part.tasks()}
     graph = {key: node for part in parts for task in part.tasks() for key, node in task.dask.items()}
-    wanted, found, above = [key], set(), get_deps(graph)[1]
+    above = get_deps(graph)[1]
+    wanted, found = list(keys), set()
     while wanted:
         found.add(one := wanted.pop())
         wanted += [other for other in above.get(one, ()) if other not in found]
-    names = [label for task, label in made.items() if task in found]
-    return (
-        " or ".join(names[:3]) + (f" or {len(names) - 3} more" if len(names) > 3 else "")
-        or "a sum of partitions"
-    )
+    numbers = {int(words[2]) for key in keys if (words := str(key).split("-"))[:2] == ["boxloop", "part"]}
+    return [
+        part.label
+        for number, part in enumerate(parts)
+        if number in numbers or any(task.key in found for task in part.tasks())
+    ]
