@@ -148,8 +148,8 @@ def one_size(d: int, device: str, repeats: int) -> list[dict]:
         "lazy": (lazy, values, REFRESH),
         "mini-batch": (mini, batches, 2),
     }
-    for stream, _, _ in plan.values():
-        for t in range(WARMUP + 2):
+    for name, (stream, _, _) in plan.items():
+        for t in range(WARMUP + 2 if name != "lazy" else 4 * REFRESH + 1):
             stream.observe(values[t % pool])
     found = interleave({name: repeated(*item, device) for name, item in plan.items()}, repeats)
     ns = {name: 1e9 * found[name] / (count * part[0].numel()) for name, (_, part, count) in plan.items()}

@@ -23,8 +23,9 @@ from estimate.stream_cases import D, draws, same, stream_of, vectors
         (torch.zeros(3, D).index_fill(1, torch.tensor(7), -torch.inf), "entry 7 .* -inf"),
     ],
 )
-def test_a_bad_observation_is_refused_and_nothing_changes(values: Tensor, says: str) -> None:
-    stream, other = stream_of(), stream_of()
+@pytest.mark.parametrize("refresh", [1, 8])
+def test_a_bad_observation_is_refused_and_nothing_changes(values: Tensor, says: str, refresh: int) -> None:
+    stream, other = (stream_of(refresh=refresh) for _ in range(2))
     for theta in vectors(n=60):
         stream.observe(theta)
         other.observe(theta)
@@ -57,11 +58,12 @@ def test_an_interrupted_observation_is_not_built_upon(monkeypatch: pytest.Monkey
             use()
 
 
-def test_constant_columns_and_a_late_start_stay_finite() -> None:
+@pytest.mark.parametrize("refresh", [1, 16])
+def test_constant_columns_and_a_late_start_stay_finite(refresh: int) -> None:
     rows = vectors()
     rows[:, 3] = 5.0
     rows[:150, 8] = -1.0
-    stream = stream_of(dtype=torch.float32)
+    stream = stream_of(dtype=torch.float32, refresh=refresh)
     for theta in rows:
         stream.observe(theta)
     model = stream.model()
@@ -104,6 +106,7 @@ def test_weights_that_require_gradients_are_read_only() -> None:
         {"floor": 1.0},
         {"dtype": torch.float16},
         {"variant": "paper", "expand": True},
+        {"variant": "paper", "refresh": 2},
     ],
 )
 def test_bad_settings_are_refused(options: dict[str, object]) -> None:

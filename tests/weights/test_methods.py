@@ -227,6 +227,25 @@ def test_factor_is_the_stream_fed_by_hand_bit_for_bit(method: FactorEM) -> None:
     torch.testing.assert_close(dense(law), covariance, rtol=1e-12, atol=1e-18)
 
 
+@pytest.mark.parametrize(("vectors", "together"), [(0.5, 1), (5.5, 5), (16, 16), (100, 16)])
+def test_vectors_share_a_pass_where_there_is_room_for_them(
+    vectors: float, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("boxloop.weights.factor.ROOM", int(vectors * SIZE * 4))
+    state = FactorEM(RANK).start(SIZE, torch.Generator(), torch.float32, CPU).state()
+    assert state.settings.refresh == together
+
+
+def test_the_law_of_vectors_that_share_a_pass_is_near_that_of_vectors_alone() -> None:
+    """Twenty fixed seeds: they differ by a fifth, at most, of what both are away from the covariance of all vectors."""
+    for seed in range(20):
+        rows = trajectory(80, seed, size=200)
+        right = torch.cov(rows.mT, correction=0)
+        shared, alone = (dense(followed(FactorEM(5, refresh=n), rows).law()) for n in (16, 1))
+        errors = [float((a - b).norm() / right.norm()) for a, b in ((shared, alone), (alone, right))]
+        assert errors[0] < 0.2 * errors[1]
+
+
 def test_factor_variances_are_those_of_all_vectors_whatever_the_rank() -> None:
     rows = trajectory(60)
     for steps in (2, 3, 4, 5, 60):

@@ -102,7 +102,7 @@ def factor(method: FactorEM, rows: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         schedule=method.schedule,
         warmup=method.warmup,
         variant=method.variant,
-        refresh=method.refresh,
+        refresh=method.refresh or (1 if method.variant == "paper" else 16),
     )
     for row in rows:
         stream.observe(row)

@@ -14,22 +14,25 @@ formed. With :math:`H = L L^\top` the rows :math:`U = L^{-1} A^\top` (K x D) are
 .. math:: \Sigma = (I + P G P^\top)^{-1}, \qquad m = \Sigma P v.
 
 The update of U by :math:`d_t m_t^\top` waits for observation t + 1, whose pass computes U, psi, G and v together.
+
+Where psi may be a few vectors old, they share a pass: with psi held, U after each of them is a small matrix times the
+sheet of U and their deviations, and the Gram matrix of the sheet is all that their E steps, one after another, need.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
 from boxloop.estimate import stream_fused
-from boxloop.estimate.stream_pass import FactorTile, residual
-from boxloop.estimate.stream_state import StreamSettings, StreamState, Variant, advance, unchanged
-from boxloop.estimate.stream_tiles import checked, cut, orthonormal, tile_columns
+from boxloop.estimate.stream_sheet import Sheet, Waiting
+from boxloop.estimate.stream_state import Run, StreamSettings, StreamState, Variant, advance, unchanged
+from boxloop.estimate.stream_tiles import checked, orthonormal
 from boxloop.models import FactorModel
 from boxloop.numeric import ConditionError
 
@@ -61,7 +64,8 @@ class FactorStream:
         self._state = state
         self._tile = tile
         self._torn = False
-        self._cut()
+        self._waiting = Waiting(state.gathered, state.settings.refresh)
+        self._sheet = Sheet(state, tile)
 
     @classmethod
     def start(
@@ -92,9 +96,8 @@ class FactorStream:
                 weighs observation t by t: it forgets the start much sooner, for 15% more noise.
             warmup: observations before the loadings first change.
             variant: "exact", or "paper" for document 004's Algorithm 2 to the letter.
-            refresh: psi and G are computed anew every so many observations; above 1, posteriors in between use
-                a psi that is a few observations old, at half the cost on a CPU and no gain with the fused kernel of
-                a GPU. ``model()`` is never stale.
+            refresh: so many vectors at most share a pass, and the psi before it, but no more than a quarter of those
+                seen: at 16 a quarter of the cost, for memory for twice as many vectors. ``model()`` is never stale.
             expand: the parameter-expanded step of :func:`boxloop.models.linear.expanded`, which finds the scale of
                 the loadings in a few steps and costs nothing here. True for "exact" when None; the paper has none.
             floor: smallest psi, as a share of each column's variance; when None the square root of the rounding
@@ -118,9 +121,15 @@ class FactorStream:
             rows[:rank] = first
         eye = torch.eye(rank, dtype=torch.float64)
         state = StreamState(
-            *(rows, zeros, zeros.clone(), zeros + 1.0, first if paper else None),
-            *(eye, torch.zeros_like(eye) if paper else eye, eye, eye),
-            *(unchanged(rank, 1), not paper, 0, settings),
+            *(
+                rows,
+                zeros,
+                zeros.clone(),
+                zeros + 1.0,
+                first if paper else None,
+                zeros.new_empty(0, n_columns),
+            ),
+            *(eye, torch.zeros_like(eye) if paper else eye, eye, unchanged(rank, 1), 0, settings),
         )
         return cls(state, tile)
 
@@ -137,20 +146,19 @@ class FactorStream:
         """
         state = state.map(torch.clone)
         start = None if state.start is None else state.start.to(device)
-        rows, mean, square, noise = (
-            x.to(device) for x in (state.rows, state.mean, state.square, state.noise)
-        )
-        return cls(replace(state, rows=rows, mean=mean, square=square, noise=noise, start=start), tile)
+        names = "rows", "mean", "square", "noise", "gathered"
+        moved: dict[str, Any] = {name: getattr(state, name).to(device) for name in names}
+        return cls(replace(state, start=start, **moved), tile)
 
     def state(self) -> StreamState:
         """A copy of all that the stream knows, for a checkpoint."""
         self._whole()
-        return self._state.map(torch.clone)
+        return replace(self._state, gathered=self._waiting.vectors()).map(torch.clone)
 
     @property
     def count(self) -> int:
         """Observations so far; a mini-batch is one."""
-        return self._state.count
+        return self._state.count + len(self._waiting)
 
     def observe(self, values: Tensor) -> None:
         """Learn from one vector (D,), or from b vectors (b, D) in one update with their averaged statistics.
@@ -160,20 +168,19 @@ class FactorStream:
         Raises:
             ValueError: wrong shape, or an entry that is not finite; the stream is unchanged.
         """
+        self.take(checked(values, len(self._state.mean), self._state.rows))
+
+    def take(self, values: Tensor) -> None:
+        """Learn from vectors (b, D) that are known to be finite, of the stream's dtype and on its device."""
         self._whole()
-        state = self._state
-        found = checked(values, state.mean.shape[0], state.rows)
-        if state.rank + len(found) != len(state.rows):
-            self._make_room(len(found))
-        step = state.settings.schedule(state.count + 1)
-        exact = state.settings.variant == "exact"
-        shrink = math.sqrt(1.0 - step) if exact else 1.0 - step
-        self._torn = True
-        if exact and state.count < state.settings.warmup:
-            self._survey(found, step, shrink)
-        else:
-            self._learn(found, step, shrink)
-        self._torn = False
+        count, rules = self._state.count, self._state.settings
+        if len(values) == 1 and (together := rules.together(count)) > 1:
+            self._waiting.add(values[0])
+            if len(self._waiting) >= together:
+                self._close()
+            return
+        self._close()
+        self._learn(values, [rules.schedule(self._state.count + 1)])
 
     def model(self) -> FactorModel:
         """The factor model solved from all observations so far; the stream is unchanged.
@@ -182,97 +189,78 @@ class FactorStream:
             ValueError: fewer than two observations.
         """
         self._whole()
+        if len(self._waiting):
+            ahead = type(self)(self.state(), self._tile)
+            ahead._close()
+            return ahead.model()
         state = self._state
         if state.count < 2:
             raise ValueError(f"a model needs two observations at least, the stream has {state.count}")
         if state.start is not None:
             return FactorModel(state.mean.clone(), state.start.mT.contiguous(), state.noise.clone())
-        loadings = state.rows.new_empty(len(state.mean), state.rank)
-        noise = torch.empty_like(state.mean)
-        self._update.copy_(state.update)
-        turn, basis = state.turn.to(loadings), state.basis.to(loadings)
-        unscaled = state.settings.variant == "exact" and state.count < state.settings.warmup
-        parts = zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True)
-        for work, out, psi in parts:
-            rows = work.grown() * (work.square.sqrt() if unscaled else 1.0)
-            out.copy_((turn @ rows).mT)
-            psi.copy_(residual(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor))
-        return FactorModel(state.mean.clone(), loadings, noise)
+        return FactorModel(state.mean.clone(), *self._sheet.solution(state))
 
-    def _survey(self, values: Tensor, step: float, shrink: float) -> None:
+    def _close(self) -> None:
+        """Learn from the vectors that wait."""
+        if len(self._waiting):
+            count, schedule = self._state.count, self._state.settings.schedule
+            steps = [schedule(count + t) for t in range(1, len(self._waiting) + 1)]
+            self._learn(self._waiting.vectors(), steps)
+            self._waiting.clear()
+
+    def _learn(self, values: Tensor, steps: list[float]) -> None:
+        """Learn from a mini-batch with one step, or from vectors one after another."""
+        several, rules = len(steps) > 1, self._state.settings
+        if self._state.rank + len(values) != len(self._state.rows):
+            self._make_room(len(values))
+        if several != self._sheet.several:
+            self._sheet = Sheet(self._state, self._tile, several)
+        self._torn = True
+        if rules.variant == "exact" and self._state.count < rules.warmup:
+            self._survey(values, steps[0])
+        elif several:
+            self._learn_each(values, steps)
+        else:
+            self._learn_one(values, steps[0])
+        self._torn = False
+
+    def _survey(self, values: Tensor, step: float) -> None:
         """Warm-up of the exact variant: mean and variance alone; at its end the loadings take the data's scale."""
         state = self._state
-        for work, part in zip(self._tiles, values.split(self._width, dim=1), strict=True):
-            work.survey(part, step, shrink)
+        self._sheet.survey(values, step)
         if state.count + 1 == state.settings.warmup:
             if not bool(state.square.any()):
                 raise ConditionError("the vectors of the warm-up are all alike: no scale to start from")
-            for work in self._tiles:
-                work.tile.upper.mul_(work.square.sqrt())
+            self._sheet.rescale()
         self._state = replace(state, count=state.count + 1)
 
-    def _learn(self, values: Tensor, step: float, shrink: float) -> None:
-        """One pass that carries out the last observation's update and measures this one, then the small matrices."""
-        state, rank = self._state, self._state.rank
-        self._update.copy_(state.update)
-        found = self._sweep(values, step, shrink)
-        if state.due:
-            inner, cross, quadratic = found[:rank, :rank], found[:rank, rank:], found[rank:, rank:]
-            inner = 0.5 * (inner + inner.mT)
-        else:
-            inner, cross, quadratic = state.inner, found[:rank], found[rank:]
-        self._state = advance(state, inner, cross, quadratic, step)
-        if state.start is not self._state.start:
-            self._cut()
-
-    def _sweep(self, values: Tensor, step: float, shrink: float) -> Tensor:
-        state = self._state
-        if state.due and len(values) == 1 and stream_fused.fits(state.rows):
+    def _learn_one(self, values: Tensor, step: float) -> None:
+        """One pass that carries out the waiting update and measures a mini-batch, then the small matrices."""
+        state, rules = self._state, self._state.settings
+        shrink = math.sqrt(1.0 - step) if rules.variant == "exact" else 1.0 - step
+        if state.start is None and len(values) == 1 and stream_fused.fits(state.rows):
             long = state.mean, state.square, state.noise
-            return stream_fused.solve(
-                state.rows, long, values[0], state.update, step, shrink, state.settings.floor
-            )
-        parts = zip(self._tiles, values.split(self._width, dim=1), strict=True)
-        if state.due:
-            self._measured.zero_()
-            for work, part in parts:
-                work.solve(part, step, shrink)
-            return self._measured.cpu()
-        keep = float(state.update[0, 0])
-        self._held.zero_()
-        for work, part in parts:
-            work.hold(part, keep, step, shrink)
-        return self._held.cpu()
+            found = stream_fused.solve(state.rows, long, values[0], state.update, step, shrink, rules.floor)
+        else:
+            found = self._sheet.sweep(state.update, values, step, shrink)
+        self._state = advance(state, found, [step])
+        if state.start is not self._state.start:
+            self._sheet = Sheet(self._state, self._tile)
+
+    def _learn_each(self, values: Tensor, steps: list[float]) -> None:
+        """One pass for vectors that come one after another: the sheet keeps their gaps to the mean before them."""
+        run, state = Run.of(steps), self._state
+        whole = run.whole(state.rank)
+        found = self._sheet.sweep_each(state.update, values, run.share)
+        after = advance(state, whole @ found @ whole.mT, steps)
+        self._state = replace(after, update=after.update @ whole)
 
     def _make_room(self, batch: int) -> None:
         """Carry out the waiting update and give the sheet ``batch`` rows for deviations."""
-        state, rank = self._state, self._state.rank
-        rows = state.rows.new_zeros(rank + batch, len(state.mean))
-        self._update.copy_(state.update)
-        for work, out in zip(self._tiles, rows.split(self._width, dim=1), strict=True):
-            out[:rank] = work.grown()
-        self._state = replace(state, rows=rows, update=unchanged(rank, batch))
-        self._cut()
-
-    def _cut(self) -> None:
-        """Bind the tiles and their products to the tensors of the state."""
-        state = self._state
-        rows, rank, height = state.rows, state.rank, len(state.rows)
-        self._width = min(self._tile or tile_columns(rows), len(state.mean))
-        self._update = rows.new_zeros(rank, height)
-        lazy, initial = state.settings.refresh > 1, state.start is not None
-        self._measured = rows.new_zeros(height if lazy else rank, height, dtype=torch.float64)
-        self._held = rows.new_zeros(rank if initial else height, height - rank, dtype=torch.float64)
-        tiles, squares = (
-            cut(rows, state.mean, state.noise, rank, self._width),
-            state.square.split(self._width),
-        )
-        starts = [None] * len(tiles) if state.start is None else state.start.split(self._width, dim=1)
-        update, measured, held, floor = self._update, self._measured, self._held, state.settings.floor
-        self._tiles = [
-            FactorTile(tile, square, start, update, measured, held, floor)
-            for tile, square, start in zip(tiles, squares, starts, strict=True)
-        ]
+        rank = self._state.rank
+        rows = self._sheet.grown(self._state.update, batch)
+        self._state = replace(self._state, rows=rows, update=unchanged(rank, batch))
+        self._sheet = Sheet(self._state, self._tile)
 
     def _whole(self) -> None:
         if self._torn:

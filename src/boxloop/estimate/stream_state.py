@@ -3,8 +3,9 @@ r"""The small side of a stream: K x K matrices in float64, and how one observati
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -32,8 +33,16 @@ class StreamSettings:
             raise ValueError(f"variant must be 'exact' or 'paper', got {self.variant!r}")
         if self.warmup < 2 or self.refresh < 1:
             raise ValueError(f"need warmup >= 2 and refresh >= 1, got {self.warmup} and {self.refresh}")
+        if self.variant == "paper" and self.refresh > 1:
+            raise ValueError("the paper's variant computes psi anew for every vector: refresh must be 1")
         if not 0.0 <= self.floor < 1.0:
             raise ValueError(f"floor is a share of each column's variance, in [0, 1), got {self.floor}")
+
+    def together(self, count: int) -> int:
+        """Vectors that share a pass after ``count`` of them: a power of two, up to ``refresh`` and a quarter of all."""
+        if count <= self.warmup or count < 8:
+            return 1
+        return min(self.refresh, 1 << ((count // 4).bit_length() - 1))
 
 
 @dataclass(frozen=True)
@@ -41,18 +50,18 @@ class StreamState(Tree):
     r"""All that a stream knows. Long tensors are updated in place; small ones are float64 on the CPU.
 
     Args:
-        rows: U over the b deviations of the last observation, (K + b, D).
+        rows: U over the b deviations of the last observation, or the gaps of b vectors to the mean before them,
+            (K + b, D).
         mean: running mean c, (D,).
         square: running mean of squared deviations s, (D,).
         noise: psi as the last E step used it, (D,).
         start: initial loadings while they are held beside the running A, (K, D), else None.
+        gathered: vectors that wait for others, to share a pass with them, (n, D).
         basis: B with :math:`A^\top = B U`, lower triangular, (K, K).
         latent: running mean of :math:`\Sigma + m m^\top` (paper: of :math:`m m^\top`), (K, K).
         turn: P with :math:`F^\top = P U`, (K, K).
-        inner: G while psi is held, (K, K).
         update: what times ``rows`` makes the next U, (K, K + b).
-        due: whether the next pass computes psi and G anew.
-        count: observations so far; a mini-batch is one.
+        count: observations learned from; a mini-batch is one.
         settings: how it learns.
     """
 
@@ -61,12 +70,11 @@ class StreamState(Tree):
     square: Tensor
     noise: Tensor
     start: Tensor | None
+    gathered: Tensor
     basis: Tensor
     latent: Tensor
     turn: Tensor
-    inner: Tensor
     update: Tensor
-    due: bool
     count: int
     settings: StreamSettings
 
@@ -75,37 +83,83 @@ class StreamState(Tree):
         """K."""
         return len(self.basis)
 
-    @property
-    def warming(self) -> bool:
-        """Whether the parameters are still the initial ones."""
-        return self.count <= self.settings.warmup
-
 
 def unchanged(rank: int, batch: int) -> Tensor:
     """The update that leaves U as it is, (K, K + b)."""
     return torch.eye(rank, rank + batch, dtype=torch.float64)
 
 
-def advance(state: StreamState, inner: Tensor, cross: Tensor, quadratic: Tensor, step: float) -> StreamState:
-    r"""E step, running means and solve, as far as K x K matrices go.
+@dataclass(frozen=True)
+class Run:
+    r"""Vectors that come one after another, told by their gaps :math:`e_t = x_t - c_0` to the mean before all of them.
+
+    .. math:: d_t = \sqrt{1 - \gamma_t} (x_t - c_{t-1}) = \textstyle\sum_i T_{ti} e_i, \qquad
+              c_n - c_0 = \sum_t \omega_t e_t, \qquad \omega_t = \gamma_t \prod_{u > t} (1 - \gamma_u)
+
+    Args:
+        chain: T, lower triangular, (n, n).
+        share: omega, (n,).
+    """
+
+    chain: Tensor
+    share: Tensor
+
+    @classmethod
+    def of(cls, steps: Sequence[float]) -> Self:
+        """From the step of every vector."""
+        n = len(steps)
+        chain, share = torch.eye(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+        for t, step in enumerate(steps):
+            chain[t] -= share
+            share += step * chain[t]
+            chain[t] *= math.sqrt(1.0 - step)
+        return cls(chain, share)
+
+    def whole(self, rank: int) -> Tensor:
+        """[U; D] from [U; E], (K + n, K + n)."""
+        return torch.block_diag(torch.eye(rank, dtype=torch.float64), self.chain)
+
+
+def advance(state: StreamState, found: Tensor, steps: Sequence[float]) -> StreamState:
+    r"""E step, running means and solve for one vector after another, as far as K x K matrices go.
 
     .. math:: \Sigma = (I + P G P^\top)^{-1}, \quad M = \Sigma P V, \quad
               H \leftarrow (1 - \gamma) H + \gamma (\Sigma + M M^\top / b), \quad
               U \leftarrow (1 - \gamma) U + \tfrac{\gamma}{b} B^{-1} M D
 
-    The update of U is only written down, as ``update``. When psi is due it is written in the basis in which
+    U stays a small matrix W times the sheet [U; D], so that G and V of every vector are W times what one pass over the
+    sheet has found. W is only written down, as ``update``, in the basis in which the next pass has
     :math:`\psi = s - \mathrm{colsum}(U^2)`: :math:`U \leftarrow L^{-1} B U` with :math:`L L^\top = H`. The expanded
     step calls :math:`L^{-1} z` the factors, so that H becomes I and B becomes :math:`L^{-1} B`.
 
     Args:
         state: as the last observation left it.
-        inner: G of the current U and psi, (K, K).
-        cross: :math:`V = U \Psi^{-1} D^\top` for the new deviations D, (K, b).
-        quadratic: :math:`D \Psi^{-1} D^\top`, (b, b); read only when psi is held.
-        step: gamma.
+        found: :math:`[U; D] \Psi^{-1} [U; D]^\top`, (K + b, K + b), or its first K rows for one observation.
+        steps: gamma of every vector, or one for a mini-batch of b.
     """
+    rank, height = state.rank, found.shape[1]
+    update = unchanged(rank, height - rank)
+    for place, step in enumerate(steps):
+        at = slice(rank + place, height if len(steps) == 1 else rank + place + 1)
+        shares = found[:rank] if place == 0 else update @ found
+        inner = shares[:, :rank] if place == 0 else shares @ update.mT
+        state, gain, factor = _advanced(state, 0.5 * (inner + inner.mT), shares[:, at], step)
+        update *= 1.0 - step
+        update[:, at] += gain
+    if factor is None:
+        return replace(state, update=update)
+    if state.settings.expand:
+        eye = torch.eye(rank, dtype=torch.float64)
+        return replace(state, update=state.basis @ update, basis=eye, turn=eye)
+    turned = torch.linalg.solve_triangular(factor, state.basis @ update, upper=False)
+    return replace(state, update=turned, basis=factor, turn=torch.cholesky_solve(factor, factor))
+
+
+def _advanced(
+    state: StreamState, inner: Tensor, cross: Tensor, step: float
+) -> tuple[StreamState, Tensor, Tensor | None]:
+    """The small matrices after one observation, what U gains by each of its deviations, (K, b), and L after warm-up."""
     rules, batch, turn = state.settings, cross.shape[1], state.turn
-    eye = torch.eye(state.rank, dtype=torch.float64)
     sigma = posterior(turn @ inner @ turn.mT)
     scores = sigma @ (turn @ cross)
     if not math.isfinite(float(scores.sum())):
@@ -113,29 +167,18 @@ def advance(state: StreamState, inner: Tensor, cross: Tensor, quadratic: Tensor,
     fresh = torch.addmm(sigma, scores, scores.mT, beta=float(rules.variant == "exact"), alpha=1.0 / batch)
     latent = torch.lerp(state.latent, fresh, step)
     gain = torch.linalg.solve_triangular(state.basis, scores, upper=False) * (step / batch)
-    update = torch.cat([eye * (1.0 - step), gain], dim=1)
     count = state.count + 1
     if count <= rules.warmup:
-        return replace(state, latent=latent, update=update, count=count)
-    factor = safe_cholesky(latent if rules.variant == "exact" else latent + sigma, "moment of the factors")
-    turned = torch.linalg.solve_triangular(factor, state.basis, upper=False)
-    due = (count - rules.warmup - 1) % rules.refresh == 0
-    if due:
-        update, basis = turned @ update, eye if rules.expand else factor
-    else:
-        basis, inner = turned if rules.expand else state.basis, _moved(inner, cross, quadratic, gain, step)
+        return replace(state, latent=latent, count=count), gain, None
+    moment = latent if rules.variant == "exact" else latent + sigma
+    factor = safe_cholesky(moment, "moment of the factors")
     if rules.expand:
-        latent, turn = eye, basis
+        basis = torch.linalg.solve_triangular(factor, state.basis, upper=False)
+        latent, turn = torch.eye(state.rank, dtype=torch.float64), basis
     else:
-        turn = torch.cholesky_solve(basis, factor)
-    changes: dict[str, Any] = {
-        "basis": basis,
-        "latent": latent,
-        "turn": turn,
-        "inner": inner,
-        "update": update,
-    }
-    return replace(state, start=None, due=due, count=count, **changes)
+        basis, turn = state.basis, torch.cholesky_solve(state.basis, factor)
+    changes: dict[str, Any] = {"basis": basis, "latent": latent, "turn": turn, "count": count}
+    return replace(state, start=None, **changes), gain, factor
 
 
 def posterior(inner: Tensor) -> Tensor:
@@ -148,9 +191,3 @@ def posterior(inner: Tensor) -> Tensor:
     else:
         half = torch.linalg.solve_triangular(factor, eye, upper=False)
     return torch.mm(half.mT, half)
-
-
-def _moved(inner: Tensor, cross: Tensor, quadratic: Tensor, gain: Tensor, step: float) -> Tensor:
-    r"""G after U moves to :math:`(1 - \gamma) U + E D` while psi stays: no pass over D is needed."""
-    keep, lean = 1.0 - step, gain @ cross.mT
-    return keep * keep * inner + keep * (lean + lean.mT) + gain @ quadratic @ gain.mT

@@ -1,0 +1,136 @@
+"""All tiles of a factor stream and the passes over them, and the vectors that wait for a pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from boxloop.estimate.stream_pass import FactorTile, Shared, residual
+from boxloop.estimate.stream_state import StreamState
+from boxloop.estimate.stream_tiles import cut, tile_columns
+
+
+class Sheet:
+    """The long tensors of a state, cut into tiles that share small matrices; passes change them in place.
+
+    Args:
+        state: whose tensors these are.
+        tile: columns a tile; chosen from the cache when None.
+        several: whether vectors come one after another, and not as one observation.
+    """
+
+    def __init__(self, state: StreamState, tile: int | None, several: bool = False) -> None:
+        rows, rank, floor = state.rows, state.rank, state.settings.floor
+        self.several = several
+        self._width = min(tile or tile_columns(rows), rows.shape[1])
+        self._shared = Shared.of(rows, rank, held=state.start is not None, several=several)
+        tiles = cut(rows, state.mean, state.noise, rank, self._width)
+        squares = state.square.split(self._width)
+        starts = [None] * len(tiles) if state.start is None else state.start.split(self._width, dim=1)
+        self._held = state.start is not None
+        self._tiles = [
+            FactorTile(tile, square, start, self._shared, floor)
+            for tile, square, start in zip(tiles, squares, starts, strict=True)
+        ]
+
+    def survey(self, values: Tensor, step: float) -> None:
+        """Mean and variance alone."""
+        for work, part in self._parts(values):
+            work.survey(part, step, math.sqrt(1.0 - step))
+
+    def rescale(self) -> None:
+        """U in units of each column's deviation."""
+        for work in self._tiles:
+            work.tile.upper.mul_(work.square.sqrt())
+
+    def sweep(self, update: Tensor, values: Tensor, step: float, shrink: float) -> Tensor:
+        """Carry out the waiting update and observe a mini-batch.
+
+        Returns:
+            The first K rows of [U; D] Psi^-1 [U; D]ᵀ, (K, K + b), float64 on the CPU.
+        """
+        self._shared.update.copy_(update)
+        self._shared.measured.zero_()
+        for work, part in self._parts(values):
+            if self._held:
+                work.hold(part, step, shrink)
+            else:
+                work.solve(part, step, shrink)
+        found = self._shared.measured.cpu()
+        return torch.cat([torch.eye(len(found)).to(found), found], 1) if self._held else found
+
+    def sweep_each(self, update: Tensor, values: Tensor, share: Tensor) -> Tensor:
+        """Carry out the waiting update and observe vectors one after another, each with its share in the new mean.
+
+        Returns:
+            [U; E] Psi^-1 [U; E]ᵀ with their gaps E to the mean before them, (K + n, K + n), float64 on the CPU.
+        """
+        self._shared.update.copy_(update)
+        self._shared.share.copy_(share)
+        self._shared.measured.zero_()
+        keep = 1.0 - float(share.sum())
+        for work, part in self._parts(values):
+            work.solve_each(part, keep)
+        return self._shared.measured.cpu()
+
+    def grown(self, update: Tensor, batch: int) -> Tensor:
+        """U with the waiting update carried out, over ``batch`` rows of zeros, as a new tensor (K + b, D)."""
+        first = self._tiles[0].tile.rows
+        columns = sum(work.tile.rows.shape[1] for work in self._tiles)
+        rows = first.new_zeros(len(update) + batch, columns)
+        self._shared.update.copy_(update)
+        for work, out in self._parts(rows):
+            out[: len(update)] = work.grown()
+        return rows
+
+    def solution(self, state: StreamState) -> tuple[Tensor, Tensor]:
+        """F and psi after all that was observed, (D, K) and (D,)."""
+        loadings = state.rows.new_empty(len(state.mean), state.rank)
+        noise = torch.empty_like(state.mean)
+        self._shared.update.copy_(state.update)
+        turn, basis = state.turn.to(loadings), state.basis.to(loadings)
+        unscaled = state.settings.variant == "exact" and state.count < state.settings.warmup
+        parts = zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True)
+        for work, out, psi in parts:
+            rows = work.grown() * (work.square.sqrt() if unscaled else 1.0)
+            out.copy_((turn @ rows).mT)
+            psi.copy_(residual(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor))
+        return loadings, noise
+
+    def _parts(self, values: Tensor) -> Iterator[tuple[FactorTile, Tensor]]:
+        return zip(self._tiles, values.split(self._width, dim=1), strict=True)
+
+
+class Waiting:
+    """Vectors that wait for others, to share a pass with them.
+
+    Args:
+        vectors: those that wait already, (n, D).
+        room: how many there may be.
+    """
+
+    def __init__(self, vectors: Tensor, room: int) -> None:
+        self._held, self._room, self._count = vectors, room, len(vectors)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def vectors(self) -> Tensor:
+        """Those that wait, in order; a view."""
+        return self._held[: self._count]
+
+    def add(self, vector: Tensor) -> None:
+        """Let a copy of a vector wait too."""
+        if len(self._held) < self._room:
+            whole = self._held.new_empty(self._room, len(vector))
+            whole[: self._count] = self._held
+            self._held = whole
+        self._held[self._count] = vector
+        self._count += 1
+
+    def clear(self) -> None:
+        """Nobody waits any more."""
+        self._count = 0
