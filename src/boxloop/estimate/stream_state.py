@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 import torch
@@ -137,19 +138,24 @@ def advance(state: StreamState, found: Tensor, steps: Sequence[float]) -> Stream
         found: :math:`[U; D] \Psi^{-1} [U; D]^\top`, (K + b, K + b), or its first K rows for one observation.
         steps: gamma of every vector, or one for a mini-batch of b.
     """
-    rank, height = state.rank, found.shape[1]
-    update = unchanged(rank, height - rank)
+    rank, batch = state.rank, found.shape[1] - state.rank
+    several, update, shares = len(steps) > 1, _eye(rank), found[:rank]
+    inner, rest = shares.split([rank, batch], dim=1)
     for place, step in enumerate(steps):
-        at = slice(rank + place, height if len(steps) == 1 else rank + place + 1)
-        shares = found[:rank] if place == 0 else update @ found
-        inner = shares[:, :rank] if place == 0 else shares @ update.mT
-        state, gain, factor = _advanced(state, 0.5 * (inner + inner.mT), shares[:, at], step)
-        update *= 1.0 - step
-        update[:, at] += gain
+        if place:
+            shares = torch.mm(update, found)
+            inner, rest = torch.mm(shares, update.mT), shares[:, rank:]
+        cross = rest[:, place : place + 1] if several else rest
+        state, gain, factor = _advanced(state, inner, cross, step)
+        if place:
+            update.mul_(1.0 - step)[:, rank + place] = gain[:, 0]
+        else:
+            room = [gain.new_zeros(rank, batch - 1)] if several else []
+            update = torch.cat([update * (1.0 - step), gain, *room], dim=1)
     if factor is None:
         return replace(state, update=update)
     if state.settings.expand:
-        eye = torch.eye(rank, dtype=torch.float64)
+        eye = _eye(rank)
         return replace(state, update=state.basis @ update, basis=eye, turn=eye)
     turned = torch.linalg.solve_triangular(factor, state.basis @ update, upper=False)
     return replace(state, update=turned, basis=factor, turn=torch.cholesky_solve(factor, factor))
@@ -160,7 +166,8 @@ def _advanced(
 ) -> tuple[StreamState, Tensor, Tensor | None]:
     """The small matrices after one observation, what U gains by each of its deviations, (K, b), and L after warm-up."""
     rules, batch, turn = state.settings, cross.shape[1], state.turn
-    sigma = posterior(turn @ inner @ turn.mT)
+    inner = turn @ inner @ turn.mT
+    sigma = posterior(0.5 * (inner + inner.mT))
     scores = sigma @ (turn @ cross)
     if not math.isfinite(float(scores.sum())):
         raise ConditionError("the posterior of the factors is not finite: the stream has diverged")
@@ -174,16 +181,22 @@ def _advanced(
     factor = safe_cholesky(moment, "moment of the factors")
     if rules.expand:
         basis = torch.linalg.solve_triangular(factor, state.basis, upper=False)
-        latent, turn = torch.eye(state.rank, dtype=torch.float64), basis
+        latent, turn = _eye(state.rank), basis
     else:
         basis, turn = state.basis, torch.cholesky_solve(state.basis, factor)
     changes: dict[str, Any] = {"basis": basis, "latent": latent, "turn": turn, "count": count}
     return replace(state, start=None, **changes), gain, factor
 
 
+@lru_cache(maxsize=16)
+def _eye(rank: int) -> Tensor:
+    """Never changed in place."""
+    return torch.eye(rank, dtype=torch.float64, device="cpu")
+
+
 def posterior(inner: Tensor) -> Tensor:
     r""":math:`(I + F^\top \Psi^{-1} F)^{-1}`; rounding that makes the inner matrix indefinite is taken away."""
-    eye = torch.eye(len(inner), dtype=inner.dtype)
+    eye = _eye(len(inner))
     factor, failed = torch.linalg.cholesky_ex(eye + inner)
     if failed:
         values, vectors = torch.linalg.eigh(inner)
