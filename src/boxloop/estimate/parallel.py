@@ -56,6 +56,11 @@ class Workers:
     group: Any = None
 
     @property
+    def alone(self) -> bool:
+        """Whether there is nobody to hear from."""
+        return self.size == 1
+
+    @property
     def leads(self) -> bool:
         """Whether this is the process that writes and shows."""
         return self.rank == 0
@@ -72,7 +77,7 @@ class Workers:
 
     def sum(self, value: Tensor) -> Tensor:
         """Over processes, on each of them; nothing is differentiated."""
-        if self.size == 1:
+        if self.alone:
             return value
         total = value.detach().clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=self.group)
@@ -80,15 +85,15 @@ class Workers:
 
     def mean(self, value: Tensor) -> Tensor:
         """Over processes, on each of them; not finite on all where it is not on one."""
-        return value if self.size == 1 else self.sum(value).div_(self.size)
+        return value if self.alone else self.sum(value).div_(self.size)
 
     def count(self, n: int, device: torch.device) -> int:
         """How many all processes have together; they wait here for one another."""
-        return n if self.size == 1 else int(self.sum(torch.tensor(n, device=device)))
+        return n if self.alone else int(self.sum(torch.tensor(n, device=device)))
 
     def alike(self, values: Tensor) -> bool:
         """Whether all processes have the same numbers, to rounding."""
-        if self.size == 1:
+        if self.alone:
             return True
         ends = torch.cat([values, -values]).double().nan_to_num()
         dist.all_reduce(ends, dist.ReduceOp.MAX, group=self.group)
@@ -112,11 +117,11 @@ class Workers:
             return done
 
         main = threading.current_thread() is threading.main_thread()
-        ours = self.size > 1 and main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        ours = not self.alone and main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if ours:
             signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
         try:
-            yield agreed if self.size > 1 else step
+            yield step if self.alone else agreed
         finally:
             if ours:
                 signal.signal(signal.SIGINT, signal.default_int_handler)

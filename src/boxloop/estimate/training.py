@@ -132,7 +132,7 @@ class Trainer(Generic[M]):
     @property
     def _graphed(self) -> bool:
         """Rows drawn by weight wait for the device, and several processes for one another: they have no graph."""
-        waits = self.workers.size > 1 or (self.penalty is not None and self.plan.by_weight)
+        waits = not self.workers.alone or (self.penalty is not None and self.plan.by_weight)
         return self.plan.graphs and not waits and not self.graphs.refusal
 
     def _turn(self, t: int) -> Turn:

@@ -97,7 +97,7 @@ class Run:
                 resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
         state = TrainState.start(self.trainer.model, self.seed)
         rounds = self.trainer.rounds(self.estimator.max_iter)
-        if workers.size > 1:
+        if not workers.alone:
             state = self._alike(state, [rounds, 0 if resume is None else 1 + resume.rounds])
         with workers.together(self.trainer, device) as step:
             return run(step, state, max_rounds=rounds, observers=observers, resume=resume)
