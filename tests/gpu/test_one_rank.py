@@ -17,7 +17,9 @@ from gpu import one_rank
 needs_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_card)])
+@pytest.mark.parametrize(
+    "device", [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=needs_card)]
+)
 def test_what_is_added_up_lies_where_the_fit_does_and_comes_back_as_it_was(
     device: str, tmp_path: Path
 ) -> None:

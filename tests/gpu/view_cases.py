@@ -240,6 +240,7 @@ CASES: dict[str, Case] = {
     "SWA": followed(weights.SWA()),
     "SWAG": followed(weights.SWAG(2)),
     "FactorEM-WeightPosterior-Predictor": followed(weights.FactorEM(2, warmup=3)),
+    "FactorEM-alone": followed(weights.FactorEM(2, warmup=3, refresh=1)),
     "FactorGradient": followed(weights.FactorGradient(2, warmup=3)),
     "Full": followed(weights.Full()),
     "Windowed": followed(weights.Windowed(4, weights.SWAG(2))),
