@@ -15,11 +15,10 @@ from torch.optim.swa_utils import update_bn
 from boxloop.numeric import generator
 from boxloop.numeric.random import normal, spawn
 from boxloop.replicate.network_images_data import Scene
-from boxloop.replicate.uci_networks_training import FOLLOWED, Point, Run
+from boxloop.replicate.uci_networks_training import Point, Run, followers
 from boxloop.weights.decay import weight_decay
 from boxloop.weights.laplace import LastLayerPosterior, last_layer_laplace
 from boxloop.weights.layout import Layout
-from boxloop.weights.posterior import WeightPosterior
 
 PRIORS = tuple(10.0**power for power in range(-2, 5))
 """Precisions of a last layer among which the evidence chooses."""
@@ -110,7 +109,7 @@ def trained(scene: Scene, setting: Setting, seed: int, *, laplace: bool) -> Run:
     _train(net, scene, setting, setting.burn_in, first)
     cold = copy.deepcopy(net)
     _train(cold, scene, setting, setting.steps, annealing, lambda done: 1.0 - done)
-    followed = {word: WeightPosterior(net, word, setting.rank, random_state=watching) for word in FOLLOWED}
+    followed = followers(net, setting.rank, watching)
 
     def observe(step: int) -> None:
         if step % setting.every == 0:

@@ -12,15 +12,15 @@ from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
 from boxloop.replicate.uci_networks_data import Splits
 from boxloop.weights.decay import weight_decay
+from boxloop.weights.factor import FactorEM
 from boxloop.weights.laplace import LastLayerPosterior, last_layer_laplace
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
 from boxloop.weights.members import StackedLayers
-from boxloop.weights.method import Part
+from boxloop.weights.method import Method, Part
 from boxloop.weights.posterior import WeightPosterior
-
-FOLLOWED = ("swa", "swag", "factor")
-"""The methods that follow every training."""
+from boxloop.weights.swa import SWA
+from boxloop.weights.swag import SWAG
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,12 @@ class Setting:
     def decay(self, rows: int) -> float:
         """The weight decay that the prior asks for, with a mean squared error over so many rows."""
         return weight_decay(self.prior_precision, rows, "mean_squared", self.noise_precision)
+
+
+def followers(net: nn.Module, rank: int, seed: Generator) -> dict[str, WeightPosterior]:
+    """The posteriors that follow a training; psi of factor analysis is new for every vector, as in Algorithm 2."""
+    methods: dict[str, Method] = {"swa": SWA(), "swag": SWAG(rank), "factor": FactorEM(rank, refresh=1)}
+    return {word: WeightPosterior(net, method, random_state=seed) for word, method in methods.items()}
 
 
 @dataclass(frozen=True)
@@ -109,10 +115,7 @@ def trained(splits: Splits, runs: int, setting: Setting, seed: int) -> list[list
     with torch.no_grad():
         for value, old in zip(stack.parameters(), kept, strict=True):
             value.copy_(old)
-    followed = [
-        {word: WeightPosterior(net, word, setting.rank, random_state=watching) for word in FOLLOWED}
-        for net in nets
-    ]
+    followed = [followers(net, setting.rank, watching) for net in nets]
 
     def observe(step: int) -> None:
         if step % setting.every == 0:
