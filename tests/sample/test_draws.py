@@ -140,7 +140,7 @@ def test_thinning_while_sampling_is_thinning_after(thin: int) -> None:
     assert (after.n_draws, after.thin) == (32, thin)
     assert_close(after.positions, whole.positions[thin - 1 :: thin], **SAME)
     assert_close(after.log_density, whole.log_density[thin - 1 :: thin], **SAME)
-    with pytest.raises(ValueError, match="every must be at least 1"):
+    with pytest.raises(ValueError, match="every must be an integer of at least 1"):
         whole.thinned(0)
 
 

@@ -104,6 +104,10 @@ def test_starts_of_many_kinds_are_double(start: Any) -> None:
         ({"draws": 0}, "draws must be an integer of at least 1, got 0"),
         ({"draws": -5}, "draws must be an integer of at least 1"),
         ({"draws": 2.5}, r"draws must be an integer of at least 1, got 2\.5"),
+        ({"draws": True}, "draws must be an integer"),
+        ({"chains": True}, "chains must be an integer"),
+        ({"superchains": 2.0}, "superchains must be an integer"),
+        ({"spread": "wide"}, "spread"),
         ({"warmup": -1}, "warmup must be an integer of at least 0"),
         ({"thin": 0}, "thin must be an integer of at least 1"),
         ({"chains": 0}, "chains must be an integer of at least 1"),
@@ -144,7 +148,7 @@ def test_kernels_that_cannot_be(kernel: Any, said: str) -> None:
 
 def test_without_a_density_there_must_be_a_kernel() -> None:
     refused("there must be a kernel", None, POINT, chains=3)
-    refused("HMC needs a gradient", None, POINT, "hmc", chains=3)
+    refused("HMC needs a log_density", None, POINT, "hmc", chains=3)
 
 
 def test_metrics_are_moved_to_the_chains() -> None:

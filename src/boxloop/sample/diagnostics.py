@@ -46,6 +46,7 @@ class Diagnosis:
         mcse: Monte Carlo standard error of the mean.
         infinite: whether a draw is not finite.
         stuck: chains that never move in it.
+        fixed: whether it cannot move, by its support; nothing is said of it then.
         n_chains: c.
     """
 
@@ -55,6 +56,7 @@ class Diagnosis:
     mcse: Array
     infinite: NDArray[np.bool_]
     stuck: NDArray[np.int64]
+    fixed: NDArray[np.bool_]
     n_chains: int
 
     @property
@@ -74,7 +76,7 @@ class Diagnosis:
         if (self.stuck > 0).any():
             most = int(self.stuck.max())
             found.append(f"{_listed(names, self.stuck > 0)}: constant in {most} of {self.n_chains} chains")
-        usable = ~self.infinite & (self.stuck == 0)
+        usable = ~self.infinite & (self.stuck == 0) & ~self.fixed
         if self.n_chains == 1:
             found.append(
                 "one chain: R-hat is not available, so that nothing shows whether it has found the target"
@@ -98,12 +100,15 @@ class Diagnosis:
         return tuple(found)
 
 
-def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
+def diagnose(
+    table: Array, superchains: int | None = None, fixed: NDArray[np.bool_] | None = None
+) -> Diagnosis:
     """Diagnose draws (c, n, p).
 
     Args:
         table: one number in each of the last places.
         superchains: number of groups of chains that began at the same point, in order.
+        fixed: which numbers cannot move, (p,); none when omitted.
 
     Example:
         >>> import numpy as np
@@ -115,12 +120,13 @@ def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
 
     chains, draws, numbers = table.shape
     infinite = np.atleast_1d(~np.isfinite(table).all((0, 1)))
+    fixed = np.zeros(numbers, dtype=np.bool_) if fixed is None else fixed
     stuck = np.zeros(numbers, dtype=np.int64)
     if draws >= FEWEST:
         still = np.ptp(np.where(infinite, 0.0, table), axis=1) == 0.0
-        stuck = np.where(infinite, 0, still.sum(0))
+        stuck = np.where(infinite | fixed, 0, still.sum(0))
     results = {key: np.full(numbers, np.nan) for key in ("r_hat", "ess_bulk", "ess_tail", "mcse")}
-    for j in np.flatnonzero(~infinite & (stuck == 0)) if draws >= FEWEST else ():
+    for j in np.flatnonzero(~infinite & ~fixed & (stuck == 0)) if draws >= FEWEST else ():
         column = np.ascontiguousarray(table[:, :, j])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -129,7 +135,7 @@ def diagnose(table: Array, superchains: int | None = None) -> Diagnosis:
             results["mcse"][j] = known.mcse(column, method="mean")
             if chains > 1:
                 results["r_hat"][j] = _r_hat(known, column, superchains)
-    return Diagnosis(**results, infinite=infinite, stuck=stuck, n_chains=chains)
+    return Diagnosis(**results, infinite=infinite, stuck=stuck, fixed=fixed, n_chains=chains)
 
 
 def find_faults(

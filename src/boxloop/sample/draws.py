@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,11 +17,14 @@ from boxloop.data.frames import make_frame
 from boxloop.sample.diagnostics import Diagnosis, diagnose, find_faults
 from boxloop.sample.hmc import HMC
 from boxloop.sample.space import Space
+from boxloop.sample.start import check_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_SHOWN = 20
+
+NONE = "there are no draws: sampling was interrupted in warm-up"
 
 
 class SampleWarning(UserWarning):
@@ -104,7 +108,7 @@ class Draws:
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """R-hat, effective draws and Monte Carlo errors of every number."""
-        return diagnose(self.table, self.superchains)
+        return diagnose(self.table, self.superchains, self.space.fixed(self.positions).cpu().numpy())
 
     def summary(self, level: float = 0.95) -> Any:
         """One line a number, as a frame.
@@ -115,16 +119,16 @@ class Draws:
         Returns:
             Mean, standard deviation, interval, Monte Carlo error of the mean, effective draws in the bulk and in the
             tails, and R-hat (rank-normalised and split; nested where chains share starts). A number that is not
-            finite in every draw, or constant in a chain, has NaN for them.
+            finite in every draw, constant in a chain, or fixed by its support, has NaN for them.
         """
         if not 0.0 < level < 1.0:
             raise ValueError(f"the level must lie between 0 and 1; it is {level}")
         if self.n_draws == 0:
-            raise ValueError("there are no draws: sampling was interrupted in warm-up")
+            raise ValueError(NONE)
         table = self.table.reshape(-1, self.table.shape[2])
         with np.errstate(invalid="ignore"):  # of draws that are not finite
             low, high = np.quantile(table, [0.5 - level / 2, 0.5 + level / 2], axis=0)
-            mean, deviation = table.mean(0), table.std(0, ddof=1)
+            mean, deviation = table.mean(0), _deviation(table)
         found = self.diagnosis
         columns = {
             "mean": mean,
@@ -141,7 +145,7 @@ class Draws:
     @cached_property
     def worries(self) -> tuple[str, ...]:
         """What speaks against these draws, worst first; none when they can be used."""
-        return (*self.faults, *(self.diagnosis.worries(self.names) if self.n_draws else ()))
+        return (*self.faults, *(self.diagnosis.worries(self.names) if self.n_draws else (NONE,)))
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -157,8 +161,9 @@ class Draws:
 
     def thinned(self, every: int) -> Draws:
         """Every so many-th draw."""
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
+        check_whole("every", every, 1)
+        if every > self.n_draws:
+            raise ValueError(f"every {every}th of {self.n_draws} draws is none")
         return replace(
             self,
             positions=self.positions[every - 1 :: every],
@@ -172,8 +177,14 @@ class Draws:
             from arviz_base import from_dict
         except ImportError as error:
             raise ImportError("to_arviz needs arviz-base: pip install 'boxloop[arviz]'") from error
+        if self.n_draws == 0:
+            raise ValueError(NONE)
         posterior = {name: value.cpu().numpy() for name, value in self.values.items()}
-        return from_dict({"posterior": posterior, "sample_stats": {"lp": self.log_density.T.cpu().numpy()}})
+        with warnings.catch_warnings():  # of more chains than draws, which is how many chains are run
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer", UserWarning)
+            return from_dict(
+                {"posterior": posterior, "sample_stats": {"lp": self.log_density.T.cpu().numpy()}}
+            )
 
     def plot(
         self, ax: Axes | None = None, *, name: str | None = None, kind: Literal["trace", "rank"] = "trace"
@@ -189,7 +200,7 @@ class Draws:
         from boxloop.figures import chain_ranks, chain_traces
 
         if self.n_draws == 0:
-            raise ValueError("there are no draws to show: sampling was interrupted in warm-up")
+            raise ValueError(NONE)
         place = self.diagnosis.worst if name is None else self._place(name)
         if kind not in ("trace", "rank"):
             raise ValueError(f"kind must be trace or rank, got {kind!r}")
@@ -220,6 +231,11 @@ class Draws:
         return "\n".join([*lines, *(f"! {worry}" for worry in self.worries)])
 
 
+def _deviation(table: NDArray[np.float64]) -> Any:
+    """Of rows; one alone has none."""
+    return table.std(0, ddof=1) if len(table) > 1 else np.full(table.shape[1:], np.nan)
+
+
 def _shown(draws: Draws) -> str:
     found, table = draws.diagnosis, draws.table
     width = max(len(name) for name in draws.names[:MOST_SHOWN])
@@ -227,7 +243,7 @@ def _shown(draws: Draws) -> str:
     for j, name in enumerate(draws.names[:MOST_SHOWN]):
         column = table[:, :, j]
         with np.errstate(invalid="ignore"):
-            deviation = column.std(ddof=1)
+            deviation = float(_deviation(column.reshape(-1)))
         lines.append(
             f"{name:<{width}} {column.mean():>10.4g} {deviation:>9.3g} {found.mcse[j]:>8.2g} "
             f"{found.ess_bulk[j]:>7.0f} {found.r_hat[j]:>6.3f}"

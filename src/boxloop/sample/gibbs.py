@@ -111,11 +111,18 @@ def _drawn(space: Space, name: str, draw: Conditional, chains: Chains, stream: G
     values, _ = space.unpack(chains.position)
     part = space.parts[name]
     fresh = draw(values, stream)
+    if not isinstance(fresh, Tensor):
+        raise ValueError(f"the conditional law of {name!r} gave {type(fresh).__name__}, not a tensor")
     if fresh.shape != values[name].shape:
         raise ValueError(
             f"the conditional law of {name!r} gave shape {tuple(fresh.shape)}, not {tuple(values[name].shape)}"
         )
     free = fresh if part.transform is None else part.transform.inv(fresh)
+    if part.support is not None and not bool(part.support.check(fresh).all() | ~torch.isfinite(free).all()):
+        # Maps with a clamp would take it for a number at the bound. What is not finite is told of in the end.
+        raise ValueError(
+            f"the conditional law of {name!r} gave values outside of its support, {part.support}"
+        )
     position = chains.position.clone()
     position[:, part.place] = free.reshape(len(position), -1)
     return chains._replace(position=position)

@@ -97,7 +97,8 @@ def sample(
             ``torch.compile``, which takes some twenty seconds to begin with and is worth it for long runs of a few
             chains (not for trajectories). When omitted, graphs on a GPU and eager elsewhere.
         checkpoint: a file to save the chains to now and then, and to go on from if it is there. The same trajectory
-            results, bit for bit. It needs an integer ``random_state``.
+            results, bit for bit, for the same ``draws``; for more, chains go on from the last one. It needs an integer
+            ``random_state``.
         verbose: show progress with acceptance and R-hat; None shows it in a terminal.
         observers: of the loop.
 

@@ -26,12 +26,14 @@ class Part:
         free: shape of its unconstrained form.
         first: place of its first number.
         transform: from unconstrained numbers to the value; None where it is the identity.
+        support: of the value; None where it has no constraint.
     """
 
     shape: tuple[int, ...]
     free: tuple[int, ...]
     first: int
     transform: Transform | None
+    support: Constraint | None = None
 
     @property
     def place(self) -> slice:
@@ -107,6 +109,12 @@ class Space:
         """One for each number of the values."""
         return tuple(label for name, part in self.parts.items() for label in _labels(name, part.shape))
 
+    def fixed(self, like: Tensor) -> Tensor:
+        """Whether each number of the values is the same at every position, as the zeros of a triangular factor are."""
+        apart = torch.linspace(0.5, 1.0, self.columns, dtype=like.dtype, device=like.device)
+        values, _ = self.unpack(torch.stack([torch.zeros_like(apart), apart]))
+        return torch.cat([(value[0] == value[1]).reshape(-1) for value in values.values()])
+
     def pack(self, values: Tensor | Values) -> Tensor:
         """Unconstrained vectors (c, d) of values with a leading axis of chains."""
         given: Values = values if not isinstance(values, Tensor) else {ONE: values}
@@ -125,7 +133,7 @@ class Space:
             values[name] = free if part.transform is None else part.transform(free)
             if part.transform is not None:
                 stretch = part.transform.log_abs_det_jacobian(free, values[name])
-                log_volume = log_volume + stretch.reshape(*log_volume.shape, -1).sum(-1)
+                log_volume = log_volume + stretch[..., None].flatten(log_volume.dim()).sum(-1)
         return values, log_volume
 
 
@@ -150,7 +158,7 @@ def _part(name: str, value: Tensor, support: Constraint | None, first: int) -> P
     free = transform.inv(value)
     if not bool(torch.isfinite(free).all()):
         raise ValueError(f"start of {name!r} lies on the boundary of its support, {support}: move it inside")
-    return Part(shape, tuple(free.shape[1:]), first, transform)
+    return Part(shape, tuple(free.shape[1:]), first, transform, support)
 
 
 def _on_boundary(support: Constraint, value: Tensor) -> bool:

@@ -23,10 +23,15 @@ TRIES = 30
 def check_counts(draws: int, warmup: int, thin: int, spread: float) -> None:
     """Refuse lengths that cannot be."""
     for name, count, least in (("draws", draws, 1), ("warmup", warmup, 0), ("thin", thin, 1)):
-        if not isinstance(count, int | np.integer) or count < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {count!r}")
-    if not 0.0 <= spread < float("inf"):
-        raise ValueError(f"spread must be at least 0 and finite, got {spread}")
+        check_whole(name, count, least)
+    if not isinstance(spread, int | float | np.number) or not 0.0 <= spread < float("inf"):
+        raise ValueError(f"spread must be at least 0 and finite, got {spread!r}")
+
+
+def check_whole(name: str, count: object, least: int) -> None:
+    """Refuse what is no count."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {count!r}")
 
 
 def read_start(start: Any, chains: int | None, device: Any = None) -> Tensor | Values:
@@ -87,13 +92,15 @@ def check_target(target: Target, position: Tensor) -> None:
     check_form(value, len(position))
     check_begun(Chains(position, value))
     if target.gradient is not None:
-        shapes = [tuple(part.shape) for part in target.gradient(position)]
+        other, slope = target.gradient(position)
+        shapes = [tuple(other.shape), tuple(slope.shape)]
         wanted = [tuple(value.shape), tuple(position.shape)]
         if shapes != wanted:
             raise ValueError(
                 f"value_and_gradient gave shapes {shapes[0]} and {shapes[1]}; they must be {wanted[0]}, one "
                 f"log-density a chain, and {wanted[1]}, its gradient"
             )
+        _check_agreed(value, other)
 
 
 def check_begun(chains: Chains, slopes: bool = False) -> None:
@@ -110,6 +117,16 @@ def check_begun(chains: Chains, slopes: bool = False) -> None:
                 f"the {what} is {worst} at the start of chain {first} ({int(bad.sum())} of {len(bad)} chains): "
                 "begin where the density is positive and finite"
             )
+
+
+def _check_agreed(value: Tensor, other: Tensor) -> None:
+    """Refuse two densities that differ by more than a constant: chains would follow the one, and the other is meant."""
+    close = torch.finfo(value.dtype).eps ** 0.5 * (1.0 + value.abs().max() + other.abs().max())
+    apart = other - value
+    if bool(apart.max() - apart.min() > close):
+        raise ValueError(
+            "value_and_gradient gives another log-density than log_density where chains begin, and not by a constant"
+        )
 
 
 def has_gradient(target: Target, position: Tensor) -> bool:
@@ -157,6 +174,8 @@ def _tensor(value: Any, device: Any) -> Tensor:
         raise ValueError(f"start must be numbers, or a mapping of names to numbers, got {value!r}") from error
     if found.is_complex():
         raise ValueError("start is complex: sample real and imaginary parts by name")
+    if found.dtype in (torch.float16, torch.bfloat16):
+        raise ValueError(f"start is of {found.dtype}, too coarse for small moves: pass float32 or float64")
     return found if found.is_floating_point() else found.double()
 
 

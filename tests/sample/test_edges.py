@@ -1,0 +1,185 @@
+"""What a hard-to-please user meets: numbers a support fixes, no draws at all, densities that are missing or differ."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import LKJCholesky, constraints
+
+from boxloop.numeric import generator
+from boxloop.sample import HMC, MALA, Gibbs, Independent, RandomWalk, sample
+from boxloop.sample.diagnostics import diagnose
+from boxloop.sample.space import Space
+
+SHORT: dict[str, Any] = {"draws": 8, "warmup": 8, "random_state": 0}
+F64 = torch.float64
+
+
+def bowl(x: Tensor) -> Tensor:
+    return -0.5 * x.square().sum(1)
+
+
+def correlations(values: dict[str, Tensor]) -> Tensor:
+    return LKJCholesky(3, torch.tensor(2.0, dtype=F64)).log_prob(values["L"]) - 0.5 * values["a"].square()
+
+
+def test_numbers_that_a_support_fixes_are_no_worry() -> None:
+    """The ones and zeros of a correlation factor cannot move; chains of it can converge all the same."""
+    start = {"L": torch.eye(3, dtype=F64), "a": torch.tensor(0.0, dtype=F64)}
+    support = {"L": constraints.corr_cholesky}
+    draws = sample(correlations, start, chains=8, warmup=300, draws=600, support=support, random_state=0)
+    assert draws.worries == ()
+    table = draws.summary()
+    assert table.index[table["r_hat"].isna()].tolist() == ["L[0, 0]", "L[0, 1]", "L[0, 2]", "L[1, 2]"]
+
+
+def test_a_number_that_could_move_and_does_not_is_a_worry() -> None:
+    start = {"L": torch.eye(3, dtype=F64).expand(4, 3, 3), "a": torch.zeros(4, dtype=F64)}
+
+    def still(values: dict[str, Tensor], stream: torch.Generator) -> Tensor:
+        return values["L"]
+
+    def moved(values: dict[str, Tensor], stream: torch.Generator) -> Tensor:
+        return torch.randn(4, generator=stream, dtype=F64)
+
+    support = {"L": constraints.corr_cholesky}
+    found = sample(None, start, Gibbs({"L": still, "a": moved}), support=support, draws=200, random_state=0)
+    assert found.worries[0].startswith("L[1, 0], L[1, 1], L[2, 0] and 2 more: constant in 4 of 4")
+
+
+@pytest.mark.parametrize(
+    ("support", "value", "wanted"),
+    [
+        (constraints.simplex, torch.full((2, 4), 0.25), [False] * 4),
+        (constraints.simplex, torch.ones(2, 1), [True]),
+        (constraints.interval(-1.0, 3.0), torch.zeros(2, 2), [False] * 2),
+        (constraints.corr_cholesky, torch.eye(2).expand(2, 2, 2), [True, True, False, False]),
+        (None, torch.zeros(2, 3), [False] * 3),
+    ],
+)
+def test_what_a_support_fixes(support: Any, value: Tensor, wanted: list[bool]) -> None:
+    space = Space.of({"v": value, "a": torch.zeros(2)}, None if support is None else {"v": support})
+    assert space.fixed(value).tolist() == [*wanted, False]
+
+
+def test_fixed_numbers_are_left_out_of_a_diagnosis() -> None:
+    table = np.random.default_rng(0).normal(size=(4, 500, 2))
+    table[:, :, 1] = 1.0
+    assert "constant in 4 of 4" in diagnose(table).worries(("a", "b"))[0]
+    assert diagnose(table, fixed=np.array([False, True])).worries(("a", "b")) == ()
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [HMC(), MALA(), RandomWalk(), Independent(torch.nn.Identity()), "random_walk"],  # type: ignore[arg-type]
+    ids=str,
+)
+def test_moves_that_look_at_a_density_need_one(kernel: Any) -> None:
+    """Without one they accepted every move, and said nothing."""
+    with pytest.raises(ValueError, match="needs a log_density"):
+        sample(None, torch.zeros(2).double(), kernel, chains=4, **SHORT)
+    if not isinstance(kernel, str):
+        with pytest.raises(ValueError, match="needs a log_density"):
+            sample(None, {"a": torch.zeros(4).double()}, Gibbs({"a": kernel}), **SHORT)
+
+
+def test_a_second_density_that_differs_is_refused() -> None:
+    def other(x: Tensor) -> tuple[Tensor, Tensor]:
+        return 4.0 * bowl(x), -4.0 * x
+
+    def shifted(x: Tensor) -> tuple[Tensor, Tensor]:
+        return bowl(x) + 1e3, -x
+
+    point = torch.zeros(2).double()
+    with pytest.raises(ValueError, match="another log-density than log_density"):
+        sample(bowl, point, chains=4, value_and_gradient=other, **SHORT)
+    for dtype in (torch.float32, F64):
+        sample(bowl, point.to(dtype), chains=4, value_and_gradient=shifted, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("law", "support", "said"),
+    [
+        (
+            lambda v, s: 3.0 * torch.rand(8, generator=s).double(),
+            constraints.unit_interval,
+            "outside of its support",
+        ),
+        (lambda v, s: 3.0 + v["p"], constraints.interval(0.0, 2.0), "outside of its support"),
+        (lambda v, s: np.full(8, 0.5), constraints.unit_interval, "gave ndarray, not a tensor"),
+        (lambda v, s: 0.5, None, "gave float, not a tensor"),
+    ],
+)
+def test_conditional_laws_that_leave_the_support(law: Any, support: Any, said: str) -> None:
+    """They were pulled back to the bound, in silence."""
+    start = {"p": torch.full((8,), 0.5).double()}
+    with pytest.raises(ValueError, match=said):
+        sample(None, start, Gibbs({"p": law}), support=support and {"p": support}, **SHORT)
+
+
+def test_a_conditional_law_at_the_bound_goes_on() -> None:
+    """A gamma number that underflows to zero is told of in the end; the chains are not lost."""
+    with pytest.warns(UserWarning, match="not finite"):
+        found = sample(
+            None,
+            {"p": torch.full((8,), 0.5).double()},
+            Gibbs({"p": lambda v, s: torch.rand(8, generator=s).double().round()}),
+            support={"p": constraints.positive},
+            **SHORT,
+        )
+    assert found["p"].unique().tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="pass float32 or float64"):
+        sample(bowl, torch.zeros(2, dtype=dtype), chains=4, **SHORT)
+
+
+def test_no_draws_are_no_convergence() -> None:
+    """Thinned to nothing, or interrupted in warm-up: everything that needs draws says so."""
+
+    def stop(progress: Any) -> None:
+        raise KeyboardInterrupt
+
+    draws = sample(bowl, torch.zeros(2).double(), chains=4, **SHORT)
+    for every in (9, 0, 2.5, True):
+        with pytest.raises(ValueError, match="every"):
+            draws.thinned(every)  # type: ignore[arg-type]
+    start = {"s": torch.tensor(1.0).double()}
+    with pytest.warns(UserWarning, match="interrupted after 0 draws"):
+        none = sample(
+            lambda v: -v["s"], start, chains=4, support={"s": constraints.positive}, observers=[stop], **SHORT
+        )
+    assert none["s"].shape == (4, 0)
+    assert not none.converged
+    assert "no draws" in none.worries[-1]
+    for ask in (none.summary, none.to_arviz, none.plot):
+        with pytest.raises(ValueError, match="no draws"):
+            ask()
+
+
+def test_few_draws_warn_of_nothing_but_themselves() -> None:
+    """One number has no deviation, and more chains than draws are how this is used."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = sample(bowl, torch.zeros(2).double(), chains=1, draws=1, warmup=8, random_state=0)
+        assert one.summary()["sd"].isna().all()
+        assert "nan" in repr(one)
+        many = sample(bowl, torch.zeros(2).double(), chains=9, **SHORT)
+        assert many.to_arviz().posterior.x.shape == (9, 8, 2)
+
+
+def test_volumes_of_no_positions() -> None:
+    space = Space.of(
+        {"s": torch.ones(3), "L": torch.eye(2).expand(3, 2, 2)}, {"L": constraints.corr_cholesky}
+    )
+    position = torch.randn(5, 3, 2, generator=generator(0))
+    _, log_volume = space.unpack(position)
+    assert space.unpack(position[:0])[1].shape == (0, 3)
+    assert torch.equal(log_volume[0], space.unpack(position[0])[1])
