@@ -90,7 +90,14 @@ def given_names(columns: Sequence[str] | None, n_columns: int) -> tuple[str, ...
         return None
     if len(columns) != n_columns:
         raise ValueError(f"{len(columns)} column names were given for {n_columns} columns")
-    return check_names([str(name) for name in columns])
+    return check_names(listed(columns))
+
+
+def listed(columns: Sequence[str]) -> list[str]:
+    """Names of columns as texts, which those of a frame need not be; one text is no list of them."""
+    if isinstance(columns, str):
+        raise ValueError(f"columns must be a list of names, not the text {columns!r}")
+    return [str(name) for name in columns]
 
 
 def choose_columns(
@@ -105,7 +112,8 @@ def choose_columns(
         label: the file, for messages.
     """
     extra = [weight] if isinstance(weight, str) else []
-    for name in [*(columns or ()), *extra]:
+    wanted = [] if columns is None else listed(columns)
+    for name in [*wanted, *extra]:
         if name not in names:
             near = near_misses(name, names)
             raise ValueError(
@@ -114,7 +122,7 @@ def choose_columns(
     if columns is None and "" in names:
         # A row index, as pandas writes it, would otherwise be fitted like a measurement.
         raise ValueError(f"{_prefix(label)}a column has no name; say which columns to use")
-    return check_names(columns or [name for name in names if name not in extra], label)
+    return check_names(wanted or [name for name in names if name not in extra], label)
 
 
 def column_place(names: Sequence[str], key: str | int) -> int:

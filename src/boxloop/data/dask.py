@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from boxloop.data.array import tile_rows
-from boxloop.data.checks import check_names, check_shape, check_weight, choose_columns
+from boxloop.data.checks import check_shape, check_weight, choose_columns, given_names
 from boxloop.data.cluster import each, naming, summed
 from boxloop.data.folder import FolderReader
+from boxloop.data.frames import is_collection
 from boxloop.data.open import open_reader
 from boxloop.data.parts import FilePart, Part, ValuePart, cut
 from boxloop.data.standard import FIRST_ROWS
@@ -141,6 +142,7 @@ def dask_source(
 
     Raises:
         ValueError: no rows, partitions of different columns; the message names the file or partition.
+        TypeError: neither a Dask collection of rows nor a path.
 
     Example:
         >>> import dask.array as da
@@ -157,6 +159,8 @@ def in_parts(
     reader: Reader, weight: object = None, columns: Sequence[str] | None = None, part_rows: int | None = None
 ) -> DaskSource:
     """A source over what a reader reads, in pieces that workers read."""
+    if part_rows is not None and part_rows < 1:
+        raise ValueError(f"part_rows must be at least 1, not {part_rows}")
     readers = reader.readers if isinstance(reader, FolderReader) else (reader,)
     names = choose_columns(reader.names, columns, weight, reader.label)
     rows = part_rows or max(1, PART_VALUES // max(1, len(names)))
@@ -192,21 +196,49 @@ def _of_collection(data: Any, weight: object, columns: Sequence[str] | None) -> 
         return _of_frame(data, weight, columns)
     if data.ndim != 2:
         raise ValueError(f"Expected 2D array, got {data.ndim}D array instead (shape={data.shape})")
-    own = columns or [f"x{j}" for j in range(data.shape[1])]
-    if len(own) != data.shape[1]:
-        raise ValueError(f"{len(own)} column names were given for {data.shape[1]} columns")
+    if data.shape[1] != data.shape[1]:
+        raise ValueError("the array does not know its number of columns: call compute_chunk_sizes() first")
+    names = given_names(columns, data.shape[1]) or tuple(f"x{j}" for j in range(data.shape[1]))
+    if isinstance(weight, str):
+        raise ValueError(f"an array has no column {weight!r} of weights: give one weight a row")
     if isinstance(weight, da.Array):
-        data = da.concatenate([data, weight.reshape(-1, 1).rechunk((data.chunks[0], 1))], axis=1)
-        weight = WEIGHT
+        data, weight = _beside(data, weight), WEIGHT
     data = data.rechunk({1: -1})
     blocks = [block for line in data.to_delayed() for block in line]
-    return _of_tasks(blocks, data.chunks[0], check_names(own), weight, framed=False)
+    return _of_tasks(blocks, data.chunks[0], names, weight, framed=False)
+
+
+def _beside(data: Any, weight: Any) -> Any:
+    """A Dask array with its weights, another one, as last column."""
+    import dask.array as da
+
+    n, m = data.shape[0], weight.size
+    known, unknown = n == n and m == m, n != n and m != m
+    if weight.ndim != 1 or (known and n != m):
+        raise ValueError(
+            f"the weights must have one entry a row: shape ({n},) is needed, {weight.shape} was given"
+        )
+    if known:
+        weight = weight.rechunk((data.chunks[0],))
+    elif not unknown or weight.numblocks[0] != data.numblocks[0]:
+        raise ValueError(
+            "rows and weights are in chunks of unknown sizes: call compute_chunk_sizes() of both"
+        )
+    return da.concatenate([data, weight[:, None]], axis=1, allow_unknown_chunksizes=True)
 
 
 def _of_frame(frame: Any, weight: object, columns: Sequence[str] | None) -> DaskSource:
-    from dask import is_dask_collection
+    import dask.array as da
+    import dask.dataframe as dd
 
-    if is_dask_collection(weight):
+    if not isinstance(frame, dd.DataFrame):
+        raise TypeError(
+            "a Dask DataFrame (to_frame() makes one of a series), a two-dimensional Dask array or a path is needed, "
+            f"not {type(frame)}"
+        )
+    if is_collection(weight):
+        if not isinstance(weight, dd.Series | da.Array) or weight.ndim != 1:
+            raise ValueError(f"the weights must be one column: a Dask series or array, not {type(weight)}")
         frame, weight = frame.assign(**{WEIGHT: weight}), WEIGHT
     names = choose_columns([str(name) for name in frame.columns], columns, weight)
     return _of_tasks(frame.to_delayed(), None, names, weight, framed=True)

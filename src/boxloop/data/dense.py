@@ -52,8 +52,13 @@ def check_array(dtype: np.dtype, shape: tuple[int, ...], label: str = "") -> Non
 
 
 def float64(array: np.ndarray) -> np.ndarray:
-    """The same numbers as native float64, shared where possible; objects are converted if they are numbers."""
+    """The same numbers as native float64, shared where possible; objects are converted if they are numbers.
+
+    What is masked is missing.
+    """
     check_array(array.dtype, array.shape)
+    if isinstance(array, np.ma.MaskedArray):
+        array = np.ma.filled(array.astype(np.float64), np.nan)
     if array.dtype.kind == "O":
         return np.stack([_column(array[:, j], j) for j in range(array.shape[1])], 1, dtype=np.float64)
     # An overflow can only come from a longer float than float64; it is then refused as infinite.

@@ -21,11 +21,14 @@ def is_collection(data: object) -> bool:
 
 def as_column(data: Any) -> Any:
     """A Dask series or one-dimensional Dask array as a table of one column; anything else as it is."""
-    if not is_collection(data) or data.ndim != 1:
+    if not is_collection(data):
         return data
     import dask.array as da
+    import dask.dataframe as dd
 
-    return data[:, None] if isinstance(data, da.Array) else data.to_frame()
+    if isinstance(data, da.Array):
+        return data[:, None] if data.ndim == 1 else data
+    return data.to_frame() if isinstance(data, dd.Series) else data
 
 
 def as_frame(data: object) -> Any:

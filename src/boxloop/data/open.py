@@ -37,7 +37,7 @@ class AnySource(Source, Protocol):
 def open_source(
     data: object, weight: object = None, columns: Sequence[str] | None = None, memory: int = MEMORY
 ) -> Source:
-    """Open any kind of table as a source of checked float64 rows; NaN marks what is missing.
+    """Open any kind of table as a source of checked float64 rows; NaN marks what is missing, and so does a mask.
 
     Args:
         data: a NumPy array, tensor, list of rows, data frame (pandas, polars, Arrow), SciPy sparse matrix of

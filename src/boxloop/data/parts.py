@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
@@ -108,8 +109,12 @@ class ValuePart:
         wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
         if self.framed:
             rows = frame_source(as_frame(content), None, wanted).rows
+        elif sparse.issparse(content):
+            raise ValueError(
+                "its rows are sparse: map_blocks(lambda block: block.toarray()) makes them dense"
+            )
         else:
-            rows = tensor(float64(np.asarray(content)))
+            rows = tensor(float64(np.asanyarray(content)))
         check_finite(rows, wanted, 0)
         weight = rows[:, d] if isinstance(self.weight, str) else self.weight
         if weight is not None:

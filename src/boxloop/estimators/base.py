@@ -120,8 +120,13 @@ class LatentEstimator(BaseEstimator):
             ):  # what a table without names calls its columns
                 self.feature_names_in_ = np.asarray(names, dtype=object)
             return
-        known = tuple(getattr(self, "feature_names_in_", names))
-        if len(names) != self.n_features_in_ or known != names:
+        known = getattr(self, "feature_names_in_", None)
+        if known is None and len(names) != self.n_features_in_:
+            raise ValueError(
+                f"X has {len(names)} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input"
+            )
+        if known is not None and tuple(known) != names:
             raise ValueError(
                 f"X has columns {', '.join(names)}, but {type(self).__name__} was fitted to {', '.join(known)}"
             )
