@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20
 
+BLURRED = 1e-5
+"""Share of numbers at a bound above which a density is cut off there: one that is bounded has almost none."""
+
 NONE = "there are no draws: sampling was interrupted in warm-up"
 
 
@@ -145,7 +148,15 @@ class Draws:
     @cached_property
     def worries(self) -> tuple[str, ...]:
         """What speaks against these draws, worst first; none when they can be used."""
-        return (*self.faults, *(self.diagnosis.worries(self.names) if self.n_draws else (NONE,)))
+        if not self.n_draws:
+            return (*self.faults, NONE)
+        near = {name: share for name, share in self.space.blurred(self.positions).items() if share > BLURRED}
+        cut = [
+            f"{name}: {share:.2g} of its numbers are at a bound of the support as far as rounding tells, and its "
+            "density is cut off there: sample its unconstrained form"
+            for name, share in near.items()
+        ]
+        return (*self.faults, *cut, *self.diagnosis.worries(self.names))
 
     @property
     def faults(self) -> tuple[str, ...]:

@@ -115,6 +115,15 @@ class Space:
         values, _ = self.unpack(torch.stack([torch.zeros_like(apart), apart]))
         return torch.cat([(value[0] == value[1]).reshape(-1) for value in values.values()])
 
+    def blurred(self, position: Tensor) -> dict[str, float]:
+        """Share of each value's numbers so near to a bound that a move away from them leads to the same number.
+
+        Of supports of single numbers. A density that rises to a bound without end is cut off there by rounding.
+        """
+        values, moved = self.unpack(position)[0], self.unpack(position + 0.5)[0]
+        alone = [name for name, part in self.parts.items() if part.transform and part.free == part.shape]
+        return {name: float((values[name] == moved[name]).double().mean()) for name in alone}
+
     def pack(self, values: Tensor | Values) -> Tensor:
         """Unconstrained vectors (c, d) of values with a leading axis of chains."""
         given: Values = values if not isinstance(values, Tensor) else {ONE: values}
