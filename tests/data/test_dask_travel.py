@@ -190,3 +190,19 @@ def test_only_statistics_travel(
     assert sizes[1][2] == sizes[0][2] < 5000
     if name in ("factors", "mixture", "equations", "two views"):
         assert sizes[1][1] < (3000 if name != "mixture" else 400_000)
+
+
+def test_scores_bring_back_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    fit = boxloop.GaussianMixture(2, random_state=0).fit(rows)
+    sent, plain = [], DaskSource.reduce
+
+    def noted(self: DaskSource, function: Any) -> Any:
+        sent.append(plain(self, function))
+        return sent[-1]
+
+    monkeypatch.setattr(DaskSource, "reduce", noted)
+    parts = da.from_array(rows, chunks=(70, 2))
+    for judge in (fit.score, fit.aic, fit.bic):
+        assert judge(parts) == pytest.approx(judge(rows), rel=1e-12)
+    assert [value.numel() for value in sent] == [1, 1, 1]

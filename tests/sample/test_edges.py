@@ -14,6 +14,7 @@ from torch.distributions import LKJCholesky, constraints
 from boxloop.numeric import generator
 from boxloop.sample import HMC, MALA, Gibbs, Independent, RandomWalk, sample
 from boxloop.sample.diagnostics import diagnose
+from boxloop.sample.gibbs import _inside
 from boxloop.sample.space import Space
 
 SHORT: dict[str, Any] = {"draws": 8, "warmup": 8, "random_state": 0}
@@ -218,3 +219,15 @@ def test_numbers_near_a_bound() -> None:
     space = Space.of({name: value.double() for name, value in values.items()}, names)
     position = torch.tensor([[0.0, -40.0, 0.0, 40.0], [40.0, 40.0, -40.0, 40.0]]).double()
     assert space.blurred(position) == {"p": 0.5, "s": 0.0, "s5": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("free", "inside"), [(torch.zeros(3), [True, False, True]), (torch.zeros(3, 2), [True, False, True])]
+)
+def test_what_is_outside_of_a_support_on_a_gpu_is_told_of_in_the_end(
+    free: Tensor, inside: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sweep waits for an answer: such numbers are not finite."""
+    monkeypatch.setattr("boxloop.sample.gibbs.is_far", lambda value: True)
+    found = _inside(free, torch.tensor(inside), "the law", constraints.positive)
+    assert torch.equal(torch.isfinite(found).reshape(3, -1).all(1), torch.tensor(inside))

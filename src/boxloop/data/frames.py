@@ -24,10 +24,11 @@ def as_column(data: Any) -> Any:
     if not is_collection(data):
         return data
     import dask.array as da
-    import dask.dataframe as dd
 
     if isinstance(data, da.Array):
         return data[:, None] if data.ndim == 1 else data
+    import dask.dataframe as dd
+
     return data.to_frame() if isinstance(data, dd.Series) else data
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -184,20 +185,26 @@ class LatentEstimator(BaseEstimator):
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-density of the rows."""
-        return float(np.mean(self.score_samples(X)))
+        total, n = self._density(X)
+        return total / n
+
+    def _density(self, X: Any) -> tuple[float, int]:
+        """Sum of the log-densities of rows, and how many there are: one number comes back from wherever they lie."""
+        check_is_fitted(self)
+        source, model = self._open(X, reset=False), self.model_
+        return float(source.reduce(lambda rows, weight: model.log_prob(rows.double()).sum())), source.n_rows
 
     def _n_parameters(self) -> int:
         return int(sum(value.numel() for value in self.model_.free().values()))
 
     def aic(self, X: Any) -> float:
         """Akaike's information criterion on X; lower is better."""
-        density = self.score_samples(X)
-        return float(-2.0 * density.sum() + 2.0 * self._n_parameters())
+        return -2.0 * self._density(X)[0] + 2.0 * self._n_parameters()
 
     def bic(self, X: Any) -> float:
         """Bayesian information criterion on X; lower is better."""
-        density = self.score_samples(X)
-        return float(-2.0 * density.sum() + self._n_parameters() * np.log(len(density)))
+        total, n = self._density(X)
+        return -2.0 * total + self._n_parameters() * math.log(n)
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Draw rows from the fitted model, with the latent variable of each."""

@@ -14,7 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
+from torch.distributions.constraints import Constraint
 
+from boxloop.asking import is_far
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.sample.hmc import HMC
 from boxloop.sample.mala import MALA
@@ -118,14 +120,23 @@ def _drawn(space: Space, name: str, draw: Conditional, chains: Chains, stream: G
             f"the conditional law of {name!r} gave shape {tuple(fresh.shape)}, not {tuple(values[name].shape)}"
         )
     free = fresh if part.transform is None else part.transform.inv(fresh)
-    if part.support is not None and not bool(part.support.check(fresh).all() | ~torch.isfinite(free).all()):
-        # Maps with a clamp would take it for a number at the bound. What is not finite is told of in the end.
-        raise ValueError(
-            f"the conditional law of {name!r} gave values outside of its support, {part.support}"
-        )
+    if part.support is not None:
+        free = _inside(free, part.support.check(fresh), f"the conditional law of {name!r}", part.support)
     position = chains.position.clone()
     position[:, part.place] = free.reshape(len(position), -1)
     return chains._replace(position=position)
+
+
+def _inside(free: Tensor, inside: Tensor, law: str, support: Constraint) -> Tensor:
+    """Numbers of values inside a support; maps with a clamp would take others for numbers at its bound.
+
+    On a GPU, for which the host would wait in every sweep, others are NaN: what is not finite is told of in the end.
+    """
+    if is_far(free):
+        return torch.where(inside.reshape(inside.shape + (1,) * (free.dim() - inside.dim())), free, torch.nan)
+    if not bool(inside.all() | ~torch.isfinite(free).all()):
+        raise ValueError(f"{law} gave values outside of its support, {support}")
+    return free
 
 
 def _moved(
