@@ -90,6 +90,22 @@ def test_strided_half_and_double_precision_vectors_are_read_as_they_are() -> Non
     assert same(plain, strided)
 
 
+@pytest.mark.parametrize("refresh", [1, 4, 16])
+@pytest.mark.parametrize(
+    ("dtype", "columns"), [(torch.float32, 1000), (torch.float32, 10**6), (torch.float64, 1000)]
+)
+def test_vectors_on_a_line_have_its_variance(dtype: torch.dtype, columns: int, refresh: int) -> None:
+    """One factor explains all, 1e9 times the noise: rounding is as large as all that the others see."""
+    stream = FactorStream.start(columns, 10, draws(0), warmup=3, refresh=refresh, dtype=dtype)
+    base, n = torch.randn(columns, generator=draws(1)).to(dtype), 60
+    for t in range(n):
+        stream.observe(base + 1e-3 * t)
+    model = stream.model()
+    along = model.loadings.double().sum(0).square().sum() + model.noise.double().sum()
+    assert float(along) / columns**2 == pytest.approx(1e-6 * (n * n - 1) / 12, rel=1e-3)
+    assert float(model.noise.double().sum()) < 1e-3 * 1e-6 * columns * n * n / 12
+
+
 def test_weights_that_require_gradients_are_read_only() -> None:
     theta = vectors()[0].requires_grad_()
     stream = stream_of()

@@ -16,23 +16,29 @@ needs_gpu = pytest.mark.skipif(
 
 def run(columns: int, rank: int, fused: bool, options: dict[str, object]) -> tuple[Tensor, ...]:
     """Mean, noise and the covariance's action on two vectors, which no rotation of the factors changes."""
-    device = "cuda" if fused else "cpu"
+    device, batch = "cuda" if fused else "cpu", int(options.get("batch", 1))
+    others = {name: value for name, value in options.items() if name != "batch"}
     stream = FactorStream.start(
-        columns, rank, torch.Generator().manual_seed(0), warmup=60, device=device, **options
+        columns, rank, torch.Generator().manual_seed(0), warmup=60, device=device, **others
     )
     draws = torch.Generator().manual_seed(1)
     loadings = torch.randn(columns, 3, generator=draws)
     for _ in range(120):
-        z, noise = torch.randn(3, generator=draws), torch.randn(columns, generator=draws)
-        stream.observe((1.0 + loadings @ z + noise).to(device))
+        z, noise = torch.randn(batch, 3, generator=draws), torch.randn(batch, columns, generator=draws)
+        stream.observe((1.0 + z @ loadings.mT + noise).to(device))
+    assert (stream._sheet._fused is not None) == fused
     model = stream.model().to("cpu", torch.float64)
     return model.mean, model.noise, model.loadings @ (model.loadings.mT @ loadings[:, :2].double())
 
 
+OPTIONS = [
+    *({}, {"expand": False}, {"variant": "paper"}, {"floor": 0.5}),
+    *({"refresh": 5}, {"refresh": 16}, {"batch": 7}, {"batch": 20}),
+]
+
+
 @needs_gpu
-@pytest.mark.parametrize(
-    "options", [{}, {"expand": False}, {"refresh": 5}, {"variant": "paper"}, {"floor": 0.5}]
-)
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(("columns", "rank"), [(100, 3), (256, 1), (5003, 10), (2000, 32)])
 def test_the_kernel_does_what_the_plain_pass_does(
     columns: int, rank: int, options: dict[str, object]
@@ -57,4 +63,4 @@ def test_a_stream_may_change_device() -> None:
 
 
 def test_without_a_gpu_the_plain_pass_is_taken() -> None:
-    assert not stream_fused.fits(torch.zeros(3, 10))
+    assert not stream_fused.fits(torch.zeros(3, 10), 2)

@@ -148,8 +148,9 @@ def distributed(group: Any = None, *, timeout: float = 600.0) -> Iterator[Worker
     this thread; all else is done by every process by itself. In a script that was not started by ``torchrun`` there is
     one process, and nothing changes.
 
-    The group is made from what ``torchrun`` tells (gloo on processors, NCCL on GPUs, each process with the card of its
-    ``LOCAL_RANK`` as ``device="cuda"``) and ended with the block; one that the script has made before is used as it is.
+    The group is made from what ``torchrun`` tells and ended with the block; one that the script has made before is used
+    as it is. Fits on processors talk by gloo, fits on GPUs by NCCL, each process with the card of its ``LOCAL_RANK`` as
+    ``device="cuda"``.
 
     Args:
         group: of ``torch.distributed``, of which this process is one; all processes when omitted.
@@ -169,7 +170,8 @@ def distributed(group: Any = None, *, timeout: float = 600.0) -> Iterator[Worker
         card = int(os.environ.get("LOCAL_RANK", "0"))
         if card < torch.cuda.device_count():
             torch.cuda.set_device(card)  # and it stays: what is fitted here lives there
-        dist.init_process_group(timeout=timedelta(seconds=timeout))
+        ways = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(ways, timeout=timedelta(seconds=timeout))
     try:
         workers = ALONE
         if dist.is_initialized():

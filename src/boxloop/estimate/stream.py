@@ -29,9 +29,9 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
-from boxloop.estimate import stream_fused
 from boxloop.estimate.stream_sheet import Sheet, Waiting
-from boxloop.estimate.stream_state import Run, StreamSettings, StreamState, Variant, advance, unchanged
+from boxloop.estimate.stream_small import Run, advance
+from boxloop.estimate.stream_state import StreamSettings, StreamState, Variant, unchanged
 from boxloop.estimate.stream_tiles import checked, orthonormal
 from boxloop.models import FactorModel
 from boxloop.numeric import ConditionError
@@ -180,7 +180,9 @@ class FactorStream:
                 self._close()
             return
         self._close()
-        self._learn(values, [rules.schedule(self._state.count + 1)])
+        step = rules.schedule(self._state.count + 1)
+        shrink = math.sqrt(1.0 - step) if rules.variant == "exact" else 1.0 - step
+        self._learn(values, Run.batch(len(values), step, shrink))
 
     def model(self) -> FactorModel:
         """The factor model solved from all observations so far; the stream is unchanged.
@@ -205,55 +207,38 @@ class FactorStream:
         if len(self._waiting):
             count, schedule = self._state.count, self._state.settings.schedule
             steps = [schedule(count + t) for t in range(1, len(self._waiting) + 1)]
-            self._learn(self._waiting.vectors(), steps)
+            self._learn(self._waiting.vectors(), Run.of(steps))
             self._waiting.clear()
 
-    def _learn(self, values: Tensor, steps: list[float]) -> None:
-        """Learn from a mini-batch with one step, or from vectors one after another."""
-        several, rules = len(steps) > 1, self._state.settings
+    def _learn(self, values: Tensor, run: Run) -> None:
+        """One pass that carries out the waiting update and measures vectors, then the small matrices."""
         if self._state.rank + len(values) != len(self._state.rows):
             self._make_room(len(values))
-        if several != self._sheet.several:
-            self._sheet = Sheet(self._state, self._tile, several)
+        if run.several != self._sheet.several:
+            self._sheet = Sheet(self._state, self._tile, run.several)
+        state, rules = self._state, self._state.settings
         self._torn = True
-        if rules.variant == "exact" and self._state.count < rules.warmup:
-            self._survey(values, steps[0])
-        elif several:
-            self._learn_each(values, steps)
+        if state.count == 0 and run.steps[0] == 1.0:
+            state.mean.copy_(
+                values[0]
+            )  # what was before has no share in the mean, and gaps to it would be long
+        if rules.variant == "exact" and state.count < rules.warmup:
+            self._survey(values, run)
         else:
-            self._learn_one(values, steps[0])
+            self._state = advance(state, self._sheet.sweep(state.update, values, run), run)
+            if state.start is not self._state.start:
+                self._sheet = Sheet(self._state, self._tile)
         self._torn = False
 
-    def _survey(self, values: Tensor, step: float) -> None:
+    def _survey(self, values: Tensor, run: Run) -> None:
         """Warm-up of the exact variant: mean and variance alone; at its end the loadings take the data's scale."""
         state = self._state
-        self._sheet.survey(values, step)
+        self._sheet.survey(values, run)
         if state.count + 1 == state.settings.warmup:
             if not bool(state.square.any()):
                 raise ConditionError("the vectors of the warm-up are all alike: no scale to start from")
             self._sheet.rescale()
         self._state = replace(state, count=state.count + 1)
-
-    def _learn_one(self, values: Tensor, step: float) -> None:
-        """One pass that carries out the waiting update and measures a mini-batch, then the small matrices."""
-        state, rules = self._state, self._state.settings
-        shrink = math.sqrt(1.0 - step) if rules.variant == "exact" else 1.0 - step
-        if state.start is None and len(values) == 1 and stream_fused.fits(state.rows):
-            long = state.mean, state.square, state.noise
-            found = stream_fused.solve(state.rows, long, values[0], state.update, step, shrink, rules.floor)
-        else:
-            found = self._sheet.sweep(state.update, values, step, shrink)
-        self._state = advance(state, found, [step])
-        if state.start is not self._state.start:
-            self._sheet = Sheet(self._state, self._tile)
-
-    def _learn_each(self, values: Tensor, steps: list[float]) -> None:
-        """One pass for vectors that come one after another: the sheet keeps their gaps to the mean before them."""
-        run, state = Run.of(steps), self._state
-        whole = run.whole(state.rank)
-        found = self._sheet.sweep_each(state.update, values, run.share)
-        after = advance(state, whole @ found @ whole.mT, steps)
-        self._state = replace(after, update=after.update @ whole)
 
     def _make_room(self, batch: int) -> None:
         """Carry out the waiting update and give the sheet ``batch`` rows for deviations."""

@@ -18,10 +18,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.estimate.stream_state import Variant, posterior
+from boxloop.estimate.stream_small import posterior, rounding_of
+from boxloop.estimate.stream_state import Variant
 from boxloop.estimate.stream_tiles import (
     Tile,
     checked,
@@ -201,7 +203,7 @@ class GradientStream:
                 deviate(work.tile, part, step, shrink, work.tile.lower)
         if not math.isfinite(float(state.noise.sum())):
             raise ConditionError("psi has overflowed: lower the learning rate, or scale the columns")
-        return _moment(self._measured.cpu()) if learning else None
+        return _moment(self._measured.cpu(), rounding_of(state.rows.dtype)) if learning else None
 
     def _finish(self) -> None:
         """Carry out the step that waits."""
@@ -234,18 +236,21 @@ class GradientStream:
             raise RuntimeError("an observation was cut short and left the stream torn: restore a checkpoint")
 
 
-def _moment(measured: Tensor) -> Tensor:
+def _moment(measured: Tensor, rounding: float) -> Tensor:
     r"""Mean over the batch of the second moment of (h, -1 at its own deviation), (K + b, K + b).
 
     Args:
         measured: :math:`F^\top \Psi^{-1} [F, D^\top]`, (K, K + b).
+        rounding: of its sums.
     """
     rank, batch = len(measured), measured.shape[1] - len(measured)
-    inner, cross = measured[:, :rank], measured[:, rank:]
-    sigma = posterior(0.5 * (inner + inner.mT))
-    scores = sigma @ cross
-    if not math.isfinite(float(scores.sum())):
+    found = measured.numpy()
+    reach, sigma = posterior(found[:, :rank], rounding)
+    scores = reach @ found[:, rank:]
+    if not math.isfinite(scores.sum()):
         raise ConditionError("the gradient has overflowed: lower the learning rate, or scale the columns")
-    eye = torch.eye(batch, dtype=torch.float64)
-    upper = torch.cat([sigma + scores @ scores.mT / batch, -scores / batch], dim=1)
-    return torch.cat([upper, torch.cat([-scores.mT, eye], dim=1) / batch])
+    moment = np.eye(rank + batch) / batch
+    moment[:rank, :rank] = sigma + scores @ scores.T / batch
+    moment[:rank, rank:] = -scores / batch
+    moment[rank:, :rank] = moment[:rank, rank:].T
+    return torch.from_numpy(moment)

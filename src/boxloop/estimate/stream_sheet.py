@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from boxloop.estimate import stream_fused
 from boxloop.estimate.stream_pass import FactorTile, Shared, residual
+from boxloop.estimate.stream_small import Array, Run
 from boxloop.estimate.stream_state import StreamState
 from boxloop.estimate.stream_tiles import cut, tile_columns
 
@@ -25,56 +27,48 @@ class Sheet:
     def __init__(self, state: StreamState, tile: int | None, several: bool = False) -> None:
         rows, rank, floor = state.rows, state.rank, state.settings.floor
         self.several = several
+        self._fused: stream_fused.Pass | None = None
         self._width = min(tile or tile_columns(rows), rows.shape[1])
         self._shared = Shared.of(rows, rank, held=state.start is not None, several=several)
         tiles = cut(rows, state.mean, state.noise, rank, self._width)
         squares = state.square.split(self._width)
         starts = [None] * len(tiles) if state.start is None else state.start.split(self._width, dim=1)
         self._held = state.start is not None
+        if not self._held and tile is None and stream_fused.fits(rows, rank):
+            long = rows, state.mean, state.square, state.noise
+            self._fused = stream_fused.Pass(*long, rank, floor)
         self._tiles = [
             FactorTile(tile, square, start, self._shared, floor)
             for tile, square, start in zip(tiles, squares, starts, strict=True)
         ]
 
-    def survey(self, values: Tensor, step: float) -> None:
+    def survey(self, values: Tensor, run: Run) -> None:
         """Mean and variance alone."""
+        keep = self._told(run)
         for work, part in self._parts(values):
-            work.survey(part, step, math.sqrt(1.0 - step))
+            work.survey(part, keep, run.back)
 
     def rescale(self) -> None:
         """U in units of each column's deviation."""
         for work in self._tiles:
             work.tile.upper.mul_(work.square.sqrt())
 
-    def sweep(self, update: Tensor, values: Tensor, step: float, shrink: float) -> Tensor:
-        """Carry out the waiting update and observe a mini-batch.
+    def sweep(self, update: Tensor, values: Tensor, run: Run) -> Array:
+        """Carry out the waiting update and observe vectors.
 
         Returns:
-            The first K rows of [U; D] Psi^-1 [U; D]ᵀ, (K, K + b), float64 on the CPU.
+            [U; E] Psi^-1 [U; E]ᵀ with their gaps E to the mean before them, (K + n, K + n), or its first K rows, which
+            are enough for one observation.
         """
+        keep = self._told(run)
         self._shared.update.copy_(update)
+        if self._fused is not None:
+            return self._fused(values, self._shared.update, self._shared.share, keep, run.back)
         self._shared.measured.zero_()
         for work, part in self._parts(values):
-            if self._held:
-                work.hold(part, step, shrink)
-            else:
-                work.solve(part, step, shrink)
-        found = self._shared.measured.cpu()
-        return torch.cat([torch.eye(len(found)).to(found), found], 1) if self._held else found
-
-    def sweep_each(self, update: Tensor, values: Tensor, share: Tensor) -> Tensor:
-        """Carry out the waiting update and observe vectors one after another, each with its share in the new mean.
-
-        Returns:
-            [U; E] Psi^-1 [U; E]ᵀ with their gaps E to the mean before them, (K + n, K + n), float64 on the CPU.
-        """
-        self._shared.update.copy_(update)
-        self._shared.share.copy_(share)
-        self._shared.measured.zero_()
-        keep = 1.0 - float(share.sum())
-        for work, part in self._parts(values):
-            work.solve_each(part, keep)
-        return self._shared.measured.cpu()
+            work.solve(part, keep, run.back)
+        found: Array = self._shared.measured.cpu().numpy()
+        return np.concatenate([np.eye(len(found)), found], axis=1) if self._held else found
 
     def grown(self, update: Tensor, batch: int) -> Tensor:
         """U with the waiting update carried out, over ``batch`` rows of zeros, as a new tensor (K + b, D)."""
@@ -99,6 +93,11 @@ class Sheet:
             out.copy_((turn @ rows).mT)
             psi.copy_(residual(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor))
         return loadings, noise
+
+    def _told(self, run: Run) -> float:
+        """The share of what was seen before in the new mean; those of the vectors go to where tiles find them."""
+        self._shared.share.copy_(torch.from_numpy(run.share))
+        return 1.0 - float(run.share.sum())
 
     def _parts(self, values: Tensor) -> Iterator[tuple[FactorTile, Tensor]]:
         return zip(self._tiles, values.split(self._width, dim=1), strict=True)

@@ -22,8 +22,10 @@ CACHE = 3 << 19
 """Bytes of one tile of the sheet on a CPU: it and two copies stay in the outer caches, and calls stay few."""
 SMALL_PRODUCT = 500_000
 """Multiplications in one block of a skinny product: OpenBLAS is twice as fast while it takes it for a small one."""
-DEVICE_COLUMNS = 1 << 24
+DEVICE_COLUMNS = 1 << 20
 """Columns of a tile on an accelerator: long enough to hide launches, short enough to bound temporaries."""
+DEVICE_BLOCK = 1024
+"""Columns on an accelerator whose products are summed in the sheet's own dtype."""
 
 Call = Callable[[], object]
 
@@ -95,7 +97,7 @@ def spread(small: Tensor, rows: Tensor, out: Tensor) -> Call:
 def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
     """A call that adds ``left @ right.mT``, (p, c) by (c, q), to ``total`` in float64."""
     if left.device.type != "cpu":
-        return lambda: total.add_(left @ right.mT)
+        return lambda: total.add_(_gathered(left, right))
     block = _block(total.numel())
     pairs = list(zip(_blocks(left, block), _blocks(right, block), strict=True))
     parts = [np.empty((len(a), *total.shape), a.dtype) for a, _ in pairs]
@@ -107,6 +109,14 @@ def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
             np.add(result, part.sum(0, dtype=np.float64), out=result)
 
     return run
+
+
+def _gathered(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right.mT`` as blocks, which a GPU multiplies at once and sums in float64."""
+    whole = left.shape[1] // DEVICE_BLOCK * DEVICE_BLOCK
+    a, b = (x[:, :whole].unflatten(1, (-1, DEVICE_BLOCK)).transpose(0, 1) for x in (left, right))
+    rest = left[:, whole:] @ right[:, whole:].mT
+    return torch.bmm(a, b.mT).sum(0, dtype=torch.float64).add_(rest)
 
 
 def _block(entries: int) -> int:

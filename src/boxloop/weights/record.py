@@ -44,6 +44,7 @@ class Recorder:
 
     def __init__(self, record: Record) -> None:
         self._record = record
+        self._places = record.places  # where the vectors are
         self._waiting: list[Tensor] = []
 
     @property
@@ -55,8 +56,8 @@ class Recorder:
         """Note the watched weights of one vector (D,)."""
         record = self._record
         if record.seen % record.stride == 0:
-            places = record.places.to(vector.device)
-            self._waiting.append(vector[places].double())
+            self._places = self._places.to(vector.device)
+            self._waiting.append(vector[self._places].double())
         self._record = replace(record, seen=record.seen + 1)
         if len(record.rows) + len(self._waiting) >= 2 * MOST:
             self._thin()
