@@ -228,22 +228,24 @@ def views(card: Card) -> Iterator[dict]:
 def weights(card: Card) -> Iterator[dict]:
     """``observe()``: vectors of D numbers that must be read and written, as in ``bench_weights.py``."""
     for size in (card.size(10**7, 10**4), card.size(10**8, 10**5)):
-        for name, method, vectors in (
-            ("SWAG", SWAG(RANK), 7),
-            ("factor analysis", FactorEM(RANK, warmup=2), 2 * (RANK + 4) + 1),
+        for name, method, together, vectors in (
+            ("SWAG", SWAG(RANK), 1, 7),
+            ("factor analysis, alone", FactorEM(RANK, warmup=2, refresh=1), 1, 2 * (RANK + 4) + 1),
+            ("factor analysis, 4 together", FactorEM(RANK, warmup=2, refresh=4), 4, 2 * (RANK + 3) / 4 + 5),
         ):
             net = nn.Module()
             net.weight = nn.Parameter(torch.randn(size, device=card.device))
             follower = WeightPosterior(net, method, random_state=0)
 
-            def observe(net=net, follower=follower) -> None:
-                follower.observe()
+            def observe(net=net, follower=follower, together=together) -> None:
+                for _ in range(together):
+                    follower.observe()
 
-            for _ in range(RANK + 4):
+            while follower.count < max(4 * together, RANK + 4) or follower.count % together:
                 with torch.no_grad():
                     net.weight.add_(1e-3)
-                observe()
-            seconds = timed(observe, card.device)
+                follower.observe()
+            seconds = timed(observe, card.device) / together
             yield card.row(
                 f"weights, {name}, D={size}", seconds, 0.0, 4.0 * vectors * size, dtype=torch.float32
             )

@@ -192,15 +192,22 @@ class FactorStream:
         """
         self._whole()
         if len(self._waiting):
-            ahead = type(self)(self.state(), self._tile)
-            ahead._close()
-            return ahead.model()
+            return self._ahead().model()
         state = self._state
         if state.count < 2:
             raise ValueError(f"a model needs two observations at least, the stream has {state.count}")
         if state.start is not None:
             return FactorModel(state.mean.clone(), state.start.mT.contiguous(), state.noise.clone())
         return FactorModel(state.mean.clone(), *self._sheet.solution(state))
+
+    def _ahead(self) -> Self:
+        """A stream that has learned from the vectors that wait, in memory of its own."""
+        state, waiting = self._state, self._waiting.vectors()
+        own: dict[str, Any] = {name: getattr(state, name).clone() for name in ("mean", "square", "noise")}
+        rows, update = self._sheet.grown(state.update, len(waiting)), unchanged(state.rank, len(waiting))
+        ahead = type(self)(replace(state, rows=rows, update=update, gathered=waiting, **own), self._tile)
+        ahead._close()
+        return ahead
 
     def _close(self) -> None:
         """Learn from the vectors that wait."""

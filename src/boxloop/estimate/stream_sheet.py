@@ -14,6 +14,9 @@ from boxloop.estimate.stream_small import Array, Run
 from boxloop.estimate.stream_state import StreamState
 from boxloop.estimate.stream_tiles import cut, tile_columns
 
+FEW = 1 << 17
+"""Columns a tile beside kernels: their scratch takes little memory."""
+
 
 class Sheet:
     """The long tensors of a state, cut into tiles that share small matrices; passes change them in place.
@@ -26,17 +29,16 @@ class Sheet:
 
     def __init__(self, state: StreamState, tile: int | None, several: bool = False) -> None:
         rows, rank, floor = state.rows, state.rank, state.settings.floor
-        self.several = several
+        self.several, self._held = several, state.start is not None
         self._fused: stream_fused.Pass | None = None
+        if not self._held and tile is None and stream_fused.fits(rows, rank):
+            tile = FEW  # which are then only for what is rare
+            self._fused = stream_fused.Pass(rows, state.mean, state.square, state.noise, rank, floor)
         self._width = min(tile or tile_columns(rows), rows.shape[1])
-        self._shared = Shared.of(rows, rank, held=state.start is not None, several=several)
+        self._shared = Shared.of(rows, rank, held=self._held, several=several)
         tiles = cut(rows, state.mean, state.noise, rank, self._width)
         squares = state.square.split(self._width)
         starts = [None] * len(tiles) if state.start is None else state.start.split(self._width, dim=1)
-        self._held = state.start is not None
-        if not self._held and tile is None and stream_fused.fits(rows, rank):
-            long = rows, state.mean, state.square, state.noise
-            self._fused = stream_fused.Pass(*long, rank, floor)
         self._tiles = [
             FactorTile(tile, square, start, self._shared, floor)
             for tile, square, start in zip(tiles, squares, starts, strict=True)
