@@ -90,6 +90,20 @@ def test_strided_half_and_double_precision_vectors_are_read_as_they_are() -> Non
     assert same(plain, strided)
 
 
+@pytest.mark.parametrize("variant", ["exact", "paper"])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_vectors_far_from_zero_keep_their_variance_in_float32(variant: str, batch: int) -> None:
+    """The square of the first vector, which has no share in it, is 1e10 times the variance."""
+    stream = stream_of(dtype=torch.float32, variant=variant, warmup=10)
+    rows = (1e3 + 1e-2 * torch.randn(30 * batch, D, generator=draws(3))).float()
+    for part in rows.split(batch):
+        stream.observe(part)
+    variance = rows.double().var(0, correction=0).float()
+    if variant == "exact":
+        torch.testing.assert_close(stream.state().square, variance, rtol=0.02, atol=0.0)
+    assert float(stream.state().square.max()) < 2.0 * float(variance.max())
+
+
 @pytest.mark.parametrize("refresh", [1, 4, 16])
 @pytest.mark.parametrize(
     ("dtype", "columns"), [(torch.float32, 1000), (torch.float32, 10**6), (torch.float64, 1000)]

@@ -231,3 +231,34 @@ def test_what_is_outside_of_a_support_on_a_gpu_is_told_of_in_the_end(
     monkeypatch.setattr("boxloop.sample.gibbs.is_far", lambda value: True)
     found = _inside(free, torch.tensor(inside), "the law", constraints.positive)
     assert torch.equal(torch.isfinite(found).reshape(3, -1).all(1), torch.tensor(inside))
+
+
+def walled(x: Tensor) -> Tensor:
+    return torch.where(((x > 0.0) & (x < 1.0)).all(1), -0.5 * ((x - 0.9) / 0.3).square().sum(1), -torch.inf)
+
+
+def test_chains_that_meet_walls_are_told_of_support() -> None:
+    start = torch.full((4,), 0.5, dtype=F64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        there = sample(walled, start, chains=4, warmup=20, draws=30, random_state=0)
+        elsewhere = sample(bowl, start, chains=4, warmup=20, draws=30, random_state=0)
+    assert not there.converged
+    assert "end where the density is zero" in there.worries[-1]
+    assert "support=" in there.worries[-1]
+    assert not elsewhere.converged
+    assert not any("support=" in worry for worry in elsewhere.worries)
+
+
+def test_walls_are_no_worry_where_chains_agree() -> None:
+    draws = sample(
+        walled,
+        torch.full((1,), 0.5, dtype=F64),
+        RandomWalk(0.4),
+        chains=16,
+        warmup=200,
+        draws=3000,
+        random_state=0,
+    )
+    assert float(draws.outside.sum()) > 0.01 * 16 * 3000
+    assert draws.worries == ()

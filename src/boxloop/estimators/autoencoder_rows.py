@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from boxloop.data import Mapped, SparseSource, on_device, open_source, stays, within
+from boxloop.data.validated import validated
 from boxloop.types import Source
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
@@ -38,7 +38,7 @@ def opened(
         source = open_source(X, sample_weight)
         match_columns(estimator, source.names, reset)
     else:
-        X = validate_data(
+        X = validated(
             estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
         )  # the source refuses infinite values, and names their column
         named = getattr(estimator, "feature_names_in_", None)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import (
@@ -25,6 +25,7 @@ from boxloop.data import (
     open_source,
     stays,
 )
+from boxloop.data.validated import validated
 from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
 from boxloop.estimate.plan import Engine, Plan
@@ -100,7 +101,7 @@ class LatentEstimator(BaseEstimator):
                 raise ValueError(f"{type(self).__name__} takes no sparse rows")
             self._match(source.names, reset)
         else:
-            X = validate_data(
+            X = validated(
                 self,
                 X,
                 reset=reset,

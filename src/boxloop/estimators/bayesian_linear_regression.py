@@ -17,6 +17,7 @@ from torch import Tensor
 
 from boxloop.data import Gathered, on_device, open_source, paired, stays
 from boxloop.data.frames import as_column, as_frame
+from boxloop.data.validated import unmasked
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -238,7 +239,7 @@ def _outputs(y: Any) -> tuple[Source, bool]:
     values = y.numpy(force=True) if isinstance(y, Tensor) else y
     frame = as_frame(values)
     names = None if frame is None else [str(name) for name in frame.columns]
-    table = check_array(values, ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)
+    table = check_array(unmasked(values), ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)
     if table.ndim not in (1, 2):
         raise ValueError(f"y must have one dimension or two, got {table.ndim}")
     single = table.ndim == 1

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, DensityMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from boxloop.data import Gathered, Standardised, on_device, open_source, stays
+from boxloop.data.validated import validated
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
 from boxloop.estimators.base import Array, to_numpy
@@ -147,7 +148,7 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
             elif source.n_columns != self.n_features_in_:
                 raise ValueError(f"X has {source.n_columns} columns, the fit had {self.n_features_in_}")
         else:
-            rows = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+            rows = validated(self, X, reset=reset, dtype=[np.float64, np.float32])
             source = open_source(rows, sample_weight)
         return on_device(source, pick_device(self.device))
 

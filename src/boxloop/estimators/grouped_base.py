@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.data.validated import validated
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
 from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, digest, fit_groups
@@ -87,7 +88,7 @@ class RandomEffectsEstimator(BaseEstimator):
         Returns:
             The estimator itself.
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite=False, copy=True)
+        X = validated(self, X, dtype=np.float64, ensure_all_finite=False, copy=True)
         names = self._names()
         finite(X, names)
         n = len(X)
@@ -211,7 +212,7 @@ class RandomEffectsEstimator(BaseEstimator):
     def _predictor(self, X: Any, groups: Any, offset: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row's linear predictor, (n,) each: over its group's effects, or all groups'."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
+        X = validated(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
         finite(X, self._names())
         table = torch.cat([torch.ones(len(X), 1, dtype=torch.float64), torch.from_numpy(X)], 1)
         random = table[:, list(self.model_.shared)]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import NetworkEstimator
 from boxloop.estimators.network_rows import held_out, mark_of
@@ -96,7 +96,7 @@ def training_rows(estimator: NetworkEstimator, y: Any) -> NDArray[np.bool_]:
 
 def _check(estimator: NetworkEstimator, X: Any, y: Any) -> None:
     """Other rows, or the same in another order, would give others than those that were held out."""
-    table = np.ascontiguousarray(validate_data(estimator, X, reset=False, dtype=np.float64))
+    table = np.ascontiguousarray(validated(estimator, X, reset=False, dtype=np.float64))
     units = estimator.y_units_
     t = _codes(estimator, y) if units is None else np.asarray(y, dtype=np.float64).reshape(len(y), -1)
     same = len(table) == len(t) == int(estimator._mark[0])

@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
@@ -159,7 +160,7 @@ class NetworkEstimator(BaseEstimator):
     def _rows(self, X: Any) -> Tensor:
         """New rows, checked, in standard units."""
         check_is_fitted(self)
-        table = validate_data(self, X, reset=False, dtype=np.float64)
+        table = validated(self, X, reset=False, dtype=np.float64)
         part = self.posterior_.parts()[0].law.mean
         return self.x_units_.standard(np.ascontiguousarray(table), part.dtype, part.device)
 

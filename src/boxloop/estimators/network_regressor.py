@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units
@@ -94,7 +94,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
             The estimator itself.
         """
         _refuse_text(y)
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self.single_ = np.ndim(y) == 1
         table = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self.n_outputs_ = table.shape[1]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Gathered, open_source, stays
+from boxloop.data.validated import validated
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.options import pick_device
@@ -66,7 +67,7 @@ class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
                 if np.ndim(rows) == 2 and name_of(rows) is not None:
                     self.feature_names_in_ = np.asarray([name_of(rows)], dtype=object)
             return X
-        checked = validate_data(
+        checked = validated(
             self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
         )  # the source refuses infinite values, and names their column
         if image is not None:

@@ -27,6 +27,9 @@ MOST_SHOWN = 20
 BLURRED = 1e-5
 """Share of numbers at a bound above which a density is cut off there: one that is bounded has almost none."""
 
+WALLS = 0.01
+"""Share of moves into density zero that explains why chains do not agree."""
+
 NONE = "there are no draws: sampling was interrupted in warm-up"
 
 
@@ -50,6 +53,7 @@ class Draws:
         superchains: number of distinct starts, where chains share them.
         events: what happened on the way.
         interrupted: whether Ctrl-C ended it early.
+        outside: proposals of each chain whose density was zero, (c,), where they were counted.
 
     Example:
         >>> import torch
@@ -74,6 +78,7 @@ class Draws:
     superchains: int | None = None
     events: tuple[str, ...] = ()
     interrupted: bool = False
+    outside: Tensor | None = None
 
     @property
     def n_chains(self) -> int:
@@ -156,7 +161,8 @@ class Draws:
             "density is cut off there: sample its unconstrained form"
             for name, share in near.items()
         ]
-        return (*self.faults, *cut, *self.diagnosis.worries(self.names))
+        found = (*self.faults, *cut, *self.diagnosis.worries(self.names))
+        return (*found, *self._walls()) if found else ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -222,6 +228,14 @@ class Draws:
             return chain_traces(values, ax, title=title)
         effective = float(self.diagnosis.ess_bulk[place]) / self.n_chains
         return chain_ranks(values, ax, title=title, effective=effective if np.isfinite(effective) else None)
+
+    def _walls(self) -> list[str]:
+        """What to do where moves end beyond bounds that nobody has told."""
+        if self.outside is None or self.acceptance is None:
+            return []
+        share = float(self.outside.sum()) / (self.n_chains * self.n_draws * self.thin)
+        said = f"{share:.2g} of the moves end where the density is zero: if values have bounds, name them by support="
+        return [said] if share > WALLS else []
 
     def _place(self, name: str) -> int:
         if name not in self.names:

@@ -34,6 +34,7 @@ class Sampling(Tree):
         densities: log-densities, each (n, c).
         accepted: sum of chances of acceptance of each chain since warm-up, (c,).
         refused: proposals of each chain since warm-up whose ratio was not a number, (c,).
+        outside: those whose density was zero, (c,).
     """
 
     position: Tensor
@@ -46,6 +47,7 @@ class Sampling(Tree):
     densities: tuple[Tensor, ...]
     accepted: Tensor
     refused: Tensor
+    outside: Tensor
 
     @property
     def chains(self) -> Chains:
@@ -99,16 +101,8 @@ class Plan:
         tuning = None if self.tuner is None else self.tuner.begin()
         chains = self.kernel(tuning, 0).init(position)
         zeros = torch.zeros(len(position), dtype=torch.float64, device=position.device)
-        return Sampling(
-            *chains,
-            self.stream.get_state(),
-            tuning,
-            0,
-            (),
-            (),
-            zeros,
-            torch.zeros_like(zeros, dtype=torch.int64),
-        )
+        none = torch.zeros_like(zeros, dtype=torch.int64)
+        return Sampling(*chains, self.stream.get_state(), tuning, 0, (), (), zeros, none, none)
 
     def tuned(self, tuning: Tuning | None, done: int) -> Any:
         """The algorithm after so many steps."""
@@ -149,13 +143,14 @@ class Plan:
         count = min(BLOCK, self.draws - state.drawn)
         kernel = self.final_kernel(state)
         path = self.move(kernel, state.chains, count * self.thin, self.stream)
-        chance, lost = judged(kernel, path)
+        chance, lost, outside = judged(kernel, path)
         return replace(
             moved(state, path.chains, count * self.thin),
             draws=(*state.draws, path.position[self.thin - 1 :: self.thin]),
             densities=(*state.densities, path.log_density[self.thin - 1 :: self.thin]),
             accepted=state.accepted + chance.sum(0),
             refused=state.refused + lost.sum(0),
+            outside=state.outside + outside.sum(0),
         )
 
 
@@ -165,11 +160,14 @@ def moved(state: Sampling, chains: Chains, steps: int) -> Sampling:
     return replace(state, position=position, log_density=log_density, kept=kept, steps=state.steps + steps)
 
 
-def judged(kernel: Kernel, path: Path) -> tuple[Tensor, Tensor]:
-    """Chance of acceptance of each proposal, (n, c), and whether its ratio was not a number; none that are certain."""
+def judged(kernel: Kernel, path: Path) -> tuple[Tensor, Tensor, Tensor]:
+    """Chance of acceptance of each proposal, (n, c), whether its ratio was not a number, and whether it was zero.
+
+    None that are certain.
+    """
     log_ratio = path.log_ratio
     if log_ratio is None or kernel.chance is None:
         log_ratio = path.log_density.new_zeros(0, path.log_density.shape[1])
-    lost = torch.isnan(log_ratio)
+    lost, outside = torch.isnan(log_ratio), torch.isneginf(log_ratio)
     chance = log_ratio if kernel.chance is None else kernel.chance(log_ratio).masked_fill_(lost, 0.0)
-    return chance.double(), lost
+    return chance.double(), lost, outside

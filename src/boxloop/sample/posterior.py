@@ -107,6 +107,7 @@ def sample_latent(
         space=space,
         acceptance=None if drawn.acceptance is None else drawn.acceptance.reshape(chains, -1).mean(1),
         refused=drawn.refused.reshape(chains, -1).sum(1),
+        outside=None,
     )
 
 

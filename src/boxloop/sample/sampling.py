@@ -163,6 +163,7 @@ def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: in
         algorithm=plan.tuned(state.tuning, plan.warmup),
         acceptance=None if kernel.chance is None or steps == 0 else state.accepted / steps,
         refused=state.refused,
+        outside=state.outside,
         warmup=min(plan.warmup, state.steps),
         thin=plan.thin,
         superchains=superchains,

@@ -15,11 +15,12 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, OutlierMixin, _fit_c
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import Gathered, stays
 from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
+from boxloop.data.validated import validated
 from boxloop.numeric import seed
 from boxloop.select.rows import checked_rows, n_rows, ready, taken
 from boxloop.select.scores import Array, log_densities
@@ -134,7 +135,7 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
         if stays(X):
             return checked_rows(self, self.estimator, X, reset=reset)
         tags = get_tags(self.estimator).input_tags
-        return validate_data(
+        return validated(
             self,
             X,
             reset=reset,

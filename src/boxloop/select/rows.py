@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils.validation import _num_samples, validate_data
+from sklearn.utils.validation import _num_samples
 
 from boxloop.data import open_source, some_rows, stays
 from boxloop.data.digest import digest as source_digest
 from boxloop.data.frames import as_frame
 from boxloop.data.open import AnySource
+from boxloop.data.validated import validated
 
 
 def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
@@ -42,9 +43,9 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
                 owner.feature_names_in_ = np.asarray(source.names, dtype=object)
         return source
     if as_frame(X) is not None:
-        return validate_data(owner, X, reset=reset, skip_check_array=True)
+        return validated(owner, X, reset=reset, skip_check_array=True)
     tags = get_tags(estimator).input_tags
-    return validate_data(
+    return validated(
         owner,
         X,
         reset=reset,

@@ -1,0 +1,21 @@
+"""scikit-learn's check of rows, before which what is masked becomes missing: it would read what is under a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+
+def validated(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
+    """:func:`sklearn.utils.validation.validate_data`, with NaN for what a mask hides in X or y."""
+    return validate_data(owner, unmasked(X), *map(unmasked, given), **options)
+
+
+def unmasked(values: Any) -> Any:
+    """A masked array with NaN in its holes; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    real = values if values.dtype.kind in "fO" else values.astype(np.float64)
+    return np.ma.filled(real, np.nan)
