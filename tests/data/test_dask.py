@@ -129,6 +129,46 @@ def test_row_groups_are_kept_together(tmp_path: Path) -> None:
     assert dask_source(row_groups(tmp_path / "rows.parquet"), part_rows=100).counts == (80, 80, 90)
 
 
+def many(folder: Path, rows: int = 10) -> Path:
+    """A file for every ten rows."""
+    folder.mkdir()
+    for i, start in enumerate(range(0, N, rows)):
+        frame()[start : start + rows].to_parquet(folder / f"{i:03}.parquet", index=False)
+    return folder
+
+
+def test_many_small_files_share_tasks(tmp_path: Path) -> None:
+    folder, mass = many(tmp_path / "rows"), np.arange(N) % 3
+    found = dask_source(folder)
+    assert found.counts == (160, 90)
+    agree(found, open_source(table(), columns=NAMES))
+    agree(dask_source(folder, mass), open_source(table(), mass, NAMES))
+    assert dask_source(folder, part_rows=40).counts == (40,) * 6 + (10,)
+    assert dask_source(folder, part_rows=5).counts == (10,) * 25
+
+
+def test_a_task_of_many_files_does_not_grow_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("boxloop.data.dask.VALUES", 3 * 35)
+    assert dask_source(many(tmp_path / "rows")).counts == (30,) * 8 + (10,)
+
+
+@pytest.mark.parametrize("opened", [open_source, dask_source])
+def test_what_is_wrong_in_one_of_many_files_is_found_there(opened: Any, tmp_path: Path) -> None:
+    folder = many(tmp_path / "rows")
+    bad = frame()[:10].assign(b=np.inf)
+    bad.to_parquet(folder / "007.parquet", index=False)
+    with pytest.raises(ValueError, match=r"^\S*007\.parquet: column 'b' holds an infinite value .* at row 0"):
+        opened(folder).reduce_at(sums)
+    frame()[:10].assign(w=[1.0] * 9 + [-1.0]).to_parquet(folder / "007.parquet", index=False)
+    for i in range(25):
+        if i != 7:
+            frame()[i * 10 : i * 10 + 10].assign(w=1.0).to_parquet(folder / f"{i:03}.parquet", index=False)
+    with pytest.raises(ValueError, match=r"^\S*007\.parquet: the weight at row 9 .* is -1.0"):
+        opened(folder, "w").reduce_at(sums)
+
+
 def test_columns(tmp_path: Path) -> None:
     rows = open_source(table()[:, [2, 0]], columns=["c", "a"])
     agree(dask_source(dd.from_pandas(frame(), npartitions=3), columns=["c", "a"]), rows)

@@ -152,7 +152,7 @@ def naming(part: Part) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if part.label in str(error):
+        if part.named(str(error)):
             raise
         if type(error) is not ValueError:  # one of its own kind, by which somebody knows it
             error.add_note(f"It was raised for {part.label}.")

@@ -13,7 +13,7 @@ from torch import Tensor
 from boxloop.data.array import tile_rows
 from boxloop.data.checks import check_shape, check_weight, choose_columns, given_names
 from boxloop.data.cluster import each, naming, summed
-from boxloop.data.folder import FolderReader
+from boxloop.data.folder import VALUES, files_of, joined
 from boxloop.data.frames import is_collection
 from boxloop.data.open import open_reader
 from boxloop.data.parts import FilePart, Part, ValuePart, cut
@@ -134,8 +134,8 @@ def dask_source(
             over a collection makes its partitions anew, unless it was persisted.
         weight: one non-negative weight a row: the name of a column, a Dask series or array, or values at hand.
         columns: the columns to use, in this order; for arrays, names for all columns.
-        part_rows: about how many rows of a file one task reads; Parquet is cut between its row groups, CSV between
-            files only.
+        part_rows: about how many rows one task reads; Parquet is cut between its row groups, CSV between files only.
+            Where there are many small files, up to sixteen of them share a task.
 
     Returns:
         A source for any ``fit`` or ``criticise``. It runs on the current client's cluster.
@@ -161,12 +161,10 @@ def in_parts(
     """A source over what a reader reads, in pieces that workers read."""
     if part_rows is not None and part_rows < 1:
         raise ValueError(f"part_rows must be at least 1, not {part_rows}")
-    readers = reader.readers if isinstance(reader, FolderReader) else (reader,)
     names = choose_columns(reader.names, columns, weight, reader.label)
-    rows = part_rows or max(1, PART_VALUES // max(1, len(names)))
-    pieces = [
-        piece for found in each(_Pieces(rows), [FilePart(r, names) for r in readers]) for piece in found
-    ]
+    most, few = (max(1, values // max(1, len(names))) for values in (PART_VALUES, VALUES))
+    found = each(_Pieces(part_rows or most), [FilePart(file, names) for file in files_of(reader)])
+    pieces = joined([piece for file in found for piece in file], part_rows or few)
     counts = tuple(count for _, count in pieces)
     mass = _weights(weight, sum(counts))
     parts = (FilePart(p, names, w) for (p, _), w in zip(pieces, cut(mass, counts), strict=True))

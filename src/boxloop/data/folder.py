@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from boxloop.data.stream import Reader
+if TYPE_CHECKING:
+    from boxloop.data.stream import Reader
+
+TOGETHER, VALUES = 16, 1 << 20
+"""Most files, and most values, that are read as one: opening so many takes as long as reading so much."""
 
 
 @dataclass(frozen=True)
@@ -70,3 +75,33 @@ def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderRead
                 f"those of {first.label} are {', '.join(first.names)}"
             )
     return FolderReader(path, tuple(readers))
+
+
+def files_of(reader: Reader) -> tuple[Reader, ...]:
+    """What is read one after the other: the files of a folder, or the one file itself."""
+    return reader.readers if isinstance(reader, FolderReader) else (reader,)
+
+
+def joined(pieces: list[tuple[Reader, int]], rows: int) -> list[tuple[Reader, int]]:
+    """Small neighbours as one, where there are many of them.
+
+    Args:
+        pieces: readers of one table, in order, and how many rows each reads.
+        rows: most rows of what is joined.
+    """
+    if len(pieces) <= TOGETHER:
+        return pieces
+    groups: list[list[tuple[Reader, int]]] = []
+    for piece in pieces:
+        last = groups[-1] if groups else []
+        if last and len(last) < TOGETHER and sum(count for _, count in [*last, piece]) <= rows:
+            last.append(piece)
+        else:
+            groups.append([piece])
+    return [(_one(group), sum(count for _, count in group)) for group in groups]
+
+
+def _one(group: list[tuple[Reader, int]]) -> Reader:
+    readers = tuple(reader for reader, _ in group)
+    first, last = readers[0], readers[-1]
+    return first if len(readers) == 1 else FolderReader(f"{first.label} to {last.label}", readers)

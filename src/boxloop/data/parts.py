@@ -14,6 +14,7 @@ from torch import Tensor
 from boxloop.data.array import ArraySource
 from boxloop.data.checks import check_finite, check_weight_values
 from boxloop.data.dense import float64, tensor
+from boxloop.data.folder import files_of
 from boxloop.data.frames import as_frame, frame_source
 from boxloop.data.paired import Paired
 from boxloop.data.stream import Reader, StreamSource
@@ -26,6 +27,10 @@ class Part(Protocol):
     @property
     def label(self) -> str:
         """How messages name it."""
+        ...
+
+    def named(self, message: str) -> bool:
+        """Whether a message says already whose rows it is about."""
         ...
 
     @property
@@ -67,6 +72,10 @@ class FilePart:
         """The file."""
         return self.reader.label
 
+    def named(self, message: str) -> bool:
+        """By the file, or one of them."""
+        return any(file.label in message for file in files_of(self.reader))
+
     def open(self, content: Any) -> Source:
         """Rows that are read as they are summed."""
         return StreamSource(self.reader, self.names, self.weight, part=True)
@@ -102,6 +111,10 @@ class ValuePart:
     def label(self) -> str:
         """Its number."""
         return f"partition {self.number}"
+
+    def named(self, message: str) -> bool:
+        """By its number."""
+        return self.label in message
 
     def open(self, content: Any) -> Source:
         """The rows in memory, checked."""
@@ -148,6 +161,10 @@ class HeldPart:
 
     content: None = None
 
+    def named(self, message: str) -> bool:
+        """By its label."""
+        return self.label in message
+
     def open(self, content: Any) -> Source:
         """The rows."""
         return ArraySource(self.rows, self.weight, self.names)
@@ -173,6 +190,10 @@ class JoinedPart:
         """Both."""
         same = self.left.label == self.right.label
         return self.left.label if same else f"{self.left.label} beside {self.right.label}"
+
+    def named(self, message: str) -> bool:
+        """By either."""
+        return self.left.named(message) or self.right.named(message)
 
     @property
     def content(self) -> Any:

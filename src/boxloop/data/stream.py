@@ -11,6 +11,7 @@ from torch import Tensor
 
 from boxloop.data.array import ArraySource, tile_rows
 from boxloop.data.checks import check_finite, check_shape, check_weight, check_weight_values, choose_columns
+from boxloop.data.folder import files_of
 from boxloop.data.tiles import Tiled
 
 BATCH_ROWS = 1 << 16
@@ -97,14 +98,15 @@ class StreamSource(Tiled):
 
     def _batches(self, step: int) -> Iterator[Tensor]:
         """Batches with the weights as last column if they are one, checked."""
-        label, d, start = self.reader.label, self.n_columns, 0
+        d, rows = self.n_columns, max(1, min(BATCH_ROWS, BATCH_VALUES // max(self.n_columns, 1)))
         wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
-        rows = max(1, min(BATCH_ROWS, BATCH_VALUES // max(d, 1)))
-        for batch in self.reader.batches(wanted, max(rows // step * step, min(rows, step))):
-            check_finite(batch, wanted, start, label)
-            check_weight_values(batch[:, d:].flatten(), start, label)
-            yield batch
-            start += batch.shape[0]
+        for file in files_of(self.reader):
+            start = 0
+            for batch in file.batches(wanted, max(rows // step * step, min(rows, step))):
+                check_finite(batch, wanted, start, file.label)
+                check_weight_values(batch[:, d:].flatten(), start, file.label)
+                yield batch
+                start += batch.shape[0]
 
 
 def stream(reader: Reader, weight: object = None, columns: Sequence[str] | None = None) -> StreamSource:
