@@ -86,7 +86,7 @@ def _table(result: Comparison, bounds: list[str]) -> Any:
 
 def _show(result: Comparison, data: str, bounds: list[str]) -> None:
     from boxloop.cli.output import echo_table
-    from boxloop.report.numbers import number, with_error
+    from boxloop.numeric.written import number, with_error
 
     heads = ["model", "log-likelihood", "behind the first", "AIC", "BIC"]
     rows = [

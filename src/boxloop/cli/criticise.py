@@ -178,7 +178,7 @@ def _found(result: Mega, rate: float) -> dict[str, Any]:
 
 def _show(found: dict[str, Any]) -> None:
     from boxloop.cli.output import echo_table
-    from boxloop.report.numbers import number, with_error
+    from boxloop.numeric.written import number, with_error
 
     heads = ["test", "moments", "norm of gap", "if true", "p"]
     lines = [
@@ -207,6 +207,6 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _or_dash(value: float | None) -> str:
-    from boxloop.report.numbers import number
+    from boxloop.numeric.written import number
 
     return "-" if value is None else number(value)

@@ -198,7 +198,7 @@ def show(estimator: Fitted, found: dict[str, Any]) -> None:
     from boxloop.cli.describe import likelihood_word
     from boxloop.cli.output import echo_facts, echo_table
     from boxloop.cli.parts import readable
-    from boxloop.report.numbers import number, with_error
+    from boxloop.numeric.written import number, with_error
 
     table = found["data"]
     echo_facts(

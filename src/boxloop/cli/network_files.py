@@ -16,8 +16,8 @@ from boxloop.data import open_table, table_writer
 from boxloop.data.frames import make_frame
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_classifier import NetworkClassifier
+from boxloop.numeric.written import number
 from boxloop.report.network_page import chosen, spoken
-from boxloop.report.numbers import number
 
 MOST_NAMES = 16
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from boxloop.cli.output import echo_table
+from boxloop.numeric.written import number, with_error
 from boxloop.report.network_judge import LEVEL, NetworkFindings, measures
 from boxloop.report.network_page import note
-from boxloop.report.numbers import number, with_error
 
 COLOURS = {"good": "green", "doubtful": "yellow", "bad": "red", "not run": "none"}
 

@@ -269,7 +269,7 @@ def _write(judged: Judged, output: Path) -> None:
 
 def _show(found: Mapping[str, Any]) -> None:
     from boxloop.cli.output import echo_table
-    from boxloop.report.numbers import number
+    from boxloop.numeric.written import number
 
     heads = ["row", "log-density", "p", "", "because of"]
     rows = [

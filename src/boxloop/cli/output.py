@@ -24,7 +24,7 @@ def tell(
         show: prints the tables.
         quiet: whether to leave the tables out.
     """
-    from boxloop.report.numbers import plain
+    from boxloop.report.plain import plain
 
     text = json.dumps(plain(facts), indent=2, ensure_ascii=False)
     if json_to == "-":

@@ -14,7 +14,7 @@ from boxloop.estimators.bayesian_mixture import BayesianMixtureEstimator
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator
-from boxloop.report.numbers import number, with_error
+from boxloop.numeric.written import number, with_error
 
 MOST_ROWS = 16
 MOST_COLUMNS = 7

@@ -206,7 +206,7 @@ def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path |
 
 def _show(found: dict[str, Any]) -> None:
     from boxloop.cli.output import echo_table
-    from boxloop.report.numbers import number
+    from boxloop.numeric.written import number
 
     rows = [
         [

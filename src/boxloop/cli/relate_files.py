@@ -19,7 +19,7 @@ from boxloop.data import open_table, table_writer
 from boxloop.estimators import RelevantFeatures
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.relevant_rows import Edge
-from boxloop.report.numbers import number
+from boxloop.numeric.written import number
 from boxloop.twoview.views import FiniteView, View
 
 MOST_NAMES = 16

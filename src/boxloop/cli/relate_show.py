@@ -9,7 +9,7 @@ import click
 
 from boxloop.cli.output import echo_table
 from boxloop.cli.relate_judge import LOADINGS
-from boxloop.report.numbers import number, with_error
+from boxloop.numeric.written import number, with_error
 
 MOST_LINES, MOST_NAMES = 20, 4
 

@@ -115,7 +115,7 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
 def show(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
     from boxloop.cli.output import echo_facts
-    from boxloop.report.numbers import number, with_error
+    from boxloop.numeric.written import number, with_error
 
     worst = "\n".join(f"row {low['row']}: {number(low['log_density'])}" for low in found["least_likely"])
     lines = [

@@ -14,6 +14,7 @@ from boxloop.criticise.reliability import BINS, Reliability, reliability
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState, spawn
+from boxloop.numeric.written import with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +123,7 @@ class ClassificationScores:
         brier, spread = mean_and_error(self.brier)
         said = f"; {self.impossible} label(s) ruled out" if self.impossible else ""
         return (
-            f"{self.n_rows} rows: log score {score:.4g} ± {error:.2g}, Brier score {brier:.4g} ± {spread:.2g}, "
+            f"{self.n_rows} rows: log score {with_error(score, error)}, Brier score {with_error(brier, spread)}, "
             f"accuracy {self.accuracy:.3f}{said}\n{self.reliability}"
         )
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from boxloop.numeric.written import with_error
+
 Array = NDArray[np.float64]
 
 
@@ -20,7 +22,7 @@ class Difference:
 
     Example:
         >>> Difference(0.2, 0.1).z, str(Difference(0.2, 0.1))
-        (2.0, '+0.2 ± 0.1')
+        (2.0, '+0.20 ± 0.10')
     """
 
     value: float
@@ -38,7 +40,7 @@ class Difference:
         )
 
     def __str__(self) -> str:
-        return f"{self.value:+.4g} ± {self.standard_error:.2g}"
+        return with_error(self.value, self.standard_error, sign="+")
 
 
 def mean_and_error(rows: Array) -> tuple[float, float]:

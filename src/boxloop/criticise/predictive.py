@@ -20,6 +20,7 @@ from boxloop.criticise.paired import Difference, difference, mean_and_error
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.written import with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,7 +153,7 @@ class RegressionScores:
         lines = [f"{self.n_rows} rows"]
         for name, row in zip(self.names, self.table().to_dict("records"), strict=True):
             said = [] if math.isnan(row["log score"]) else ["log score"]
-            scores = [f"{key} {row[key]:.4g} ± {row[f'{key} error']:.2g}" for key in (*said, "CRPS")]
+            scores = [f"{key} {with_error(row[key], row[f'{key} error'])}" for key in (*said, "CRPS")]
             inside = [f"{row[f'inside {level:.0%}']:.3f} in {level:.0%}" for level in LEVELS]
             lines.append(f"{name}: {', '.join(scores)}, spread {row['spread']:.3g}; {', '.join(inside)}")
         return "\n".join(lines)

@@ -13,8 +13,8 @@ from boxloop.criticise import active_units
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, PoissonHead
 from boxloop.numeric import generator
+from boxloop.numeric.written import with_error
 from boxloop.report.columns import Array
-from boxloop.report.numbers import with_error
 
 DRAWS = 128
 """Of the code behind each density without a value."""

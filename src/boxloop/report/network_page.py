@@ -10,9 +10,9 @@ import numpy as np
 
 from boxloop.criticise import RegressionScores
 from boxloop.estimators.network_regressor import NetworkRegressor
+from boxloop.numeric.written import number, with_error
 from boxloop.report.network_judge import LEVEL, NETWORK, WORST, Network, NetworkFindings, measures
 from boxloop.report.network_pictures import network_pictures
-from boxloop.report.numbers import number, with_error
 from boxloop.report.pages import template, versions
 from boxloop.report.tables import Table
 

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from boxloop.criticise import Mega
 from boxloop.criticise.gaps import Gap
+from boxloop.numeric.written import number, with_error
 from boxloop.report.findings import Findings
-from boxloop.report.numbers import number, with_error
 from boxloop.report.outlying import Outlying
 
 Spot = tuple[float, float, str]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from boxloop.numeric.written import number, with_error
 from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Finalist, Findings
-from boxloop.report.numbers import number, with_error
 from boxloop.report.outlying import Outlying
 from boxloop.report.verdict import Misfit
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from boxloop.numeric.written import number, with_error
 from boxloop.report.candidates import RANKS, SIZES
 from boxloop.report.columns import COUNTS
 from boxloop.report.findings import Finalist, Findings, Trial
-from boxloop.report.numbers import number, with_error
 from boxloop.report.outlying import Outlying
 from boxloop.report.sentences import counted, listed
 

@@ -8,14 +8,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from boxloop.numeric.written import number
 from boxloop.persist import write_atomic
 from boxloop.report import tables
 from boxloop.report.explain import Explanation, explain
 from boxloop.report.findings import Finalist, Findings
-from boxloop.report.numbers import number, plain
 from boxloop.report.outlying import Outlying, outlying
 from boxloop.report.pages import template, versions
 from boxloop.report.pictures import Picture, overview, pictures
+from boxloop.report.plain import plain
 from boxloop.report.verdict import Line, Misfit, misfits, verdict
 
 OTHERS = 10

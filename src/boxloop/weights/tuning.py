@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from boxloop.data.frames import make_frame
+from boxloop.numeric.written import with_error
 from boxloop.weights.likely import Found
 from boxloop.weights.method import WeightWarning
 
@@ -133,9 +134,11 @@ class Tuning:
         said = f"scale {self.scale:.3g} ({low:.3g} to {high:.3g} within two errors), {self.what} {value}"
         end = "; the largest scale tried" if self.at_end else ""
         none = "; the spread of the weights does not help" if self.scale == 0.0 else ""
-        gain = "" if np.isnan(self.gain) else f", {self.gain:+.4g} ± {self.gain_error:.2g} over before"
-        best = self.scores[self.best]
-        return f"{said}{end}{none}: log score {best:.4g} ± {self.errors[self.best]:.2g} a row of {self.n_rows}{gain}"
+        gain = (
+            "" if np.isnan(self.gain) else f", {with_error(self.gain, self.gain_error, sign='+')} over before"
+        )
+        score = with_error(self.scores[self.best], self.errors[self.best])
+        return f"{said}{end}{none}: log score {score} a row of {self.n_rows}{gain}"
 
     __repr__ = __str__
 

@@ -1,0 +1,41 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+LONG = 1e5
+"""Numbers from here on, or below its inverse, are written with a power of ten."""
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number for a table: so many significant digits, and no exponent where none is needed.
+
+    Example:
+        >>> number(1234.5678), number(0.0012345), number(2.5e9), number(0.0), number(float("nan"))
+        ('1235', '0.001234', '2.5e+09', '0', '-')
+    """
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else str(value)
+    if value == 0.0 or 1.0 / LONG <= abs(value) < LONG:
+        places = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+        return f"{value:.{places}f}"
+    return f"{value:.{digits}g}"
+
+
+def with_error(value: float, error: float, *, sign: str = "") -> str:
+    """A number and its standard error, both to the error's second digit.
+
+    Args:
+        value: the number.
+        error: its standard error.
+        sign: "+" where a plus should be written, too.
+
+    Example:
+        >>> with_error(-10.56123, 0.1948), with_error(0.0353, 0.03, sign="+"), with_error(2.0, float("nan"))
+        ('-10.56 ± 0.19', '+0.035 ± 0.030', '2.000')
+    """
+    if not math.isfinite(error) or error <= 0.0:
+        return (sign if value > 0.0 else "") + number(value)
+    places = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:{sign}.{places}f} ± {error:.{places}f}"
