@@ -13,7 +13,6 @@ import torch
 from scipy.optimize import minimize
 from torch import Generator, Tensor, nn
 from torch.nn.functional import mse_loss
-from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 from boxloop.weights.ensemble import MultiPosterior, stacking_weights
@@ -21,6 +20,7 @@ from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
 from boxloop.weights.method import Part, WeightWarning
 from boxloop.weights.posterior import WeightPosterior
+from weights.trained import network, optimiser, rows, shuffled
 
 
 class Known:
@@ -38,30 +38,6 @@ def made(mean: float, size: int = 3) -> Known:
     draws = torch.Generator().manual_seed(int(mean))
     loadings = torch.randn(size, 2, generator=draws).double()
     return Known(WeightLaw(torch.full((size,), mean).double(), loadings, 0.3 * torch.ones(size).double()))
-
-
-def rows() -> tuple[Tensor, Tensor]:
-    draws = torch.Generator().manual_seed(0)
-    x = torch.randn(40, 2, generator=draws)
-    return x, x.sum(1, keepdim=True) + 0.1 * torch.randn(40, 1, generator=draws)
-
-
-def network(draws: Generator) -> nn.Module:
-    net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-    with torch.no_grad():
-        for value in net.parameters():
-            value.copy_(0.5 * torch.randn(value.shape, generator=draws))
-    return net
-
-
-def shuffled(draws: Generator) -> list[tuple[Tensor, Tensor]]:
-    x, y = rows()
-    order = torch.randperm(len(x), generator=draws)
-    return [(x[some], y[some]) for some in order.split(10)]
-
-
-def optimiser(net: nn.Module) -> SGD:
-    return SGD(net.parameters(), lr=0.05, momentum=0.9)
 
 
 def fitted(**given: Any) -> MultiPosterior:

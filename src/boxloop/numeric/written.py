@@ -6,6 +6,8 @@ import math
 
 LONG = 1e5
 """Numbers from here on, or below its inverse, are written with a power of ten."""
+ROUNDING = 1e-13
+"""Errors so small beside their number are those of its last digit in memory, and not worth a word."""
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -34,8 +36,12 @@ def with_error(value: float, error: float, *, sign: str = "") -> str:
     Example:
         >>> with_error(-10.56123, 0.1948), with_error(0.0353, 0.03, sign="+"), with_error(2.0, float("nan"))
         ('-10.56 ± 0.19', '+0.035 ± 0.030', '2.000')
+        >>> with_error(-1.0986, 4e-17), with_error(-4.71e-16, 2e-16)
+        ('-1.099', '-4.7e-16 ± 2.0e-16')
     """
-    if not math.isfinite(error) or error <= 0.0:
+    if not math.isfinite(error) or error <= ROUNDING * abs(value):
         return (sign if value > 0.0 else "") + number(value)
+    if max(abs(value), error) < 1.0 / LONG:
+        return f"{value:{sign}.1e} ± {error:.1e}"
     places = max(0, 1 - math.floor(math.log10(error)))
     return f"{value:{sign}.{places}f} ± {error:.{places}f}"
