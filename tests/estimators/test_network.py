@@ -17,7 +17,7 @@ from sklearn.datasets import load_wine
 from torch import Generator, nn
 
 from boxloop import FitWarning
-from boxloop.estimators import network_phase
+from boxloop.estimators import network_phase, network_train
 from boxloop.estimators.network_classifier import NetworkClassifier
 from boxloop.estimators.network_regressor import NetworkRegressor
 from boxloop.estimators.network_rows import held_out
@@ -125,12 +125,60 @@ def test_weight_decay_is_the_prior_of_the_rows_trained_on(monkeypatch: pytest.Mo
     none = NetworkRegressor(**QUICK, prior_precision=0.0).fit(x, y)
     assert none.weight_decay_ == 0.0
     fit = NetworkRegressor(**{**QUICK, "epochs": 100}, prior_precision=2.0).fit(x, y)
-    noise = 0.5 * fit.weight_decay_ * 350 / 2.0  # what networks leave of rows held out, of standardised y
+    noise = 0.5 * fit.weight_decay_ * 350 / 2.0  # that the prior is weighed against, of standardised y
     assert noise == pytest.approx((0.2 / y.std()) ** 2, rel=1.0)
-    monkeypatch.setattr(network_phase.Phase, "left", lambda self, before: 0.3)
+    for name in ("left", "beside"):
+        monkeypatch.setattr(network_phase.Phase, name, lambda self, *given: 0.3)
     for outputs in (1, 2):
         fit = NetworkRegressor(**QUICK, prior_precision=2.0).fit(x, np.stack([y] * outputs, 1))
         assert fit.weight_decay_ == pytest.approx(2.0 * 2.0 * 0.3 / (350 * outputs), rel=1e-12)
+
+
+def squares(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hardly any noise: what a network leaves half way is a hundred times more."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(120, 2))
+    return x, x[:, 0] ** 2 + 0.03 * rng.normal(size=120)
+
+
+@pytest.mark.filterwarnings("ignore:the best scale of the covariance")
+@pytest.mark.parametrize("seed", [1, 3])
+def test_training_goes_on_until_the_noise_of_the_prior_is_that_found(seed: int) -> None:
+    fit = NetworkRegressor(random_state=seed).fit(*squares(seed))
+    assumed = 0.5 * fit.weight_decay_ * 90 / fit.prior_precision
+    assert 1.0 / 2.0 < assumed / fit.predictor_.noise.item() ** 2 < 2.0
+    assert fit.n_iter_ == len(fit.history_["loss"])
+
+
+def test_a_noise_that_never_agrees_ends_the_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def beside(self: object, posteriors: object, before: float) -> float:
+        asked.append(before)
+        return 10.0 * before
+
+    monkeypatch.setattr(network_phase.Phase, "beside", beside)
+    monkeypatch.setattr(network_phase.Phase, "left", lambda self, before: 1e-5)
+    NetworkRegressor(**QUICK).fit(*curve(200))
+    np.testing.assert_allclose(asked, [1e-5, 1e-4, 1e-3], rtol=1e-12)
+
+
+def test_a_revision_that_runs_away_keeps_what_was_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = network_train._collected, []
+
+    def collected(*given: object) -> object:
+        calls.append(given)
+        if len(calls) > 1:
+            raise FloatingPointError("away")
+        return plain(*given)
+
+    monkeypatch.setattr(network_train, "_collected", collected)
+    monkeypatch.setattr(network_phase.Phase, "beside", lambda self, posteriors, before: 0.25)
+    with pytest.warns(match="that of another noise: with 0.5 of a standard deviation"):
+        fit = NetworkRegressor(**QUICK).fit(*curve(200))
+    assert len(calls) > 1
+    assert fit.posterior_.posteriors[0].count > 10
+    assert any("runs away at every rate" in event for event in fit.events_)
 
 
 def test_a_member_beside_others_is_what_it_is_alone() -> None:

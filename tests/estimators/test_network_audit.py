@@ -67,6 +67,17 @@ def test_it_is_the_audit_of_the_posterior_in_standard_units() -> None:
     assert found.decay.groups[0].decay == fit.weight_decay_
 
 
+def test_a_decay_of_another_noise_names_what_can_be_changed() -> None:
+    X, y, _ = rows()
+    fit = NetworkRegressor(**SHORT).fit(X[:120], y[:120])
+    fit.weight_decay_ *= 4.0
+    worries = audit_network(fit, X[:120], y[:120], X[120:], y[120:], chains=0).worries
+    [worry] = [worry for worry in worries if worry.what == "Weight decay"]
+    assert worry.level == "bad"
+    assert "prior_precision=" in worry.next
+    assert "weight_decay=" not in worry.next
+
+
 def test_the_decay_of_a_classifier_is_right_by_construction() -> None:
     X, _, labels = rows()
     fit = NetworkClassifier(**SHORT, members=2).fit(X[:120], labels[:120])

@@ -15,6 +15,7 @@ from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import NetworkEstimator
 from boxloop.estimators.network_rows import held_out, mark_of
+from boxloop.estimators.network_train import AGREED
 from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
 from boxloop.weights.audit import Audit, audit
@@ -72,12 +73,18 @@ def audit_network(
         "optimiser": optimiser,
     }
     given = (rows, seen[torch.from_numpy(learned)], tests, held)
-    first = audit(members[0], *given, **options, predictor=predictor, chains=chains)
+    first = _ours(audit(members[0], *given, **options, predictor=predictor, chains=chains))
     if len(members) == 1:
         return first
-    whole = audit(estimator.posterior_, *given, **options, predictor=predictor, chains=0)
+    whole = _ours(audit(estimator.posterior_, *given, **options, predictor=predictor, chains=0))
     alone = f"trajectory and last layer are those of the first of {len(members)} networks"
     return replace(first, title=whole.title, decay=whole.decay, notes=(*first.notes, alone))
+
+
+def _ours(found: Audit) -> Audit:
+    """The decay was set by a noise that agrees with the one found up to a factor, and its knob is the prior."""
+    decay = found.decay
+    return found if decay is None else replace(found, decay=replace(decay, same=AGREED, scaled=True))
 
 
 def training_rows(estimator: NetworkEstimator, y: Any) -> NDArray[np.bool_]:

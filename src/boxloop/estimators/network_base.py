@@ -21,6 +21,7 @@ from boxloop.estimators.base import Array
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.network_files import read, write
+from boxloop.estimators.network_phase import tuned
 from boxloop.estimators.network_rows import Rows, Units, held_out, mark_of
 from boxloop.estimators.network_train import Trained, train_networks
 from boxloop.estimators.options import pick_device, pick_dtype
@@ -28,11 +29,10 @@ from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
 from boxloop.numeric.random import seed, spawn
 from boxloop.weights.audit import Audit
-from boxloop.weights.batch_norm import has_batch_norm
 from boxloop.weights.ensemble import MultiPosterior
 from boxloop.weights.members import ACTIVATIONS
 from boxloop.weights.methods import WORDS
-from boxloop.weights.predictor import Kind, Predictor
+from boxloop.weights.predictor import Kind
 
 BLOCK = 1 << 16
 """Rows that are predicted at one time."""
@@ -116,7 +116,7 @@ class NetworkEstimator(BaseEstimator):
         rows = Rows(x[~mask], t[~mask], held_x, held_y, outputs, self._ignorance(t))
         found = train_networks(self, rows, training)
         self._store(found)
-        self.predictor_ = self._predictor(rows, seed(drawing))
+        self.predictor_ = tuned(self, self.posterior_, rows, seed(drawing))
         met = (event for one in found for event in one.events)
         self.events_ = list(dict.fromkeys((*self._worries(rows), *met)))
         warn_of(self.events_, depth=3)
@@ -132,15 +132,6 @@ class NetworkEstimator(BaseEstimator):
         self.interrupted_ = any(one.interrupted for one in found)
         self.collect_rate_ = min(one.rate for one in found)
         self.weight_decay_ = found[-1].decay
-
-    def _predictor(self, rows: Rows, own: int) -> Predictor:
-        """Draws from the posterior, with scale, and noise or temperature, as rows held out prefer."""
-        parts = self.posterior_.parts()
-        refresh = rows.x if has_batch_norm(parts) else None
-        made = Predictor.of(self.posterior_, self._kind, self.n_draws, refresh=refresh, random_state=own)
-        if rows.held_x is not None and rows.held_y is not None:
-            return made.tuned(rows.held_x, rows.held_y)
-        return made.with_noise(rows.x, rows.y) if self._kind == "regression" else made
 
     def _worries(self, rows: Rows) -> list[str]:
         still = [

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from sklearn.base import BaseEstimator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
 
 from boxloop.estimators.network_members import Group
 from boxloop.estimators.network_rows import Rows
+from boxloop.weights.batch_norm import has_batch_norm
 from boxloop.weights.decay import weight_decay
+from boxloop.weights.ensemble import MultiPosterior
 from boxloop.weights.fitting import Training
 from boxloop.weights.fitting import train as run_epochs
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import Live
 from boxloop.weights.linear_regression import RegressionMoments, linear_regression
 from boxloop.weights.members import ShuffledRows, summed
+from boxloop.weights.method import WeightWarning
+from boxloop.weights.posterior import WeightPosterior
+from boxloop.weights.predictor import Kind, Predictor
 
 STEPS, FEWEST, MOST = 2000, 10, 500
 """Of training where epochs are not given: about so many steps, in no fewer and no more epochs than these."""
@@ -108,11 +116,44 @@ class Phase:
         x, y = self.rows.x, self.rows.y
         if self.rows.held_x is not None and self.rows.held_y is not None:
             x, y = self.rows.held_x, self.rows.held_y
-        training = self.group.net.training
-        with torch.no_grad():
-            left = (self.group.net.eval()(x) - y).square()
-        self.group.net.train(training)
-        return _variance(left)
+        with self._at_rest() as net, torch.no_grad():
+            return _variance((net(x) - y).square())
+
+    def beside(self, posteriors: Sequence[WeightPosterior], before: float) -> float:
+        """The noise that rows held out find beside the spread of the weights."""
+        if self.rows.classified or self.rows.held_x is None:
+            return before
+        with self._at_rest(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", WeightWarning)  # they are of a law that may not be the last
+            found = tuned(self.estimator, MultiPosterior(posteriors), self.rows, self.group.seeds[0])
+        return _variance(torch.as_tensor(found.noise).square())
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[nn.Module]:
+        """The networks as they predict."""
+        net = self.group.net
+        training = net.training
+        try:
+            yield net.eval()
+        finally:
+            net.train(training)
+
+
+def tuned(estimator: BaseEstimator, posterior: MultiPosterior, rows: Rows, own: int) -> Predictor:
+    """Draws from a posterior, with scale, and noise or temperature, as rows held out prefer.
+
+    Args:
+        estimator: with ``n_draws``.
+        posterior: in standard units.
+        rows: of the fit.
+        own: seed of the draws.
+    """
+    kind: Kind = "classification" if rows.classified else "regression"
+    refresh = rows.x if has_batch_norm(posterior.parts()) else None
+    made = Predictor.of(posterior, kind, estimator.n_draws, refresh=refresh, random_state=own)
+    if rows.held_x is not None and rows.held_y is not None:
+        return made.tuned(rows.held_x, rows.held_y)
+    return made if rows.classified else made.with_noise(rows.x, rows.y)
 
 
 def _variance(values: Tensor) -> float:

@@ -25,11 +25,12 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         \theta_i \sim \sum_k w_k \, N(\mu_k, c \, (F_k F_k^\top + \operatorname{diag} \psi_k))
 
     Document 004. Adam brings the network to a minimum of the mean squared error with the weight decay that the prior
-    :math:`N(0, \alpha^{-1} I)` asks for, :math:`2 \alpha / (\beta N)`, where the noise :math:`1 / \beta` is what the
-    network leaves of rows held out; SGD at a constant rate then wanders around it, and is followed. The scale c of the
-    covariance and the noise :math:`\sigma` are those of the best log score of the rows held out, with weak priors where
-    these are few (:meth:`boxloop.weights.Predictor.tuned`). X and y are standardised inside. ``sample_weight`` is not
-    taken: the path of SGD has no rows that count twice.
+    :math:`N(0, \alpha^{-1} I)` asks for, :math:`2 \alpha / (\beta N)`, where the noise :math:`1 / \beta` is at first
+    what the network leaves of rows held out; SGD at a constant rate then wanders around it, and is followed. Where the
+    noise found in the end is another, by a factor of 1.5 or more, training goes on with it, up to three times. The
+    scale c of the covariance and the noise :math:`\sigma` are those of the best log score of the rows held out, with
+    weak priors where these are few (:meth:`boxloop.weights.Predictor.tuned`). X and y are standardised inside.
+    ``sample_weight`` is not taken: the path of SGD has no rows that count twice.
 
     Args:
         hidden: widths of the hidden layers.
@@ -64,7 +65,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         weight_decay_: of the last phase.
         collect_rate_: of SGD.
         history_: ``loss``, the mean of each epoch.
-        n_iter_: epochs, of both phases.
+        n_iter_: epochs, of all phases.
         interrupted_: whether Ctrl-C ended the training.
         events_: what is worth knowing of the fit; each was a warning.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sklearn.base import BaseEstimator
 from torch import Generator, Tensor
@@ -15,6 +15,7 @@ from boxloop.estimators.network_members import groups_of
 from boxloop.estimators.network_phase import Phase
 from boxloop.estimators.network_rows import Rows
 from boxloop.numeric.linalg import ConditionError
+from boxloop.weights.fitting import Training
 from boxloop.weights.fitting_state import Live
 from boxloop.weights.posterior import WeightPosterior
 
@@ -29,6 +30,9 @@ DRIFT = 1.5
 """The same, over all of the collecting: SGD may leave slowly."""
 SETTLING = 0.1
 """Share of the collecting that is not observed, while SGD leaves the minimum."""
+REVISED, AGREED = 3, 1.5
+"""How often training goes on with the noise that was found in the end, and the factor up to which the noise that the
+prior was weighed against was right."""
 
 
 @dataclass(frozen=True)
@@ -69,21 +73,55 @@ def train_networks(estimator: BaseEstimator, rows: Rows, stream: Generator) -> t
 
 
 def _trained(phase: Phase) -> Trained:
-    """To a minimum, where the noise that the prior is weighed against is looked at again half way."""
+    """To a minimum and around it, until the noise that the prior is weighed against is that which is found."""
     noise, net = phase.linear_noise(), phase.group.net
-    losses: tuple[float, ...] = ()
     adam = Adam(net.parameters(), lr=phase.estimator.learning_rate)
+    losses: tuple[float, ...] = ()
     half = phase.first // 2
-    for epochs, rate in ((half, None), (phase.first - half, _cosine)):
+    for epochs, falling in ((half, False), (phase.first - half, True)):
         if epochs:
-            decay = phase.set_decay(adam, noise)
-            scheduler = None if rate is None else LambdaLR(adam, rate(epochs))
-            done = phase.train(Live(net, (), adam, scheduler, phase.batches()), epochs, "training")
+            done, decay = _descended(phase, adam, noise, epochs, falling)
             losses += phase.each(done)
             if done.interrupted:
                 return _cut(phase, losses, decay)
             noise = phase.left(noise)
-    return _collected(phase, noise, losses)
+    found = _collected(phase, noise, losses)
+    for _ in range(REVISED):
+        if (
+            found.interrupted
+            or 1.0 / AGREED <= (new := phase.beside(found.posteriors, noise)) / noise <= AGREED
+        ):
+            break
+        noise = new
+        found = _revised(phase, found, noise)
+    return found
+
+
+def _descended(phase: Phase, adam: Adam, noise: float, epochs: int, falling: bool) -> tuple[Training, float]:
+    """Some epochs of Adam at a constant rate, or at one that falls to nearly 0; and the weight decay."""
+    decay = phase.set_decay(adam, noise)
+    for group in adam.param_groups:
+        group["lr"] = phase.estimator.learning_rate
+    scheduler = LambdaLR(adam, _cosine(epochs)) if falling else None
+    return phase.train(Live(phase.group.net, (), adam, scheduler, phase.batches()), epochs, "training"), decay
+
+
+def _revised(phase: Phase, before: Trained, noise: float) -> Trained:
+    """Trained on, and followed again, with another noise; what was there before where that cannot be."""
+    adam = Adam(phase.group.net.parameters(), lr=phase.estimator.learning_rate)
+    done, _ = _descended(phase, adam, noise, max(1, phase.first // 2), True)
+    losses = before.losses + phase.each(done)
+    if done.interrupted:
+        said = "interrupted while the noise was looked at again: the weights are those collected before"
+        return replace(before, losses=losses, interrupted=True, events=(*before.events, said))
+    try:
+        return _collected(phase, noise, losses)
+    except FloatingPointError:
+        said = (
+            f"the weight decay is that of another noise: with {noise**0.5:.2g} of a standard deviation of y, which "
+            "rows held out prefer, SGD runs away at every rate"
+        )
+        return replace(before, losses=losses, events=(*before.events, said))
 
 
 def _collected(phase: Phase, noise: float, losses: tuple[float, ...]) -> Trained:

@@ -149,6 +149,8 @@ class DecayCheck:
         right: the decay that the prior asks for.
         prior_precision: alpha.
         unit: decay of a prior of precision 1.
+        same: factor up to which a decay is the right one: larger where the noise is known only so far.
+        scaled: whether the decay follows from ``prior_precision``, which then is what to change.
 
     Example:
         >>> import torch
@@ -163,6 +165,8 @@ class DecayCheck:
     right: float
     prior_precision: float
     unit: float
+    same: float = SAME
+    scaled: bool = False
 
     @property
     def worries(self) -> tuple[Worry, ...]:
@@ -170,7 +174,8 @@ class DecayCheck:
         found = tuple(dict.fromkeys(filter(None, (self._worry(group) for group in self.groups))))
         if found:
             return found
-        return (Worry("good", "Weight decay", f"{self.right:.4g}, as the prior asks"),)
+        about = "as" if self.same == SAME else "about as"
+        return (Worry("good", "Weight decay", f"{self.right:.4g}, {about} the prior asks"),)
 
     def table(self) -> Any:
         """One line a group of parameters."""
@@ -207,8 +212,10 @@ class DecayCheck:
             why = f"{group.parameters} weights have none: a flat prior, where {stated}"
             return Worry("bad", what, why, said)
         ratio = group.decay / self.right if self.right > 0.0 else math.inf if group.decay > 0.0 else 1.0
-        if 1.0 / SAME <= ratio <= SAME:
+        if 1.0 / self.same <= ratio <= self.same:
             return None
+        if self.scaled:
+            said = f"prior_precision={self.prior_precision / ratio:.3g}, which comes nearer to that prior"
         why = (
             f"{group.decay:.4g} where the prior asks for {self.right:.4g}: it stands for precision "
             f"{self._implied(group):.4g}, not {self.prior_precision:.4g}"
