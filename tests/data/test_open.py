@@ -69,7 +69,7 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
         open_source(tmp_path)
 
 
-def test_a_folder_is_read_in_sorted_order_and_markers_are_left_out(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_order_and_markers_are_left_out(tmp_path: Path) -> None:
     for i in (2, 0, 1):
         np.save(tmp_path / f"part{i}.npy", np.full((2, 1), float(i)))
     for marker in ("_SUCCESS", ".part0.npy.crc", "_old.npy", "notes.txt"):

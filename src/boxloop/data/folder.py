@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -75,6 +76,20 @@ def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderRead
                 f"those of {first.label} are {', '.join(first.names)}"
             )
     return FolderReader(path, tuple(readers))
+
+
+def by_number(name: str) -> tuple[list[str | int], str]:
+    """Key of names in natural order, as Dask reads the files of a folder: runs of digits count as numbers.
+
+    Args:
+        name: of a file; names that differ only in leading zeros are in order of text.
+
+    Example:
+        >>> sorted(["part.10", "part.9", "part.09"], key=by_number)
+        ['part.09', 'part.9', 'part.10']
+    """
+    pieces = re.split("([0-9]+)", name)  # text and digits in turn, so that like meets like
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], name
 
 
 def files_of(reader: Reader) -> tuple[Reader, ...]:

@@ -16,7 +16,7 @@ from boxloop.data.array import ArraySource
 from boxloop.data.checks import check_shape, given_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.dense import check_array, dense_source
-from boxloop.data.folder import join_readers
+from boxloop.data.folder import by_number, join_readers
 from boxloop.data.frames import as_frame, frame_source, is_collection
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
@@ -42,8 +42,9 @@ def open_source(
     Args:
         data: a NumPy array, tensor, list of rows, data frame (pandas, polars, Arrow), SciPy sparse matrix of
             counts, or the path of a ``.npy``, ``.csv``, ``.csv.gz`` or ``.parquet`` file or of a folder of files
-            of one of these kinds, read in sorted order, or the URL of Parquet files (``s3://bucket/folder``); or a
-            Dask DataFrame or array, whose rows stay on their cluster. A source is returned as it is.
+            of one of these kinds, or the URL of Parquet files (``s3://bucket/folder``); or a Dask DataFrame or array,
+            whose rows stay on their cluster. Files are read in order of their names, in which digits count as numbers,
+            as Dask does: ``part.2`` before ``part.10``. A source is returned as it is.
         weight: one non-negative weight a row; for files and frames also the name of a column.
         columns: for files and frames the columns to use, in this order; for arrays, tensors, sparse matrices and
             ``.npy`` files names for all columns.
@@ -132,7 +133,8 @@ def open_reader(data: str | PathLike[str]) -> Reader:
 
 def _open_folder(path: Path) -> Reader:
     """All tables of a folder; files without a byte and those that begin with a dot or underscore are left out."""
-    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
+    found = sorted(path.iterdir(), key=lambda p: by_number(p.name))
+    files = [p for p in found if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
     readers = [reader for reader in map(_reader, files) if reader is not None]
     if not readers:
         raise ValueError(f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content")

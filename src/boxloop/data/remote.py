@@ -5,6 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+from boxloop.data.folder import by_number
+
 
 def is_remote(data: str | PathLike[str]) -> bool:
     """Whether a table is named by a URL.
@@ -17,7 +19,7 @@ def is_remote(data: str | PathLike[str]) -> bool:
 
 
 def list_remote(url: str) -> list[str]:
-    """The URLs of the Parquet file or files there, in sorted order; files without a byte are left out."""
+    """The URLs of the Parquet file or files there, in natural order; files without a byte are left out."""
     system, path = _system(url)
     if not system.exists(path):
         raise FileNotFoundError(f"{url}: no such file or folder")
@@ -29,7 +31,7 @@ def list_remote(url: str) -> list[str]:
     ]
     if not names:
         raise ValueError(f"{url}: there is no Parquet file with any content")
-    return [system.unstrip_protocol(name) for name in sorted(names)]
+    return [system.unstrip_protocol(name) for name in sorted(names, key=by_number)]
 
 
 def open_remote(url: str) -> Any:
