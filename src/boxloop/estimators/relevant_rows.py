@@ -158,10 +158,10 @@ def _numeric(table: Any, word: str) -> None:
     """Refuse text among several columns, by name."""
     frame = as_frame(table)
     if frame is not None:
-        for name, kind in frame.schema.items():
-            if not holds_numbers(kind):
+        for series in frame.iter_columns():
+            if not holds_numbers(series):
                 raise ValueError(
-                    f"column {name!r} of {word} is not numeric ({kind}): encode it as numbers, or give it alone as a "
+                    f"column {series.name!r} of {word} is not numeric ({series.dtype}): encode it as numbers, or give it alone as a "
                     "finite view"
                 )
 
