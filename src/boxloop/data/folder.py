@@ -92,6 +92,22 @@ def by_number(name: str) -> tuple[list[str | int], str]:
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], name
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a path looks like one for many files; where there is a file of that name, it is none.
+
+    Example:
+        >>> is_pattern("rows/*.parquet"), is_pattern("rows/1.parquet")
+        (True, False)
+    """
+    return any(sign in name for sign in "*?[")
+
+
+def not_there(name: str) -> FileNotFoundError:
+    """What is said of a path or URL at which nothing is."""
+    more = "; patterns of names are not taken: give the folder" if is_pattern(name) else ""
+    return FileNotFoundError(f"{name}: no such file or folder{more}")
+
+
 def files_of(reader: Reader) -> tuple[Reader, ...]:
     """What is read one after the other: the files of a folder, or the one file itself."""
     return reader.readers if isinstance(reader, FolderReader) else (reader,)

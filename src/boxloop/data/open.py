@@ -13,14 +13,14 @@ from scipy import sparse
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
-from boxloop.data.checks import check_shape, given_names
+from boxloop.data.checks import check_no_paths, check_shape, given_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.dense import check_array, dense_source
-from boxloop.data.folder import by_number, join_readers
+from boxloop.data.folder import by_number, join_readers, not_there
 from boxloop.data.frames import as_frame, frame_source, is_collection
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
-from boxloop.data.remote import is_remote, list_remote
+from boxloop.data.remote import BELOW, is_remote, list_remote
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, hold, stream
 from boxloop.types import Source
@@ -71,6 +71,7 @@ def open_source(
 
         return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
+        check_no_paths(data)
         data = np.asarray(data)
     if isinstance(data, np.ndarray):
         return _open_array(data, weight, columns, memory)
@@ -124,7 +125,7 @@ def open_reader(data: str | PathLike[str]) -> Reader:
     if path.is_dir():
         return _open_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
+        raise not_there(str(path))
     reader = _reader(path)
     if reader is None:
         raise ValueError(f"{path}: a .npy, .csv, .csv.gz or .parquet file or a folder of them is needed")
@@ -137,7 +138,11 @@ def _open_folder(path: Path) -> Reader:
     files = [p for p in found if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
     readers = [reader for reader in map(_reader, files) if reader is not None]
     if not readers:
-        raise ValueError(f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content")
+        within = next((p for p in path.rglob("*") if p.is_file() and _reader(p) is not None), path)
+        deeper = "" if within.parent == path or within == path else BELOW
+        raise ValueError(
+            f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content{deeper}"
+        )
     kinds = {type(reader).__name__ for reader in readers}
     if len(kinds) > 1:
         raise ValueError(f"{path}: the folder holds tables of more than one kind")

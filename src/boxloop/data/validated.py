@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from boxloop.data.checks import check_no_paths
 from boxloop.data.frames import check_numbers
 
 
@@ -17,6 +18,7 @@ def validated(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
         ValueError: also for a column of a frame that holds text or times, by its name.
     """
     if not options.get("skip_check_array", False):
+        check_no_paths(X)
         check_numbers(X)
     return validate_data(owner, unmasked(X), *map(unmasked, given), **options)
 
