@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +49,7 @@ def table(path: Path, rows: np.ndarray) -> Path:
 
 
 def signalled(
-    arguments: list[object], number: int, when: str, everyone: bool = False
+    arguments: list[object], number: int, when: str, everyone: bool = False, times: int = 1
 ) -> tuple[int, str, str]:
     """Run a command with its progress on a terminal, and send it a signal once the terminal shows ``when``.
 
@@ -56,6 +58,7 @@ def signalled(
         number: of the signal.
         when: a pattern.
         everyone: whether processes that the command started get the signal, too.
+        times: how often it is sent, 0.2 seconds apart.
 
     Returns:
         Its exit code, what it printed, and what the terminal showed until the last of its processes was gone.
@@ -71,7 +74,10 @@ def signalled(
         while (part := _read(ours)) != b"":
             shown += part.decode(errors="replace")
             if not sent and re.search(when, shown):
-                os.killpg(process.pid, number) if everyone else process.send_signal(number)
+                for again in range(times):
+                    time.sleep(0.2 * bool(again))
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.pid, number) if everyone else process.send_signal(number)
                 sent = True
         out = process.communicate(timeout=60)[0]
     os.close(ours)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster, default_client
 
 from boxloop import load
 from boxloop.cli import cluster as options
@@ -172,7 +174,11 @@ def test_a_lost_cluster_says_how_to_go_on(
         (["--workers", 0], 2, "--workers"),
         (["--cluster", "127.0.0.1"], 2, "tcp://HOST:PORT or tls://HOST:PORT"),
         (["--cluster", "tcp://127.0.0.1:1"], 1, "tcp://127.0.0.1:1: no Dask scheduler answers there"),
-        (["--cluster", "tls://127.0.0.1:1"], 1, "perhaps check your TLS configuration?"),
+        (
+            ["--cluster", "tls://127.0.0.1:1"],
+            1,
+            "Dask's settings distributed.comm.tls.ca-file, dist",
+        ),
     ],
 )
 def test_wrong_calls_are_told_at_once(
@@ -199,12 +205,44 @@ def test_without_dask_it_is_said_what_to_install(tmp_path: Path, monkeypatch: py
     done("fit", "iris", *FIT, "-q", "-o", tmp_path / "m")
 
 
+@pytest.mark.usefixtures("quick_workers")
+def test_workers_may_take_their_time_to_come_back() -> None:
+    with options.on_cluster(1, None):
+        assert dask.config.get("distributed.deploy.lost-worker-timeout") == "5 minutes"
+    assert dask.config.get("distributed.deploy.lost-worker-timeout") != "5 minutes"
+
+
+def test_a_lost_scheduler_is_told_by_us_alone(address: str) -> None:
+    logger = logging.getLogger("distributed.client")
+    with options.on_cluster(None, address):
+        assert not logger.isEnabledFor(logging.ERROR)
+    assert logger.isEnabledFor(logging.ERROR)
+
+
+def test_ctrl_c_does_not_interrupt_the_end_of_a_cluster(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def impatient() -> None:
+        signal.raise_signal(signal.SIGINT)
+        Client.close(client)
+        closed.append(client)
+
+    with options.on_cluster(None, address):
+        client = default_client()
+        monkeypatch.setattr(client, "close", impatient)
+    assert [one.status for one in closed] == ["closed"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.slow
-def test_ctrl_c_ends_round_and_workers(folder: Path, tmp_path: Path) -> None:
-    """A terminal sends it to every process of the command, workers among them."""
+@pytest.mark.parametrize("times", [1, 3])
+def test_ctrl_c_ends_round_and_workers(folder: Path, tmp_path: Path, times: int) -> None:
+    """A terminal sends it to every process of the command, workers among them; people may be impatient."""
     out, endless = tmp_path / "m.boxloop", ["--tol", 0, "--max-iter", 1_000_000]
     arguments = ["fit", folder, *FIT, *endless, "--workers", 1, "-o", out]
-    code, printed, shown = signalled(arguments, signal.SIGINT, r"[1-9]\d*/1000000", everyone=True)
+    code, printed, shown = signalled(arguments, signal.SIGINT, r"[1-9]\d*/1000000", True, times)
     assert code == 130, shown
     assert printed == ""
     assert "Traceback" not in shown

@@ -80,6 +80,59 @@ def test_weights_of_chunks_of_unknown_sizes() -> None:
             dask_source(rows[few], weight)
 
 
+@pytest.mark.parametrize("chunks", [30, 40, 7, ((50, 20, 20),)])
+def test_an_array_of_weights_goes_by_position(chunks: Any) -> None:
+    mass = np.arange(1.0, N + 1)
+    wanted = digest(open_source(pd.DataFrame(table(), columns=["a", "b", "c"]), mass))
+    for rows in (frame(), frame().clear_divisions()):
+        assert digest(dask_source(rows, da.from_array(mass, chunks=chunks))) == wanted
+    few = table()[:, 0] > 1.5
+    some = dask_source(frame().query("a > 1.5"), da.from_array(mass[few], chunks=2))
+    assert 0 in dask_source(frame().query("b > 2.2")).counts
+    assert digest(some) == digest(open_source(table()[few], mass[few], ["a", "b", "c"]))
+    with pytest.raises(ValueError, match=r"one entry a row: shape \(90,\) is needed, \(60,\) was given"):
+        dask_source(frame(), da.ones(60, chunks=20))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("moved", [0, 7, 700])
+def test_a_series_of_weights_goes_by_label(known: bool, moved: int) -> None:
+    mass = pd.Series(np.arange(1.0, N + 1), index=np.arange(N) + moved)
+    rows, weight = frame(), dd.from_pandas(mass, npartitions=3)
+    if not known:
+        rows, weight = rows.clear_divisions(), weight.clear_divisions()
+    if moved:
+        with pytest.raises(
+            ValueError, match=r"partition 0: row 0 .* has no weight: a Dask series of weights"
+        ):
+            boxloop.GaussianMixture(1).fit(rows, sample_weight=weight)
+    else:
+        wanted = boxloop.GaussianMixture(1).fit(table(), sample_weight=mass).means_
+        np.testing.assert_allclose(
+            boxloop.GaussianMixture(1).fit(rows, sample_weight=weight).means_, wanted, rtol=1e-10
+        )
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_series_of_weights_keeps_rows_beside_targets_at_hand(known: bool) -> None:
+    """Dask would shuffle rows without divisions."""
+    y, mass = np.arange(N) + table()[:, 0], pd.Series(np.arange(1.0, N + 1))
+    rows, weight = frame(), dd.from_pandas(mass, npartitions=3)
+    if not known:
+        rows, weight = rows.clear_divisions(), weight.clear_divisions()
+    here = boxloop.BayesianLinearRegression().fit(rows.compute(), y, sample_weight=mass)
+    there = boxloop.BayesianLinearRegression().fit(rows, y, sample_weight=weight)
+    np.testing.assert_allclose(there.coef_, here.coef_, rtol=1e-8)
+
+
+def test_weights_in_other_partitions_without_divisions() -> None:
+    rows = frame().clear_divisions()
+    weight = dd.from_pandas(pd.Series(np.ones(N)), npartitions=2).clear_divisions()
+    for other in (weight, weight.values):
+        with pytest.raises(ValueError, match="in 3 partitions and the weights in 2, and it is not known"):
+            dask_source(rows, other)
+
+
 def test_columns_of_unknown_number() -> None:
     with pytest.raises(ValueError, match="does not know its number of columns"):
         dask_source(parts()[:, parts()[0] > 0.0])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
+import dask.dataframe as dd
 import numpy as np
 import pandas
 import polars
 import pyarrow as pa
 import pytest
+import torch
 
+from boxloop import GaussianMixture
 from boxloop.data import open_source
 
 NAN = np.nan
@@ -80,3 +84,37 @@ def test_a_name_that_occurs_twice_is_refused() -> None:
 def test_a_frame_of_one_column_of_weights_has_no_columns() -> None:
     with pytest.raises(ValueError, match=r"0 feature\(s\) \(shape=\(2, 0\)\)"):
         open_source(pandas.DataFrame({"w": [1.0, 2.0]}), weight="w")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("values", [[3, 1, None, 3], [0.5, NAN, 2.0, 0.5], [True, False, None, True]])
+def test_categories_that_are_numbers(values: list[float | None], ordered: bool, tmp_path: Path) -> None:
+    """The same from pandas, Arrow, Parquet and Dask."""
+    frame = pandas.DataFrame({"a": pandas.Categorical(values, ordered=ordered), "b": np.arange(4.0)})
+    frame.to_parquet(tmp_path / "t.parquet")
+    wanted = np.stack([np.array(values, dtype=float), np.arange(4.0)], 1)
+    for data in (
+        frame,
+        pa.table({"a": pa.array(values, from_pandas=True).dictionary_encode(), "b": np.arange(4.0)}),
+        tmp_path / "t.parquet",
+        dd.from_pandas(frame, npartitions=2),
+    ):
+        rows = torch.cat([tile for tile, _ in open_source(data).chunks()])
+        np.testing.assert_array_equal(rows, wanted)
+
+
+@pytest.mark.parametrize("make", [pandas.DataFrame, polars.DataFrame])
+@pytest.mark.parametrize("odd", [["x", "y"] * 3, [datetime.datetime(2020, 1, 1)] * 6])
+@pytest.mark.parametrize("alone", [True, False])
+def test_estimators_refuse_text_and_times_as_dask_does(make: type, odd: list[object], alone: bool) -> None:
+    frame = make({"odd": odd} if alone else {"odd": odd, "a": np.arange(6.0)})
+    with pytest.raises(ValueError, match=r"^column 'odd' is not numeric \(its type is"):
+        GaussianMixture(1).fit(frame)
+    if make is pandas.DataFrame:
+        with pytest.raises(ValueError, match=r"^partition 0: column 'odd' is not numeric \(its type is"):
+            GaussianMixture(1).fit(dd.from_pandas(frame, npartitions=1))
+
+
+def test_estimators_convert_objects_that_are_numbers() -> None:
+    frame = pandas.DataFrame({"a": np.array([1, 2.5, True, None], dtype=object), "b": np.arange(4.0)})
+    np.testing.assert_allclose(GaussianMixture(1).fit(frame[:3]).means_, [[1.5, 1.0]])

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Standardised, Tiled, open_source, survey, write_table
+from boxloop import GaussianMixture
+from boxloop.data import (
+    ArraySource,
+    Gathered,
+    Standardised,
+    Tiled,
+    dask_source,
+    open_source,
+    open_table,
+    survey,
+    write_table,
+)
 
 TABLE = {"a": np.arange(5.0), "b": np.ones(5)}
 
@@ -69,7 +81,7 @@ def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
         open_source(tmp_path)
 
 
-def test_a_folder_is_read_in_sorted_order_and_markers_are_left_out(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_order_and_markers_are_left_out(tmp_path: Path) -> None:
     for i in (2, 0, 1):
         np.save(tmp_path / f"part{i}.npy", np.full((2, 1), float(i)))
     for marker in ("_SUCCESS", ".part0.npy.crc", "_old.npy", "notes.txt"):
@@ -106,3 +118,61 @@ def test_a_tensor_keeps_no_graph() -> None:
 def test_weights_follow_the_rows_to_their_device() -> None:
     source = open_source(torch.ones(3, 2, device="cuda"), weight=[1, 2, 3])
     assert source.rows.device == source.weight.device
+
+
+PATHS = ["rows/1.parquet", "rows/2.parquet"]
+
+
+@pytest.mark.parametrize("opened", [open_source, dask_source, GaussianMixture(1).fit])
+@pytest.mark.parametrize("data", [PATHS, tuple(PATHS), [Path(p) for p in PATHS]])
+def test_a_list_of_paths_is_no_table(opened: Callable[[object], object], data: object) -> None:
+    with pytest.raises(
+        ValueError, match=r"a list of text is no table \(it begins with 'rows/1.parquet'\): of"
+    ):
+        opened(data)
+
+
+@pytest.mark.parametrize("opened", [open_source, dask_source, open_table])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_patterns_are_not_taken(opened: Callable[[str], object], scheme: str, tmp_path: Path) -> None:
+    write_table(tmp_path / "1.parquet", TABLE)
+    for pattern in ("*.parquet", "[0-9].parquet", "?.parquet"):
+        with pytest.raises(
+            FileNotFoundError, match="no such file or folder; patterns of names are not taken"
+        ):
+            opened(f"{scheme}{tmp_path}/{pattern}")
+    write_table(tmp_path / "[1].parquet", TABLE)
+    assert open_source(tmp_path / "[1].parquet").n_rows == 5
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_tables_in_subfolders(scheme: str, tmp_path: Path) -> None:
+    place = tmp_path / "rows"
+    (place / "g=0").mkdir(parents=True)
+    if not scheme:
+        with pytest.raises(ValueError, match=r"with any content$"):
+            open_source(place)
+    write_table(place / "g=0" / "part.0.parquet", TABLE)
+    with pytest.raises(
+        ValueError, match=r"with any content.*; there are subfolders: name one of them, or give"
+    ):
+        open_source(f"{scheme}{place}")
+    assert open_source(f"{scheme}{place}/g=0").n_rows == 5
+
+
+def test_urls_that_are_no_parquet(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", TABLE)
+    with pytest.raises(ValueError, match=r"t\.csv: there is no Parquet file .* only Parquet is read by URL$"):
+        open_source(f"file://{tmp_path}/t.csv")
+    with pytest.raises(ValueError, match=r"foo://x/y: Protocol not known: foo"):
+        open_source("foo://x/y")
+
+
+def test_files_that_a_worker_does_not_find(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.parquet", TABLE)
+    system = fsspec.filesystem("memory")
+    system.pipe("/here-alone/t.parquet", (tmp_path / "t.parquet").read_bytes())
+    source = dask_source("memory://here-alone")
+    system.rm("/here-alone/t.parquet")
+    with pytest.raises(FileNotFoundError, match=r"does not find it: every worker .*here-alone/t.par"):
+        source.reduce(lambda rows, weight: Gathered.of(rows))

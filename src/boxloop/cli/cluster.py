@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -17,6 +18,15 @@ ANSWER = 10.0
 
 KEPT = "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_"
 """Dask's workers give memory back at once, and then take it anew for every tile: a pass would take twice as long."""
+
+LOST = "distributed.deploy.lost-worker-timeout"
+"""How long Dask waits for a worker to come back: 15 seconds are too few on a busy machine."""
+
+CERTIFICATES = (
+    "certificates are needed: name their files in Dask's settings distributed.comm.tls.ca-file, "
+    "distributed.comm.tls.client.cert and distributed.comm.tls.client.key, or in the environment, as "
+    "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on"
+)
 
 MISSING = "--workers and --cluster need Dask: pip install boxloop[dask]"
 
@@ -81,18 +91,34 @@ def _started(workers: int) -> Iterator[None]:
     import dask
     from distributed import Client, LocalCluster
 
-    with _ctrl_c_later(), dask.config.set({KEPT: 1 << 25}):
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",  # its pages are off, but a port is taken in any case
-            scheduler_kwargs={"dashboard": False},
-            memory_limit=0,  # rows are read in batches, and a share of the memory may be less than libraries take
-            silence_logs="CRITICAL",
-        )
-    with cluster, Client(cluster):
+    with dask.config.set({KEPT: 1 << 25, LOST: "5 minutes"}), _let_go() as held:
+        with _ctrl_c_later():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",  # its pages are off, but a port is taken in any case
+                scheduler_kwargs={"dashboard": False},
+                memory_limit=0,  # rows are read in batches, and a share may be less than libraries take
+                silence_logs="CRITICAL",
+            )
+        held.enter_context(cluster)
+        held.enter_context(Client(cluster))
         yield
+
+
+@contextmanager
+def _let_go() -> Iterator[ExitStack]:
+    """Hold a cluster, and let go of it in order: Ctrl-C, which ended the work, does not end that, too."""
+    with ExitStack() as held:
+        try:
+            yield held
+        finally:
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                held.close()
+            finally:
+                signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -117,9 +143,23 @@ def _found(address: str) -> Iterator[None]:
     """A client of a scheduler that others started; certificates are those of Dask's configuration."""
     from distributed import Client
 
-    try:
-        client = Client(address, timeout=ANSWER)
-    except (OSError, TypeError, ValueError, MemoryError) as error:
-        raise ConnectionError(f"--cluster {address}: no Dask scheduler answers there: {error}") from error
-    with client:
+    with _quiet("distributed.client"), _let_go() as held:
+        try:
+            held.enter_context(Client(address, timeout=ANSWER))
+        except TypeError as error:
+            raise ConnectionError(f"--cluster {address}: {CERTIFICATES}") from error
+        except (OSError, ValueError, MemoryError) as error:
+            raise ConnectionError(f"--cluster {address}: no Dask scheduler answers there: {error}") from error
         yield
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Keep a logger from telling what an error of ours tells."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

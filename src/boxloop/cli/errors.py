@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import signal
 import warnings
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def reported(debug: bool = False) -> Iterator[None]:
                 warnings.showwarning = _show_warning
             yield
     except KeyboardInterrupt:
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # more of them while Python ends
         click.echo("Interrupted.", err=True)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:

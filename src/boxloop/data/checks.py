@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from os import PathLike
 
 import numpy as np
 import torch
@@ -16,6 +17,15 @@ def check_shape(n_rows: int, n_columns: int) -> None:
         if count == 0:
             shape = f"(shape=({n_rows}, {n_columns}))"
             raise ValueError(f"Found array with 0 {word}(s) {shape} while a minimum of 1 is required.")
+
+
+def check_no_paths(data: object) -> None:
+    """Refuse a list of paths, or of other text, where a table is needed."""
+    if isinstance(data, list | tuple) and data and all(isinstance(item, str | PathLike) for item in data):
+        raise ValueError(
+            f"a list of text is no table (it begins with {str(data[0])!r}): of several files give the folder, or what "
+            "dask.dataframe.read_parquet makes of them"
+        )
 
 
 def check_finite(rows: Tensor, names: Sequence[str], start: int = 0, label: str = "") -> None:

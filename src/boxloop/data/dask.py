@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from boxloop.data.array import tile_rows
-from boxloop.data.checks import check_shape, check_weight, choose_columns, given_names
+from boxloop.data.checks import check_no_paths, check_shape, check_weight, choose_columns, given_names
 from boxloop.data.cluster import each, naming, summed
 from boxloop.data.folder import VALUES, files_of, joined
 from boxloop.data.frames import is_collection
 from boxloop.data.open import open_reader
-from boxloop.data.parts import FilePart, Part, ValuePart, cut
+from boxloop.data.parts import WEIGHT, FilePart, Part, ValuePart, count_rows, cut
 from boxloop.data.standard import FIRST_ROWS
 from boxloop.data.stream import Reader, retile
 from boxloop.data.tiles import Tile, placeless
 from boxloop.data.travel import Staying
+from boxloop.data.weighted import assigned, beside
 from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
@@ -30,9 +31,6 @@ PART_VALUES = 1 << 24
 
 GROWTH = 16
 """How many times more rows of the first partition are brought, each time that more are asked for."""
-
-WEIGHT = "boxloop weight"
-"""Name of the column of weights that come as a collection of their own."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,8 @@ def dask_source(
         data: a Dask DataFrame or two-dimensional Dask array; or the path of a file or folder (Parquet, CSV, ``.npy``;
             Parquet also by a URL such as ``s3://bucket/folder``), which every worker must be able to read. A pass
             over a collection makes its partitions anew, unless it was persisted.
-        weight: one non-negative weight a row: the name of a column, a Dask series or array, or values at hand.
+        weight: one non-negative weight a row: the name of a column; a Dask series, whose weights meet the rows of a
+            DataFrame by label, as Dask aligns them; or a Dask array or values at hand, by position.
         columns: the columns to use, in this order; for arrays, names for all columns.
         part_rows: about how many rows one task reads; Parquet is cut between its row groups, CSV between files only.
             Where there are many small files, up to sixteen of them share a task.
@@ -150,6 +149,7 @@ def dask_source(
         >>> source.n_rows, source.counts, source.names
         (6, (4, 2), ('a', 'b'))
     """
+    check_no_paths(data)
     if isinstance(data, str | PathLike):
         return in_parts(open_reader(data), weight, columns, part_rows)
     return _checked(_of_collection(data, weight, columns))
@@ -200,33 +200,13 @@ def _of_collection(data: Any, weight: object, columns: Sequence[str] | None) -> 
     if isinstance(weight, str):
         raise ValueError(f"an array has no column {weight!r} of weights: give one weight a row")
     if isinstance(weight, da.Array):
-        data, weight = _beside(data, weight), WEIGHT
+        data, weight = beside(data, weight), WEIGHT
     data = data.rechunk({1: -1})
     blocks = [block for line in data.to_delayed() for block in line]
     return _of_tasks(blocks, data.chunks[0], names, weight, framed=False)
 
 
-def _beside(data: Any, weight: Any) -> Any:
-    """A Dask array with its weights, another one, as last column."""
-    import dask.array as da
-
-    n, m = data.shape[0], weight.size
-    known, unknown = n == n and m == m, n != n and m != m
-    if weight.ndim != 1 or (known and n != m):
-        raise ValueError(
-            f"the weights must have one entry a row: shape ({n},) is needed, {weight.shape} was given"
-        )
-    if known:
-        weight = weight.rechunk((data.chunks[0],))
-    elif not unknown or weight.numblocks[0] != data.numblocks[0]:
-        raise ValueError(
-            "rows and weights are in chunks of unknown sizes: call compute_chunk_sizes() of both"
-        )
-    return da.concatenate([data, weight[:, None]], axis=1, allow_unknown_chunksizes=True)
-
-
 def _of_frame(frame: Any, weight: object, columns: Sequence[str] | None) -> DaskSource:
-    import dask.array as da
     import dask.dataframe as dd
 
     if not isinstance(frame, dd.DataFrame):
@@ -235,9 +215,7 @@ def _of_frame(frame: Any, weight: object, columns: Sequence[str] | None) -> Dask
             f"not {type(frame)}"
         )
     if is_collection(weight):
-        if not isinstance(weight, dd.Series | da.Array) or weight.ndim != 1:
-            raise ValueError(f"the weights must be one column: a Dask series or array, not {type(weight)}")
-        frame, weight = frame.assign(**{WEIGHT: weight}), WEIGHT
+        frame, weight = assigned(frame, weight), WEIGHT
     names = choose_columns([str(name) for name in frame.columns], columns, weight)
     return _of_tasks(frame.to_delayed(), None, names, weight, framed=True)
 
@@ -253,16 +231,12 @@ def _of_tasks(
     """A source over tasks that make partitions; rows are counted where that is not known."""
     bare = [ValuePart(i, names, None, task, framed) for i, task in enumerate(tasks)]
     known = sizes is not None and all(size == size for size in sizes)
-    counts = tuple(int(n) for n in sizes) if known and sizes is not None else tuple(each(_count, bare))
+    counts = tuple(int(n) for n in sizes) if known and sizes is not None else tuple(each(count_rows, bare))
     mass = _weights(weight, sum(counts))
     parts = (
         ValuePart(p.number, names, w, p.content, framed) for p, w in zip(bare, cut(mass, counts), strict=True)
     )
     return DaskSource(tuple(parts), counts, names)
-
-
-def _count(part: Part, content: Any) -> int:
-    return len(content)
 
 
 def _weights(weight: object, n_rows: int) -> Tensor | str | None:

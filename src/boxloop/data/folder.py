@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -75,6 +76,36 @@ def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderRead
                 f"those of {first.label} are {', '.join(first.names)}"
             )
     return FolderReader(path, tuple(readers))
+
+
+def by_number(name: str) -> tuple[list[str | int], str]:
+    """Key of names in natural order, as Dask reads the files of a folder: runs of digits count as numbers.
+
+    Args:
+        name: of a file; names that differ only in leading zeros are in order of text.
+
+    Example:
+        >>> sorted(["part.10", "part.9", "part.09"], key=by_number)
+        ['part.09', 'part.9', 'part.10']
+    """
+    pieces = re.split("([0-9]+)", name)  # text and digits in turn, so that like meets like
+    return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], name
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a path looks like one for many files; where there is a file of that name, it is none.
+
+    Example:
+        >>> is_pattern("rows/*.parquet"), is_pattern("rows/1.parquet")
+        (True, False)
+    """
+    return any(sign in name for sign in "*?[")
+
+
+def not_there(name: str) -> FileNotFoundError:
+    """What is said of a path or URL at which nothing is."""
+    more = "; patterns of names are not taken: give the folder" if is_pattern(name) else ""
+    return FileNotFoundError(f"{name}: no such file or folder{more}")
 
 
 def files_of(reader: Reader) -> tuple[Reader, ...]:

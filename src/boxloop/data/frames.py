@@ -72,19 +72,44 @@ def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | Non
     return dense_source(rows, weight, names)
 
 
-def holds_numbers(kind: Any) -> bool:
-    """Whether a narwhals type is numeric, or true and false."""
+def holds_numbers(series: Any) -> bool:
+    """Whether the values of a column are numbers, or true and false; of a categorical one, its categories."""
     import narwhals.stable.v2 as nw
 
+    kind = series.cat.get_categories().dtype if _categorical(series) else series.dtype
     return bool(kind == nw.Boolean or kind.is_numeric())
+
+
+def check_numbers(data: object) -> None:
+    """Refuse a column of a frame that holds text, times or lists, by its name, where data are one.
+
+    Columns of objects pass, as only a conversion tells whether they are numbers, and so do those without any value.
+    """
+    import narwhals.stable.v2 as nw
+
+    frame = as_frame(data)
+    for series in () if frame is None else frame.iter_columns():
+        unclear = series.dtype in (nw.Object, nw.Unknown) or series.is_null().all()
+        if not unclear and not holds_numbers(series):
+            raise _refused(str(series.name), series)
+
+
+def _categorical(series: Any) -> bool:
+    import narwhals.stable.v2 as nw
+
+    return bool(series.dtype == nw.Categorical or series.dtype == nw.Enum)
+
+
+def _refused(name: str, series: Any) -> ValueError:
+    return ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
 
 
 def _numbers(name: str, series: Any) -> np.ndarray:
     import narwhals.stable.v2 as nw
 
-    if not holds_numbers(series.dtype):
-        raise ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
-    if series.dtype == nw.Boolean:
+    if not holds_numbers(series):
+        raise _refused(name, series)
+    if series.dtype == nw.Boolean or _categorical(series):
         series = series.cast(nw.Float64)
     return np.asarray(series.to_numpy(), dtype=np.float64)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import methodcaller
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def on_device(source: Source, device: torch.device) -> Source:
         return ArraySource(source.rows.to(device), weight, source.columns)
     if isinstance(source, StreamSource):
         return Prefetched(source, device)
-    return Mapped(source, lambda rows: rows.to(device), device)
+    return Mapped(source, methodcaller("to", device), device)
 
 
 def within(source: Source, low: float, high: float, what: str) -> Source:

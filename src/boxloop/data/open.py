@@ -13,14 +13,14 @@ from scipy import sparse
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
-from boxloop.data.checks import check_shape, given_names
+from boxloop.data.checks import check_no_paths, check_shape, given_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.dense import check_array, dense_source
-from boxloop.data.folder import join_readers
+from boxloop.data.folder import by_number, join_readers, not_there
 from boxloop.data.frames import as_frame, frame_source, is_collection
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
-from boxloop.data.remote import is_remote, list_remote
+from boxloop.data.remote import BELOW, is_remote, list_remote
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, hold, stream
 from boxloop.types import Source
@@ -42,8 +42,9 @@ def open_source(
     Args:
         data: a NumPy array, tensor, list of rows, data frame (pandas, polars, Arrow), SciPy sparse matrix of
             counts, or the path of a ``.npy``, ``.csv``, ``.csv.gz`` or ``.parquet`` file or of a folder of files
-            of one of these kinds, read in sorted order, or the URL of Parquet files (``s3://bucket/folder``); or a
-            Dask DataFrame or array, whose rows stay on their cluster. A source is returned as it is.
+            of one of these kinds, or the URL of Parquet files (``s3://bucket/folder``); or a Dask DataFrame or array,
+            whose rows stay on their cluster. Files are read in order of their names, in which digits count as numbers,
+            as Dask does: ``part.2`` before ``part.10``. A source is returned as it is.
         weight: one non-negative weight a row; for files and frames also the name of a column.
         columns: for files and frames the columns to use, in this order; for arrays, tensors, sparse matrices and
             ``.npy`` files names for all columns.
@@ -70,6 +71,7 @@ def open_source(
 
         return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
+        check_no_paths(data)
         data = np.asarray(data)
     if isinstance(data, np.ndarray):
         return _open_array(data, weight, columns, memory)
@@ -123,7 +125,7 @@ def open_reader(data: str | PathLike[str]) -> Reader:
     if path.is_dir():
         return _open_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
+        raise not_there(str(path))
     reader = _reader(path)
     if reader is None:
         raise ValueError(f"{path}: a .npy, .csv, .csv.gz or .parquet file or a folder of them is needed")
@@ -132,10 +134,15 @@ def open_reader(data: str | PathLike[str]) -> Reader:
 
 def _open_folder(path: Path) -> Reader:
     """All tables of a folder; files without a byte and those that begin with a dot or underscore are left out."""
-    files = [p for p in sorted(path.iterdir()) if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
+    found = sorted(path.iterdir(), key=lambda p: by_number(p.name))
+    files = [p for p in found if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
     readers = [reader for reader in map(_reader, files) if reader is not None]
     if not readers:
-        raise ValueError(f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content")
+        within = next((p for p in path.rglob("*") if p.is_file() and _reader(p) is not None), path)
+        deeper = "" if within.parent == path or within == path else BELOW
+        raise ValueError(
+            f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content{deeper}"
+        )
     kinds = {type(reader).__name__ for reader in readers}
     if len(kinds) > 1:
         raise ValueError(f"{path}: the folder holds tables of more than one kind")

@@ -33,14 +33,14 @@ def paired(left: Source, right: Source, hold: bool = True) -> Source:
         kind = torch.promote_types(left.rows.dtype, right.rows.dtype)
         rows = torch.cat([left.rows.to(kind), right.rows.to(kind)], 1)
         return ArraySource(rows, left.weight, joined.names)
-    (first, one), (second, other) = _bare(left), _bare(right)
+    first, second = _bare(left)[0], _bare(right)[0]
     cuts = [source.counts for source in (first, second) if isinstance(source, DaskSource)]
     if not cuts:
         return joined
     counts = cuts[0]
     parts = map(JoinedPart, _parts(first, counts), _parts(second, counts))
     names = (*(f"x:{name}" for name in first.names), *(f"y:{name}" for name in second.names))
-    return Beside(DaskSource(tuple(parts), counts, names), first.n_columns, one, other, joined.names)
+    return Beside(DaskSource(tuple(parts), counts, names), first.n_columns, left, right, joined.names)
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Beside(View):
     Args:
         source: the columns of both.
         first: columns of the first.
-        left: how the first is seen.
-        right: how the second is seen.
+        left: the first, as it is seen.
+        right: the second, as it is seen.
         seen: names of the columns that are seen.
     """
 
     source: Source
     first: int
-    left: Look
-    right: Look
+    left: Source
+    right: Source
     seen: tuple[str, ...]
 
     @property
@@ -73,7 +73,7 @@ class Beside(View):
 
     def look(self) -> Look:
         """Tiles of both, each seen in its own way; weights are those of the first."""
-        first, one, other = self.first, self.left, self.right
+        first, one, other = self.first, _bare(self.left)[1], _bare(self.right)[1]
 
         def both(rows: Tensor, weight: Tensor, start: int) -> Placed:
             seen, mass, _ = one(rows[:, :first], weight, start)

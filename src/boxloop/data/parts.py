@@ -20,6 +20,9 @@ from boxloop.data.paired import Paired
 from boxloop.data.stream import Reader, StreamSource
 from boxloop.types import Source
 
+WEIGHT = "boxloop weight"
+"""Name of the column of weights that come as a collection of their own."""
+
 
 class Part(Protocol):
     """Some rows in a row. It travels; they do not."""
@@ -130,6 +133,11 @@ class ValuePart:
             rows = tensor(float64(np.asanyarray(content)))
         check_finite(rows, wanted, 0)
         weight = rows[:, d] if isinstance(self.weight, str) else self.weight
+        if self.weight == WEIGHT and bool(torch.isnan(rows[:, d]).any()):
+            raise ValueError(
+                f"row {int(rows[:, d].isnan().nonzero()[0])} (counted from 0) has no weight: a Dask series of weights "
+                "needs one for the label of each row, as Dask aligns them; values at hand go by position"
+            )
         if weight is not None:
             check_weight_values(weight)
         return ArraySource(rows[:, :d], weight, self.names)
@@ -213,6 +221,11 @@ class JoinedPart:
     def sent(self) -> JoinedPart:
         """Without tasks."""
         return JoinedPart(self.left.sent(), self.right.sent())
+
+
+def count_rows(part: Part, content: Any) -> int:
+    """Rows of a partition, from the value of its task."""
+    return len(content)
 
 
 def cut(weight: Tensor | str | None, counts: tuple[int, ...]) -> Iterator[Tensor | str | None]:

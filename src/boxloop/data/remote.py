@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from errno import ENOENT
 from os import PathLike
 from typing import Any
+
+from boxloop.data.folder import by_number, not_there
+
+BELOW = "; there are subfolders: name one of them, or give what dask.dataframe.read_parquet makes of all"
+"""What is said of a folder whose files are deeper."""
 
 
 def is_remote(data: str | PathLike[str]) -> bool:
@@ -17,10 +23,10 @@ def is_remote(data: str | PathLike[str]) -> bool:
 
 
 def list_remote(url: str) -> list[str]:
-    """The URLs of the Parquet file or files there, in sorted order; files without a byte are left out."""
+    """The URLs of the Parquet file or files there, in natural order; files without a byte are left out."""
     system, path = _system(url)
     if not system.exists(path):
-        raise FileNotFoundError(f"{url}: no such file or folder")
+        raise not_there(url)
     found = system.ls(path, detail=True) if system.isdir(path) else [system.info(path)]
     names = [
         info["name"]
@@ -28,14 +34,25 @@ def list_remote(url: str) -> list[str]:
         if info["type"] == "file" and info["size"] and info["name"].lower().endswith((".parquet", ".pq"))
     ]
     if not names:
-        raise ValueError(f"{url}: there is no Parquet file with any content")
-    return [system.unstrip_protocol(name) for name in sorted(names)]
+        deeper = BELOW if any(info["type"] == "directory" for info in found) else ""
+        raise ValueError(
+            f"{url}: there is no Parquet file with any content, and only Parquet is read by URL{deeper}"
+        )
+    return [system.unstrip_protocol(name) for name in sorted(names, key=by_number)]
 
 
 def open_remote(url: str) -> Any:
-    """A file object that reads what it is asked for."""
+    """A file object that reads what it is asked for.
+
+    Raises:
+        FileNotFoundError: the process that reads it does not find it, whoever listed it.
+    """
     system, path = _system(url)
-    return system.open(path, "rb")
+    try:
+        return system.open(path, "rb")
+    except FileNotFoundError as error:
+        why = "the process that reads it does not find it: every worker must be able to read all files"
+        raise FileNotFoundError(ENOENT, why, url) from error
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -47,4 +64,6 @@ def _system(url: str) -> tuple[Any, str]:
         system, path = url_to_fs(url)
     except ImportError as error:
         raise ImportError(f"{url}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{url}: {error}") from error
     return system, str(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from boxloop.data.bundled import CATALOGUE, bundled
 from boxloop.data.checks import choose_columns, near_misses
 from boxloop.data.dask import in_parts
+from boxloop.data.folder import is_pattern
 from boxloop.data.npy import MapReader
 from boxloop.data.open import MEMORY, open_reader
 from boxloop.data.remote import is_remote
@@ -56,7 +57,7 @@ def open_table(
 def open_reader_of(data: str | PathLike[str]) -> Reader:
     """The reader of a path or of a bundled data set; a path that exists comes first."""
     path = Path(data)
-    if path.exists() or is_remote(data):
+    if path.exists() or is_remote(data) or is_pattern(str(data)):
         return open_reader(data)
     if str(data) in CATALOGUE:
         found = bundled(str(data))

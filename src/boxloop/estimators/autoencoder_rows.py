@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -89,14 +90,18 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
 
 def refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
     """The source, refusing rows in which ``fault`` finds one, in the words of ``told(column, value)``."""
+    return Mapped(source, _Refusing(source.names, fault, told))
 
-    names = source.names
 
-    def check(rows: Tensor) -> Tensor:
-        bad = fault(rows)
+@dataclass(frozen=True)
+class _Refusing:
+    names: tuple[str, ...]
+    fault: Callable[[Tensor], Tensor]
+    told: Callable[[str, float], str]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        bad = self.fault(rows)
         if bool(bad.any()):
             row, column = torch.nonzero(bad)[0].tolist()
-            raise ValueError(told(names[column], float(rows[row, column])))
+            raise ValueError(self.told(self.names[column], float(rows[row, column])))
         return rows
-
-    return Mapped(source, check)

@@ -12,15 +12,16 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
-from boxloop.data import ArraySource, paired
+from boxloop.data import paired
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.relevant_channel import drawn
 from boxloop.estimators.relevant_files import read
 from boxloop.estimators.relevant_fit import fit_views
 from boxloop.estimators.relevant_infer import LEAST, InferringViews
 from boxloop.estimators.relevant_rows import Edge
-from boxloop.estimators.relevant_start import Wish, drawn, finite_wish, start_view
+from boxloop.estimators.relevant_start import Wish, finite_wish, start_view
 from boxloop.numeric import generator, spawn
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -175,7 +176,7 @@ class RelevantFeatures(InferringViews):
                 raise ValueError(
                     "a channel disturbs numbers, and X holds labels: give a second view y instead"
                 )
-            second: Source = self._drawn(first, streams[2])
+            second = self._drawn(first, streams[2])
             right = Edge("Y", second.names, left.image if len(second.names) == len(left.names) else None)
         else:
             right = Edge.of(y, "Y", finite_wish(self.y_features))
@@ -202,13 +203,9 @@ class RelevantFeatures(InferringViews):
         edge = Edge.of(table, "X", finite_wish(self.x_features))
         return edge, edge.open(table, device, weight)
 
-    def _drawn(self, first: Source, stream: torch.Generator) -> ArraySource:
+    def _drawn(self, first: Source, stream: torch.Generator) -> Source:
         """One draw of the second view, for all that is not training."""
-        if not isinstance(first, ArraySource):
-            raise ValueError(
-                "a channel needs rows in memory: draw the second view into a file of its own instead"
-            )
-        return drawn(self.channel, first, generator(stream, first.rows.device))
+        return drawn(self.channel, first, stream)
 
     def _wish(self, kind: Any, device: torch.device) -> Wish:
         dtype = pick_dtype(self.dtype or "float32")

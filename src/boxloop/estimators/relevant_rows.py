@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -141,11 +142,7 @@ def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None =
 
 def _complete(source: Source, word: str) -> Source:
     """The source, refusing missing values: at once where it is in memory, else as it is read."""
-
-    def told(name: str, _: float) -> str:
-        return f"{word} has a missing value (NaN) in column {name!r}: two views need whole rows; impute or drop it"
-
-    checked = refusing(source, torch.isnan, told)
+    checked = refusing(source, torch.isnan, partial(_hole, word))
     if not isinstance(source, ArraySource):
         return checked
     if not bool(torch.isfinite(source.rows.sum())):  # a finite sum proves that nothing is missing
@@ -154,15 +151,21 @@ def _complete(source: Source, word: str) -> Source:
     return source
 
 
+def _hole(word: str, name: str, _: float) -> str:
+    return (
+        f"{word} has a missing value (NaN) in column {name!r}: two views need whole rows; impute or drop it"
+    )
+
+
 def _numeric(table: Any, word: str) -> None:
     """Refuse text among several columns, by name."""
     frame = as_frame(table)
     if frame is not None:
-        for name, kind in frame.schema.items():
-            if not holds_numbers(kind):
+        for series in frame.iter_columns():
+            if not holds_numbers(series):
                 raise ValueError(
-                    f"column {name!r} of {word} is not numeric ({kind}): encode it as numbers, or give it alone as a "
-                    "finite view"
+                    f"column {series.name!r} of {word} is not numeric ({series.dtype}): encode it as numbers, or "
+                    "give it alone as a finite view"
                 )
 
 

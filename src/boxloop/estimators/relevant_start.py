@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from boxloop.data import ArraySource, kept_rows
+from boxloop.data import kept_rows
 from boxloop.estimate.fit import coordinates
 from boxloop.estimators.autoencoder_start import Shapes, part_of
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.models.networks import Convolutions, Layers
 from boxloop.numeric import spawn
-from boxloop.twoview.channels import TimeShift
 from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View
 from boxloop.types import Source
 
@@ -51,41 +50,6 @@ def finite_wish(kind: Any) -> bool | None:
     if isinstance(kind, str) and kind in ("finite", "auto"):
         return True if kind == "finite" else None
     return False
-
-
-def drawn(channel: Any, first: ArraySource, stream: Generator) -> ArraySource:
-    """What a channel makes of rows, with their names where it keeps the columns.
-
-    Args:
-        channel: of the user.
-        first: the rows.
-        stream: on their device.
-
-    Raises:
-        ValueError: a channel that does not give a whole row for each, or changes what it is given.
-    """
-    if isinstance(channel, TimeShift):
-        raise ValueError(
-            "TimeShift leaves fewer rows: boxloop.twoview.self_views(X, TimeShift(lag)) gives X and Y for fit(X, Y)"
-        )
-    made = []
-    for rows, _ in first.chunks():
-        own = rows.clone()
-        found = channel(own, stream)
-        if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(rows):
-            told = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise ValueError(
-                f"a channel makes of {len(rows)} rows a tensor of as many, (n, d); it gave {told}"
-            )
-        if not torch.equal(own, rows):
-            raise ValueError(
-                "the channel changes its rows in place: both views would be the same; copy them first"
-            )
-        if not bool(torch.isfinite(found).all()):
-            raise ValueError("the channel gave a missing or infinite value")
-        made.append(found)
-    whole = torch.cat(made)
-    return ArraySource(whole, None, first.names if whole.shape[1] == first.n_columns else None)
 
 
 def start_view(wish: Wish, edge: Edge, source: Source, stream: Generator) -> View:

@@ -69,7 +69,7 @@ def _door(data: Any) -> _Door:
     frame = as_frame(data)
     if frame is not None:
         names = tuple(map(str, frame.columns))
-        aside = {str(name): str(kind) for name, kind in frame.schema.items() if not holds_numbers(kind)}
+        aside = {str(s.name): str(s.dtype) for s in frame.iter_columns() if not holds_numbers(s)}
         return _Door("table", names, aside, lambda names: frame_source(frame, columns=names))
     source = open_source(data)
     return _Door("table", source.names, {}, lambda names: _chosen(data, source.names, names))
