@@ -64,8 +64,8 @@ def fit(
         \text{observed when } t - t_0 = m, 2m, 3m, \dots
 
     where :math:`t_0` is the last step of the ``burn_in`` epochs and m is ``every``. The network is in training mode
-    meanwhile, and then in whatever mode it was before. A step whose loss or gradient is not finite is not taken; where
-    weights would have been observed after it, they are refused.
+    meanwhile, and then in whatever mode it was before. A step whose loss or gradient is not finite is not taken, and
+    leaves statistics of BatchNorm as they were; where weights would have been observed after it, they are refused.
 
     A checkpoint holds network, optimiser, scheduler and posterior, after whole epochs. A run that goes on from it is
     the one that was never stopped, bit for bit, if its batches are the same: a list, or a ``DataLoader`` with a

@@ -15,7 +15,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from boxloop.run import Round
-from boxloop.weights.fitting_state import FitState, Live
+from boxloop.weights.fitting_state import FitState, Live, Spare
 
 PATIENCE = 10
 """Steps in a row that may be skipped before a training gives up."""
@@ -64,12 +64,15 @@ class Epoch:
         """Go on from where everything stands, which is ``state``."""
         steps, skipped, row = state.steps, 0, state.row
         total, rows, seen = 0.0, 0, 0
+        spare = Spare(self.live.net)
         for batch in self.live.batches:
+            spare.keep()
             value, size, worry = self._step(batch)
             seen += 1
             if worry is None:
                 total, rows, row = total + value * size, rows + size, 0
             else:
+                spare.put_back()
                 skipped, row = skipped + 1, row + 1
                 self._give_up(row, worry)
             if state.epochs >= self.burn_in:
@@ -153,6 +156,8 @@ def _usable(value: Any) -> Tensor:
         raise ValueError(
             f"the loss must be a tensor of one number, but is a {type(value).__name__}: leave out .item()"
         )
+    if value.is_complex():
+        raise ValueError(f"the loss must be a real number, but is {value.dtype}: take its .real, or .abs()")
     if value.ndim:
         raise ValueError(
             f"the loss must be one number for a batch, its mean or its sum, but has shape {tuple(value.shape)}"
