@@ -1,6 +1,7 @@
 """A posterior that watches a training, and what it says when something is wrong."""
 
 import copy
+import math
 import warnings
 
 import numpy as np
@@ -263,3 +264,14 @@ def test_a_rank_is_a_whole_number(rank: object) -> None:
 def test_a_network_without_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="on the meta device, where tensors have shapes but no numbers"):
         WeightPosterior(nn.Linear(2, 1, device="meta"), "swa")
+
+
+def test_warnings_point_at_the_line_that_calls_the_library() -> None:
+    net, x = nn.Linear(2, 1), torch.ones(4, 2)
+    posterior = WeightPosterior(net, "swa")
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.warns(WeightWarning) as told:
+        posterior.observe(math.nan)
+        posterior.fit([(x, x[:, :1]), (x * math.nan, x[:, :1])], nn.functional.mse_loss, optimiser, epochs=1)
+    assert [one.filename for one in told] == [__file__] * 2
+    assert told[1].lineno == told[0].lineno + 1

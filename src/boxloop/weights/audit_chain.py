@@ -225,13 +225,12 @@ def log_posterior(
     """Of vectors of weights (c, D), up to a constant."""
     rows = function.take(as_rows(X))
     with torch.no_grad():
-        first = _flat(function(function.weights(_zero(function)), {}, rows[:1], together=True))
-    shape = (len(rows), first.shape[2])
+        first = function(function.weights(_zero(function)), {}, rows[:1], together=True)
     if kind == "classification":
-        labels = torch.as_tensor(classes(y, (len(rows), max(2, shape[1]))), device=rows.device)
+        labels = torch.as_tensor(classes(y, (len(rows), max(2, first.numel()))), device=rows.device)
     else:
-        seen = torch.as_tensor(targets(y, shape), device=rows.device)
-        unit = torch.as_tensor(np.broadcast_to(np.asarray(noise), shape[1:]).copy(), device=rows.device)
+        seen = torch.as_tensor(targets(y, (len(rows), *first.shape[2:])), device=rows.device)
+        unit = torch.as_tensor(np.broadcast_to(np.asarray(noise), first.numel()).copy(), device=rows.device)
 
     def density(vectors: Tensor) -> Tensor:
         said = _flat(function(function.weights(vectors), {}, rows, together=True)).double()

@@ -63,7 +63,7 @@ class Inquiry:
         if prior_precision is not None and not prior_precision > 0.0:
             raise ValueError(f"prior_precision must be above 0, got {prior_precision}")
         self.stated, self.prior_precision = prior_precision is not None, prior_precision
-        self.noise: Array | None = None if noise is None else np.atleast_1d(np.asarray(noise, dtype=float))
+        self.noise: Array | None = None if noise is None else np.asarray(noise, dtype=float).reshape(-1)
         self.n_rows = len(self.X)
         self.skipped: list[Worry] = []
         self.notes: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -19,7 +18,7 @@ from boxloop.progress import ProgressBar
 from boxloop.run import Outcome, Progress, run
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import FitState, Live, Row, Table
-from boxloop.weights.method import WeightWarning
+from boxloop.weights.method import warn
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.posterior_files import CLASSES
 
@@ -165,8 +164,7 @@ def train(
             module.training = mode
     if outcome.interrupted:
         live.restore(outcome.state)
-        said = f"interrupted: everything is as after epoch {outcome.rounds} of {epochs}"
-        warnings.warn(said, WeightWarning, stacklevel=3)
+        warn(f"interrupted: everything is as after epoch {outcome.rounds} of {epochs}")
     losses = tuple(-value for value in outcome.trace)
     return Training(losses, outcome.state.skipped, outcome.interrupted, tuple(outcome.events))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -64,6 +65,13 @@ def as_rows(X: Any) -> Tensor:
     if rows.ndim == 0 or len(rows) == 0:
         raise ValueError(f"X must have rows, got shape {tuple(rows.shape)}")
     return rows
+
+
+def as_array(y: Any) -> NDArray[Any]:
+    """Observations as an array, those in half precision in float32: numpy has no bfloat16."""
+    if not isinstance(y, Tensor):
+        return np.asarray(y)
+    return np.asarray(y.detach().cpu().to(_wide(y.dtype)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -19,7 +18,7 @@ from boxloop.numeric.random import RandomState, spawn
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
-from boxloop.weights.method import Method, Part, WeightWarning
+from boxloop.weights.method import Method, Part, warn
 from boxloop.weights.methods import method_of
 from boxloop.weights.posterior_checks import has_spread, number_of, what_is_wrong
 from boxloop.weights.record import Record, Recorder
@@ -281,9 +280,9 @@ class WeightPosterior(Usable):
             said = f"give the law {law.rank} directions, fewer than the {wanted} of {name}"
         else:
             return
-        warnings.warn(f"the {self.count} vectors of weights {said}", WeightWarning, stacklevel=3)
+        warn(f"the {self.count} vectors of weights {said}")
 
     def _refuse(self, why: str) -> bool:
         self.n_refused += 1
-        warnings.warn(f"weights after {self.count} vectors were refused: {why}", WeightWarning, stacklevel=3)
+        warn(f"weights after {self.count} vectors were refused: {why}")
         return False

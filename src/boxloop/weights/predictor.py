@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.random import seed as seed_of
-from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
-from boxloop.weights.classes import ClassificationPrediction, as_logits, classes, look_like_probabilities
+from boxloop.weights.batch_norm import Batches, refreshed
+from boxloop.weights.classes import ClassificationPrediction, as_logits, classes
 from boxloop.weights.functional import Buffers, as_rows
 from boxloop.weights.likely import Found, best_noise, likely_temperature
-from boxloop.weights.method import Part, Posterior, WeightWarning
+from boxloop.weights.method import Part, Posterior, warn
 from boxloop.weights.outputs import Draws, Outputs, run_draws
 from boxloop.weights.prediction import RegressionPrediction, targets
+from boxloop.weights.predictor_checks import look_at, noise_for, refuse_old_statistics
 from boxloop.weights.tuning import SCALES, Tuning, scale_prior, tune
 
-Array = NDArray[np.float64]
 Kind = Literal["regression", "classification"]
 Prediction = RegressionPrediction | ClassificationPrediction
 
@@ -45,7 +44,8 @@ class Predictor:
         kind: ``"regression"``, outputs are means; or ``"classification"``, outputs are logits.
         n_draws: networks.
         scale: c, of the covariance.
-        noise: standard deviation of observations around what a network says, one or one for each output.
+        noise: standard deviation of observations around what a network says, one or one for each output, in their
+            shape or in a row.
         temperature: by which logits are divided.
         seed: of the draws.
         refresh: inputs for the statistics of BatchNorm; ``"net"`` for those that the network has.
@@ -157,7 +157,8 @@ class Predictor:
         """
         found = self._run(X)
         if self.kind == "regression":
-            return RegressionPrediction(found.outputs, found.strata, self._noise(found), found.together)
+            noise = noise_for(self.noise, found.outputs.shape[2:])
+            return RegressionPrediction(found.outputs, found.strata, noise, found.together)
         return ClassificationPrediction(
             as_logits(found.outputs), found.strata, self.temperature, found.together
         )
@@ -231,10 +232,7 @@ class Predictor:
         rows, known = as_rows(X), self.kind == "classification" or self.noise is not None
         first = self.predict(rows if known else rows[:1])
         if len(rows) < FEWEST:
-            said = (
-                f"{len(rows)} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least"
-            )
-            warnings.warn(said, WeightWarning, stacklevel=2)
+            warn(f"{len(rows)} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least")
         made = replace(
             self, together=first.together
         )  # whether draws go together was decided, and told, just now
@@ -267,30 +265,13 @@ class Predictor:
         return heat, score, prior + scale_prior(scale)
 
     def _run(self, X: Any) -> Outputs:
-        if self.refresh is None and has_batch_norm(self.parts):
-            raise ValueError(
-                "the statistics of BatchNorm are those of other weights: give refresh= inputs of the training rows (or "
-                "call fresh()) to gather them under every draw, or refresh='net' to keep those of the network"
-            )
+        if self.refresh is None:
+            refuse_old_statistics(self.parts)
         found = run_draws(
             self.draws, as_rows(X), buffers=self.buffers, together=self.together, memory=self.memory
         )
-        whole = np.atleast_1d(np.isfinite(found.outputs).reshape(len(found.outputs), -1).all(1))
-        if not whole.all():
-            said = f"{int((~whole).sum())} of {len(whole)} networks give outputs that are not finite"
-            warnings.warn(f"{said}: look for such inputs, or lower the scale", WeightWarning, stacklevel=3)
-        elif self.kind == "classification" and look_like_probabilities(as_logits(found.outputs)):
-            said = "outputs are probabilities, not logits: give the network without its softmax"
-            warnings.warn(said, WeightWarning, stacklevel=3)
+        look_at(found.outputs, self.kind, self.parts)
         return found
-
-    def _noise(self, found: Outputs) -> Array | None:
-        if self.noise is None:
-            return None
-        noise, shape = np.asarray(self.noise, dtype=np.float64), found.outputs.shape[2:]
-        if noise.ndim > 0 and noise.shape != shape and noise.size != 1:
-            raise ValueError(f"noise has shape {noise.shape} for outputs of shape {shape}")
-        return np.broadcast_to(noise.reshape(()) if noise.size == 1 else noise, shape)
 
     def _must_be(self, kind: str, what: str) -> None:
         if self.kind != kind:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.weights.functional import Buffers, NetFunction
-from boxloop.weights.method import WeightWarning
+from boxloop.weights.method import warn
 
 TRIED = 2
 """Draws and rows of a trial."""
@@ -104,11 +104,9 @@ def agree(net: nn.Module, alone: Tensor, both: Callable[[], Tensor]) -> bool:
     except (RuntimeError, ValueError, UserWarning) as error:
         why = str(error).strip().partition("\n")[0]
     if why:
-        warnings.warn(
+        warn(
             f"{type(net).__name__} cannot be run by vmap ({why}): draws go one by one, which is slower; "
-            "together=False says that this is known",
-            WeightWarning,
-            stacklevel=2,
+            "together=False says that this is known"
         )
     return not why
 
