@@ -1,5 +1,7 @@
 r"""Running statistics of BatchNorm under drawn weights: those of the training run belong to other weights.
 
+InstanceNorm that keeps statistics is treated likewise.
+
 .. math:: \hat m = \tfrac1B \sum_b m_b, \qquad \hat v = \tfrac1B \sum_b v_b
 
 over batches b of inputs, for every draw (Izmailov et al., 2018; Maddox et al., 2019).
@@ -9,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.instancenorm import _InstanceNorm
 
+from boxloop.data.frames import as_frame
 from boxloop.weights.functional import Buffers, NetFunction, as_rows, batch_norms, evaluating
 from boxloop.weights.method import Part
 from boxloop.weights.outputs import Draws
@@ -29,7 +34,8 @@ class Batches:
     """Inputs that can be gone through more than once.
 
     Args:
-        given: an array of rows, or batches of inputs: a list, a loader. Of a batch that is a tuple, inputs come first.
+        given: an array, a frame or a list of rows, or batches of inputs: a list, a loader. Of a batch that is a tuple,
+            inputs come first.
     """
 
     given: Any
@@ -41,7 +47,7 @@ class Batches:
             raise ValueError(f"refresh must be rows or batches of inputs, got a {type(self.given).__name__}")
 
     def __iter__(self) -> Iterator[Tensor]:
-        if isinstance(self.given, (np.ndarray, Tensor)):
+        if _is_table(self.given):
             rows = as_rows(self.given)
             yield from rows.tensor_split(-(-len(rows) // ROWS))
             return
@@ -102,9 +108,20 @@ def _gathered(
     function: NetFunction, vectors: Tensor, batches: Iterable[Tensor], *, together: bool
 ) -> Buffers:
     weights, now = function.weights(vectors), _nothing_seen(function, len(vectors))
+    alike = [norm for norm in batch_norms(function.net).values() if isinstance(norm, _InstanceNorm)]
     with _same_random_numbers():
-        for batch in batches:
-            now = function.statistics(weights, now, function.take(batch), together=together)
+        for number, batch in enumerate(batches, 1):
+            for norm in alike:
+                norm.momentum = 1.0 / number  # it does not count batches, as BatchNorm does
+            try:
+                now = function.statistics(weights, now, function.take(batch), together=together)
+            except ValueError as error:
+                if len(batch) > 1:
+                    raise
+                raise ValueError(
+                    f"a batch of refresh has one row, of which there are no statistics ({error}): leave it out, as "
+                    "drop_last=True of a loader does"
+                ) from error
     return {name: value for name, value in now.items() if value.ndim}
 
 
@@ -130,6 +147,14 @@ def _nothing_seen(function: NetFunction, n: int) -> Buffers:
         now[f"{lead}running_var"] = torch.ones(n, *variance.shape, dtype=wide, device=mean.device)
         now[f"{lead}num_batches_tracked"] = torch.zeros((), dtype=torch.long, device=mean.device)
     return now
+
+
+def _is_table(given: Any) -> bool:
+    """Whether all rows come as one, and not in batches."""
+    if isinstance(given, (list, tuple)):
+        first = given[0] if given else None
+        return isinstance(first[0] if isinstance(first, (list, tuple)) and first else first, Real)
+    return isinstance(given, (np.ndarray, Tensor)) or as_frame(given) is not None
 
 
 def _same_random_numbers() -> Any:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
 from boxloop.weights.layout import Layout
@@ -21,13 +22,27 @@ Buffers = Mapping[str, Tensor]
 """By name, with a leading axis of draws."""
 
 
-def batch_norms(net: nn.Module) -> dict[str, _BatchNorm]:
+def batch_norms(net: nn.Module) -> dict[str, _BatchNorm | _InstanceNorm]:
     """Modules whose running statistics were gathered under other weights than those drawn."""
     return {
         name: module
         for name, module in net.named_modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
+        if isinstance(module, (_BatchNorm, _InstanceNorm)) and module.running_mean is not None
     }
+
+
+def refuse_untracked(net: nn.Module) -> None:
+    """A network whose BatchNorm takes its statistics from the rows at hand.
+
+    Raises:
+        ValueError: what it says of a row depends on the rows beside it.
+    """
+    for name, module in net.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"{type(module).__name__} {name!r} has no running statistics, so that what the network says of a row "
+                "depends on the rows beside it: give it track_running_stats=True, or use LayerNorm or GroupNorm"
+            )
 
 
 @contextmanager

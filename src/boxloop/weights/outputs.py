@@ -20,7 +20,7 @@ from torch import Tensor
 
 from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
-from boxloop.weights.functional import Buffers, NetFunction, evaluating
+from boxloop.weights.functional import Buffers, NetFunction, evaluating, refuse_untracked
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.method import Part
 from boxloop.weights.strata import Strata
@@ -167,8 +167,9 @@ def _is_point(law: WeightLaw) -> bool:
 
 
 def _check(part: Part) -> None:
-    """A network that has numbers, and the parameters that its law is of."""
+    """A network that has numbers, says of a row what it does whatever the others, and has the law's parameters."""
     name = type(part.net).__name__
+    refuse_untracked(part.net)
     if any(value.is_meta for value in part.net.parameters()) or part.law.mean.is_meta:
         raise ValueError(f"{name} or its law is on the meta device, where tensors have shapes but no numbers")
     here = {n: tuple(value.shape) for n, value in part.net.named_parameters()}

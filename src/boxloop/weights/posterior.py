@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.numeric import generator as stream
+from boxloop.numeric.device import pick_device
 from boxloop.numeric.random import RandomState, spawn
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
@@ -67,7 +68,7 @@ class WeightPosterior(Usable):
         rank: of the methods that have one, when ``method`` is a word.
         parameters: names of the parameters or modules that vary; ``"last"`` for the last module; all when None.
         dtype: of what is kept, as long as the parameters; theirs when None, float32 at least.
-        device: where it is kept; where the first parameter is when None.
+        device: where it is kept, ``"cpu"``, ``"cuda"`` or ``"auto"``; where the first parameter is when None.
         random_state: of the start and of the weights that are watched.
 
     Attributes:
@@ -116,7 +117,7 @@ class WeightPosterior(Usable):
         self.dtype = torch.promote_types(first.dtype, torch.float32) if dtype is None else dtype
         if self.dtype not in DTYPES.values():
             raise ValueError(f"dtype must be float32 or float64, got {self.dtype}")
-        self.device = torch.device(first.device if device is None else device)
+        self.device = pick_device(first.device if device is None else device)
         starting, watching = spawn(stream(random_state), 2)
         self.n_refused = 0
         self._follower = self.method.start(self.layout.size, starting, self.dtype, self.device)
@@ -142,7 +143,7 @@ class WeightPosterior(Usable):
         self._vector = torch.empty(self.layout.size, dtype=self.dtype)
         self.layout.read(net, self._vector)
         first = net.get_parameter(self.layout.names[0])
-        self.device = torch.device(first.device if device is None else device)
+        self.device = pick_device(first.device if device is None else device)
         self._vector = self._vector.to(self.device)
         self.n_refused, self._looked = state.n_refused, 0
         self._follower = self.method.restore(state.follower, self.device)

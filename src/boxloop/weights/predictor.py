@@ -167,9 +167,9 @@ class Predictor:
         """With statistics of BatchNorm under every draw, as those of the network are of other weights.
 
         Args:
-            batches: inputs as in training: an array (n, ...), or batches that can be gone through again, a list or a
-                loader; of a batch that is a tuple, inputs come first. ``"net"`` keeps the statistics of the network,
-                which is right where no weight before the BatchNorm varies.
+            batches: inputs as in training: an array or a frame (n, ...), or batches that can be gone through again, a
+                list or a loader; of a batch that is a tuple, inputs come first. ``"net"`` keeps the statistics of the
+                network, which is right where no weight before the BatchNorm varies.
         """
         if isinstance(batches, str):
             if batches != NET:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.weights.batch_norm import has_batch_norm
 from boxloop.weights.classes import ends_in_sigmoid, look_like_probabilities
+from boxloop.weights.functional import batch_norms
 from boxloop.weights.method import Part, warn
 
 Array = NDArray[np.float64]
@@ -21,10 +21,12 @@ def refuse_old_statistics(parts: Sequence[Part]) -> None:
     Raises:
         ValueError: one that has some.
     """
-    if has_batch_norm(parts):
+    kinds = {type(norm).__name__ for part in parts for norm in batch_norms(part.net).values()}
+    if kinds:
         raise ValueError(
-            "the statistics of BatchNorm are those of other weights: give refresh= inputs of the training rows (or "
-            "call fresh()) to gather them under every draw, or refresh='net' to keep those of the network"
+            f"the statistics of {' and '.join(sorted(kinds))} are those of other weights: give refresh= inputs of the "
+            "training rows (or call fresh()) to gather them under every draw, or refresh='net' to keep those of the "
+            "network"
         )
 
 

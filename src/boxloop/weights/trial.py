@@ -74,11 +74,11 @@ def trial(
         cost = function.cost({n: v[:1] for n, v in weights.items()}, {n: v[:1] for n, v in few.items()}, rows)
     except (RuntimeError, TypeError, IndexError) as error:
         name, shape = type(function.net).__name__, tuple(rows.shape[1:])
-        hint = (
-            ""
-            if rows.is_floating_point()
-            else "; whole numbers stay whole: give X as floats where they are values"
-        )
+        hint = ""
+        if not rows.is_floating_point():
+            hint = "; whole numbers stay whole: give X as floats where they are values"
+        elif function.like.dtype.itemsize < rows.dtype.itemsize:
+            hint = f"; weights in half precision are run in {rows.dtype}: the network must not turn to half itself"
         raise ValueError(
             f"{name} does not take rows of shape {shape} and {rows.dtype}: {error}{hint}"
         ) from error
