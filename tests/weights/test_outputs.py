@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
-from boxloop.weights.functional import as_rows
+from boxloop.weights.inputs import as_rows
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
 from boxloop.weights.method import Part, WeightWarning

@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from boxloop.data.frames import as_frame
-from boxloop.weights.functional import Buffers, NetFunction, as_rows, batch_norms, evaluating
+from boxloop.weights.functional import Buffers, NetFunction, batch_norms, evaluating
+from boxloop.weights.inputs import Inputs, as_inputs, count, cut
 from boxloop.weights.method import Part
 from boxloop.weights.outputs import Draws
 from boxloop.weights.trial import TRIED, agree, trial
@@ -34,8 +35,8 @@ class Batches:
     """Inputs that can be gone through more than once.
 
     Args:
-        given: an array, a frame or a list of rows, or batches of inputs: a list, a loader. Of a batch that is a tuple,
-            inputs come first.
+        given: an array, a frame or a list of rows, a dictionary of tensors, or batches of inputs: a list, a loader. Of
+            a batch that is a tuple, inputs come first.
     """
 
     given: Any
@@ -46,13 +47,14 @@ class Batches:
         if not isinstance(self.given, (Iterable, np.ndarray, Tensor)):
             raise ValueError(f"refresh must be rows or batches of inputs, got a {type(self.given).__name__}")
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Inputs]:
         if _is_table(self.given):
-            rows = as_rows(self.given)
-            yield from rows.tensor_split(-(-len(rows) // ROWS))
+            rows = as_inputs(self.given)
+            for places in np.array_split(np.arange(count(rows)), -(-count(rows) // ROWS)):
+                yield cut(rows, int(places[0]), int(places[-1]) + 1)
             return
         for batch in self.given:
-            yield as_rows(batch[0] if isinstance(batch, (tuple, list)) else batch)
+            yield as_inputs(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
 
 def has_batch_norm(parts: Iterable[Part]) -> bool:
@@ -99,13 +101,13 @@ def _of_part(
         how = trial(function, vectors, {}, first, together, memory)
     with evaluating(net, refreshing=True):
         safe = how.together and (together is True or _agree(function, vectors, first))
-        size = how.draws(function.layout.size, len(first))
+        size = how.draws(function.layout.size, count(first))
         each = [_gathered(function, chunk, batches, together=safe) for chunk in draws.chunks(place, size)]
     return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
 
 def _gathered(
-    function: NetFunction, vectors: Tensor, batches: Iterable[Tensor], *, together: bool
+    function: NetFunction, vectors: Tensor, batches: Iterable[Inputs], *, together: bool
 ) -> Buffers:
     weights, now = function.weights(vectors), _nothing_seen(function, len(vectors))
     alike = [norm for norm in batch_norms(function.net).values() if isinstance(norm, _InstanceNorm)]
@@ -116,7 +118,7 @@ def _gathered(
             try:
                 now = function.statistics(weights, now, function.take(batch), together=together)
             except ValueError as error:
-                if len(batch) > 1:
+                if count(batch) > 1:
                     raise
                 raise ValueError(
                     f"a batch of refresh has one row, of which there are no statistics ({error}): leave it out, as "
@@ -125,7 +127,7 @@ def _gathered(
     return {name: value for name, value in now.items() if value.ndim}
 
 
-def _agree(function: NetFunction, vectors: Tensor, first: Tensor) -> bool:
+def _agree(function: NetFunction, vectors: Tensor, first: Inputs) -> bool:
     """Whether statistics of draws that go together are those of single ones."""
 
     def found(together: bool) -> Tensor:
@@ -154,7 +156,7 @@ def _is_table(given: Any) -> bool:
     if isinstance(given, (list, tuple)):
         first = given[0] if given else None
         return isinstance(first[0] if isinstance(first, (list, tuple)) and first else first, Real)
-    return isinstance(given, (np.ndarray, Tensor)) or as_frame(given) is not None
+    return isinstance(given, (np.ndarray, Tensor, dict)) or as_frame(given) is not None
 
 
 def _same_random_numbers() -> Any:

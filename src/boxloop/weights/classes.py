@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
 from torch import nn
 
-from boxloop.weights.functional import as_array, as_rows
+from boxloop.weights.inputs import as_array, as_rows
 from boxloop.weights.strata import Strata
 
 if TYPE_CHECKING:

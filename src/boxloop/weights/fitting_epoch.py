@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import LBFGS, Optimizer
@@ -16,6 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from boxloop.run import Round
 from boxloop.weights.fitting_state import FitState, Live, Spare
+from boxloop.weights.inputs import mapped
 
 PATIENCE = 10
 """Steps in a row that may be skipped before a training gives up."""
@@ -91,7 +91,8 @@ class Epoch:
         """The loss before one step, the rows of its batch, and why the step was not taken."""
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ValueError(f"a batch must be a pair (x, y), got {_told(batch)}")
-        x, y = moved(batch, next(self.live.net.parameters()).device)
+        place = next(self.live.net.parameters()).device
+        x, y = mapped(batch, lambda one: one.to(place, non_blocking=True))
         self.live.optimiser.zero_grad()
         value = _usable(self.loss(self.live.net(x), y))
         size, number = len(y) if isinstance(y, Tensor) and y.ndim else 1, float(value.detach())
@@ -167,15 +168,6 @@ def _usable(value: Any) -> Tensor:
             "the loss has no gradient: it must be computed from what the network says, without .detach()"
         )
     return value
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """Tensors on a device, in tuples, lists and dictionaries too."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {key: moved(item, device) for key, item in value.items()}
-    return type(value)(moved(item, device) for item in value) if type(value) in (tuple, list) else value
 
 
 def _told(batch: Any) -> str:

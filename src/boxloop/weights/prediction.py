@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from boxloop.weights.functional import as_array, as_rows
+from boxloop.weights.inputs import as_array, as_rows
 from boxloop.weights.mixture_quantile import mixture_quantile
 from boxloop.weights.strata import Strata
 

@@ -13,7 +13,8 @@ from boxloop.numeric.random import RandomState
 from boxloop.numeric.random import seed as seed_of
 from boxloop.weights.batch_norm import Batches, refreshed
 from boxloop.weights.classes import ClassificationPrediction, as_logits, classes
-from boxloop.weights.functional import Buffers, as_rows
+from boxloop.weights.functional import Buffers
+from boxloop.weights.inputs import as_inputs, count, cut
 from boxloop.weights.likely import Found, best_noise, likely_temperature
 from boxloop.weights.method import Part, Posterior, warn
 from boxloop.weights.outputs import Draws, Outputs, run_draws
@@ -146,8 +147,9 @@ class Predictor:
         """What is known about new rows.
 
         Args:
-            X: inputs (n, ...), an array or a tensor. Whole numbers stay whole. What every draw says of every row is
-                kept, 8 bytes a number: give very many rows in pieces.
+            X: inputs (n, ...), an array or a tensor; or a tuple, list or dictionary of tensors of n rows, for a network
+                that takes several. Whole numbers stay whole. What every draw says of every row is kept, 8 bytes a
+                number: give very many rows in pieces.
 
         Returns:
             A :class:`RegressionPrediction` or a :class:`ClassificationPrediction`.
@@ -168,7 +170,8 @@ class Predictor:
 
         Args:
             batches: inputs as in training: an array or a frame (n, ...), or batches that can be gone through again, a
-                list or a loader; of a batch that is a tuple, inputs come first. ``"net"`` keeps the statistics of the
+                list or a loader; of a batch that is a tuple, inputs come first, so that several are a pair in one:
+                ((x, z), y). ``"net"`` keeps the statistics of the
                 network, which is right where no weight before the BatchNorm varies.
         """
         if isinstance(batches, str):
@@ -229,10 +232,10 @@ class Predictor:
         Raises:
             ValueError: outputs that are not finite at any scale.
         """
-        rows, known = as_rows(X), self.kind == "classification" or self.noise is not None
-        first = self.predict(rows if known else rows[:1])
-        if len(rows) < FEWEST:
-            warn(f"{len(rows)} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least")
+        rows, known = as_inputs(X), self.kind == "classification" or self.noise is not None
+        first, n = self.predict(rows if known else cut(rows, 0, 1)), count(rows)
+        if n < FEWEST:
+            warn(f"{n} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least")
         made = replace(
             self, together=first.together
         )  # whether draws go together was decided, and told, just now
@@ -268,7 +271,7 @@ class Predictor:
         if self.refresh is None:
             refuse_old_statistics(self.parts)
         found = run_draws(
-            self.draws, as_rows(X), buffers=self.buffers, together=self.together, memory=self.memory
+            self.draws, as_inputs(X), buffers=self.buffers, together=self.together, memory=self.memory
         )
         look_at(found.outputs, self.kind, self.parts)
         return found
