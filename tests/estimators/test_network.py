@@ -228,7 +228,10 @@ def test_columns_without_spread_count_for_nothing() -> None:
 
 def test_outputs_without_spread_are_predicted_as_they_are() -> None:
     x, _ = curve()
-    with pytest.warns(FitWarning, match="no spread is found in y: its noise and deviation mean nothing"):
+    with pytest.warns(
+        FitWarning,
+        match="no spread is found in y: it is learned in units of 1, by which deviations mean little",
+    ):
         fit = NetworkRegressor(**QUICK).fit(x, np.full(200, 3.0))
     np.testing.assert_allclose(fit.predict(x), 3.0, atol=0.05)
     with pytest.warns(FitWarning, match="no spread is found in y1: .* rescale it"):

@@ -101,7 +101,8 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         names = ["y"] if self.single_ else [f"y{j}" for j in range(self.n_outputs_)]
         units = Units.of(table, names)
         told = [
-            f"no spread is found in {name}: its noise and deviation mean nothing; where it does vary, rescale it"
+            f"no spread is found in {name}: it is learned in units of 1, by which deviations mean little; if it "
+            "varies, rescale it"
             for name in units.still(names)
         ]
         return self._learn(np.ascontiguousarray(X), table, units.counted(), self.n_outputs_, told)
