@@ -405,3 +405,9 @@ def test_as_good_as_the_networks_of_scikit_learn() -> None:
         x, new, y, seen = train_test_split(*rows, random_state=0)
         peer = make_pipeline(StandardScaler(), MLPClassifier(random_state=0, max_iter=500)).fit(x, y)
         assert NetworkClassifier(random_state=0).fit(x, y).score(new, seen) > peer.score(new, seen) - 0.02
+
+
+def test_warnings_of_the_weights_point_at_the_line_of_the_fit() -> None:
+    with pytest.warns(WeightWarning, match="fewer than the 30 of FactorEM") as told:
+        NetworkRegressor(**{**QUICK, "collect": 1, "rank": 30}).fit(*curve())
+    assert {one.filename for one in told} == {__file__}
