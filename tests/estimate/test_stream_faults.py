@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from estimate.stream_cases import D, draws, same, stream_of, vectors
         (torch.zeros(0, D), "shape"),
         (torch.tensor(1.0), "shape"),
         (torch.zeros(D, dtype=torch.int64), "real numbers"),
+        (np.array(["a"] * D), "real numbers, got an array of <U1"),
         (torch.zeros(D).index_fill(0, torch.tensor(4), torch.nan), "entry 4 .* nan"),
         (torch.zeros(3, D).index_fill(1, torch.tensor(7), -torch.inf), "entry 7 .* -inf"),
     ],
@@ -31,6 +33,14 @@ def test_a_bad_observation_is_refused_and_nothing_changes(values: Tensor, says: 
         other.observe(theta)
     with pytest.raises(ValueError, match=says):
         stream.observe(values)
+    assert same(stream, other)
+
+
+def test_arrays_and_lists_are_read_as_tensors_are() -> None:
+    stream, other = stream_of(), stream_of()
+    for place, theta in enumerate(vectors(n=20)):
+        stream.observe(theta)
+        other.observe(theta.tolist() if place % 2 else theta.numpy())
     assert same(stream, other)
 
 

@@ -276,8 +276,15 @@ def test_columns_without_spread_count_for_nothing() -> None:
 
 def test_outputs_without_spread_are_predicted_as_they_are() -> None:
     x, _ = curve()
-    fit = NetworkRegressor(**QUICK).fit(x, np.full(200, 3.0))
+    with pytest.warns(
+        FitWarning,
+        match="no spread is found in y: it is learned in units of 1, by which deviations mean little",
+    ):
+        fit = NetworkRegressor(**QUICK).fit(x, np.full(200, 3.0))
     np.testing.assert_allclose(fit.predict(x), 3.0, atol=0.05)
+    with pytest.warns(FitWarning, match="no spread is found in y1: .* rescale it"):
+        fit = NetworkRegressor(**QUICK).fit(x, np.stack([x[:, 0], 1e-170 * x[:, 1]], 1))
+    assert "y1" in fit.events_[0]
 
 
 def test_too_few_rows_to_hold_out_are_told() -> None:
@@ -300,12 +307,28 @@ def test_too_few_rows_to_hold_out_are_told() -> None:
         ({"activation": "cubic"}, "activation"),
         ({"momentum": 1.0}, "momentum"),
         ({"hidden": (0,)}, "whole numbers above 0.*got 0"),
+        ({"n_draws": 1}, "n_draws=1 is too few to tell a spread by: give 2 at least"),
+        ({"n_draws": 2, "members": 3}, "give 3 at least, one for each member"),
+        ({"method": "swag", "rank": 1}, "rank of swag must be at least 2"),
+        (
+            {"module": nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1, track_running_stats=False))},
+            "rows beside it",
+        ),
         ({"hidden": (2.5,)}, "whole numbers above 0.*got 2.5"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_makes_no_sense_is_refused_before_any_training(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(network_phase, "run_epochs", None)
     with pytest.raises(ValueError, match=message):
         NetworkRegressor(**{**QUICK, **given}).fit(*curve())
+
+
+def test_one_draw_of_a_law_without_spread_is_enough() -> None:
+    assert NetworkRegressor(**QUICK, method="swa", n_draws=1).fit(*curve()).predict(curve()[0]).shape == (
+        200,
+    )
 
 
 @pytest.mark.parametrize(
@@ -430,3 +453,9 @@ def test_as_good_as_the_networks_of_scikit_learn() -> None:
         x, new, y, seen = train_test_split(*rows, random_state=0)
         peer = make_pipeline(StandardScaler(), MLPClassifier(random_state=0, max_iter=500)).fit(x, y)
         assert NetworkClassifier(random_state=0).fit(x, y).score(new, seen) > peer.score(new, seen) - 0.02
+
+
+def test_warnings_of_the_weights_point_at_the_line_of_the_fit() -> None:
+    with pytest.warns(WeightWarning, match="fewer than the 30 of FactorEM") as told:
+        NetworkRegressor(**{**QUICK, "collect": 1, "rank": 30}).fit(*curve())
+    assert {one.filename for one in told} == {__file__}

@@ -71,15 +71,19 @@ def test_several_outputs_and_names_come_back(tmp_path: Path) -> None:
         again.predict(frame[["b", "a"]])
 
 
-@pytest.mark.parametrize("labels", [["no", "yes"], [False, True], [3, 7], [0.5, 1.0]])
+SINGLE = np.array([1.0, 2.0], dtype=np.float32)
+OBJECTS = np.array(["no", "yes"], dtype=object)
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [False, True], [3, 7], [0.5, 1.0], SINGLE, OBJECTS])
 def test_classes_come_back(tmp_path: Path, labels: list[Any]) -> None:
     x, y = rows()
-    named = np.array(labels)[(y > 0).astype(int)] if labels[0] != 0.5 else (y > 0).astype(float)
+    named = np.asarray(labels)[(y > 0).astype(int)] if labels[0] != 0.5 else (y > 0).astype(float)
     fit = NetworkClassifier(**QUICK).fit(x, named)
     fit.save(tmp_path / "net")
     again = boxloop.load(tmp_path / "net")
     assert (again.predict(x) == fit.predict(x)).all()
-    assert again.classes_.dtype.kind == fit.classes_.dtype.kind
+    assert again.classes_.dtype == fit.classes_.dtype
     assert (again.predict_proba(x) == fit.predict_proba(x)).all()
     assert again.temperature_ == fit.temperature_
 

@@ -296,6 +296,24 @@ def test_outputs_of_many_columns_and_arrays_of_numpy():
     assert np.isfinite(found.last_layer.distance)
 
 
+@pytest.mark.parametrize("given", [{}, {"noise": np.full((2, 2), SIGMA), "chains": 2, "chain_draws": 5}])
+def test_outputs_of_any_shape(given):
+    y, tests = (torch.cat([one, -one, 2 * one, one], 1).reshape(-1, 2, 2) for one in (Y, Y_TEST))
+    net = nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (2, 2)))
+    posterior = WeightPosterior(net, "swag", rank=2, random_state=0)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(50):
+        loss = (net(X) - y).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        posterior.observe(loss)
+    found = audit(posterior, X, y, X_TEST, tests, kind="regression", **{"chains": 0, **given})
+    assert found.held_out.posterior.names == ("y0", "y1", "y2", "y3")
+    assert found.last_layer is not None
+    assert (found.chains is None) == (not given)
+
+
 def test_rows_that_do_not_fit_are_refused(draws_of_the_posterior):
     posterior, _ = draws_of_the_posterior
     with pytest.raises(ValueError, match="X has 300 rows and y has 5"):

@@ -86,6 +86,14 @@ def test_drift_is_found_and_only_then():
     assert fast.worries[0].level == "bad"
 
 
+def test_drift_that_is_bad_by_its_size_alone_says_so():
+    moved = torch.linspace(-1, 1, 40, dtype=F64)[:, None].expand(40, 20)
+    found = iterates(record(moved + 0.01 * autoregression(40, 20, 0.5, 0)))
+    assert found.p_value > 0.01
+    assert found.worries[1].level == "bad"
+    assert "bad by the size, not by the test" in found.worries[1].why
+
+
 @pytest.mark.parametrize(("n", "phi"), [(500, 0.97), (100, 0.9)])
 def test_slow_fluctuation_is_not_called_drift(n, phi):
     """Halves are worth 4 and 3 vectors. At 5 % 12 alarms of 80 or more have probability 6e-4, and at the 20 % of errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
 from boxloop.weights.method import Part, WeightWarning
 from boxloop.weights.outputs import Draws, run_draws
+from boxloop.weights.predictor import Predictor
 from contract.scores import assert_scores
 from weights.made import filled, mlp, part_of, rows, with_batch_norm
 
@@ -118,6 +120,51 @@ def test_loaders_arrays_and_pairs_are_batches() -> None:
     assert_as_torch(draws, refreshed(draws, Batches(x.numpy())), [x], 1e-12)
     many = rows(600, 1, 6, 6)
     assert [len(batch) for batch in Batches(many)] == [200, 200, 200]
+
+
+def test_frames_and_lists_of_rows_are_tables() -> None:
+    draws = Draws.of([part_of(filled(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))).double())], 3, seed=1)
+    x = rows(12, 3)
+    for given in (pd.DataFrame(x.numpy()), x.tolist()):
+        assert_as_torch(draws, refreshed(draws, Batches(given)), [x], 1e-12)
+    pairs = [(x[:6].tolist(), [0.0] * 6), (x[6:].tolist(), [0.0] * 6)]
+    assert_as_torch(draws, refreshed(draws, Batches(pairs)), list(x.split(6)), 1e-12)
+
+
+def test_a_batch_of_one_row_is_told() -> None:
+    draws = Draws.of([part_of(filled(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))).double())], 3)
+    loader = DataLoader(TensorDataset(rows(11, 3)), batch_size=5)
+    with pytest.raises(ValueError, match=r"a batch of refresh has one row.*drop_last=True"):
+        refreshed(draws, Batches(loader))
+
+
+@pytest.mark.parametrize("together", [False, None])
+def test_statistics_that_instance_norm_keeps_are_gathered_too(together: bool | None) -> None:
+    layers = [nn.Linear(3, 8), nn.Unflatten(1, (2, 4)), nn.InstanceNorm1d(2, track_running_stats=True)]
+    net = filled(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8, 1))).double()
+    part, x = part_of(net), rows(12, 3)
+    with pytest.raises(ValueError, match="the statistics of InstanceNorm1d are those of other weights"):
+        Predictor((part,), "regression", 3, noise=1.0).predict(x)
+    draws = Draws.of([part], 3, seed=1)
+    found = refreshed(draws, Batches([x[:4], x[4:]]), together=together)[0]
+    vectors = torch.cat(list(draws.chunks(0, 3)))
+    for i, vector in enumerate(vectors):
+        held = copy.deepcopy(net)
+        part.layout.write(held, vector)
+        inner = held[:2](x).detach()
+        means = [inner[rows_].mean((0, 2)) for rows_ in (slice(0, 4), slice(4, 12))]
+        variances = [inner[rows_].var(2).mean(0) for rows_ in (slice(0, 4), slice(4, 12))]
+        torch.testing.assert_close(found["2.running_mean"][i], sum(means) / 2, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found["2.running_var"][i], sum(variances) / 2, rtol=1e-10, atol=1e-12)
+    assert net[2].momentum == 0.1
+
+
+def test_batch_norm_without_statistics_is_refused() -> None:
+    net = filled(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False))).double()
+    with pytest.raises(
+        ValueError, match=r"BatchNorm1d '1' has no running statistics.*track_running_stats=True"
+    ):
+        Predictor((part_of(net),), "regression", 3)
 
 
 def test_a_shuffling_loader_shows_every_chunk_the_same_rows() -> None:

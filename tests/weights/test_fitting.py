@@ -257,6 +257,37 @@ def test_a_gradient_that_is_not_finite_is_not_taken() -> None:
     assert posterior.count == 0
 
 
+class Counting(nn.Module):
+    """A level that is kept by putting another tensor in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.level = self.level + x.mean()
+        return x
+
+
+def test_a_step_that_is_not_taken_leaves_buffers_as_they_were() -> None:
+    good = pairs()
+    bad = (good[0][0].clone(), good[0][1])
+    bad[0][0, 0] = math.nan
+
+    def trained(batches: list[tuple[Tensor, Tensor]]) -> nn.Module:
+        net = nn.Sequential(network(), Counting())
+        posterior = WeightPosterior(net, "swa", random_state=0)
+        fit(posterior, batches, mse_loss, SGD(net.parameters(), lr=0.05), epochs=3, burn_in=2)
+        return net.eval()
+
+    with pytest.warns(WeightWarning, match="were refused: the loss is nan"):
+        found = trained([good[0], bad, *good[1:]])
+    wanted = trained(good)
+    for name, value in wanted.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value), name
+    assert bool(found(rows()[0]).isfinite().all())
+
+
 def test_ten_in_a_row_end_it() -> None:
     posterior = followed()
     bad = Failing(*range(4, 4 + PATIENCE - 1), value=math.inf)  # nine, then a good one
@@ -309,6 +340,7 @@ def test_batches_of_several_inputs_are_moved_whole() -> None:
         ({"burn_in": 0.5}, "burn_in must be a whole number"),
         ({"loss": lambda out, y: mse_loss(out, y).item()}, "a tensor of one number, but is a float"),
         ({"loss": lambda out, y: mse_loss(out, y).detach()}, "the loss has no gradient"),
+        ({"loss": lambda out, y: mse_loss(out, y) * 1j}, "must be a real number, but is torch.complex64"),
         ({"clip": 0.0}, "clip must be above 0"),
         ({"batches": iter(pairs())}, "once only"),
         ({"batches": []}, "batches are empty"),

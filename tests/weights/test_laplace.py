@@ -235,7 +235,7 @@ def test_bad_input_is_told():
         last_layer_laplace(net, x, x[:, :2], "regression", 0.0)
     with pytest.raises(ValueError, match="noise must be one number or 2"):
         last_layer_laplace(net, x, x[:, :2], "regression", 1.0, [1.0, 2.0, 3.0])
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="must have rows"):
         last_layer_laplace(net, x[:0], x[:0, :2], "regression")
     net[2].weight.requires_grad_(False)
     with pytest.raises(ValueError, match="frozen"):

@@ -126,12 +126,22 @@ class Complex(nn.Module):
         self.inner = nn.ParameterDict({"phase": nn.Parameter(torch.ones(2, dtype=torch.cfloat))})
 
 
+class Scripted(torch.jit.ScriptModule):
+    """A network of torch.jit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 1)
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         (Complex, r"'inner.phase' is complex64"),
         (lambda: nn.Sequential(nn.LazyLinear(2)), r"has no shape yet: run the network once"),
         (lambda: nn.DataParallel(nn.Linear(2, 1)), r"follow its net.module"),
+        (lambda: nn.ParameterList([torch.empty(0)]), r"no trainable parameter there that holds a number"),
+        (Scripted, r"follow the module that was scripted or traced"),
     ],
 )
 def test_networks_that_cannot_be_followed_say_what_to_do(made: object, said: str) -> None:

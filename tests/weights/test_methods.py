@@ -346,6 +346,8 @@ def test_words() -> None:
         method_of("window", 7, 3)
     with pytest.raises(ValueError, match="rank must be at least 1"):
         method_of("factor", 0, 3)
+    with pytest.raises(ValueError, match="rank of swag must be at least 2, as it divides by rank - 1, got 1"):
+        method_of("swag", 1, 3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
-from boxloop.weights.functional import as_rows
+from boxloop.weights.inputs import as_rows
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
 from boxloop.weights.method import Part, WeightWarning
@@ -395,6 +395,19 @@ def test_on_a_gpu() -> None:
         found = run_draws(draws, x)
         assert found.together
         np.testing.assert_allclose(found.outputs, by_hand(draws, x.cuda()), rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_that_turns_to_half_itself_is_told_what_it_is_run_in() -> None:
+    class Halving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.half())
+
+    with pytest.raises(ValueError, match=r"run in torch.float32: the network must not turn to half itself"):
+        run_draws(Draws.of([part_of(filled(Halving()).half())], 3), rows(4, 3))
 
 
 def test_whole_numbers_for_a_network_of_floats_say_what_to_do() -> None:

@@ -1,6 +1,8 @@
 """A posterior that watches a training, and what it says when something is wrong."""
 
 import copy
+import inspect
+import math
 import warnings
 
 import numpy as np
@@ -232,7 +234,7 @@ def test_a_restored_posterior_goes_on_bit_for_bit_with_a_copy_of_the_network() -
     assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
 
 
-@pytest.mark.parametrize("loss", [torch.ones(3), np.ones(2), "low", 1j])
+@pytest.mark.parametrize("loss", [torch.ones(3), np.ones(2), "low", 1j, torch.tensor(1j)])
 def test_a_loss_that_is_not_one_number_is_told(loss: object) -> None:
     posterior = WeightPosterior(nn.Linear(2, 1), "swa")
     with pytest.raises(ValueError, match=r"observe\(\) takes the loss as one number"):
@@ -263,3 +265,30 @@ def test_a_rank_is_a_whole_number(rank: object) -> None:
 def test_a_network_without_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match="on the meta device, where tensors have shapes but no numbers"):
         WeightPosterior(nn.Linear(2, 1, device="meta"), "swa")
+    net = nn.Linear(2, 1)
+    posterior = WeightPosterior(net, "swa")
+    net.to("meta")
+    with pytest.raises(ValueError, match="parameter 'weight' is on the meta device"):
+        posterior.observe()
+    assert posterior.count == 0
+
+
+def test_a_device_that_is_not_there_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device='cuda' was asked for, but no CUDA device is available"):
+        WeightPosterior(nn.Linear(2, 1), "swa", device="cuda")
+    posterior = WeightPosterior(nn.Linear(2, 1), "swa", device="auto")
+    assert posterior.device == torch.device("cpu")
+    with pytest.raises(ValueError, match="device='gpu' is no device: use 'cpu', 'cuda', 'cuda:1' or 'auto'"):
+        WeightPosterior.restore(posterior.state(), nn.Linear(2, 1), device="gpu")
+
+
+def test_warnings_point_at_the_line_that_calls_the_library() -> None:
+    net, x = nn.Linear(2, 1), torch.ones(4, 2)
+    posterior = WeightPosterior(net, "swa")
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    batches, here = [(x, x[:, :1]), (x * math.nan, x[:, :1])], inspect.currentframe()
+    with pytest.warns(WeightWarning) as told:
+        posterior.fit(batches, nn.functional.mse_loss, optimiser, epochs=1)
+    assert here is not None
+    assert [(one.filename, one.lineno) for one in told] == [(__file__, here.f_lineno - 2)]

@@ -157,6 +157,55 @@ def test_a_softmax_that_was_taken_is_told() -> None:
     np.testing.assert_allclose(found.probability, np.exp(found.outputs).mean(0), rtol=1e-10)
 
 
+class Squashed(nn.Module):
+    """A sigmoid that is no module."""
+
+    def __init__(self, steep: float) -> None:
+        super().__init__()
+        self.layer, self.steep = nn.Linear(3, 1), steep
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(self.steep * self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "net",
+    [nn.Sequential(nn.Linear(3, 1), nn.Sequential(nn.Sigmoid())), Squashed(9.0)],
+    ids=["module", "call"],
+)
+def test_a_sigmoid_that_was_taken_is_told(net: nn.Module) -> None:
+    with pytest.warns(WeightWarning, match="probabilities, not logits: .* without its softmax or sigmoid"):
+        Predictor.of(Given(part_of(filled(net).double())), "classification", 4).predict(rows(40, 3))
+
+
+def test_logits_that_happen_to_lie_between_0_and_1_are_logits() -> None:
+    net = filled(nn.Sequential(nn.Linear(3, 1), nn.Sigmoid(), nn.Linear(1, 1))).double()
+    net[2].weight.data.fill_(0.2)
+    net[2].bias.data.fill_(0.4)
+    found = Predictor.of(Given(part_of(net, 1e-3)), "classification", 4).predict(rows(400, 3))
+    assert 0.0 < found.outputs[..., 1].min() < found.outputs[..., 1].max() < 1.0
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_observations_in_bfloat16_are_taken_as_those_in_float16(kind: str) -> None:
+    x, y = rows(30, 3), rows(30, 1, seed=1)
+    y = y.sign() if kind == "regression" else (y > 0.0).double()
+    predictor = Predictor.of(Given(part_of(mlp())), kind, 6)
+    found, wanted = (predictor.tuned(x, y.to(dtype)) for dtype in (torch.bfloat16, torch.float16))
+    assert found.scale == wanted.scale
+    assert found.predict(x).log_prob(y.bfloat16()).tolist() == wanted.predict(x).log_prob(y.half()).tolist()
+
+
+def test_noise_of_each_output_in_a_row_or_in_their_shape() -> None:
+    net = filled(nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (2, 2)))).double()
+    noise = np.array([[0.1, 0.2], [0.3, 0.4]])
+    for given in (noise, noise.ravel()):
+        found = Predictor.of(Given(part_of(net)), "regression", 4, noise=given).predict(rows(5, 3))
+        np.testing.assert_array_equal(found.noise, noise)
+    with pytest.raises(ValueError, match=r"noise has shape \(1, 4\) for outputs of shape \(2, 2\)"):
+        Predictor.of(Given(part_of(net)), "regression", 4, noise=noise.reshape(1, 4)).predict(rows(5, 3))
+
+
 def test_tuning_says_once_that_draws_go_one_by_one() -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
@@ -160,7 +161,7 @@ class FactorStream:
         """Observations so far; a mini-batch is one."""
         return self._state.count + len(self._waiting)
 
-    def observe(self, values: Tensor) -> None:
+    def observe(self, values: Tensor | ArrayLike) -> None:
         """Learn from one vector (D,), or from b vectors (b, D) in one update with their averaged statistics.
 
         Deferring the update needs memory for ``rank + b`` rows of D.

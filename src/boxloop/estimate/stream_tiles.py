@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Generator, Tensor
 
 from boxloop.numeric import normal, safe_cholesky
@@ -163,8 +163,13 @@ def deviate(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor)
     tile.mean.add_(tile.gap, alpha=step)
 
 
-def checked(values: Tensor, columns: int, like: Tensor) -> Tensor:
+def checked(values: Tensor | ArrayLike, columns: int, like: Tensor) -> Tensor:
     """``values`` as (b, D) in the dtype and on the device of ``like``, or an error that says what is wrong."""
+    if not isinstance(values, Tensor):
+        table = np.array(values)
+        if table.dtype.kind not in "fiub":
+            raise ValueError(f"an observation is real numbers, got an array of {table.dtype}")
+        values = torch.from_numpy(table)
     if values.ndim not in (1, 2) or values.shape[-1] != columns or values.numel() == 0:
         shape = tuple(values.shape)
         raise ValueError(f"an observation has shape ({columns},) or (b, {columns}), got {shape}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike
@@ -31,8 +32,10 @@ from boxloop.numeric.random import seed, spawn
 from boxloop.weights.audit import Audit
 from boxloop.weights.ensemble import MultiPosterior
 from boxloop.weights.members import ACTIVATIONS
-from boxloop.weights.methods import WORDS
+from boxloop.weights.methods import WORDS, method_of
 from boxloop.weights.predictor import Kind
+from boxloop.weights.swa import SWA
+from boxloop.weights.window import Windowed
 
 BLOCK = 1 << 16
 """Rows that are predicted at one time."""
@@ -89,7 +92,14 @@ class NetworkEstimator(BaseEstimator):
     def predict_distribution(self, X: Any) -> Any:
         """All that is known about new rows."""
 
-    def _learn(self, X: Array, y: Array | NDArray[np.int64], y_units: Units | None, outputs: int) -> Self:
+    def _learn(
+        self,
+        X: Array,
+        y: Array | NDArray[np.int64],
+        y_units: Units | None,
+        outputs: int,
+        told: Sequence[str] = (),
+    ) -> Self:
         """Standardise, hold rows out, train, tune, store.
 
         Args:
@@ -97,12 +107,14 @@ class NetworkEstimator(BaseEstimator):
             y: numbers, (n, q), or classes, (n,).
             y_units: of the numbers.
             outputs: of a network.
+            told: what is known about y, for the events.
         """
+        self._check_draws()
         if len(X) < 2:
             raise ValueError(f"a network needs at least 2 rows, got n_samples = {len(X)}")
         device, dtype = pick_device(self.device), pick_dtype(self.dtype)
         splitting, training, drawing = spawn(generator(self.random_state), 3)
-        self.x_units_, self.y_units_ = Units.of(X, self._names(), ignore=True), y_units
+        self.x_units_, self.y_units_ = Units.of(X, self._names()), y_units
         self._mark = mark_of(X, y, self.x_units_, y_units)
         x = self.x_units_.standard(X, dtype, device)
         t = (
@@ -118,9 +130,20 @@ class NetworkEstimator(BaseEstimator):
         self._store(found)
         self.predictor_ = tuned(self, self.posterior_, rows, seed(drawing))
         met = (event for one in found for event in one.events)
-        self.events_ = list(dict.fromkeys((*self._worries(rows), *met)))
+        self.events_ = list(dict.fromkeys((*told, *self._worries(rows), *met)))
         warn_of(self.events_, depth=3)
         return self
+
+    def _check_draws(self) -> None:
+        """Enough networks for a spread, before any is trained."""
+        method = method_of(self.method, self.rank, self.rank)
+        inner = method.inner if isinstance(method, Windowed) else method
+        least = max(2, self.members)
+        if self.n_draws < least and not isinstance(inner, SWA):
+            raise ValueError(
+                f"n_draws={self.n_draws} is too few to tell a spread by: give {least} at least, one for each member "
+                "and two in all; only method='swa' has no spread"
+            )
 
     def _store(self, found: tuple[Trained, ...]) -> None:
         members = [posterior for one in found for posterior in one.posteriors]
@@ -134,11 +157,7 @@ class NetworkEstimator(BaseEstimator):
         self.weight_decay_ = found[-1].decay
 
     def _worries(self, rows: Rows) -> list[str]:
-        still = [
-            name
-            for name, scale in zip(self._names(), self.x_units_.scale.tolist(), strict=True)
-            if scale == np.inf
-        ]
+        still = self.x_units_.still(self._names())
         found = [f"columns without spread count for nothing: {', '.join(still)}"] if still else []
         if rows.held_x is None:
             lost = "the noise is that" if self._kind == "regression" else "the probabilities are those"

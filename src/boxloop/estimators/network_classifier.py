@@ -40,7 +40,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         method: how weights are followed, as of :class:`NetworkRegressor`.
         rank: of the covariance, of methods that have one.
         members: networks from different starts, trained side by side.
-        n_draws: networks that a prediction averages.
+        n_draws: networks that a prediction averages, 2 at least, and as many as members.
         learning_rate: of Adam at first; it falls to zero in the second half.
         epochs: passes over the rows in training; ``None`` is about 2000 steps.
         collect: passes in which weights are observed, about 500 times; ``None`` is half as many.

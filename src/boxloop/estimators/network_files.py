@@ -95,7 +95,7 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     facts = vars(estimator)
     more = {name: facts[name] for name in OWN_FACTS if name in facts}
     if "classes_" in facts:
-        more["classes_"] = facts["classes_"].tolist()
+        more |= {"classes_": facts["classes_"].tolist(), "classes_dtype": facts["classes_"].dtype.str}
     predictor, posteriors = estimator.predictor_, estimator.posterior_.posteriors
     own = None if estimator.module is None else type(posteriors[0].net).__name__
     file = NetworkFile(
@@ -129,7 +129,8 @@ def read(path: str | PathLike[str], name: str, kind: Kind, module: Any) -> Kept:
         facts = {fact: extra["facts"][fact] for fact in FACTS}
         facts |= {fact: extra["facts"][fact] for fact in OWN_FACTS if fact in extra["facts"]}
         if kind == "classification":
-            facts["classes_"] = np.asarray(extra["facts"]["classes_"])
+            told = extra["facts"]
+            facts["classes_"] = np.asarray(told["classes_"], dtype=told.get("classes_dtype"))
         dtype = pick_dtype(params["dtype"])
         widths = (facts["n_features_in_"], *params["hidden"], facts["n_outputs_"])
         activation = params["activation"]

@@ -13,6 +13,7 @@ from torch import Generator, nn
 from boxloop.estimators.network_rows import Rows
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.numeric.random import seed, spawn
+from boxloop.weights.functional import refuse_untracked
 from boxloop.weights.members import StackedLayers
 
 
@@ -83,7 +84,8 @@ def own_net(estimator: BaseEstimator, stream: Generator) -> nn.Module:
 
 
 def _check(net: nn.Module, rows: Rows) -> None:
-    """A network of the user's must give one column an output, or a class."""
+    """A network of the user's must give one column an output, or a class, of each row by itself."""
+    refuse_untracked(net)
     modes = [(module, module.training) for module in net.modules()]
     try:
         with torch.no_grad():

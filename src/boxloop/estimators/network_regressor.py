@@ -41,7 +41,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
             an ensemble), ``full``, or a method with settings of its own.
         rank: of the covariance, of methods that have one.
         members: networks from different starts, trained side by side, each with a posterior of its own.
-        n_draws: networks that a prediction averages.
+        n_draws: networks that a prediction averages, 2 at least, and as many as members.
         learning_rate: of Adam at first; it falls to zero in the second half.
         epochs: passes over the rows in training; ``None`` is about 2000 steps.
         collect: passes in which weights are observed, about 500 times; ``None`` is half as many.
@@ -99,8 +99,14 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         self.single_ = np.ndim(y) == 1
         table = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self.n_outputs_ = table.shape[1]
-        units = Units.of(table, [f"y{j}" for j in range(self.n_outputs_)], ignore=False)
-        return self._learn(np.ascontiguousarray(X), table, units, self.n_outputs_)
+        names = ["y"] if self.single_ else [f"y{j}" for j in range(self.n_outputs_)]
+        units = Units.of(table, names)
+        told = [
+            f"no spread is found in {name}: it is learned in units of 1, by which deviations mean little; if it "
+            "varies, rescale it"
+            for name in units.still(names)
+        ]
+        return self._learn(np.ascontiguousarray(X), table, units.counted(), self.n_outputs_, told)
 
     def _ignorance(self, y: Tensor) -> float:
         return 1.0

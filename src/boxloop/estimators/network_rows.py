@@ -27,17 +27,23 @@ class Units(Tree):
     scale: Tensor
 
     @classmethod
-    def of(cls, table: Array, names: list[str], ignore: bool) -> Units:
-        """Of a table (n, d).
+    def of(cls, table: Array, names: list[str]) -> Units:
+        """Of a table (n, d); constant columns count 0.
 
         Args:
             table: finite.
             names: of its columns, for messages.
-            ignore: whether constant columns count 0; their scale is 1 otherwise.
         """
         frame = coordinates(ArraySource(_tensor(table), columns=tuple(names)), "columns")
-        scale = frame.scale.double()
-        return cls(frame.origin.double(), torch.where(frame.constant, torch.inf, scale) if ignore else scale)
+        return cls(frame.origin.double(), torch.where(frame.constant, torch.inf, frame.scale.double()))
+
+    def still(self, names: list[str]) -> list[str]:
+        """Which columns are constant."""
+        return [name for name, scale in zip(names, self.scale.tolist(), strict=True) if scale == np.inf]
+
+    def counted(self) -> Units:
+        """The same, with a scale of 1 where columns are constant."""
+        return Units(self.origin, torch.where(self.scale.isinf(), 1.0, self.scale))
 
     def standard(self, table: Array, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Rows in these units."""

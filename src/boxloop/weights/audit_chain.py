@@ -23,7 +23,8 @@ from boxloop.numeric.random import spawn
 from boxloop.sample import HMC, SampleWarning, sample
 from boxloop.sample.diagnostics import diagnose
 from boxloop.weights.classes import classes
-from boxloop.weights.functional import NetFunction, as_rows, batch_norms, evaluating
+from boxloop.weights.functional import NetFunction, batch_norms, evaluating
+from boxloop.weights.inputs import Inputs, as_inputs, count, cut, mapped
 from boxloop.weights.method import Part
 from boxloop.weights.prediction import targets
 from boxloop.weights.worries import Level, Worry
@@ -160,7 +161,7 @@ def compare_chains(
         centre = part.law.mean.detach().double()
         root = laplace_root(function, centre, X, kind, prior_precision, noise)
         found = _drawn(lambda u: density(centre + u @ root.mT), len(centre), centre, chains, draws, seed)
-        rows = function.take(as_rows(X_test)[: outputs.shape[1]])
+        rows = function.take(cut(as_inputs(X_test), 0, outputs.shape[1]))
         positions = centre + found @ root.mT
         said = np.concatenate([_said(function, one, rows, kind) for one in positions])
     table = said.reshape(len(positions), chains, -1)
@@ -197,17 +198,18 @@ def laplace_root(
 
     with the Jacobian J of the outputs and the curvature Lambda of the loss in them (generalised Gauss-Newton).
     """
-    rows = function.take(as_rows(X))
+    rows = function.take(as_inputs(X))
     fixed, dtype = function.fixed(), torch.promote_types(function.like.dtype, torch.float32)
 
-    def said(vector: Tensor, row: Tensor) -> Tensor:
+    def said(vector: Tensor, row: Inputs) -> Tensor:
         own = {name: value.to(dtype) for name, value in function.layout.views(vector).items()}
-        found = functional_call(function.net, {**fixed, **own}, (row[None],)).reshape(1, 1, -1)
+        alone = mapped(row, lambda one: one[None])
+        found = functional_call(function.net, {**fixed, **own}, (alone,)).reshape(1, 1, -1)
         return (found if kind == "regression" else _logits(found)).reshape(-1)
 
     slopes = vmap(jacrev(said), in_dims=(None, 0), chunk_size=CHUNK)(centre, rows).double()
     if kind == "regression":
-        weighted = slopes / torch.as_tensor(np.asarray(noise), device=rows.device).reshape(1, -1, 1)
+        weighted = slopes / torch.as_tensor(np.asarray(noise), device=slopes.device).reshape(1, -1, 1)
     else:
         share = vmap(said, in_dims=(None, 0))(centre, rows).double().softmax(1)[:, :, None]
         weighted = share.sqrt() * (slopes - (share * slopes).sum(1, keepdim=True))
@@ -223,15 +225,15 @@ def log_posterior(
     function: NetFunction, X: Any, y: Any, kind: str, prior_precision: float, noise: Array | None
 ) -> Callable[[Tensor], Tensor]:
     """Of vectors of weights (c, D), up to a constant."""
-    rows = function.take(as_rows(X))
+    rows, place = function.take(as_inputs(X)), function.like.device
+    n = count(rows)
     with torch.no_grad():
-        first = _flat(function(function.weights(_zero(function)), {}, rows[:1], together=True))
-    shape = (len(rows), first.shape[2])
+        first = function(function.weights(_zero(function)), {}, cut(rows, 0, 1), together=True)
     if kind == "classification":
-        labels = torch.as_tensor(classes(y, (len(rows), max(2, shape[1]))), device=rows.device)
+        labels = torch.as_tensor(classes(y, (n, max(2, first.numel()))), device=place)
     else:
-        seen = torch.as_tensor(targets(y, shape), device=rows.device)
-        unit = torch.as_tensor(np.broadcast_to(np.asarray(noise), shape[1:]).copy(), device=rows.device)
+        seen = torch.as_tensor(targets(y, (n, *first.shape[2:])), device=place)
+        unit = torch.as_tensor(np.broadcast_to(np.asarray(noise), first.numel()).copy(), device=place)
 
     def density(vectors: Tensor) -> Tensor:
         said = _flat(function(function.weights(vectors), {}, rows, together=True)).double()
@@ -267,7 +269,7 @@ def _compared(
     )
 
 
-def _said(function: NetFunction, vectors: Tensor, rows: Tensor, kind: str) -> Array:
+def _said(function: NetFunction, vectors: Tensor, rows: Inputs, kind: str) -> Array:
     """Predictions of vectors (c, D): (c, n, q)."""
     found = _flat(function(function.weights(vectors), {}, rows, together=True)).double()
     found = found if kind == "regression" else _logits(found).softmax(-1)

@@ -130,6 +130,11 @@ class Iterates:
             f"at most {worst:.1f} standard errors (p = {self.p_value:.2g})"
         )
         if typical > FAR:
+            why += (
+                ""
+                if self.p_value < RATE
+                else ": bad by the size, not by the test, to which vectors so alike are few"
+            )
             said = "spread is mostly drift, not fluctuation: begin to observe later"
             return Worry("bad", "Drift", why, said)
         if self.p_value < RATE:

@@ -17,7 +17,7 @@ from boxloop.weights.audit_last import LastLayerCheck, check_last_layer, exact_l
 from boxloop.weights.batch_norm import has_batch_norm
 from boxloop.weights.classes import log_probabilities
 from boxloop.weights.decay import DecayCheck, Loss, check_decay, implied_precision
-from boxloop.weights.functional import as_rows
+from boxloop.weights.inputs import Inputs, as_inputs, count, cut, tensors
 from boxloop.weights.method import Part, Posterior
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.predictor import Kind, Predictor
@@ -63,8 +63,8 @@ class Inquiry:
         if prior_precision is not None and not prior_precision > 0.0:
             raise ValueError(f"prior_precision must be above 0, got {prior_precision}")
         self.stated, self.prior_precision = prior_precision is not None, prior_precision
-        self.noise: Array | None = None if noise is None else np.atleast_1d(np.asarray(noise, dtype=float))
-        self.n_rows = len(self.X)
+        self.noise: Array | None = None if noise is None else np.asarray(noise, dtype=float).reshape(-1)
+        self.n_rows = count(self.X)
         self.skipped: list[Worry] = []
         self.notes: list[str] = []
 
@@ -89,7 +89,9 @@ class Inquiry:
     def predictor(self, n_draws: int, seed: int) -> Predictor:
         """Networks from the law as it is."""
         found = Predictor(self.parts, self.kind, n_draws, seed=seed)
-        return found.fresh(as_rows(self.X)) if has_batch_norm(self.parts) else found
+        if not has_batch_norm(self.parts):
+            return found
+        return found.fresh(self.X if isinstance(self.X, Tensor | dict) else [(self.X, self.y)])
 
     def iterates(self, posterior: Posterior) -> Iterates:
         """Of the trajectory that the posterior followed."""
@@ -139,9 +141,9 @@ class Inquiry:
             raise NotRunError(why, f"chains={MANY} runs it all the same")
         if self.prior_precision is None or (self.kind == "regression" and self.noise is None):
             raise NotRunError("prior_precision or noise is not known", "state them")
-        rows = as_rows(X_test)[:ROWS]
+        rows = cut(as_inputs(X_test), 0, ROWS)
         found = plain.predict(rows)
-        outputs = found.outputs.reshape(len(found.outputs), len(rows), -1)
+        outputs = found.outputs.reshape(*found.outputs.shape[:2], -1)
         if self.kind == "classification":
             outputs = np.exp(log_probabilities(outputs, 1.0))
         try:
@@ -190,22 +192,22 @@ class Inquiry:
         return self.parts[0]
 
 
-def whole(X: Any, y: Any, *names: str) -> tuple[Tensor, Any]:
+def whole(X: Any, y: Any, *names: str) -> tuple[Inputs, Any]:
     """Rows and their outputs as tensors or arrays, whatever frames or lists they came as.
 
     Raises:
         ValueError: values that are not numbers, or not finite, or not one y for every row of X.
     """
-    rows, seen = as_rows(X), y.detach() if isinstance(y, Tensor) else np.array(y)
+    rows, seen = as_inputs(X), y.detach() if isinstance(y, Tensor) else np.array(y)
     if not isinstance(seen, Tensor) and seen.dtype.kind not in "fiub":
         raise ValueError(
             f"{names[1]} must hold numbers, or classes 0, 1, ..., got {seen.dtype}: number the labels"
         )
-    if seen.ndim == 0 or len(seen) != len(rows):
+    if seen.ndim == 0 or len(seen) != count(rows):
         raise ValueError(
-            f"{names[0]} has {len(rows)} rows and {names[1]} has {len(seen) if seen.ndim else 1}"
+            f"{names[0]} has {count(rows)} rows and {names[1]} has {len(seen) if seen.ndim else 1}"
         )
-    if not bool(rows.isfinite().all()):
+    if not all(bool(one.isfinite().all()) for one in tensors(rows)):
         raise ValueError(f"{names[0]} holds values that are not finite")
     return rows, seen
 

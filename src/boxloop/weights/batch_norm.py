@@ -1,5 +1,7 @@
 r"""Running statistics of BatchNorm under drawn weights: those of the training run belong to other weights.
 
+InstanceNorm that keeps statistics is treated likewise.
+
 .. math:: \hat m = \tfrac1B \sum_b m_b, \qquad \hat v = \tfrac1B \sum_b v_b
 
 over batches b of inputs, for every draw (Izmailov et al., 2018; Maddox et al., 2019).
@@ -9,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.instancenorm import _InstanceNorm
 
-from boxloop.weights.functional import Buffers, NetFunction, as_rows, batch_norms, evaluating
+from boxloop.data.frames import as_frame
+from boxloop.weights.functional import Buffers, NetFunction, batch_norms, evaluating
+from boxloop.weights.inputs import Inputs, as_inputs, count, cut
 from boxloop.weights.method import Part
 from boxloop.weights.outputs import Draws
 from boxloop.weights.trial import TRIED, agree, trial
@@ -29,7 +35,8 @@ class Batches:
     """Inputs that can be gone through more than once.
 
     Args:
-        given: an array of rows, or batches of inputs: a list, a loader. Of a batch that is a tuple, inputs come first.
+        given: an array, a frame or a list of rows, a dictionary of tensors, or batches of inputs: a list, a loader. Of
+            a batch that is a tuple, inputs come first.
     """
 
     given: Any
@@ -40,13 +47,14 @@ class Batches:
         if not isinstance(self.given, (Iterable, np.ndarray, Tensor)):
             raise ValueError(f"refresh must be rows or batches of inputs, got a {type(self.given).__name__}")
 
-    def __iter__(self) -> Iterator[Tensor]:
-        if isinstance(self.given, (np.ndarray, Tensor)):
-            rows = as_rows(self.given)
-            yield from rows.tensor_split(-(-len(rows) // ROWS))
+    def __iter__(self) -> Iterator[Inputs]:
+        if _is_table(self.given):
+            rows = as_inputs(self.given)
+            for places in np.array_split(np.arange(count(rows)), -(-count(rows) // ROWS)):
+                yield cut(rows, int(places[0]), int(places[-1]) + 1)
             return
         for batch in self.given:
-            yield as_rows(batch[0] if isinstance(batch, (tuple, list)) else batch)
+            yield as_inputs(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
 
 def has_batch_norm(parts: Iterable[Part]) -> bool:
@@ -93,22 +101,33 @@ def _of_part(
         how = trial(function, vectors, {}, first, together, memory)
     with evaluating(net, refreshing=True):
         safe = how.together and (together is True or _agree(function, vectors, first))
-        size = how.draws(function.layout.size, len(first))
+        size = how.draws(function.layout.size, count(first))
         each = [_gathered(function, chunk, batches, together=safe) for chunk in draws.chunks(place, size)]
     return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
 
 def _gathered(
-    function: NetFunction, vectors: Tensor, batches: Iterable[Tensor], *, together: bool
+    function: NetFunction, vectors: Tensor, batches: Iterable[Inputs], *, together: bool
 ) -> Buffers:
     weights, now = function.weights(vectors), _nothing_seen(function, len(vectors))
+    alike = [norm for norm in batch_norms(function.net).values() if isinstance(norm, _InstanceNorm)]
     with _same_random_numbers():
-        for batch in batches:
-            now = function.statistics(weights, now, function.take(batch), together=together)
+        for number, batch in enumerate(batches, 1):
+            for norm in alike:
+                norm.momentum = 1.0 / number  # it does not count batches, as BatchNorm does
+            try:
+                now = function.statistics(weights, now, function.take(batch), together=together)
+            except ValueError as error:
+                if count(batch) > 1:
+                    raise
+                raise ValueError(
+                    f"a batch of refresh has one row, of which there are no statistics ({error}): leave it out, as "
+                    "drop_last=True of a loader does"
+                ) from error
     return {name: value for name, value in now.items() if value.ndim}
 
 
-def _agree(function: NetFunction, vectors: Tensor, first: Tensor) -> bool:
+def _agree(function: NetFunction, vectors: Tensor, first: Inputs) -> bool:
     """Whether statistics of draws that go together are those of single ones."""
 
     def found(together: bool) -> Tensor:
@@ -130,6 +149,14 @@ def _nothing_seen(function: NetFunction, n: int) -> Buffers:
         now[f"{lead}running_var"] = torch.ones(n, *variance.shape, dtype=wide, device=mean.device)
         now[f"{lead}num_batches_tracked"] = torch.zeros((), dtype=torch.long, device=mean.device)
     return now
+
+
+def _is_table(given: Any) -> bool:
+    """Whether all rows come as one, and not in batches."""
+    if isinstance(given, (list, tuple)):
+        first = given[0] if given else None
+        return isinstance(first[0] if isinstance(first, (list, tuple)) and first else first, Real)
+    return isinstance(given, (np.ndarray, Tensor, dict)) or as_frame(given) is not None
 
 
 def _same_random_numbers() -> Any:

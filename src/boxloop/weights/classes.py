@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp
-from torch import Tensor
+from torch import nn
 
-from boxloop.weights.functional import as_rows
+from boxloop.weights.inputs import as_array, as_rows
 from boxloop.weights.strata import Strata
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
+
+MANY, NEAR = 20, 0.05
+"""Rows from which single outputs may be told for probabilities, and how near they come to 0 and to 1."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,9 +162,26 @@ def as_logits(outputs: Array) -> Array:
     return outputs
 
 
-def look_like_probabilities(logits: Array) -> bool:
-    """Whether the network has taken the softmax already; another would flatten it."""
-    return bool((logits >= 0.0).all() and np.abs(logits.sum(-1) - 1.0).max() < 1e-4)
+def look_like_probabilities(outputs: Array) -> bool:
+    """Whether the network has taken the softmax or the sigmoid already; another would flatten it.
+
+    A single output may be a logit between 0 and 1 for all rows, where these tell little. It is taken for a probability
+    where many numbers come near both ends of that range and none goes beyond.
+
+    Args:
+        outputs: as the networks gave them, (m, n) or (m, n, c).
+    """
+    if outputs.ndim > 2 and outputs.shape[2] > 1:
+        return bool((outputs >= 0.0).all() and np.abs(outputs.sum(-1) - 1.0).max() < 1e-4)
+    low, high = float(outputs.min()), float(outputs.max())
+    return outputs.shape[1] >= MANY and 0.0 <= low < NEAR and 1.0 - NEAR < high <= 1.0
+
+
+def ends_in_sigmoid(net: nn.Module) -> bool:
+    """Whether the last of a sequence of modules makes probabilities, whatever their values."""
+    while isinstance(net, nn.Sequential) and len(net):
+        net = net[-1]
+    return isinstance(net, nn.Sigmoid)
 
 
 def log_probabilities(logits: Array, temperature: float) -> Array:
@@ -182,7 +202,7 @@ def classes(y: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
     Raises:
         ValueError: another shape, or values that are not 0, 1, ..., c - 1.
     """
-    table = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+    table = as_array(y)
     if table.shape == (shape[0], 1):
         table = table[:, 0]
     if table.shape != shape[:1]:

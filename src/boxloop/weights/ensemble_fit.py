@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -17,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from boxloop.numeric.random import seed, spawn
 from boxloop.weights.fitting import Training, fit
 from boxloop.weights.fitting_epoch import Loss
-from boxloop.weights.method import Method, WeightWarning
+from boxloop.weights.method import Method, warn
 from boxloop.weights.posterior import WeightPosterior
 
 Batches = Iterable[Any] | Callable[[Generator], Iterable[Any]]
@@ -125,7 +124,6 @@ def _in_turn(plan: Plan, tasks: Sequence[Any]) -> list[tuple[WeightPosterior, Tr
         if done.interrupted:
             if not found:
                 raise KeyboardInterrupt
-            said = f"interrupted: a mixture of {len(found)} members, of {len(tasks)} asked for"
-            warnings.warn(said, WeightWarning, stacklevel=4)
+            warn(f"interrupted: a mixture of {len(found)} members, of {len(tasks)} asked for")
             break
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -19,7 +18,7 @@ from boxloop.progress import ProgressBar
 from boxloop.run import Outcome, Progress, run
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import FitState, Live, Row, Table
-from boxloop.weights.method import WeightWarning
+from boxloop.weights.method import warn
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.posterior_files import CLASSES
 
@@ -64,8 +63,8 @@ def fit(
         \text{observed when } t - t_0 = m, 2m, 3m, \dots
 
     where :math:`t_0` is the last step of the ``burn_in`` epochs and m is ``every``. The network is in training mode
-    meanwhile, and then in whatever mode it was before. A step whose loss or gradient is not finite is not taken; where
-    weights would have been observed after it, they are refused.
+    meanwhile, and then in whatever mode it was before. A step whose loss or gradient is not finite is not taken, and
+    leaves statistics of BatchNorm as they were; where weights would have been observed after it, they are refused.
 
     A checkpoint holds network, optimiser, scheduler and posterior, after whole epochs. A run that goes on from it is
     the one that was never stopped, bit for bit, if its batches are the same: a list, or a ``DataLoader`` with a
@@ -165,8 +164,7 @@ def train(
             module.training = mode
     if outcome.interrupted:
         live.restore(outcome.state)
-        said = f"interrupted: everything is as after epoch {outcome.rounds} of {epochs}"
-        warnings.warn(said, WeightWarning, stacklevel=3)
+        warn(f"interrupted: everything is as after epoch {outcome.rounds} of {epochs}")
     losses = tuple(-value for value in outcome.trace)
     return Training(losses, outcome.state.skipped, outcome.interrupted, tuple(outcome.events))
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from boxloop.run import Round
-from boxloop.weights.fitting_state import FitState, Live
+from boxloop.weights.fitting_state import FitState, Live, Spare
+from boxloop.weights.inputs import mapped
 
 PATIENCE = 10
 """Steps in a row that may be skipped before a training gives up."""
@@ -64,12 +64,15 @@ class Epoch:
         """Go on from where everything stands, which is ``state``."""
         steps, skipped, row = state.steps, 0, state.row
         total, rows, seen = 0.0, 0, 0
+        spare = Spare(self.live.net)
         for batch in self.live.batches:
+            spare.keep()
             value, size, worry = self._step(batch)
             seen += 1
             if worry is None:
                 total, rows, row = total + value * size, rows + size, 0
             else:
+                spare.put_back()
                 skipped, row = skipped + 1, row + 1
                 self._give_up(row, worry)
             if state.epochs >= self.burn_in:
@@ -88,7 +91,8 @@ class Epoch:
         """The loss before one step, the rows of its batch, and why the step was not taken."""
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise ValueError(f"a batch must be a pair (x, y), got {_told(batch)}")
-        x, y = moved(batch, next(self.live.net.parameters()).device)
+        place = next(self.live.net.parameters()).device
+        x, y = mapped(batch, lambda one: one.to(place, non_blocking=True))
         self.live.optimiser.zero_grad()
         value = _usable(self.loss(self.live.net(x), y))
         size, number = len(y) if isinstance(y, Tensor) and y.ndim else 1, float(value.detach())
@@ -153,6 +157,8 @@ def _usable(value: Any) -> Tensor:
         raise ValueError(
             f"the loss must be a tensor of one number, but is a {type(value).__name__}: leave out .item()"
         )
+    if value.is_complex():
+        raise ValueError(f"the loss must be a real number, but is {value.dtype}: take its .real, or .abs()")
     if value.ndim:
         raise ValueError(
             f"the loss must be one number for a batch, its mean or its sum, but has shape {tuple(value.shape)}"
@@ -162,15 +168,6 @@ def _usable(value: Any) -> Tensor:
             "the loss has no gradient: it must be computed from what the network says, without .detach()"
         )
     return value
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """Tensors on a device, in tuples, lists and dictionaries too."""
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {key: moved(item, device) for key, item in value.items()}
-    return type(value)(moved(item, device) for item in value) if type(value) in (tuple, list) else value
 
 
 def _told(batch: Any) -> str:

@@ -127,6 +127,44 @@ class Live:
         return [value for value in self.parameters() if id(value) not in own]
 
 
+class Spare:
+    """The buffers of a network as they were before a step, in memory that every step uses again.
+
+    Args:
+        net: whose forward pass may change them, as BatchNorm's does.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self._owners = [
+            module for module in net.modules() if any(True for _ in module.buffers(recurse=False))
+        ]
+        self._live: list[tuple[nn.Module, str, Tensor]] = []
+        self._kept: list[Tensor] = []
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Copy them as they are now."""
+        before, self._live = (
+            self._live,
+            [
+                (module, name, value)
+                for module in self._owners
+                for name, value in module.named_buffers(recurse=False)
+            ],
+        )
+        now = [value for *_, value in self._live]
+        if [id(value) for value in now] != [id(value) for *_, value in before]:
+            self._kept = [torch.empty_like(value) for value in now]
+        if now:
+            torch._foreach_copy_(self._kept, now)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """As they were; also those that the network has put others in place of."""
+        for (module, name, value), kept in zip(self._live, self._kept, strict=True):
+            setattr(module, name, value.copy_(kept))
+
+
 def to_tree(value: Any) -> Any:
     """Dictionaries and lists, at any depth, as trees; the rest as it is."""
     if isinstance(value, dict):

@@ -7,26 +7,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
+from boxloop.weights.inputs import Inputs, count, cut, mapped, wide
 from boxloop.weights.layout import Layout
 
 Buffers = Mapping[str, Tensor]
 """By name, with a leading axis of draws."""
 
 
-def batch_norms(net: nn.Module) -> dict[str, _BatchNorm]:
+def batch_norms(net: nn.Module) -> dict[str, _BatchNorm | _InstanceNorm]:
     """Modules whose running statistics were gathered under other weights than those drawn."""
     return {
         name: module
         for name, module in net.named_modules()
-        if isinstance(module, _BatchNorm) and module.running_mean is not None
+        if isinstance(module, (_BatchNorm, _InstanceNorm)) and module.running_mean is not None
     }
+
+
+def refuse_untracked(net: nn.Module) -> None:
+    """A network whose BatchNorm takes its statistics from the rows at hand.
+
+    Raises:
+        ValueError: what it says of a row depends on the rows beside it.
+    """
+    for name, module in net.named_modules():
+        if isinstance(module, _BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"{type(module).__name__} {name!r} has no running statistics, so that what the network says of a row "
+                "depends on the rows beside it: give it track_running_stats=True, or use LayerNorm or GroupNorm"
+            )
 
 
 @contextmanager
@@ -48,24 +63,6 @@ def evaluating(net: nn.Module, *, refreshing: bool = False) -> Iterator[None]:
             norm.momentum = momentum
 
 
-def as_rows(X: Any) -> Tensor:
-    """Inputs as a tensor (n, ...): whole numbers stay whole, as they may be places in a table of embeddings.
-
-    Raises:
-        ValueError: no rows, or values that are not numbers.
-    """
-    if isinstance(X, Tensor):
-        rows = X.detach()
-    else:
-        table = np.asarray(X)
-        if table.dtype.kind not in "fiub":
-            raise ValueError(f"X must hold numbers, got an array of {table.dtype}")
-        rows = torch.as_tensor(table if table.flags.writeable else table.copy())
-    if rows.ndim == 0 or len(rows) == 0:
-        raise ValueError(f"X must have rows, got shape {tuple(rows.shape)}")
-    return rows
-
-
 @dataclass(frozen=True, eq=False)
 class NetFunction:
     """What a network says, given vectors of weights.
@@ -85,16 +82,16 @@ class NetFunction:
         """A parameter, whose device and dtype inputs should have."""
         return self.net.get_parameter(self.layout.names[0])
 
-    def take(self, rows: Tensor) -> Tensor:
+    def take(self, rows: Inputs) -> Inputs:
         """Rows as the network wants them."""
-        wanted = _wide(self.like.dtype) if rows.is_floating_point() else rows.dtype
-        return rows.to(self.like.device, wanted)
+        like, wanted = self.like, wide(self.like.dtype)
+        return mapped(rows, lambda one: one.to(like.device, wanted if one.is_floating_point() else one.dtype))
 
     def weights(self, vectors: Tensor) -> dict[str, Tensor]:
         """(m, D) as parameters (m, ...), each where its own is."""
         here = dict(self.net.named_parameters())
         return {
-            name: value.to(here[name].device, _wide(here[name].dtype))
+            name: value.to(here[name].device, wide(here[name].dtype))
             for name, value in self.layout.views(vectors).items()
         }
 
@@ -103,26 +100,26 @@ class NetFunction:
         varies = set(self.layout.names)
         found = {n: p.detach() for n, p in self.net.named_parameters() if n not in varies}
         found |= {n: b.detach().clone() for n, b in self.net.named_buffers()}
-        return {n: v.to(_wide(v.dtype)) for n, v in found.items()}
+        return {n: v.to(wide(v.dtype)) for n, v in found.items()}
 
-    def __call__(self, weights: Buffers, buffers: Buffers, rows: Tensor, *, together: bool) -> Tensor:
+    def __call__(self, weights: Buffers, buffers: Buffers, rows: Inputs, *, together: bool) -> Tensor:
         """Outputs (m, n, ...) under m draws, all at once by ``vmap`` or one after another."""
 
         def said(own: Buffers, kept: Buffers) -> Tensor:
-            return _one_tensor(functional_call(self.net, {**fixed, **own, **kept}, (rows,)), rows)
+            return _one_tensor(functional_call(self.net, {**fixed, **own, **kept}, (rows,)), n)
 
-        fixed = self.fixed()
+        fixed, n = self.fixed(), count(rows)
         if together:
             return vmap(said, in_dims=(0, 0))(dict(weights), dict(buffers))
         return torch.stack([said(*one) for one in _each(weights, buffers)])
 
-    def statistics(self, weights: Buffers, buffers: Buffers, rows: Tensor, *, together: bool) -> Buffers:
+    def statistics(self, weights: Buffers, buffers: Buffers, rows: Inputs, *, together: bool) -> Buffers:
         """Running statistics after one more batch; ``num_batches_tracked`` is common to all draws."""
 
         def seen(own: Buffers, kept: Buffers) -> dict[str, Tensor]:
             now = {name: value.clone() for name, value in kept.items()}
-            count = {name: value.clone() for name, value in counts.items()}
-            functional_call(self.net, {**fixed, **own, **now, **count}, (rows,))
+            seen_so_far = {name: value.clone() for name, value in counts.items()}
+            functional_call(self.net, {**fixed, **own, **now, **seen_so_far}, (rows,))
             return now
 
         counts = {name: value for name, value in buffers.items() if value.ndim == 0}
@@ -134,10 +131,11 @@ class NetFunction:
             found = {name: torch.stack([one[name] for one in each]) for name in moving}
         return {**found, **{name: value + 1 for name, value in counts.items()}}
 
-    def cost(self, weights: Buffers, buffers: Buffers, rows: Tensor) -> int:
+    def cost(self, weights: Buffers, buffers: Buffers, rows: Inputs) -> int:
         """Bytes of the largest tensor that one more row makes under one draw."""
         sizes = []
-        for x in (rows[:1], torch.cat([rows[:1], rows[:1]])):
+        one = cut(rows, 0, 1)
+        for x in (one, mapped(one, lambda first: torch.cat([first, first]))):
             with _Sizes() as mode:
                 self(weights, buffers, x, together=False)
             sizes.append(mode.bytes)
@@ -165,14 +163,8 @@ def _each(weights: Buffers, buffers: Buffers) -> Iterator[tuple[dict[str, Tensor
         yield {n: v[i] for n, v in weights.items()}, {n: v[i].clone() for n, v in buffers.items()}
 
 
-def _one_tensor(found: Any, rows: Tensor) -> Tensor:
+def _one_tensor(found: Any, n: int) -> Tensor:
     said = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-    if not isinstance(found, Tensor) or found.ndim == 0 or len(found) != len(rows):
-        raise ValueError(
-            f"the network must give one tensor with a row for each of {len(rows)} inputs, got {said}"
-        )
+    if not isinstance(found, Tensor) or found.ndim == 0 or len(found) != n:
+        raise ValueError(f"the network must give one tensor with a row for each of {n} inputs, got {said}")
     return found
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boxloop.weights.inputs import Inputs, as_inputs, count, cut, mapped
 from boxloop.weights.layout import LAST, Layout
 
 CHUNK = 4096
@@ -80,12 +81,10 @@ class LastLayer:
     def chunks(self, X: Any, size: int = CHUNK) -> Iterator[tuple[slice, Tensor]]:
         """What enters the layer, some rows at a time, without the ones."""
         inputs = self._inputs(X)
-        if not len(inputs):
-            raise ValueError("there are no rows")
         with _quiet(self.net), torch.no_grad():
-            for start in range(0, len(inputs), size):
-                part = inputs[start : start + size]
-                yield slice(start, start + len(part)), self._entering(part)
+            for start in range(0, count(inputs), size):
+                part = cut(inputs, start, start + size)
+                yield slice(start, start + count(part)), self._entering(part)
 
     def offset(self) -> Tensor:
         """Of outputs that no varying weight explains: a frozen bias, (k,) float64."""
@@ -107,19 +106,20 @@ class LastLayer:
             parts[id(self.layer.bias)] = places[:, h]
         return torch.cat([parts[id(self.net.get_parameter(name))] for name in self.layout.names])
 
-    def _inputs(self, X: Any) -> Tensor:
-        inputs = X if isinstance(X, Tensor) else torch.as_tensor(X)
+    def _inputs(self, X: Any) -> Inputs:
         weight = self.layer.weight
-        return inputs.to(weight.device, weight.dtype if inputs.is_floating_point() else None)
+        return mapped(
+            as_inputs(X), lambda one: one.to(weight.device, weight.dtype if one.is_floating_point() else None)
+        )
 
-    def _entering(self, inputs: Tensor) -> Tensor:
+    def _entering(self, inputs: Inputs) -> Tensor:
         seen: list[tuple[Tensor, Tensor]] = []
         hook = self.layer.register_forward_hook(lambda _, given, out: seen.append((given[0], out)))
         try:
             out = self.net(inputs)
         finally:
             hook.remove()
-        if len(seen) != 1 or seen[0][0].ndim != 2 or len(seen[0][0]) != len(inputs):
+        if len(seen) != 1 or seen[0][0].ndim != 2 or len(seen[0][0]) != count(inputs):
             raise ValueError("the last layer must be used once, with one vector a row")
         entered, left = seen[0]
         if (

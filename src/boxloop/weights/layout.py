@@ -58,8 +58,10 @@ class Layout:
             free = _named(net, free, _wanted(net, which))
         for name, value in free.items():
             _check_parameter(name, value)
-        if not free:
-            raise ValueError(f"{type(net).__name__} has no trainable parameter there: nothing to follow")
+        if not any(value.numel() for value in free.values()):
+            raise ValueError(
+                f"{type(net).__name__} has no trainable parameter there that holds a number: nothing to follow"
+            )
         return cls(tuple(free), tuple(tuple(value.shape) for value in free.values()))
 
     @property
@@ -82,7 +84,7 @@ class Layout:
         """The parameters of a network as they are now, written into ``out``, (D,), in its dtype and on its device.
 
         Raises:
-            ValueError: a parameter is no longer there, or has another shape.
+            ValueError: a parameter is no longer there, has another shape, or is on the meta device.
         """
         found = self._found(net)
         if all(value.dtype == out.dtype and value.device == out.device for value in found):
@@ -122,6 +124,8 @@ class Layout:
                 raise ValueError(
                     f"parameter {name!r} was followed with shape {shape} and {said}{_hint(name, here)}"
                 )
+            if here[name].is_meta:
+                raise ValueError(f"parameter {name!r} is on the meta device, where tensors have no numbers")
         return [here[name] for name in self.names]
 
 
@@ -131,6 +135,10 @@ def _check(net: nn.Module) -> None:
     if isinstance(net, nn.DataParallel):
         raise ValueError(
             "DataParallel cannot be run with other weights: follow its net.module, which has the same"
+        )
+    if isinstance(net, torch.jit.ScriptModule):
+        raise ValueError(
+            "a network of torch.jit cannot be run with other weights: follow the module that was scripted or traced"
         )
 
 

@@ -26,7 +26,8 @@ def method_of(method: str | Method, rank: int, size: int) -> Method:
         size: D; no law of D weights has more directions.
 
     Raises:
-        ValueError: no such word; "window", which needs to know the rows and batches behind it.
+        ValueError: no such word, or a rank that its method cannot have; "window", which needs to know the rows and
+            batches behind it.
 
     Example:
         >>> method_of("swag", 20, 5)
@@ -60,4 +61,8 @@ def method_of(method: str | Method, rank: int, size: int) -> Method:
         case "gradient":
             return FactorGradient(most)
         case _:
+            if rank < 2:
+                raise ValueError(
+                    f"the rank of swag must be at least 2, as it divides by rank - 1, got {rank}"
+                )
             return SWAG(max(2, most))

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
-from boxloop.weights.functional import Buffers, NetFunction, evaluating
+from boxloop.weights.functional import Buffers, NetFunction, evaluating, refuse_untracked
+from boxloop.weights.inputs import Inputs, count, cut
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.method import Part
 from boxloop.weights.strata import Strata
@@ -111,7 +112,7 @@ class Outputs:
 
 def run_draws(
     draws: Draws,
-    rows: Tensor,
+    rows: Inputs,
     *,
     buffers: Sequence[Buffers] | None = None,
     together: bool | None = None,
@@ -121,7 +122,7 @@ def run_draws(
 
     Args:
         draws: which networks.
-        rows: (n, ...).
+        rows: (n, ...), or several of the same n, as the network takes them.
         buffers: of each part, with a leading axis of its draws; those of the networks when None.
         together: run draws by ``vmap``; None tries it, and goes one by one with a warning where it cannot be.
         memory: bytes that may be taken for draws in flight; None to choose.
@@ -144,9 +145,10 @@ def run_draws(
 
 
 def _pushed(
-    function: NetFunction, draws: Draws, place: int, kept: Buffers, rows: Tensor, how: Trial
+    function: NetFunction, draws: Draws, place: int, kept: Buffers, rows: Inputs, how: Trial
 ) -> NDArray[np.float64]:
-    size = how.draws(function.layout.size, min(len(rows), LEAST))
+    n = count(rows)
+    size = how.draws(function.layout.size, min(n, LEAST))
     step = how.rows(min(size, draws.strata.counts[place]))
     found, start = [], 0
     for vectors in draws.chunks(place, size):
@@ -155,8 +157,8 @@ def _pushed(
         start += len(vectors)
         together = how.together and len(vectors) > 1
         said = [
-            function(weights, own, function.take(rows[i : i + step]), together=together).double().cpu()
-            for i in range(0, len(rows), step)
+            function(weights, own, function.take(cut(rows, i, i + step)), together=together).double().cpu()
+            for i in range(0, n, step)
         ]
         found.append(torch.cat(said, 1))
     return np.asarray(torch.cat(found).numpy())
@@ -167,8 +169,9 @@ def _is_point(law: WeightLaw) -> bool:
 
 
 def _check(part: Part) -> None:
-    """A network that has numbers, and the parameters that its law is of."""
+    """A network that has numbers, says of a row what it does whatever the others, and has the law's parameters."""
     name = type(part.net).__name__
+    refuse_untracked(part.net)
     if any(value.is_meta for value in part.net.parameters()) or part.law.mean.is_meta:
         raise ValueError(f"{name} or its law is on the meta device, where tensors have shapes but no numbers")
     here = {n: tuple(value.shape) for n, value in part.net.named_parameters()}

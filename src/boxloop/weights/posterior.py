@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -15,11 +14,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.numeric import generator as stream
+from boxloop.numeric.device import pick_device
 from boxloop.numeric.random import RandomState, spawn
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
-from boxloop.weights.method import Method, Part, WeightWarning
+from boxloop.weights.method import Method, Part, warn
 from boxloop.weights.methods import method_of
 from boxloop.weights.posterior_checks import has_spread, number_of, what_is_wrong
 from boxloop.weights.record import Record, Recorder
@@ -68,7 +68,7 @@ class WeightPosterior(Usable):
         rank: of the methods that have one, when ``method`` is a word.
         parameters: names of the parameters or modules that vary; ``"last"`` for the last module; all when None.
         dtype: of what is kept, as long as the parameters; theirs when None, float32 at least.
-        device: where it is kept; where the first parameter is when None.
+        device: where it is kept, ``"cpu"``, ``"cuda"`` or ``"auto"``; where the first parameter is when None.
         random_state: of the start and of the weights that are watched.
 
     Attributes:
@@ -117,7 +117,7 @@ class WeightPosterior(Usable):
         self.dtype = torch.promote_types(first.dtype, torch.float32) if dtype is None else dtype
         if self.dtype not in DTYPES.values():
             raise ValueError(f"dtype must be float32 or float64, got {self.dtype}")
-        self.device = torch.device(first.device if device is None else device)
+        self.device = pick_device(first.device if device is None else device)
         starting, watching = spawn(stream(random_state), 2)
         self.n_refused = 0
         self._follower = self.method.start(self.layout.size, starting, self.dtype, self.device)
@@ -143,7 +143,7 @@ class WeightPosterior(Usable):
         self._vector = torch.empty(self.layout.size, dtype=self.dtype)
         self.layout.read(net, self._vector)
         first = net.get_parameter(self.layout.names[0])
-        self.device = torch.device(first.device if device is None else device)
+        self.device = pick_device(first.device if device is None else device)
         self._vector = self._vector.to(self.device)
         self.n_refused, self._looked = state.n_refused, 0
         self._follower = self.method.restore(state.follower, self.device)
@@ -281,9 +281,9 @@ class WeightPosterior(Usable):
             said = f"give the law {law.rank} directions, fewer than the {wanted} of {name}"
         else:
             return
-        warnings.warn(f"the {self.count} vectors of weights {said}", WeightWarning, stacklevel=3)
+        warn(f"the {self.count} vectors of weights {said}")
 
     def _refuse(self, why: str) -> bool:
         self.n_refused += 1
-        warnings.warn(f"weights after {self.count} vectors were refused: {why}", WeightWarning, stacklevel=3)
+        warn(f"weights after {self.count} vectors were refused: {why}")
         return False

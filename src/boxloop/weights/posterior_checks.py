@@ -19,7 +19,7 @@ def number_of(loss: Any) -> float:
     try:
         return float(found)
     except (TypeError, ValueError, RuntimeError) as error:
-        said = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        said = f"shape {tuple(found.shape)}, {found.dtype}" if isinstance(found, Tensor) else repr(found)
         raise ValueError(
             f"observe() takes the loss as one number, such as loss.mean(), got {said:.60}"
         ) from error

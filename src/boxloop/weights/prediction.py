@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from torch import Tensor
 
-from boxloop.weights.functional import as_rows
+from boxloop.weights.inputs import as_array, as_rows
 from boxloop.weights.mixture_quantile import mixture_quantile
 from boxloop.weights.strata import Strata
 
@@ -170,7 +169,7 @@ def targets(y: Any, shape: tuple[int, ...]) -> Array:
     Raises:
         ValueError: another shape, or a value that is not finite.
     """
-    table = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y, dtype=np.float64)
+    table = np.asarray(as_array(y), dtype=np.float64)
     one = len(shape) == 1 or shape[1:] == (1,)
     if table.shape != shape and not (one and table.shape in {shape[:1], (shape[0], 1)}):
         raise ValueError(f"y has shape {table.shape}; what is predicted has {shape}")

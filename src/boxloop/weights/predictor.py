@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.random import seed as seed_of
-from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
-from boxloop.weights.classes import ClassificationPrediction, as_logits, classes, look_like_probabilities
-from boxloop.weights.functional import Buffers, as_rows
+from boxloop.weights.batch_norm import Batches, refreshed
+from boxloop.weights.classes import ClassificationPrediction, as_logits, classes
+from boxloop.weights.functional import Buffers
+from boxloop.weights.inputs import as_inputs, count, cut
 from boxloop.weights.likely import Found, best_noise, likely_temperature
-from boxloop.weights.method import Part, Posterior, WeightWarning
+from boxloop.weights.method import Part, Posterior, warn
 from boxloop.weights.outputs import Draws, Outputs, run_draws
 from boxloop.weights.prediction import RegressionPrediction, targets
+from boxloop.weights.predictor_checks import look_at, noise_for, refuse_old_statistics
 from boxloop.weights.tuning import SCALES, Tuning, scale_prior, tune
 
-Array = NDArray[np.float64]
 Kind = Literal["regression", "classification"]
 Prediction = RegressionPrediction | ClassificationPrediction
 
@@ -45,7 +45,8 @@ class Predictor:
         kind: ``"regression"``, outputs are means; or ``"classification"``, outputs are logits.
         n_draws: networks.
         scale: c, of the covariance.
-        noise: standard deviation of observations around what a network says, one or one for each output.
+        noise: standard deviation of observations around what a network says, one or one for each output, in their
+            shape or in a row.
         temperature: by which logits are divided.
         seed: of the draws.
         refresh: inputs for the statistics of BatchNorm; ``"net"`` for those that the network has.
@@ -146,8 +147,9 @@ class Predictor:
         """What is known about new rows.
 
         Args:
-            X: inputs (n, ...), an array or a tensor. Whole numbers stay whole. What every draw says of every row is
-                kept, 8 bytes a number: give very many rows in pieces.
+            X: inputs (n, ...), an array or a tensor; or a tuple, list or dictionary of tensors of n rows, for a network
+                that takes several. Whole numbers stay whole. What every draw says of every row is kept, 8 bytes a
+                number: give very many rows in pieces.
 
         Returns:
             A :class:`RegressionPrediction` or a :class:`ClassificationPrediction`.
@@ -157,7 +159,8 @@ class Predictor:
         """
         found = self._run(X)
         if self.kind == "regression":
-            return RegressionPrediction(found.outputs, found.strata, self._noise(found), found.together)
+            noise = noise_for(self.noise, found.outputs.shape[2:])
+            return RegressionPrediction(found.outputs, found.strata, noise, found.together)
         return ClassificationPrediction(
             as_logits(found.outputs), found.strata, self.temperature, found.together
         )
@@ -166,9 +169,10 @@ class Predictor:
         """With statistics of BatchNorm under every draw, as those of the network are of other weights.
 
         Args:
-            batches: inputs as in training: an array (n, ...), or batches that can be gone through again, a list or a
-                loader; of a batch that is a tuple, inputs come first. ``"net"`` keeps the statistics of the network,
-                which is right where no weight before the BatchNorm varies.
+            batches: inputs as in training: an array or a frame (n, ...), or batches that can be gone through again, a
+                list or a loader; of a batch that is a tuple, inputs come first, so that several are a pair in one:
+                ((x, z), y). ``"net"`` keeps the statistics of the
+                network, which is right where no weight before the BatchNorm varies.
         """
         if isinstance(batches, str):
             if batches != NET:
@@ -228,13 +232,10 @@ class Predictor:
         Raises:
             ValueError: outputs that are not finite at any scale.
         """
-        rows, known = as_rows(X), self.kind == "classification" or self.noise is not None
-        first = self.predict(rows if known else rows[:1])
-        if len(rows) < FEWEST:
-            said = (
-                f"{len(rows)} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least"
-            )
-            warnings.warn(said, WeightWarning, stacklevel=2)
+        rows, known = as_inputs(X), self.kind == "classification" or self.noise is not None
+        first, n = self.predict(rows if known else cut(rows, 0, 1)), count(rows)
+        if n < FEWEST:
+            warn(f"{n} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least")
         made = replace(
             self, together=first.together
         )  # whether draws go together was decided, and told, just now
@@ -267,30 +268,13 @@ class Predictor:
         return heat, score, prior + scale_prior(scale)
 
     def _run(self, X: Any) -> Outputs:
-        if self.refresh is None and has_batch_norm(self.parts):
-            raise ValueError(
-                "the statistics of BatchNorm are those of other weights: give refresh= inputs of the training rows (or "
-                "call fresh()) to gather them under every draw, or refresh='net' to keep those of the network"
-            )
+        if self.refresh is None:
+            refuse_old_statistics(self.parts)
         found = run_draws(
-            self.draws, as_rows(X), buffers=self.buffers, together=self.together, memory=self.memory
+            self.draws, as_inputs(X), buffers=self.buffers, together=self.together, memory=self.memory
         )
-        whole = np.atleast_1d(np.isfinite(found.outputs).reshape(len(found.outputs), -1).all(1))
-        if not whole.all():
-            said = f"{int((~whole).sum())} of {len(whole)} networks give outputs that are not finite"
-            warnings.warn(f"{said}: look for such inputs, or lower the scale", WeightWarning, stacklevel=3)
-        elif self.kind == "classification" and look_like_probabilities(as_logits(found.outputs)):
-            said = "outputs are probabilities, not logits: give the network without its softmax"
-            warnings.warn(said, WeightWarning, stacklevel=3)
+        look_at(found.outputs, self.kind, self.parts)
         return found
-
-    def _noise(self, found: Outputs) -> Array | None:
-        if self.noise is None:
-            return None
-        noise, shape = np.asarray(self.noise, dtype=np.float64), found.outputs.shape[2:]
-        if noise.ndim > 0 and noise.shape != shape and noise.size != 1:
-            raise ValueError(f"noise has shape {noise.shape} for outputs of shape {shape}")
-        return np.broadcast_to(noise.reshape(()) if noise.size == 1 else noise, shape)
 
     def _must_be(self, kind: str, what: str) -> None:
         if self.kind != kind:

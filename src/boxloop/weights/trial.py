@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.weights.functional import Buffers, NetFunction
-from boxloop.weights.method import WeightWarning
+from boxloop.weights.inputs import Inputs, cut, tensors, told, wide
+from boxloop.weights.method import warn
 
 TRIED = 2
 """Draws and rows of a trial."""
@@ -48,7 +49,7 @@ def trial(
     function: NetFunction,
     vectors: Tensor,
     buffers: Buffers,
-    rows: Tensor,
+    rows: Inputs,
     together: bool | None,
     memory: int | None,
 ) -> Trial:
@@ -67,23 +68,21 @@ def trial(
     """
     weights = function.weights(vectors[:TRIED])
     few = {name: value[:TRIED] for name, value in buffers.items()}
-    rows = function.take(rows[:TRIED])
-    before = _random_states(rows)
+    rows, place = function.take(cut(rows, 0, TRIED)), function.like.device
+    before = _random_states(place)
     try:
         alone = function(weights, few, rows, together=False)
         cost = function.cost({n: v[:1] for n, v in weights.items()}, {n: v[:1] for n, v in few.items()}, rows)
     except (RuntimeError, TypeError, IndexError) as error:
-        name, shape = type(function.net).__name__, tuple(rows.shape[1:])
-        hint = (
-            ""
-            if rows.is_floating_point()
-            else "; whole numbers stay whole: give X as floats where they are values"
-        )
-        raise ValueError(
-            f"{name} does not take rows of shape {shape} and {rows.dtype}: {error}{hint}"
-        ) from error
+        name, own = type(function.net).__name__, function.like.dtype
+        hint = ""
+        if not any(one.is_floating_point() for one in tensors(rows)):
+            hint = "; whole numbers stay whole: give X as floats where they are values"
+        elif own != wide(own):
+            hint = f"; weights in half precision are run in {wide(own)}: the network must not turn to half itself"
+        raise ValueError(f"{name} does not take {told(rows)}: {error}{hint}") from error
     finally:
-        random = _restored(rows, before)
+        random = _restored(place, before)
     if random:
         raise ValueError(
             f"{type(function.net).__name__} draws random numbers when it is evaluated: what it says is not a function "
@@ -91,7 +90,7 @@ def trial(
         )
     if together is None:
         together = agree(function.net, alone, lambda: function(weights, few, rows, together=True))
-    chosen = CACHE if rows.device.type == "cpu" else MEMORY
+    chosen = CACHE if place.type == "cpu" else MEMORY
     return Trial(together, cost, chosen if memory is None else memory)
 
 
@@ -104,11 +103,9 @@ def agree(net: nn.Module, alone: Tensor, both: Callable[[], Tensor]) -> bool:
     except (RuntimeError, ValueError, UserWarning) as error:
         why = str(error).strip().partition("\n")[0]
     if why:
-        warnings.warn(
+        warn(
             f"{type(net).__name__} cannot be run by vmap ({why}): draws go one by one, which is slower; "
-            "together=False says that this is known",
-            WeightWarning,
-            stacklevel=2,
+            "together=False says that this is known"
         )
     return not why
 
@@ -121,16 +118,16 @@ def _alike(found: Tensor, wanted: Tensor) -> bool:
     )
 
 
-def _random_states(rows: Tensor) -> list[Tensor]:
-    on_gpu = [torch.cuda.get_rng_state(rows.device)] if rows.is_cuda else []
+def _random_states(place: torch.device) -> list[Tensor]:
+    on_gpu = [torch.cuda.get_rng_state(place)] if place.type == "cuda" else []
     return [torch.get_rng_state(), *on_gpu]
 
 
-def _restored(rows: Tensor, before: list[Tensor]) -> bool:
+def _restored(place: torch.device, before: list[Tensor]) -> bool:
     """Put random streams back as they were; whether any had moved."""
-    moved = any(not torch.equal(a, b) for a, b in zip(before, _random_states(rows), strict=True))
+    moved = any(not torch.equal(a, b) for a, b in zip(before, _random_states(place), strict=True))
     if moved:
         torch.set_rng_state(before[0])
-        if rows.is_cuda:
-            torch.cuda.set_rng_state(before[1], rows.device)
+        if place.type == "cuda":
+            torch.cuda.set_rng_state(before[1], place)
     return moved

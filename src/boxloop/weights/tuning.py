@@ -18,7 +18,6 @@ and the worst on others.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from scipy.optimize import minimize_scalar
 from boxloop.data.frames import make_frame
 from boxloop.numeric.written import with_error
 from boxloop.weights.likely import Found
-from boxloop.weights.method import WeightWarning
+from boxloop.weights.method import warn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -170,10 +169,8 @@ def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[flo
         _refine(profile, tried, grid, best, refine)
         tried = _finite(tried)
     if at_end:
-        warnings.warn(
-            f"the best scale of the covariance is the largest tried, {grid[best]:.4g}: a larger one may be better",
-            WeightWarning,
-            stacklevel=4,
+        warn(
+            f"the best scale of the covariance is the largest tried, {grid[best]:.4g}: a larger one may be better"
         )
     return _summary(what, tried, before, at_end)
 
