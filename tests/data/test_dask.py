@@ -169,6 +169,23 @@ def test_what_is_wrong_in_one_of_many_files_is_found_there(opened: Any, tmp_path
         opened(folder, "w").reduce_at(sums)
 
 
+def test_tiny_partitions_are_brought_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, asked = dask_source(da.from_array(table(), chunks=(1, 3))), []
+    plain = cluster.each
+
+    def counted(function: Any, parts: Any) -> Any:
+        asked.append(len(parts))
+        return plain(function, parts)
+
+    monkeypatch.setattr("boxloop.data.dask.each", counted)
+    monkeypatch.setattr("boxloop.data.dask.FIRST_ROWS", 100)
+    rows, _ = next(iter(source.chunks(40)))
+    np.testing.assert_array_equal(rows, table()[:40])
+    assert asked == [1, 100]
+    assert torch.equal(torch.cat([rows for rows, _ in source.chunks(40)]), torch.from_numpy(table()))
+    assert asked == [1, 100, 1, 100, 100, 49]
+
+
 def test_columns(tmp_path: Path) -> None:
     rows = open_source(table()[:, [2, 0]], columns=["c", "a"])
     agree(dask_source(dd.from_pandas(frame(), npartitions=3), columns=["c", "a"]), rows)

@@ -30,7 +30,7 @@ from distributed.scheduler import KilledWorker
 from torch import Tensor
 
 import boxloop
-from boxloop.data import ClusterError, DaskSource, cluster, dask_source, open_source, watched
+from boxloop.data import ClusterError, DaskSource, cluster, dask_source, open_source, paired, watched
 from boxloop.tree import Tree
 
 PARTS, ROWS = 6, 100
@@ -254,6 +254,33 @@ def test_f48_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         source = open_source(da.from_array(table(), chunks=(ROWS, 2)))
         with pytest.raises(ClusterError, match="has no worker"):
             source.reduce(sums)
+
+
+def test_a_source_keeps_what_was_persisted(client: Client) -> None:
+    plain = dask_source(da.from_array(table(), chunks=(ROWS, 2)).persist())
+    kept = paired(plain, dask_source(da.from_array(table(), chunks=(ROWS, 2)).persist()))
+    for source in (plain, kept):
+        found = source.reduce(sums)
+        assert int(found.count) == PARTS * ROWS
+
+
+def test_persisted_partitions_that_are_gone_are_told(client: Client) -> None:
+    rows = da.from_array(table(), chunks=(ROWS, 2)).persist()
+    source = dask_source(rows)
+    client.cancel(rows, force=True)
+    with pytest.raises(
+        ClusterError, match="persisted are no longer on the workers: persist the collection again"
+    ):
+        source.reduce(sums)
+
+
+def test_a_fit_inside_a_task_does_not_wait_for_itself(client: Client) -> None:
+    def mean() -> float:
+        rows = da.from_array(table(), chunks=(ROWS, 2))
+        return float(boxloop.GaussianMixture(1, random_state=0).fit(rows).means_[0, 0])
+
+    tasks = [client.submit(mean, pure=False) for _ in range(2)]  # one for every thread of the cluster
+    assert client.gather(tasks) == pytest.approx([table()[:, 0].mean()] * 2, rel=1e-10)
 
 
 def test_interrupted(client: Client, undisturbed: Any, tmp_path: Path) -> None:

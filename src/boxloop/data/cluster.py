@@ -35,6 +35,9 @@ PATIENCE = 30.0
 POLL, LOOK = 0.25, 5.0
 """Seconds between two looks at the tasks, and at the scheduler."""
 
+LOST = "lost dependencies"
+"""Dask's words where a task needs what no worker has and nobody can make again."""
+
 GO_ON = "; with checkpoint= the fit goes on from its last round on another cluster"
 
 Watch = Callable[[int, int], None]
@@ -173,17 +176,40 @@ def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
     try:
         futures = client.compute([task, *leaves] if watch else [task])
         try:
-            _wait(client, futures, watch)
-            return futures[0].result()
+            with _aside():
+                _wait(client, futures, watch)
+                return futures[0].result()
         finally:
             for future in futures:  # which does not wait for a scheduler that may be gone, as cancel does
                 future.release()
     except KilledWorker as error:
         raise ClusterError(_killed(error, parts, _deaths(client))) from error
     except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
+        if LOST in str(error):
+            raise ClusterError(
+                "partitions that were persisted are no longer on the workers: persist the collection again, with the "
+                f"client that is in use, and keep it{GO_ON}"
+            ) from error
         raise ClusterError(
             f"the scheduler at {address} was lost, or told to drop the tasks{GO_ON}"
         ) from error
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Where this is a task of a cluster itself: let others have its thread while it waits for them."""
+    from distributed import get_worker, rejoin, secede
+
+    try:
+        get_worker()
+    except ValueError:
+        yield
+        return
+    secede()
+    try:
+        yield
+    finally:
+        rejoin()
 
 
 def _client() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -87,14 +87,17 @@ class DaskSource(Staying):
 
     def _brought(self, first: int) -> Iterator[Tensor]:
         """Rows beside their weights; of the first partition at first no more than were asked for, then ever more."""
-        head = next(i for i, count in enumerate(self.counts) if count)
-        for i in range(head, len(self.parts)):
-            if self.counts[i] == 0:
-                continue
-            start, stop = 0, first if i == head else self.counts[i]
-            while start < self.counts[i]:
-                yield each(_Rows(start, min(stop, self.counts[i])), [self.parts[i]])[0]
-                start, stop = stop, max(GROWTH * stop, FIRST_ROWS)
+        head, *others = (i for i, count in enumerate(self.counts) if count)
+        start, stop = 0, first
+        while start < self.counts[head]:
+            yield from each(_Rows(start, stop), [self.parts[head]])
+            start, stop = stop, max(GROWTH * stop, FIRST_ROWS)
+        some: list[int] = []
+        for i in others:
+            some.append(i)
+            if i == others[-1] or sum(self.counts[j] for j in some) >= max(first, FIRST_ROWS):
+                yield from each(_Rows(0, self.n_rows), [self.parts[j] for j in some])
+                some = []
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ def _of_collection(data: Any, weight: object, columns: Sequence[str] | None) -> 
         data, weight = beside(data, weight), WEIGHT
     data = data.rechunk({1: -1})
     blocks = [block for line in data.to_delayed() for block in line]
-    return _of_tasks(blocks, data.chunks[0], names, weight, framed=False)
+    return _of_tasks(data, blocks, data.chunks[0], names, weight)
 
 
 def _of_frame(frame: Any, weight: object, columns: Sequence[str] | None) -> DaskSource:
@@ -217,25 +220,18 @@ def _of_frame(frame: Any, weight: object, columns: Sequence[str] | None) -> Dask
     if is_collection(weight):
         frame, weight = assigned(frame, weight), WEIGHT
     names = choose_columns([str(name) for name in frame.columns], columns, weight)
-    return _of_tasks(frame.to_delayed(), None, names, weight, framed=True)
+    return _of_tasks(frame, frame.to_delayed(), None, names, weight)
 
 
 def _of_tasks(
-    tasks: Sequence[Any],
-    sizes: Sequence[float] | None,
-    names: tuple[str, ...],
-    weight: object,
-    *,
-    framed: bool,
+    data: Any, tasks: Sequence[Any], sizes: Sequence[float] | None, names: tuple[str, ...], weight: object
 ) -> DaskSource:
-    """A source over tasks that make partitions; rows are counted where that is not known."""
-    bare = [ValuePart(i, names, None, task, framed) for i, task in enumerate(tasks)]
+    """A source over tasks that make the partitions of a collection; rows are counted where that is not known."""
+    bare = [ValuePart(i, names, None, task, data) for i, task in enumerate(tasks)]
     known = sizes is not None and all(size == size for size in sizes)
     counts = tuple(int(n) for n in sizes) if known and sizes is not None else tuple(each(count_rows, bare))
     mass = _weights(weight, sum(counts))
-    parts = (
-        ValuePart(p.number, names, w, p.content, framed) for p, w in zip(bare, cut(mass, counts), strict=True)
-    )
+    parts = (replace(part, weight=w) for part, w in zip(bare, cut(mass, counts), strict=True))
     return DaskSource(tuple(parts), counts, names)
 
 

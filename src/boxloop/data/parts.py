@@ -101,14 +101,14 @@ class ValuePart:
         names: the columns used.
         weight: a column, or the weights of these rows.
         content: the task that makes it.
-        framed: whether its value is a frame.
+        whole: the collection: what was persisted stays on the workers as long as somebody holds it.
     """
 
     number: int
     names: tuple[str, ...]
     weight: Tensor | str | None
     content: Any
-    framed: bool
+    whole: Any = None
 
     @property
     def label(self) -> str:
@@ -123,8 +123,9 @@ class ValuePart:
         """The rows in memory, checked."""
         d = len(self.names)
         wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
-        if self.framed:
-            rows = frame_source(as_frame(content), None, wanted).rows
+        frame = as_frame(content)
+        if frame is not None:
+            rows = frame_source(frame, None, wanted).rows
         elif sparse.issparse(content):
             raise ValueError(
                 "its rows are sparse: map_blocks(lambda block: block.toarray()) makes them dense"
@@ -148,7 +149,7 @@ class ValuePart:
 
     def sent(self) -> ValuePart:
         """Without the task, which is named in the graph."""
-        return replace(self, content=None)
+        return replace(self, content=None, whole=None)
 
 
 @dataclass(frozen=True)

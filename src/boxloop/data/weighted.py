@@ -41,7 +41,7 @@ def assigned(frame: Any, weight: Any) -> Any:
     if not isinstance(weight, dd.Series | da.Array) or weight.ndim != 1:
         raise ValueError(f"the weights must be one column: a Dask series or array, not {type(weight)}")
     if isinstance(weight, da.Array) and weight.size == weight.size:
-        parts = [ValuePart(i, (), None, task, framed=True) for i, task in enumerate(frame.to_delayed())]
+        parts = [ValuePart(i, (), None, task) for i, task in enumerate(frame.to_delayed())]
         counts = tuple(each(count_rows, parts))
         if sum(counts) != weight.size:
             raise _uneven(sum(counts), weight)
