@@ -192,6 +192,23 @@ def test_only_statistics_travel(
         assert sizes[1][1] < (3000 if name != "mixture" else 400_000)
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.filterwarnings("ignore:.*iteration limit|.*max_iter|.*has not converged")
+def test_a_network_fetches_every_row_once_a_pass(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether weights differ, and which rows are held out, is found where the rows are."""
+    n, brought, own = 3000, [0], DaskSource._brought
+    rows = da.from_array(np.random.default_rng(0).normal(size=(n, 3)), chunks=(600, 3))
+
+    def counted(self: DaskSource, first: int) -> Iterator[Tensor]:
+        for tile in own(self, first):
+            brought[0] += len(tile)
+            yield tile
+
+    monkeypatch.setattr(DaskSource, "_brought", counted)
+    boxloop.VariationalAutoencoder(1, hidden=(4,), max_iter=passes, random_state=0).fit(rows)
+    assert passes * n <= brought[0] < (passes + 0.5) * n
+
+
 def test_scores_bring_back_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).normal(size=(300, 2))
     fit = boxloop.GaussianMixture(2, random_state=0).fit(rows)

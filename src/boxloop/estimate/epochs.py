@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Mapped, Standardised
+from boxloop.data import ArraySource, Gathered, Lot, Mapped, Standardised
 from boxloop.estimate.adam import stream_at
 from boxloop.types import Source
 
@@ -111,14 +111,14 @@ def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor
     limit = chance.kthvalue(wanted).values
     mask = chance <= limit
     mask[torch.nonzero(mask)[wanted:, 0]] = False  # ties, at 2^24 values of chance
-    found: list[Batch] = []
-    start = 0
-    for rows, weight in source.chunks():
-        chosen = mask[start : start + len(rows)].to(rows.device)
-        found.append((rows[chosen], weight[chosen].to(rows)))
-        start += len(rows)
-    rows, weight = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return mask, ArraySource(rows, weight, source.names)
+    lot = Lot(mask.nonzero()[:, 0], share)
+
+    def taken(rows: Tensor, weight: Tensor, start: int) -> Gathered:
+        chosen = lot.among(start, start + len(weight)).to(rows.device)
+        return Gathered.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
+
+    both = source.reduce_at(taken).joined()
+    return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
 
 
 def _kept(held_out: Tensor | None, start: int, rows: int) -> Tensor:

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 
 from boxloop.average import Schedule
 from boxloop.data import Frame, Standardised, identity_frame
+from boxloop.data.even import even
 from boxloop.estimate.adam import Constant, Warming
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.fit import coordinates
@@ -150,14 +151,10 @@ def _prepared(
     unit = frame.weight / source.n_rows
     loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame), current())
     epochs = Epochs(rows, estimator.batch_size, orders, mask)
-    weighted = _weighted(source, unit)
+    weighted = not even(source)
     gap = moment_gap(estimator.penalty_nodes, device)
     validation = None if held is None else HeldOut(held, loss, gap, weighted)
     return _Ready(start, epochs, loss, validation, source, device, own, weighted)
-
-
-def _weighted(source: Source, unit: float) -> bool:
-    return any(bool((weight != unit).any()) for _, weight in source.chunks())
 
 
 def _again(start: Autoencoder, before: Autoencoder) -> Autoencoder:

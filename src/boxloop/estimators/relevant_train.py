@@ -9,6 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.data import ArraySource, kept_rows, some_rows
+from boxloop.data.even import even
 from boxloop.estimate.epochs import Epochs, hold_out
 from boxloop.estimate.parallel import current
 from boxloop.estimate.train_state import TrainState
@@ -90,10 +91,8 @@ def train_views(
         half = torch.arange(held.n_rows, device=held.rows.device)
         validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridges)
         judges = held.taken(half[1::2]) if len(half) > 1 else None
-    ends = torch.stack([torch.stack(weight.aminmax()).cpu() for _, weight in both.chunks()])
-    weighted = bool(ends.min() < ends.max())
     channel = None if first is None else estimator.channel
-    loss = RelevanceLoss(ridge, estimator.constant, weighted, channel, current())
+    loss = RelevanceLoss(ridge, estimator.constant, not even(both), channel, current())
     judged = validate is not None
     plan = plan_of(
         estimator, estimator.max_iter * epochs.per_epoch, judged, graphs=False
