@@ -84,7 +84,7 @@ def _agreement(name: str, each: dict[str, Array], method: str) -> Finding:
     return Finding(
         f"{name}: {method} ensemble against SWA",
         "not in the document" if ours else "almost identical",
-        f"{each[method].mean():.2f} against {each[SWA].mean():.2f}, {ratio:+.2%}",
+        _told(each[method], each[SWA]),
         _error(each[method] - each[SWA]),
         met(holds) if ours else held(holds),
         "The mean of 30 draws from a law about the SWA solution: what differs is the chance of the draws.",
@@ -106,15 +106,20 @@ def _gradient(found: Errors) -> Finding:
 
 def _against_exact(name: str, each: dict[str, Array]) -> Finding:
     ratio = each[SWA].mean() / each[EXACT].mean() - 1.0
-    paired = each[SWA] - each[EXACT]
     return Finding(
         f"{name}: SWA against the exact posterior mean",
         "not in the document",
-        f"{each[SWA].mean():.2f} against {each[EXACT].mean():.2f}, {ratio:+.2%}",
-        _error(paired),
+        _told(each[SWA], each[EXACT]),
+        _error(each[SWA] - each[EXACT]),
         "target met" if abs(ratio) < AGREE else "target missed",
         "Bayesian linear regression whose alpha and beta have the highest evidence: one solve for 600 epochs.",
     )
+
+
+def _told(ours: Array, others: Array) -> str:
+    """Two mean errors, and their difference last, whose standard error follows."""
+    ratio, gap = ours.mean() / others.mean() - 1.0, (ours - others).mean()
+    return f"{ours.mean():.2f} against {others.mean():.2f} ({ratio:+.2%}), by {gap:+.2g}"
 
 
 def _error(values: Array) -> float:

@@ -125,13 +125,17 @@ def _other(walk: Walk, problem: Problem) -> Finding:
     long = window >= 4.0 * steps
     good = found.covariance.mean() < 0.3
     return Finding(
-        f"{_name(walk)}: window {window} by the rule",
+        f"{_name(walk)}: window {window} by the rule is {'right' if long else 'too short'}, as its length tells",
         "not in the document",
-        f"{found.covariance.mean():.2f}, variances {found.size.mean():.2f} of the posterior's",
+        f"variances {found.size.mean():.2f} of the posterior's, error {found.covariance.mean():.2f}",
         _error(found.covariance),
         "target met" if good == long else "target missed",
         f"The window is {window / steps:.1f} times the {steps:.0f} steps that SGD remembers: "
-        + ("long enough." if long else "too short, and means of windows hang together."),
+        + (
+            "long enough."
+            if long
+            else "too short, so that means of windows hang together and the error is large."
+        ),
     )
 
 
