@@ -89,9 +89,9 @@ def check_numbers(data: object) -> None:
 
     frame = as_frame(data)
     for series in () if frame is None else frame.iter_columns():
-        unclear = series.dtype in (nw.Object, nw.Unknown) or series.is_null().all()
-        if not unclear and not holds_numbers(series):
-            raise _refused(str(series.name), series)
+        if holds_numbers(series) or series.dtype in (nw.Object, nw.Unknown) or series.is_null().all():
+            continue
+        raise _refused(str(series.name), series)
 
 
 def _categorical(series: Any) -> bool:
