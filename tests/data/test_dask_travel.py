@@ -65,6 +65,15 @@ def test_a_view_takes_its_own_values_only() -> None:
     assert len(packed(big[:3].requires_grad_(), detached=True)) < 2000
 
 
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 100_000])
+def test_masks_take_a_bit_a_row(n: int) -> None:
+    mask = torch.rand(n, generator=torch.Generator().manual_seed(0)) < 0.3
+    assert torch.equal(back(mask), mask)
+    assert torch.equal(back(mask[::2]), mask[::2])
+    assert len(packed(mask)) < n / 8 + 500
+    back(mask).logical_not_()
+
+
 def test_memory_is_nobody_elses() -> None:
     """What is written into a tensor that has travelled is seen by nobody: not by the sender, nor by a second copy."""
     value = torch.arange(6.0)

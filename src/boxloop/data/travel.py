@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from abc import ABC, abstractmethod
 from typing import Any
@@ -58,6 +59,8 @@ def packed(value: object, *, detached: bool = False) -> bytes:
                     "a sum over rows on a cluster has no gradient: detach the tensors of the function that is summed"
                 )
             plain = type(obj) is Tensor and obj.layout == torch.strided and obj.dtype in PLAIN
+            if plain and obj.device.type != "meta" and obj.dtype == torch.bool:
+                return _mask, (np.packbits(obj.cpu().numpy()), tuple(obj.shape), str(obj.device))
             if plain and obj.device.type != "meta":
                 return _tensor, (*_array(obj), str(obj.device), obj.requires_grad and not detached)
             return super().reducer_override(obj.detach() if obj.grad_fn is not None else obj)
@@ -83,3 +86,9 @@ def _tensor(array: np.ndarray, short: bool, device: str, requires_grad: bool) ->
     held = tensor(array).clone()  # with memory of its own, that may be written and resized
     held = (held.view(torch.bfloat16) if short else held).to(device)
     return held.requires_grad_() if requires_grad else held
+
+
+def _mask(bits: np.ndarray, shape: tuple[int, ...], device: str) -> Tensor:
+    """True and false, which take a bit each on the way: the folds of a choice are as long as the table."""
+    values = np.unpackbits(bits, count=math.prod(shape)).reshape(shape).astype(np.bool_)
+    return torch.from_numpy(values).to(device)
