@@ -142,12 +142,13 @@ def _ctrl_c_later() -> Iterator[None]:
 def _found(address: str) -> Iterator[None]:
     """A client of a scheduler that others started; certificates are those of Dask's configuration."""
     from distributed import Client
+    from distributed.security import Security
 
+    if address.startswith("tls:") and Security().get_connection_args("client").get("ssl_context") is None:
+        raise ConnectionError(f"--cluster {address}: {CERTIFICATES}")
     with _quiet("distributed.client"), _let_go() as held:
         try:
             held.enter_context(Client(address, timeout=ANSWER))
-        except TypeError as error:
-            raise ConnectionError(f"--cluster {address}: {CERTIFICATES}") from error
         except (OSError, ValueError, MemoryError) as error:
             raise ConnectionError(f"--cluster {address}: no Dask scheduler answers there: {error}") from error
         yield

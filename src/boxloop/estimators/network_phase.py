@@ -123,9 +123,11 @@ class Phase:
         """The noise that rows held out find beside the spread of the weights."""
         if self.rows.classified or self.rows.held_x is None:
             return before
+        mixture = MultiPosterior(posteriors)
+        mixture.parts()  # which tells what is wrong with them once
         with self._at_rest(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", WeightWarning)  # they are of a law that may not be the last
-            found = tuned(self.estimator, MultiPosterior(posteriors), self.rows, self.group.seeds[0])
+            warnings.simplefilter("ignore", WeightWarning)  # of a tuning that may not be the last
+            found = tuned(self.estimator, mixture, self.rows, self.group.seeds[0])
         return _variance(torch.as_tensor(found.noise).square())
 
     @contextmanager
