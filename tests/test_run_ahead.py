@@ -94,3 +94,23 @@ def test_every_loop_begins_its_blocks_anew() -> None:
     blocks = Blocks((3,))
     part = run(blocks, 0, max_rounds=2)
     assert run(blocks, 0, max_rounds=6, resume=part) == run(step, 0, max_rounds=6)
+
+
+@dataclass(frozen=True)
+class Rounded(Blocks):
+    """Its objective is known to 1.2 and no better: asked only where it fell."""
+
+    def rounding(self, state: int) -> float:
+        assert state == 6
+        return 1.2
+
+
+@BLOCKS
+def test_a_fall_that_rounding_may_cause_is_noted_and_excused(sizes: tuple[int, ...]) -> None:
+    outcome = run(Rounded(sizes), 0, max_rounds=8, monotone=True)
+    assert outcome.trace == OBJECTIVES
+    assert outcome.events[1:] == [
+        "round 7: the objective fell by 1.1, as rounding alone may move it by 1.2: a matrix is nearly singular"
+    ]
+    with pytest.raises(MonotonicityError, match="iteration 7"):
+        run(Blocks(sizes), 0, max_rounds=8, monotone=True)

@@ -54,6 +54,10 @@ class Repeatable(ABC, Generic[S]):
     def takes(self) -> Takes[S]:
         """What one loop calls instead: the same rounds, some of them at once."""
 
+    def rounding(self, state: S) -> float:
+        """How far rounding may move the objective of a state; asked only where it fell by more than ``FALL``."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Progress(Generic[S]):
@@ -106,8 +110,8 @@ def run(
         state: where to start.
         max_rounds: most rounds in all, those of ``resume`` included.
         tol: stop when two consecutive objectives differ by less; 0 never stops early.
-        monotone: raise :class:`MonotonicityError` if the objective falls by more than ``1e-9 |objective|``
-            without an event that accounts for it.
+        monotone: raise :class:`MonotonicityError` if the objective falls by more than ``1e-9 |objective|``, without
+            an event that accounts for it and by more than rounding may do; what that may do becomes an event.
         observers: called after every round, and once more with ``stopped=True`` at the end.
         resume: an earlier outcome to continue; ``state`` is then ignored. One that converged is not continued.
 
@@ -120,11 +124,14 @@ def run(
         [-1.0, -0.5, -0.25]
     """
     last = Outcome(state) if resume is None else replace(resume, trace=list(resume.trace), interrupted=False)
-    take = step.takes() if isinstance(step, Repeatable) else _one_by_one(step)
+    again = step if isinstance(step, Repeatable) else None
+    take = _one_by_one(step) if again is None else again.takes()
     try:
         while last.rounds < max_rounds and not last.converged:
             for done in take(last.state, max_rounds - last.rounds):
-                last = _advance(last, done, tol, monotone)
+                if monotone:
+                    done = _checked(last, done, again)
+                last = _advance(last, done, tol)
                 for observe in observers:
                     observe(_progress(last, max_rounds))
                 if last.converged:
@@ -141,12 +148,14 @@ def _one_by_one(step: Callable[[S], Round[S]]) -> Takes[S]:
     return lambda state, left: (step(state),)
 
 
-def _advance(last: Outcome[S], done: Round[S], tol: float, monotone: bool) -> Outcome[S]:
+def _before(last: Outcome[S]) -> float | None:
+    """The objective that the next one is compared with."""
+    return last.trace[-1] if last.trace and not last.excused else None
+
+
+def _advance(last: Outcome[S], done: Round[S], tol: float) -> Outcome[S]:
     """The outcome after one more round; the trace is extended in place, as copying it costs rounds squared."""
-    number = last.rounds + 1
-    before = last.trace[-1] if last.trace and not last.excused else None
-    if monotone:
-        _check(before, done.objective, number)
+    number, before = last.rounds + 1, _before(last)
     settled = (
         before is not None and not done.events and not done.rejected and abs(done.objective - before) < tol
     )
@@ -193,11 +202,21 @@ def _tell(observers: Sequence[Observer[S]], progress: Progress[S]) -> None:
             _tell(observers[1:], progress)
 
 
-def _check(before: float | None, after: float, number: int) -> None:
+def _checked(last: Outcome[S], done: Round[S], again: Repeatable[S] | None) -> Round[S]:
+    """The round, unless its objective fell; with an event where rounding may have lowered it."""
+    number, before, after = last.rounds + 1, _before(last), done.objective
     if math.isnan(after):
         raise MonotonicityError(f"the objective became NaN at iteration {number}")
-    if before is not None and after < before - FALL * max(abs(before), 1.0):
+    if before is None or after >= before - FALL * max(abs(before), 1.0):
+        return done
+    rounding = 0.0 if again is None else again.rounding(last.state)
+    if before - after > rounding:
         raise MonotonicityError(
             f"the objective fell at iteration {number}, from {before!r} to {after!r} "
             f"(by {before - after:.3g}); in exact arithmetic this ascent cannot fall"
         )
+    event = (
+        f"the objective fell by {before - after:.2g}, as rounding alone may move it by {rounding:.2g}: a matrix is "
+        "nearly singular"
+    )
+    return replace(done, events=(*done.events, event))

@@ -26,7 +26,9 @@ def rows(n: int = 150) -> tuple[Any, Any]:
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1))
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,13 @@ def test_cross_fitting_does_not_depend_on_where_a_column_lies() -> None:
 
 
 def test_a_fit_of_nearly_equal_random_features_knows_its_own_rows() -> None:
-    """Directions that are rounding for the most part are left out: with them 1 of 15 fits denied its rows."""
-    stream = torch.Generator().manual_seed(5)
+    """Directions that are rounding for the most part, and those seen twice, are left out.
+
+    With them 1 of 15 fits denied its rows; of 500 like these the worst is now 6e-5 away from them, where 1e-3 denies.
+    """
+    stream = torch.Generator().manual_seed(3)
     zero, one = torch.zeros(1).double(), torch.ones(1).double()
-    for _ in range(25):
+    for _ in range(40):
         views = [FourierView.start(zero, one, 20, 1.0, stream) for _ in range(2)]
         angle = 2.0 * np.pi * torch.rand(400, 1, generator=stream).double()
         rows = torch.cat([angle.sin() + 0.3 * torch.randn(400, 1, generator=stream).double(), angle.sin()], 1)

@@ -50,10 +50,12 @@ class Hopeful(Repeatable[S]):
             be, and the new state may hold that objective.
         still: whether all that a round reads but its state stays where it is in the memory of a GPU, so that quick
             rounds may be replayed from CUDA graphs.
+        rounded: how far rounding may move the objective of a state.
     """
 
     step: Callable[[S], Round[S]]
     still: bool = False
+    rounded: Callable[[S], float] | None = None
 
     def __call__(self, state: S) -> Round[S]:
         """One round, with care."""
@@ -62,6 +64,10 @@ class Hopeful(Repeatable[S]):
     def takes(self) -> Takes[S]:
         """Blocks of rounds where the state is far, one after the other where it is near."""
         return _Pace(self.step, self.still)
+
+    def rounding(self, state: S) -> float:
+        """How far rounding may move the objective of a state."""
+        return 0.0 if self.rounded is None else self.rounded(state)
 
 
 class _Pace(Generic[S]):

@@ -27,8 +27,11 @@ WEAK = 1e-6
 COARSE = 1e-5
 """Variance below which a direction is rounding, where products are in float32."""
 
-KNOWN = 128.0
-"""Least size of a weak direction beside what rounding may be: features then give it to about three digits."""
+KNOWN = 512.0
+"""Least size of a weak direction beside what rounding may be: features then give it to about four digits."""
+
+TWICE = 0.1
+"""Variance of a combination of whitened features, beside the largest, below which some are one direction seen twice."""
 
 SLIGHT = 1e-9
 """Coefficients of a null direction, beside its largest, that are rounding."""
@@ -137,7 +140,7 @@ def looked_again(
     r = roots[0].shape[1]
     size = again.covariance.diagonal().clamp(min=0.0).sqrt()
     turns = [
-        directions(again.covariance[on, on], size[on], 0.0, NULL).strong for on in (slice(r), slice(r, None))
+        directions(again.covariance[on, on], size[on], 0.0, TWICE).strong for on in (slice(r), slice(r, None))
     ]
     cross = turns[0].mT @ again.covariance[:r, r:] @ turns[1]
     return roots[0] @ turns[0], roots[1] @ turns[1], cross
