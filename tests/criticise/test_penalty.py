@@ -92,7 +92,7 @@ def test_exact_moments_are_used_where_there_are_any():
 
 
 def test_the_penalty_pulls_a_decoder_to_the_moments():
-    """Three clusters: a few steps on the penalty alone cut the second gap to a fifth, whatever the processor's rounding."""
+    """Three clusters: a few steps on the penalty alone cut the second gap to a fifth on any processor."""
     rows = torch.cat(
         [
             normal((100, 2), generator(i)) * 0.3 + centre

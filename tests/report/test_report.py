@@ -134,7 +134,7 @@ def test_the_rows_that_judge_took_no_part(made, drawn_from):
     found = drawn_from
     assert set(found.first) | set(found.second) == set(range(len(found.table.rows)))
     assert not set(found.first) & set(found.second)
-    assert all(len(trial.density) == len(found.first) for trial in found.trials)
+    assert all(trial.density.n_rows == len(found.first) for trial in found.trials)
 
 
 def test_the_model_beside_the_page_is_the_one_described(made):

@@ -203,9 +203,9 @@ def test_densities_of_zero_come_back(tmp_path: Path, X: np.ndarray) -> None:
     [
         lambda text: text[: len(text) // 2],
         lambda text: "[]",
-        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text.replace('"format": 2', '"format": 3'),
         lambda text: text.replace('"column": 0', '"column": 1'),
-        lambda text: text.replace('"log_density": [', '"log_density": ["x", '),
+        lambda text: text.replace('"total": [', '"total": ["x", '),
     ],
 )
 def test_a_damaged_cell_is_refused_by_name(tmp_path: Path, X: np.ndarray, damage: Any) -> None:

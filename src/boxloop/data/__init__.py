@@ -6,6 +6,7 @@ from boxloop.data.cluster import ClusterError, watched
 from boxloop.data.dask import DaskSource, dask_source
 from boxloop.data.exchanged import Exchanged
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
+from boxloop.data.marks import At, Folds, InFold, Marks, Mask
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source, stays
 from boxloop.data.paired import Paired
@@ -21,16 +22,21 @@ from boxloop.data.write import table_writer, write_table, write_text
 
 __all__ = [
     "ArraySource",
+    "At",
     "Both",
     "Bundled",
     "ClusterError",
     "DaskSource",
     "Exchanged",
+    "Folds",
     "Frame",
     "Gathered",
+    "InFold",
     "Kept",
     "Lot",
     "Mapped",
+    "Marks",
+    "Mask",
     "Paired",
     "SomeRows",
     "SparseSource",

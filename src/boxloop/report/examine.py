@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -28,9 +30,11 @@ from boxloop.run import Progress
 from boxloop.select import penalised_path
 from boxloop.select.cells import Cell, Fold
 from boxloop.select.grid import Cells, fill
+from boxloop.select.grouped import behind
 from boxloop.select.path import Path
+from boxloop.select.rows import placed
 from boxloop.select.rule import one_standard_error
-from boxloop.select.scores import information, log_densities, mean_error, paired
+from boxloop.select.scores import information, log_densities, mean_error
 
 Tell = Callable[[str, float], None]
 
@@ -88,9 +92,9 @@ def examine(
     offered = _offered(table, rows, folds, seed, deep and not without)
     trials = _tried(offered, rows, folds, jobs, tell)
     sound = _sound(trials)
-    best, behind = _behind(trials, sound)
+    best, lag = _behind(trials, sound)
     counts = [trial.n_parameters for trial in trials]
-    chosen = one_standard_error(np.where(sound, behind[:, 0], np.nan), behind[:, 1], counts)
+    chosen = one_standard_error(np.where(sound, lag[:, 0], np.nan), lag[:, 1], counts)
     finalists = []
     places = _finalists(trials, chosen, sound)
     for i, place in enumerate(places):
@@ -100,7 +104,7 @@ def examine(
     known = dict(zip(places, (finalist.trial for finalist in finalists)))
     trials = tuple(known.get(place, trial) for place, trial in enumerate(trials))
     split = (first, second, len(folds))
-    return Findings(table, seed, *split, trials, best, chosen, behind, tuple(finalists), path, without)
+    return Findings(table, seed, *split, trials, best, chosen, lag, tuple(finalists), path, without)
 
 
 def _offered(
@@ -108,7 +112,10 @@ def _offered(
 ) -> tuple[Candidate, ...]:
     spread = np.nanstd(rows, axis=0)
     alike = bool(spread.max() <= ALIKE * spread.min())
-    seen, d = min(len(fold.train) for fold in folds if fold.train is not None), rows.shape[1]
+    seen, d = (
+        min(len(placed(fold.train, len(rows))) for fold in folds if fold.train is not None),
+        rows.shape[1],
+    )
     extra = (autoencoder(table.kind, seen, d, seed),) if deep else ()
     return (*candidates(table.kind, seen, d, seed, alike=alike), *extra)
 
@@ -118,7 +125,7 @@ def _folds(rows: Array, seed: int) -> list[Fold]:
         split: Any = ShuffleSplit(1, test_size=0.25, random_state=seed)
     else:
         split = KFold(3 if len(rows) >= MANY else 5, shuffle=True, random_state=seed)
-    return [Fold(train, test) for train, test in split.split(rows)]
+    return Fold.given(split.split(rows), len(rows))
 
 
 def _tried(
@@ -134,23 +141,22 @@ def _tried(
     estimators = [candidate.estimator for candidate in offered]
     cells = fill(estimators, rows, parts, None, n_jobs=jobs, store=None, observers=[observe])
     return tuple(
-        _trial(candidate, [cells[i, f] for f in range(len(parts))], folds)
-        for i, candidate in enumerate(offered)
+        _trial(candidate, [cells[i, f] for f in range(len(parts))]) for i, candidate in enumerate(offered)
     )
 
 
-def _trial(candidate: Candidate, cells: Sequence[Cell], folds: Sequence[Fold]) -> Trial:
+def _trial(candidate: Candidate, cells: Sequence[Cell]) -> Trial:
     failure = next((cell.failure for cell in cells if cell.failure), "")
     whole = cells[-1]
     troubles = (
         whole.warnings or tuple(dict.fromkeys(said for cell in cells for said in cell.warnings[:1]))[:1]
     )
     if failure:
-        return Trial(candidate, np.empty(0), whole.n_parameters, np.nan, np.nan, troubles, failure)
-    order = np.argsort(np.concatenate([fold.test for fold in folds if fold.test is not None]))
-    density = np.concatenate([cell.log_density for cell in cells[:-1]])[order]
-    aic, bic = information(whole.log_density, np.nan if candidate.bounded else whole.n_parameters)
-    return Trial(candidate, density, whole.n_parameters, aic, bic, troubles, "")
+        return Trial(candidate, None, whole.n_parameters, np.nan, np.nan, troubles, failure)
+    *held, all_rows = (cell.density for cell in cells if cell.density is not None)
+    known = np.nan if candidate.bounded else whole.n_parameters
+    aic, bic = information(all_rows.sum, all_rows.n_rows, known)
+    return Trial(candidate, reduce(add, held), whole.n_parameters, aic, bic, troubles, "")
 
 
 def _sound(trials: Sequence[Trial]) -> NDArray[np.bool_]:
@@ -169,8 +175,8 @@ def _behind(trials: Sequence[Trial], sound: NDArray[np.bool_]) -> tuple[int, Arr
     best = int(scores.argmax())
     found = np.full((len(trials), 2), np.nan)
     fine = np.flatnonzero(np.isfinite(means))
-    gap, error = paired([trials[j].density for j in fine.tolist()], int(np.flatnonzero(fine == best)[0]))
-    found[fine] = np.column_stack([gap, error])
+    density = [rows for trial in trials if (rows := trial.density) is not None and np.isfinite(rows.mean)]
+    found[fine] = np.column_stack(behind(density, int(np.flatnonzero(fine == best)[0])))
     return best, found
 
 

@@ -16,8 +16,9 @@ from boxloop.numeric import generator
 from boxloop.report.candidates import Candidate
 from boxloop.report.columns import Array
 from boxloop.report.read import Table
+from boxloop.select.grouped import Grouped
 from boxloop.select.path import Path
-from boxloop.select.scores import log_densities, mean_error
+from boxloop.select.scores import log_densities
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,7 @@ class Trial:
 
     Args:
         candidate: what was tried.
-        density: log-density of each row under the fits that did not see it, or a lower bound of it; empty where a fit
+        density: log-densities of rows under the fits that did not see them, or lower bounds of them; None where a fit
             failed.
         n_parameters: of the model.
         aic: Akaike's criterion of the fit to all rows.
@@ -36,7 +37,7 @@ class Trial:
     """
 
     candidate: Candidate
-    density: Array
+    density: Grouped | None
     n_parameters: float
     aic: float
     bic: float
@@ -52,7 +53,7 @@ class Trial:
     @property
     def score(self) -> tuple[float, float]:
         """Mean held-out log-likelihood of a row and its standard error."""
-        return mean_error(self.density) if len(self.density) else (float("nan"), float("nan"))
+        return (float("nan"), float("nan")) if self.density is None else self.density.mean_error()
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,8 +129,10 @@ def _how_sure(found: Findings) -> Line:
 
 
 def _told_apart(one: Trial, other: Trial) -> bool:
-    apart = one.density - other.density
-    return bool(abs(apart.mean()) > SURE * apart.std(ddof=1) / len(apart) ** 0.5)
+    assert one.density is not None
+    assert other.density is not None
+    apart, error = other.density.behind(one.density)
+    return abs(apart) > SURE * error
 
 
 def _does_it_fit(found: Findings) -> Line:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data import ClusterError
-from boxloop.select.rows import taken
-from boxloop.select.scores import Array, log_densities, n_parameters
+from boxloop.data import ClusterError, Folds
+from boxloop.select.grouped import Grouped
+from boxloop.select.judged import judged
+from boxloop.select.rows import Places, taken
+from boxloop.select.scores import n_parameters
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What a fit may raise without ending the search: the candidate is at fault, not the search."""
@@ -22,10 +24,34 @@ Criterion = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Fold:
-    """Places of the rows fitted to and of the rows judged on; None for all rows, both times."""
+    """The rows fitted to and the rows judged on; None for all rows, both times.
 
-    train: NDArray[np.intp] | None = None
-    test: NDArray[np.intp] | None = None
+    Args:
+        train: to fit to.
+        test: to judge on.
+        share: by how much each of these counts, where rows are judged on several times, (m,).
+    """
+
+    train: Places | None = None
+    test: Places | None = None
+    share: NDArray[np.float64] | None = None
+
+    @classmethod
+    def dealt(cls, n: int, count: int, seed: int) -> list[Fold]:
+        """The folds of a shuffle of n rows, by which each is judged on once."""
+        folds = Folds(n, count, seed)
+        return [cls(folds.others(fold), folds.held(fold)) for fold in range(count)]
+
+    @classmethod
+    def given(cls, pairs: Iterable[tuple[Any, Any]], n: int) -> list[Fold]:
+        """Folds of n rows from pairs of places; rows judged on several times count once in all."""
+        splits = [(np.asarray(train), np.asarray(test)) for train, test in pairs]
+        times = np.zeros(n)
+        for _, test in splits:
+            np.add.at(times, test, 1.0)
+        if times.max() <= 1.0:
+            return [cls(train, test) for train, test in splits]
+        return [cls(train, test, 1.0 / times[test]) for train, test in splits]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +59,14 @@ class Cell:
     """What one fit gave.
 
     Args:
-        log_density: of each row judged on.
+        density: log-densities of the rows judged on, by groups of rows; None where there is no fit.
         score: value of the criterion, where one was given; else NaN.
         n_parameters: of the fitted estimator, for a fit to all rows; else NaN.
         warnings: what the fit warned of.
         failure: why there is no fit; empty where there is one.
     """
 
-    log_density: Array
+    density: Grouped | None
     score: float = float("nan")
     n_parameters: float = float("nan")
     warnings: tuple[str, ...] = ()
@@ -70,23 +96,22 @@ def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) ->
         except ClusterError:  # no candidate's fault: judged or not would depend on when the cluster was lost
             raise
         except FAILURES as error:
-            cell = Cell(np.empty(0), failure=f"{type(error).__name__}: {error}")
+            cell = Cell(None, failure=f"{type(error).__name__}: {error}")
     messages = dict.fromkeys(str(warning.message) for warning in told)
     return replace(cell, warnings=tuple(messages))
 
 
 def _fitted(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) -> Cell:
     train = X if fold.train is None else taken(X, fold.train)
-    test = X if fold.test is None else taken(X, fold.test)
     estimator.fit(train)
     if getattr(estimator, "interrupted_", False):
         raise KeyboardInterrupt
-    density = log_densities(estimator, test)
+    (density,) = judged([estimator], X, fold.test, fold.share)
     if fold.test is None:
-        return Cell(density, n_parameters=n_parameters(estimator, X, density))
+        return Cell(density, n_parameters=n_parameters(estimator, X))
     if criterion is None:
         return Cell(density)
-    value = criterion(estimator, test)
+    value = criterion(estimator, taken(X, fold.test))
     score = float(value[0] if isinstance(value, tuple) else value)
     if not np.isfinite(score):
         raise ValueError(f"the criterion is {score}")

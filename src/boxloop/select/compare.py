@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from boxloop.data import open_source, stays
 from boxloop.data.checks import check_weight
 from boxloop.data.frames import make_frame
-from boxloop.select.scores import (
-    Array,
-    information,
-    log_densities,
-    mean_error,
-    n_parameters,
-    paired,
-)
+from boxloop.data.open import AnySource
+from boxloop.select.grouped import Grouped, behind
+from boxloop.select.judged import judged
+from boxloop.select.rows import n_rows
+from boxloop.select.scores import Array, information, n_parameters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -155,7 +153,9 @@ def compare(
 
     Args:
         models: fitted estimators by name: ours, scikit-learn's, anything whose ``score_samples`` gives log-densities.
-        X: rows that none of them was fitted to; whatever all of them take.
+        X: rows that none of them was fitted to; whatever all of them take. Those of a path, a source or a Dask
+            collection are judged where they are, and what comes back does not grow with them: above 65,536 rows,
+            errors are those of as many groups of rows.
         criteria: more judgements by name, each ``criterion(estimator, X)``, a number or a pair of a number and its
             standard error.
         sample_weight: one non-negative weight a row; whole numbers count as repetitions. Criteria do not see them.
@@ -182,49 +182,45 @@ def compare(
     for name in asked:
         if name in OWN:
             raise ValueError(f"a criterion may not be called {name!r}: that column is there already")
-    density = _densities(models, X)
-    weight = None if sample_weight is None else check_weight(sample_weight, len(density[0])).numpy()
-    counts = [n_parameters(model, X, rows) for model, rows in zip(models.values(), density)]
-    if weight is not None:
-        density = [rows[weight > 0.0] for rows in density]
-        weight = np.asarray(weight[weight > 0.0])
-    means = np.array([mean_error(rows, weight) for rows in density])
+    rows = open_source(X, sample_weight) if stays(X) else X
+    found = _judged_by(models, rows, sample_weight)
+    means = np.array([sums.mean_error() for sums in found])
     order = np.argsort(-means[:, 0], kind="stable")
-    density = [density[j] for j in order]
-    behind, error = _behind(density, weight)
+    density = [found[j] for j in order]
+    lag, error = _behind(density)
     names = tuple(list(models)[j] for j in order)
-    criterion = np.array([information(rows, counts[j], weight) for j, rows in zip(order, density)])
+    counts = [n_parameters(models[name], rows) for name in names]
+    both = np.array([information(sums.sum, sums.n_rows, count) for sums, count in zip(density, counts)])
     return Comparison(
         names=names,
-        n_rows=float(len(density[0]) if weight is None else weight.sum()),
+        n_rows=density[0].n_rows,
         log_likelihood=means[order, 0],
         error=means[order, 1],
-        difference=0.0 - behind,
+        difference=0.0 - lag,
         difference_error=error,
-        aic=criterion[:, 0],
-        bic=criterion[:, 1],
-        tied=tuple(name for name, b, e in zip(names[1:], behind[1:], error[1:]) if not _clear(b, e)),
+        aic=both[:, 0],
+        bic=both[:, 1],
+        tied=tuple(name for name, b, e in zip(names[1:], lag[1:], error[1:]) if not _clear(b, e)),
         criteria={name: _judged(rule, [models[n] for n in names], X) for name, rule in asked.items()},
     )
 
 
-def _densities(models: Mapping[str, Any], X: Any) -> list[Array]:
-    density = [log_densities(model, X) for model in models.values()]
-    lengths = {len(rows) for rows in density}
-    if len(lengths) > 1:
-        raise ValueError(f"the models gave log-densities of different numbers of rows: {sorted(lengths)}")
-    return density
+def _judged_by(models: Mapping[str, Any], rows: Any, sample_weight: Any) -> tuple[Grouped, ...]:
+    estimators = list(models.values())
+    if isinstance(rows, AnySource) or sample_weight is None:
+        return judged(estimators, rows)
+    return judged(estimators, rows, weight=check_weight(sample_weight, n_rows(rows)).numpy())
 
 
-def _behind(density: Sequence[Array], weight: Array | None) -> tuple[Array, Array]:
+def _behind(density: Sequence[Grouped]) -> tuple[Array, Array]:
     """Distance of each model to the first; zero, with unknown errors, where no model has a finite mean."""
-    if np.isneginf(density[0]).any():
+    if np.isneginf(density[0].mean):
         return np.zeros(len(density)), np.full(len(density), np.nan)
-    return paired(density, 0, weight)
+    return behind(density, 0)
 
 
-def _clear(behind: float, error: float) -> bool:
-    return bool(np.isposinf(behind) or behind > CLEAR * error)
+def _clear(lag: float, error: float) -> bool:
+    return bool(np.isposinf(lag) or lag > CLEAR * error)
 
 
 def _judged(rule: Criterion, models: Sequence[Any], X: Any) -> tuple[Array, Array]:

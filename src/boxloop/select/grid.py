@@ -60,8 +60,7 @@ def fill(
         if store is not None:
             store.write(keys[place], cell)
         done[place] = cell
-        objective = float(cell.log_density.mean()) if len(cell.log_density) else float("nan")
-        return Round(done, objective)
+        return Round(done, float("nan") if cell.density is None else cell.density.mean)
 
     try:
         outcome = run(step, cells, max_rounds=len(todo), observers=observers)

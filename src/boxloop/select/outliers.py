@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import Gathered, stays
+from boxloop.data import At, Gathered, stays
 from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
 from boxloop.data.validated import validated
@@ -28,6 +28,9 @@ from boxloop.select.warned import SelectionWarning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+CALIBRATION = 1 << 17
+"""Most rows that calibrate: more would only make p-values finer than 1 in 100,000."""
 
 REFERENCE = 256
 """Rows kept to tell what is usual in a column."""
@@ -57,7 +60,7 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
             it is replaced by a seed.
         contamination: ``auto``, or the share of outliers among the training rows, at most a half.
         level: most false alarms among ordinary rows, for ``auto``.
-        calibration: share of the rows that calibrate, for ``auto``.
+        calibration: share of the rows that calibrate, for ``auto``; 131,072 at most.
         random_state: seed of the split; global state is never used.
 
     Attributes:
@@ -114,19 +117,20 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.contamination == "auto":
             if n < 2:
                 raise ValueError(f"rows to fit and rows to calibrate are needed, got n_samples={n}")
-            order = rng.permutation(n)
-            held = min(max(round(self.calibration * n), 1), n - 1)
-            self.estimator_ = ready(self.estimator, {}, number).fit(taken(rows, np.sort(order[held:])), None)
-            held_out = taken(rows, np.sort(order[:held]))
-            self.calibration_scores_ = np.sort(log_densities(self.estimator_, held_out))
+            held = rng.choice(n, min(max(round(self.calibration * n), 1), n - 1, CALIBRATION), replace=False)
+            usual = held[:REFERENCE]
+            places = torch.from_numpy(np.sort(held))
+            self.estimator_ = ready(self.estimator, {}, number).fit(
+                taken(rows, At(places, others=True)), None
+            )
+            self.calibration_scores_ = np.sort(log_densities(self.estimator_, taken(rows, At(places))))
             self.offset_ = self._calibrated()
-            usual = order[:held][:REFERENCE]
         else:
             self.estimator_ = ready(self.estimator, {}, number).fit(rows, None)
             self.__dict__.pop("calibration_scores_", None)
             scores = log_densities(self.estimator_, rows)
             self.offset_ = float(np.quantile(scores, self.contamination))
-            usual = rng.permutation(n)[:REFERENCE]
+            usual = rng.choice(n, min(n, REFERENCE), replace=False)
         self._reference: Any = _at_hand(taken(rows, np.sort(usual)))
         self._usual: Array | None = None
         return self

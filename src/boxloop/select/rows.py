@@ -14,11 +14,14 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples
 
-from boxloop.data import open_source, some_rows, stays
+from boxloop.data import Marks, Mask, open_source, some_rows, stays
 from boxloop.data.digest import digest as source_digest
 from boxloop.data.frames import as_frame
 from boxloop.data.open import AnySource
 from boxloop.data.validated import validated
+
+Places = NDArray[np.intp] | Marks
+"""Which rows are meant: their numbers, or marks."""
 
 
 def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
@@ -60,15 +63,27 @@ def n_rows(rows: Any) -> int:
     return int(rows.n_rows if isinstance(rows, AnySource) else _num_samples(rows))
 
 
-def taken(rows: Any, places: NDArray[np.intp]) -> Any:
-    """The rows at places; those of a source stay where they are, so that their places must rise."""
-    if not isinstance(rows, AnySource):
-        return _safe_indexing(rows, places)
-    if (np.diff(places) <= 0).any():
+def taken(rows: Any, where: Places) -> Any:
+    """Some rows; those of a source stay where they are, so that their places must rise."""
+    if isinstance(rows, AnySource):
+        return some_rows(rows, marked(where, rows.n_rows))
+    return _safe_indexing(rows, placed(where, n_rows(rows)))
+
+
+def placed(where: Places, n: int) -> NDArray[np.intp]:
+    """The numbers of some rows of n."""
+    return where.among(0, n).nonzero()[:, 0].numpy() if isinstance(where, Marks) else where
+
+
+def marked(where: Places, n: int) -> Marks:
+    """Some rows of n, each once and in their order, as they are told wherever the rows are."""
+    if isinstance(where, Marks):
+        return where
+    if (np.diff(where) <= 0).any():
         raise ValueError("rows of a source are taken in their order, each once: places must rise")
-    mask = torch.zeros(rows.n_rows, dtype=torch.bool)
-    mask[torch.from_numpy(np.asarray(places))] = True
-    return some_rows(rows, mask)
+    mask = torch.zeros(n, dtype=torch.bool)
+    mask[torch.from_numpy(np.asarray(where))] = True
+    return Mask(mask)
 
 
 def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:

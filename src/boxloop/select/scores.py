@@ -12,11 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxloop.data import ArraySource
+from boxloop.data.open import AnySource
+
 Array = NDArray[np.float64]
 
+HEAD = 1024
+"""Rows from which parameters are counted where they are not at hand."""
 
-def log_densities(estimator: Any, X: Any) -> Array:
-    """Log-density of each row under a fitted estimator, (n,); -inf where it is zero, never NaN or +inf."""
+
+def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None) -> Array:
+    """Log-density of each row under a fitted estimator, (n,); -inf where it is zero, never NaN or +inf.
+
+    Messages name a row by its number in ``places``, where that is given.
+    """
     score_samples = getattr(estimator, "score_samples", None)
     if score_samples is None:
         raise TypeError(f"{type(estimator).__name__} gives no log-densities: it has no score_samples")
@@ -28,7 +37,8 @@ def log_densities(estimator: Any, X: Any) -> Array:
     bad = np.isnan(found) | np.isposinf(found)
     if bad.any():
         row = int(bad.argmax())
-        raise ValueError(f"score_samples of {type(estimator).__name__} is {found[row]} at row {row}")
+        place = row if places is None else int(places[row])
+        raise ValueError(f"score_samples of {type(estimator).__name__} is {found[row]} at row {place}")
     return found
 
 
@@ -82,15 +92,14 @@ def paired(values: Sequence[Array], best: int, weight: Array | None = None) -> t
     return np.array([mean for mean, _ in found]), np.array([error for _, error in found])
 
 
-def n_parameters(estimator: Any, X: Any, density: Array) -> float:
+def n_parameters(estimator: Any, X: Any) -> float:
     r"""Number of free parameters of a fitted estimator, NaN where nothing tells.
 
     .. math:: p = (\mathrm{AIC} + 2 \log L) / 2
 
     Args:
         estimator: one with ``n_parameters`` (a number or a method), else with ``aic``, else with ``bic``.
-        X: rows.
-        density: their log-densities under the estimator.
+        X: rows; of a source the first tile is enough.
 
     Returns:
         The count, as a float.
@@ -98,8 +107,13 @@ def n_parameters(estimator: Any, X: Any, density: Array) -> float:
     count = getattr(estimator, "n_parameters", None)
     if count is not None:
         return float(count() if callable(count) else count)
-    total, n = float(density.sum()), len(density)
     aic, bic = getattr(estimator, "aic", None), getattr(estimator, "bic", None)
+    if aic is None and bic is None:
+        return float("nan")
+    if isinstance(X, AnySource):
+        X = ArraySource(next(iter(X.chunks(HEAD)))[0], None, X.names)
+    density = log_densities(estimator, X)
+    total, n = float(density.sum()), len(density)
     if aic is not None and np.isfinite(total):
         return _settled((float(aic(X)) + 2.0 * total) / 2.0, total)
     if bic is not None and np.isfinite(total) and n > 1:
@@ -113,7 +127,7 @@ def _settled(count: float, total: float) -> float:
     return near if abs(count - near) <= 1e-12 * abs(total) + 1e-9 else float(count)
 
 
-def information(density: Array, count: float, weight: Array | None = None) -> tuple[float, float]:
+def information(total: float, n: float, count: float) -> tuple[float, float]:
     r"""Akaike's and the Bayesian information criterion; lower is better.
 
     .. math:: \mathrm{AIC} = 2 p - 2 \log L, \qquad \mathrm{BIC} = p \log n - 2 \log L
@@ -121,17 +135,15 @@ def information(density: Array, count: float, weight: Array | None = None) -> tu
     Document 000, eq. 20, with the whole number of parameters.
 
     Args:
-        density: log-density of each row.
+        total: log-likelihood of all rows, log L.
+        n: how many they are, or what they weigh.
         count: number of parameters p.
-        weight: weights of the rows; n is their sum.
 
     Returns:
         AIC and BIC; NaN where the count is.
 
     Example:
-        >>> information(np.array([-1.0, -2.0]), 3.0)[0]
+        >>> information(-3.0, 2.0, 3.0)[0]
         12.0
     """
-    w = np.ones(len(density)) if weight is None else weight
-    total = float(w @ density)
-    return 2.0 * count - 2.0 * total, count * float(np.log(w.sum())) - 2.0 * total
+    return 2.0 * count - 2.0 * total, count * float(np.log(n)) - 2.0 * total

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone
-from sklearn.model_selection import KFold, ParameterGrid, check_cv
+from sklearn.model_selection import ParameterGrid, check_cv
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -23,7 +23,7 @@ from boxloop.numeric import seed
 from boxloop.progress import ProgressBar
 from boxloop.select.cells import Fold
 from boxloop.select.grid import fill
-from boxloop.select.results import judge, label, results
+from boxloop.select.results import label, results
 from boxloop.select.rows import checked_rows, digest, n_rows, ready
 from boxloop.select.rule import one_standard_error
 from boxloop.select.store import CellStore
@@ -60,7 +60,8 @@ class Select(MetaEstimatorMixin, BaseEstimator):
         estimator: one with ``fit`` and ``score_samples``, which gives log-densities. A ``random_state`` of None inside
             it is replaced by one seed for all fits.
         grid: lists of values by parameter, or a list of such grids, as in ``sklearn.model_selection.ParameterGrid``.
-        cv: number of folds, of shuffled rows; or a splitter, or pairs of training and test places.
+        cv: number of folds, of shuffled rows (blocks of some 65,000 rows are shuffled each by itself); or a splitter,
+            or pairs of training and test places.
         rule: ``one_standard_error``, or ``best`` for the highest score.
         criterion: ``log_likelihood`` (of held-out rows), ``aic`` or ``bic`` (of all rows), or
             ``criterion(estimator, X)`` on the held-out rows of each fold, a number or a pair of a number and its
@@ -80,8 +81,9 @@ class Select(MetaEstimatorMixin, BaseEstimator):
         n_splits_: number of folds.
         results_: columns by name, one entry a candidate: ``parameters``; ``n_parameters``; ``log_likelihood`` of
             a held-out row with ``log_likelihood_error``; ``difference`` to the highest with ``difference_error``, over
-            paired rows; ``aic``, ``bic``; ``score``, the criterion as a mean where higher is better (AIC and BIC by
-            -2n), ``gap`` to the best with ``gap_error``, by which the rule chooses; ``failure``; ``warnings``.
+            paired rows (of more than 65,536, over as many groups of them); ``aic``, ``bic``; ``score``, the criterion
+            as a mean where higher is better (AIC and BIC by -2n), ``gap`` to the best with ``gap_error``, by which the
+            rule chooses; ``failure``; ``warnings``.
 
     Raises:
         ValueError: no candidate, an unknown parameter, or every candidate failed. One that fails is recorded, warned
@@ -150,10 +152,8 @@ class Select(MetaEstimatorMixin, BaseEstimator):
             store=None if self.checkpoint is None else CellStore(self.checkpoint, digest(rows)),
             observers=[ProgressBar(show=True).stage("Select")] if self.verbose else (),
         )
-        judged = [
-            judge([cells[i, f] for f in range(len(folds))], folds, n_rows(rows)) for i in range(len(grid))
-        ]
-        self.results_ = results(grid, judged, self.criterion)
+        lines = [[cells[i, f] for f in range(len(folds))] for i in range(len(grid))]
+        self.results_ = results(grid, lines, self.criterion)
         self.n_splits_ = len(folds) - 1
         self._tell()
         self._choose()
@@ -162,12 +162,10 @@ class Select(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _folds(self, rows: Any, number: int) -> list[Fold]:
-        whole = isinstance(self.cv, Integral)
-        splitter = KFold(self.cv, shuffle=True, random_state=number) if whole else check_cv(self.cv)
-        return [
-            Fold(np.asarray(train), np.asarray(test))
-            for train, test in splitter.split(np.empty(n_rows(rows)))
-        ]
+        n = n_rows(rows)
+        if isinstance(self.cv, Integral):
+            return Fold.dealt(n, int(self.cv), number)
+        return Fold.given(check_cv(self.cv).split(np.empty(n)), n)
 
     def _choose(self) -> None:
         found = self.results_

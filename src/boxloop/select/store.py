@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.persist import write_atomic
 from boxloop.select.cells import Cell, Criterion, Fold
+from boxloop.select.grouped import Grouped
 from boxloop.select.rows import digest_of
 from boxloop.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+PARTS = ("weight", "square", "total")
+"""Of the log-densities of a cell."""
 WATCHING = {"verbose", "n_jobs", "checkpoint", "warm_start"}
 """Parameters that do not change what is fitted, only how it is watched."""
 
@@ -68,7 +72,7 @@ class CellStore:
             if document["format"] != FORMAT or document["key"] != key:
                 raise ValueError("it belongs to another search or version")
             return Cell(
-                log_density=np.array([float(v) for v in document["log_density"]], dtype=np.float64),
+                density=Grouped(*(_tensor(document["density"][name]) for name in PARTS)),
                 score=float(document["score"]),
                 n_parameters=float(document["n_parameters"]),
                 warnings=tuple(str(line) for line in document["warnings"]),
@@ -78,12 +82,12 @@ class CellStore:
 
     def write(self, key: Mapping[str, Any], cell: Cell) -> None:
         """Keep a cell, unless it failed: a failure is tried again."""
-        if cell.failure:
+        if cell.density is None:
             return
         document = {
             "format": FORMAT,
             "key": key,
-            "log_density": [_number(v) for v in cell.log_density.tolist()],
+            "density": {name: [_number(v) for v in part.tolist()] for name, part in cell.density.leaves()},
             "score": _number(cell.score),
             "n_parameters": _number(cell.n_parameters),
             "warnings": list(cell.warnings),
@@ -130,6 +134,10 @@ def _name(value: Any) -> str:
             "give a plain value, an integer seed or a function with a name"
         )
     return text
+
+
+def _tensor(values: list[float | str]) -> torch.Tensor:
+    return torch.tensor([float(value) for value in values], dtype=torch.float64)
 
 
 def _number(value: float) -> float | str:
