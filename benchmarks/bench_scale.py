@@ -25,8 +25,7 @@ import torch
 from sklearn.mixture import GaussianMixture as Peer
 
 from bench_memory import peak_mib
-from boxloop.data import ArraySource, Lot, Standardised, open_source, summarise_moments
-from boxloop.numeric import generator
+from boxloop.data import ArraySource, Standardised, open_source, summarise_moments
 from common import interleave, report
 from scale_cluster import measure_overhead, measure_workers
 from scale_jobs import CLOSE, JOBS, SETTLED, centres, mixture, size_of, standard, timed_job, write_rows
@@ -153,7 +152,7 @@ def graded(found: list[dict], along: str, expected: dict[str, float]) -> list[di
 
 
 def measure_unit(folder: Path, given: argparse.Namespace) -> list[dict]:
-    """What one core does with one row of the estimate: reading, a pass over memory and files, a lot drawn for it."""
+    """What one core does with one row of the estimate: reading, a pass over memory and files."""
     d, k = UNIT
     n = 100_000 if given.quick else 1_000_000
     table = write_rows(folder / "unit", n, d, k)
@@ -166,7 +165,6 @@ def measure_unit(folder: Path, given: argparse.Namespace) -> list[dict]:
     full = [job() for name, job in jobs.items() if name.startswith("pass")]
     for other in full[1:]:
         assert abs(float(other.log_likelihood / full[0].log_likelihood) - 1.0) < 1e-6
-    jobs["chances"] = lambda: Lot.drawn(n, 1000, generator(0))
     times = interleave(jobs, 2)
     size = size_of(table)
     shutil.rmtree(table)

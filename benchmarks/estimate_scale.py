@@ -142,10 +142,9 @@ def fits(costs: Costs, s: Setting) -> list[dict]:
     sample, rate = ASSUMED["sample"], ASSUMED["rate"]
     rounds = math.ceil(math.log(math.sqrt(s.rows / sample)) / -math.log(rate))
     here = s.rows * (8 * (s.columns + 1) / ASSUMED["network_bytes_per_second"] + costs.row[s.dtype])
-    begin = 2 * survey + s.rows * costs.chance
+    begin = 2 * survey
     plans = {
         "what comes before the first round: survey, sample": begin,
-        "of which drawing the sample's rows, by the client": s.rows * costs.chance,
         f"{ASSUMED['rounds']} rounds over all rows": begin + ASSUMED["rounds"] * one,
         f"{rounds} rounds after a fit to {sample:.0e} rows": begin + rounds * one,
         "online EM: one pass, rows brought to one process": here,
@@ -167,7 +166,6 @@ def main() -> None:
         {"table": "constant", "what": "E step, ns a row, float64", "value": 1e9 * costs.row["float64"]},
         {"table": "constant", "what": "E step, ns a row, float32", "value": 1e9 * costs.row["float32"]},
     ]
-    constants.append({"table": "constant", "what": "drawing a sample, ns a row", "value": 1e9 * costs.chance})
     constants += [{"table": "assumed", "what": key, "value": value} for key, value in ASSUMED.items()]
     rows = checks(costs) + estimate(costs, setting) + levers(costs, setting) + fits(costs, setting)
     report("scale_estimate", constants + rows)

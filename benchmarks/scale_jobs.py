@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from boxloop import FactorAnalysis, mega
+from boxloop import FactorAnalysis, compare, mega
 from boxloop.data import ArraySource, Standardised, open_source, survey
 from boxloop.estimate import EMState, em
 from boxloop.laws import DiagonalGaussian, FullGaussian
@@ -118,6 +118,13 @@ def gaps(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
     return model.moments()[0] + first, second - first[:, None] * first  # both are about the model's mean
 
 
+def compared(source: Source) -> tuple[torch.Tensor, None]:
+    """Two factor models that were not fitted to these rows, with the error of their difference on all of them."""
+    d = source.n_columns
+    models = {f"{k}": FactorAnalysis(k).fit_covariance(5.0 * np.eye(d) + 1.0, n_samples=1000) for k in (1, 2)}
+    return torch.tensor([compare(models, source).n_rows]), None
+
+
 JOBS: dict[str, Callable[[Source], tuple[torch.Tensor, torch.Tensor | None]]] = {
     "read only": read,
     "survey": surveyed,
@@ -125,6 +132,7 @@ JOBS: dict[str, Callable[[Source], tuple[torch.Tensor, torch.Tensor | None]]] = 
     "mixture, full": lambda source: one_round(source, "full", 8),
     "factor analysis": factors,
     "moment gaps": gaps,
+    "comparison": compared,
 }
 
 

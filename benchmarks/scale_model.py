@@ -35,7 +35,6 @@ class Costs:
         read: of one row, decoded.
         stored: bytes of one row in its file.
         row: of one row in a pass over memory, by precision.
-        chance: of one row, to draw whether it is in a sample.
         spread: task times over their mean, at eleven even quantiles.
     """
 
@@ -47,7 +46,6 @@ class Costs:
     read: float
     stored: float
     row: dict[str, float]
-    chance: float
     spread: tuple[float, ...]
 
 
@@ -100,7 +98,6 @@ def measured() -> Costs:
         read=unit["read"]["ns_per_row"] * 1e-9,
         stored=unit["read"]["bytes_per_row"],
         row={kind: unit[f"pass, memory, {kind}"]["ns_per_row"] * 1e-9 for kind in ("float64", "float32")},
-        chance=unit["chances"]["ns_per_row"] * 1e-9,
         spread=tuple(shared["spread"]),
     )
     most = max((row for row in empty if row["what"] == "K=8 d=10"), key=lambda row: row["partitions"])
