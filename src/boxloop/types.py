@@ -130,3 +130,6 @@ class Source(Protocol):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, for what depends on where rows stand."""
+
+    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+        """Yield the sums over consecutive rows that ``reduce_at`` adds up, in row order, few of them held at once."""

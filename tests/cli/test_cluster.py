@@ -129,7 +129,7 @@ def test_progress_is_one_display(
     address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("boxloop.progress.LONG", 0.0)
-    monkeypatch.setattr("boxloop.data.cluster.POLL", 0.001)
+    monkeypatch.setattr("boxloop.data.tasks.POLL", 0.001)
     monkeypatch.setenv("FORCE_COLOR", "1")  # how rich is told to draw as on a terminal
     result = done("fit", folder, *FIT, "--cluster", address, "--progress", "-o", tmp_path / "m")
     assert "partitions" in result.stderr

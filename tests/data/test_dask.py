@@ -21,11 +21,13 @@ import boxloop
 from boxloop.data import (
     ArraySource,
     DaskSource,
+    Gathered,
     cluster,
     dask_source,
     kept_rows,
     open_source,
     paired,
+    some_rows,
     standard,
     survey,
 )
@@ -58,12 +60,23 @@ def sums(rows: Tensor, weight: Tensor, start: int) -> Sums:
     return Sums(weight.sum(), heavy.sum(0), heavy.mT @ rows, place @ rows)
 
 
+def in_turn(source: Source) -> Tensor:
+    """All rows beside their weights and places, as they come one part after the other."""
+
+    def lines(rows: Tensor, weight: Tensor, start: int) -> Gathered:
+        place = torch.arange(start, start + len(rows), dtype=torch.float64)
+        return Gathered.of(torch.cat([rows, weight[:, None], place[:, None]], 1))
+
+    return torch.cat([part.joined() for part in source.in_turn(lines)])
+
+
 def agree(one: Source, two: Source) -> None:
     """The same rows, in the same places, with the same weights."""
     assert (one.n_rows, one.names) == (two.n_rows, two.names)
     for (_, a), (_, b) in zip(one.reduce_at(sums).leaves(), two.reduce_at(sums).leaves(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0.0, equal_nan=True)
     assert digest(one) == digest(two)
+    assert torch.equal(in_turn(one).nan_to_num(9e9), in_turn(two).nan_to_num(9e9))
     tiles = [torch.cat(parts) for parts in zip(*one.chunks(7), strict=True)]
     others = [torch.cat(parts) for parts in zip(*two.chunks(7), strict=True)]
     assert all(torch.equal(a.nan_to_num(9e9), b.nan_to_num(9e9)) for a, b in zip(tiles, others, strict=True))
@@ -323,6 +336,23 @@ def test_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(found[0].leaves(), found[1].leaves(), strict=True))
     for (_, a), (_, b) in zip(found[0].leaves(), found[2].leaves(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0.0)
+
+
+def test_a_part_without_rows_is_left_out_in_turn() -> None:
+    """One that is empty, and one of which a mask leaves nothing; weights of zero everywhere are told at the end."""
+    rows = da.from_array(table(), chunks=((90, 0, 160), (3,)))
+    source, mask = dask_source(rows), torch.arange(N) >= 90
+    assert source.counts == (90, 0, 160)
+    few = list(source.in_turn(sums))
+    assert len(few) == 2
+    torch.testing.assert_close((few[0] + few[1]).second, source.reduce_at(sums).second, rtol=1e-12, atol=0.0)
+    assert torch.equal(in_turn(some_rows(source, mask))[:, :3], torch.from_numpy(table()[90:]))
+    assert torch.equal(in_turn(some_rows(source, mask))[:, 4], torch.arange(160.0).double())
+    assert len(list(some_rows(source, mask).in_turn(sums))) == 1
+    nothing = dask_source(rows, da.zeros(N, chunks=rows.chunks[:1])).in_turn(sums)
+    assert len(list(zip(range(2), nothing, strict=False))) == 2
+    with pytest.raises(ValueError, match="weights are all zero"):
+        next(nothing)
 
 
 def test_a_column_that_begins_late_and_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:

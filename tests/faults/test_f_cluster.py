@@ -30,7 +30,7 @@ from distributed.scheduler import KilledWorker
 from torch import Tensor
 
 import boxloop
-from boxloop.data import ClusterError, DaskSource, cluster, dask_source, open_source, paired, watched
+from boxloop.data import ClusterError, DaskSource, dask_source, open_source, paired, tasks, watched
 from boxloop.tree import Tree
 
 PARTS, ROWS = 6, 100
@@ -177,9 +177,9 @@ def test_f45_blame_is_shared_by_those_that_died_each_time() -> None:
     parts, (one, four) = source.parts, ("boxloop-part-1-a", "boxloop-part-4-a")
     (three,) = (task.key for task in parts[3].tasks())
     error = KilledWorker(four, None, 1)  # type: ignore[arg-type]
-    said = cluster._killed(error, parts, [{one, "older"}, {four, three, one}, {four, three}])
+    said = tasks._killed(error, parts, [{one, "older"}, {four, three, one}, {four, three}])
     assert "given partition 3 or partition 4 died, 2 in a row: one of them may" in said
-    assert "given partition 4 died, 2 in a row: it may" in cluster._killed(error, parts, [])
+    assert "given partition 4 died, 2 in a row: it may" in tasks._killed(error, parts, [])
 
 
 @pytest.mark.slow
@@ -205,6 +205,31 @@ def test_f46_partition_runs_twice(client: Client, tmp_path: Path) -> None:
     assert float(found.count) == PARTS * ROWS
     again = open_source(da.from_array(table(), chunks=(ROWS, 2))).reduce(sums)
     assert torch.equal(found.first, again.first)
+
+
+def test_f45_worker_killed_between_two_parts(client: Client, tmp_path: Path) -> None:
+    """What waited on it, and the function that it held for others, is made again; all come, each once, in order."""
+    source = open_source(through(noted(tmp_path, 0)))
+    places = source.in_turn(lambda rows, weight, start: Sums(weight.sum(), torch.tensor(start)))
+    first = next(places)
+    until(
+        lambda: sum(executions(tmp_path)) == 4
+    )  # two for each of two threads, and no more until they are asked for
+    time.sleep(0.5)
+    assert executions(tmp_path) == [1, 1, 1, 1, 0, 0]
+    os.kill(int(next(tmp_path.glob("made-*")).name.split("-")[2]), signal.SIGKILL)
+    found = [first, *places]
+    assert [int(one.first) for one in found] == [ROWS * i for i in range(PARTS)]
+    assert [int(one.count) for one in found] == [ROWS] * PARTS
+
+
+def test_parts_that_nobody_asks_for_are_let_go(client: Client) -> None:
+    places = open_source(through(lambda block, _: block)).in_turn(
+        lambda rows, weight, start: sums(rows, weight)
+    )
+    next(places)
+    places.close()
+    until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) == 0, 20.0)
 
 
 def test_f47_empty_and_other_columns(client: Client, tmp_path: Path) -> None:
@@ -248,12 +273,14 @@ def test_f48_scheduler_lost(client: Client, undisturbed: Any, tmp_path: Path) ->
 
 
 def test_f48_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "PATIENCE", 0.5)
-    monkeypatch.setattr(cluster, "LOOK", 0.1)
+    monkeypatch.setattr(tasks, "PATIENCE", 0.5)
+    monkeypatch.setattr(tasks, "LOOK", 0.1)
     with started(0) as local, Client(local, set_as_default=False) as other, other.as_current():
         source = open_source(da.from_array(table(), chunks=(ROWS, 2)))
         with pytest.raises(ClusterError, match="has no worker"):
             source.reduce(sums)
+        with pytest.raises(ClusterError, match="has no worker"):
+            next(source.in_turn(lambda rows, weight, start: sums(rows, weight)))
 
 
 def test_a_source_keeps_what_was_persisted(client: Client) -> None:

@@ -2,7 +2,6 @@
 
 from boxloop.data.array import ArraySource, tile_rows
 from boxloop.data.bundled import Bundled, bundled
-from boxloop.data.cluster import ClusterError, watched
 from boxloop.data.dask import DaskSource, dask_source
 from boxloop.data.exchanged import Exchanged
 from boxloop.data.mapped import Mapped, on_device, shuffled, within
@@ -17,6 +16,7 @@ from boxloop.data.sparse import SparseSource
 from boxloop.data.standard import Frame, Standardised, identity_frame, survey
 from boxloop.data.stream import StreamSource
 from boxloop.data.table import open_table
+from boxloop.data.tasks import ClusterError, watched
 from boxloop.data.tiles import Tiled, View
 from boxloop.data.write import table_writer, write_table, write_text
 

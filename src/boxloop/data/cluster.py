@@ -1,4 +1,4 @@
-"""Partitions summed where they live: one Dask task for each, added in a fixed tree, with an end to every wait.
+"""Partitions summed where they live: one Dask task for each, added in a fixed tree.
 
 Parameters travel out once for every pass, as one task that all others depend on, so that a scheduler can make them
 again for a worker that was lost; statistics travel back. A task that runs twice gives the same value under the same
@@ -7,12 +7,11 @@ name, of which the tree takes one: nothing is counted twice, and the number of r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data.parts import Part
+from boxloop.data.tasks import ClusterError, computed, in_order, kept
 from boxloop.data.tiles import total
 from boxloop.data.travel import packed, unpacked
 from boxloop.tree import Tree
@@ -28,36 +28,6 @@ T = TypeVar("T", bound=Tree)
 
 FAN = 16
 """Sums added by one task."""
-
-PATIENCE = 30.0
-"""Seconds without any worker, or without a scheduler, before a pass is given up."""
-
-POLL, LOOK = 0.25, 5.0
-"""Seconds between two looks at the tasks, and at the scheduler."""
-
-LOST = "lost dependencies"
-"""Dask's words where a task needs what no worker has and nobody can make again."""
-
-GO_ON = "; with checkpoint= the fit goes on from its last round on another cluster"
-
-Watch = Callable[[int, int], None]
-"""Told how many partitions of a pass are done, and of how many."""
-
-_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
-
-
-class ClusterError(RuntimeError):
-    """A pass cannot be finished: its scheduler or its workers are gone. A checkpoint goes on from the last round."""
-
-
-@contextmanager
-def watched(watch: Watch) -> Iterator[None]:
-    """Be told how each pass over a cluster goes on."""
-    token = _watch.set(watch)
-    try:
-        yield
-    finally:
-        _watch.reset(token)
 
 
 @dataclass(frozen=True)
@@ -88,30 +58,30 @@ def summed(
     """
     from dask import delayed
 
-    token, starts, done = uuid4().hex, [0], 0
-    for count in counts:
-        starts.append(done := done + count)
-    grad = torch.is_grad_enabled()
-    carried = delayed(packed((function, grad), detached=not grad), name=f"boxloop-carried-{token}")
-    leaf, add = delayed(_leaf, pure=False), delayed(_added, pure=False)
-    leaves = [
-        leaf(carried, part.sent(), part.content, start, count, dask_key_name=_key(i, token))
-        for i, (part, start, count) in enumerate(zip(parts, starts, counts, strict=False))
-        if count
-    ]
+    token = uuid4().hex
+    leaves = _leaves(parts, counts, _carried(function, token), token)
     if not leaves:
         raise ValueError("the source has no rows")
-    level, height = leaves, 0
+    add, level, height = delayed(_added, pure=False), leaves, 0
     while len(level) > 1:
         level = [
             add(level[i : i + FAN], dask_key_name=f"boxloop-sum-{height}-{i // FAN}-{token}")
             for i in range(0, len(level), FAN)
         ]
         height += 1
-    found: Partial = unpacked(_computed(level[0], leaves, parts))
-    if found.rows != done:
-        raise ClusterError(f"{found.rows} rows were summed where {done} were counted")
+    found: Partial = unpacked(computed(level[0], leaves, parts))
+    if found.rows != sum(counts):
+        raise ClusterError(f"{found.rows} rows were summed where {sum(counts)} were counted")
     return found
+
+
+def partials(
+    parts: Sequence[Part], counts: Sequence[int], function: Callable[[Tensor, Tensor, int], Any]
+) -> Iterator[Partial]:
+    """The sums that :func:`summed` adds up, one for each partition that has rows, in order."""
+    token = uuid4().hex
+    leaves = _leaves(parts, counts, kept(_carried(function, token)), token)
+    yield from map(unpacked, in_order(leaves, parts))
 
 
 def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
@@ -121,7 +91,27 @@ def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
     token = uuid4().hex
     call = delayed(function, pure=False)
     tasks = [call(p.sent(), p.content, dask_key_name=_key(i, token)) for i, p in enumerate(parts)]
-    return list(_computed(delayed(list)(tasks), tasks, parts))
+    return list(computed(delayed(list)(tasks), tasks, parts))
+
+
+def _carried(function: Callable[..., Any], token: str) -> Any:
+    """The task that all others of a pass take the function from."""
+    from dask import delayed
+
+    grad = torch.is_grad_enabled()
+    return delayed(packed((function, grad), detached=not grad), name=f"boxloop-carried-{token}")
+
+
+def _leaves(parts: Sequence[Part], counts: Sequence[int], carried: Any, token: str) -> list[Any]:
+    """The tasks that sum one partition each, of those that have rows."""
+    from dask import delayed
+
+    leaf, starts = delayed(_leaf, pure=False), accumulate(counts, initial=0)
+    return [
+        leaf(carried, part.sent(), part.content, start, count, dask_key_name=_key(i, token))
+        for i, (part, start, count) in enumerate(zip(parts, starts, counts, strict=False))
+        if count
+    ]
 
 
 def _key(number: int, token: str) -> str:
@@ -161,135 +151,3 @@ def naming(part: Part) -> Iterator[None]:
             error.add_note(f"It was raised for {part.label}.")
             raise
         raise ValueError(f"{part.label}: {error}") from error
-
-
-def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
-    """The value of a task: on the current client's cluster, else by Dask's scheduler on this machine."""
-    client = _client()
-    if client is None:
-        return task.compute()
-    from distributed.client import FutureCancelledError, FuturesCancelledError
-    from distributed.comm import CommClosedError
-    from distributed.scheduler import KilledWorker
-
-    address, watch = client.scheduler.address, _watch.get()
-    try:
-        futures = client.compute([task, *leaves] if watch else [task])
-        try:
-            with _aside():
-                _wait(client, futures, watch)
-                return futures[0].result()
-        finally:
-            for future in futures:  # which does not wait for a scheduler that may be gone, as cancel does
-                future.release()
-    except KilledWorker as error:
-        raise ClusterError(_killed(error, parts, _deaths(client))) from error
-    except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
-        if LOST in str(error):
-            raise ClusterError(
-                "partitions that were persisted are no longer on the workers: persist the collection again, with the "
-                f"client that is in use, and keep it{GO_ON}"
-            ) from error
-        raise ClusterError(
-            f"the scheduler at {address} was lost, or told to drop the tasks{GO_ON}"
-        ) from error
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """Where this is a task of a cluster itself: let others have its thread while it waits for them."""
-    from distributed import get_worker, rejoin, secede
-
-    try:
-        get_worker()
-    except ValueError:
-        yield
-        return
-    secede()
-    try:
-        yield
-    finally:
-        rejoin()
-
-
-def _client() -> Any:
-    """The current client of a cluster; None where there is none."""
-    try:
-        from distributed import default_client
-
-        return default_client()
-    except (ImportError, ValueError):
-        return None
-
-
-def _wait(client: Any, futures: list[Any], watch: Watch | None) -> None:
-    """Until the first future is done, or nobody is there to do it."""
-    from distributed import wait
-
-    address, alive, last = client.scheduler.address, time.monotonic(), time.monotonic()
-    while not futures[0].done():
-        with suppress(TimeoutError):
-            wait(futures[0], timeout=POLL)
-        if watch:
-            watch(sum(future.done() for future in futures[1:]), len(futures) - 1)
-        now = time.monotonic()
-        if now - last < LOOK:
-            continue
-        workers, last = _workers(client), now
-        if workers:
-            alive = now
-        elif now - alive > PATIENCE:
-            what = "does not answer any more" if workers is None else "has no worker"
-            raise ClusterError(f"the scheduler at {address} {what}{GO_ON}")
-
-
-def _workers(client: Any) -> int | None:
-    """How many there are; None where no answer comes."""
-    try:
-        found = client.sync(client.scheduler.identity, n_workers=1, callback_timeout=LOOK)
-    except (TimeoutError, OSError):
-        return None
-    return len(found["workers"])
-
-
-def _deaths(client: Any) -> list[set[Any]]:
-    """The tasks of every worker that died so far, in order; none where no answer comes."""
-    try:
-        events = client.get_events("all")
-    except (TimeoutError, OSError):
-        return []
-    lost = [
-        event for _, event in events if isinstance(event, dict) and event.get("action") == "remove-worker"
-    ]
-    return [set(event["processing-tasks"]) for event in lost if not event["expected"]]
-
-
-def _killed(error: Any, parts: Sequence[Part], deaths: list[set[Any]]) -> str:
-    """Whom to blame: the task that Dask gave up, and those that died each time beside it on the same worker."""
-    times = error.allowed_failures + 1
-    beside = [tasks for tasks in deaths if error.task in tasks][-times:]
-    found = _places(set.intersection(*beside) if beside else {error.task}, parts)
-    names = " or ".join(found[:3]) + (f" or {len(found) - 3} more" if len(found) > 3 else "")
-    one = "it" if len(found) <= 1 else "one of them"
-    return (
-        f"every worker that was given {names or 'a sum of partitions'} died, {times} in a row: {one} may not fit in "
-        "a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
-    )
-
-
-def _places(keys: set[Any], parts: Sequence[Part]) -> list[str]:
-    """The partitions that tasks are for, in order."""
-    from dask.core import get_deps
-
-    graph = {key: node for part in parts for task in part.tasks() for key, node in task.dask.items()}
-    above = get_deps(graph)[1]
-    wanted, found = list(keys), set()
-    while wanted:
-        found.add(one := wanted.pop())
-        wanted += [other for other in above.get(one, ()) if other not in found]
-    numbers = {int(words[2]) for key in keys if (words := str(key).split("-"))[:2] == ["boxloop", "part"]}
-    return [
-        part.label
-        for number, part in enumerate(parts)
-        if number in numbers or any(task.key in found for task in part.tasks())
-    ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxloop.data.array import tile_rows
 from boxloop.data.checks import check_no_paths, check_shape, check_weight, choose_columns, given_names
-from boxloop.data.cluster import each, naming, summed
+from boxloop.data.cluster import each, naming, partials, summed
 from boxloop.data.folder import VALUES, files_of, joined
 from boxloop.data.frames import is_collection
 from boxloop.data.open import open_reader
@@ -80,6 +80,16 @@ class DaskSource(Staying):
             raise ValueError("the source has no rows")
         value: T = found.value
         return value
+
+    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+        """Yield sums over one partition after the other; some are found ahead, and wait on the workers."""
+        mass = 0.0
+        for found in partials(self.parts, self.counts, function):
+            mass += found.mass
+            if found.value is not None:
+                yield found.value
+        if mass == 0.0:
+            raise ValueError("the weights are all zero")
 
     def left(self) -> tuple[Any, ...]:
         """Its shape: a function that mentions the source does not take the partitions along."""

@@ -35,6 +35,10 @@ class Tiled(ABC):
             raise ValueError("the source has no rows")
         return found
 
+    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+        """Yield ``function(rows, weight, number of the first row)`` of each tile, in row order."""
+        return each_tile(function, self.chunks())
+
 
 class View(ABC):
     """Base of the sources that change another's tiles: where rows are summed is the other's affair.
@@ -78,14 +82,21 @@ class View(ABC):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, where the rows live."""
+        return self.source.reduce_at(self._seen(function))
+
+    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+        """Yield sums over consecutive changed tiles, where any row is left, found where the rows live."""
+        return self.source.in_turn(self._seen(function))
+
+    def _seen(self, function: Callable[[Tensor, Tensor, int], T]) -> Callable[[Tensor, Tensor, int], T]:
+        """The function of changed tiles as one of tiles; None where no row is left, which :func:`total` leaves out."""
         look = self.look()
 
         def seen(rows: Tensor, weight: Tensor, start: int) -> T | None:
             tile = look(rows, weight, start)
             return function(*tile) if len(tile[1]) else None
 
-        # A sum over no tile at all is refused where the tiles are added.
-        return self.source.reduce_at(seen)  # type: ignore[type-var,return-value]
+        return seen  # type: ignore[return-value]
 
 
 def total(
@@ -94,11 +105,7 @@ def total(
     """Sum ``function`` over tiles, from the first to the last; None where no tile has anything to add."""
     first: T | None = None
     result: T | None = None  # a sum, and so nobody else's
-    for rows, weight in tiles:
-        fresh = function(rows, weight, start)
-        start += len(weight)
-        if fresh is None:
-            continue
+    for fresh in each_tile(function, tiles, start):
         if result is not None:
             result = result.absorb(fresh) if isinstance(result, Tree) else result + fresh
         elif first is not None:
@@ -106,6 +113,17 @@ def total(
         else:
             first = fresh
     return first if result is None else result
+
+
+def each_tile(
+    function: Callable[[Tensor, Tensor, int], T | None], tiles: Iterator[Tile], start: int = 0
+) -> Iterator[T]:
+    """``function`` of one tile after the other; those that have nothing to add are left out."""
+    for rows, weight in tiles:
+        found = function(rows, weight, start)
+        start += len(weight)
+        if found is not None:
+            yield found
 
 
 def placeless(function: Callable[[Tensor, Tensor], T]) -> Callable[[Tensor, Tensor, int], T]:
