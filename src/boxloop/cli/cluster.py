@@ -82,7 +82,16 @@ def on_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
         with _started(workers) if workers is not None else _found(str(address)):
             yield True
     except ClusterError as error:
-        raise ConnectionError(str(error).replace("checkpoint=", "--checkpoint")) from error
+        raise ConnectionError(_spelled(str(error))) from error
+
+
+def _spelled(message: str) -> str:
+    """What is said of a lost cluster: how to go on by an option, where the command has it."""
+    context = click.get_current_context(silent=True)
+    kept = context is None or any(option.name == "checkpoint" for option in context.command.params)
+    return (
+        message.replace("checkpoint=", "--checkpoint") if kept else message.partition("; with checkpoint=")[0]
+    )
 
 
 @contextmanager

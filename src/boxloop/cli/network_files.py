@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from torch import Tensor
 
 from boxloop.cli.describe import Networks, column_names, fitted_columns
-from boxloop.cli.output import check_table, echo_facts, echo_table, tell
-from boxloop.cli.tally import tiles
-from boxloop.cli.watch import watched
-from boxloop.data import open_table, table_writer
+from boxloop.cli.lines import Found, Summary, passed
+from boxloop.cli.output import echo_facts, echo_table, tell
+from boxloop.data import open_table
 from boxloop.data.frames import make_frame
-from boxloop.estimators.base import Array
 from boxloop.estimators.network_classifier import NetworkClassifier
 from boxloop.numeric.written import number
 from boxloop.report.network_page import chosen, spoken
@@ -60,54 +58,43 @@ def _lines(network: Networks, names: list[str]) -> list[tuple[str, str]]:
 
 
 def score_network(
-    model: Path,
-    network: Networks,
-    data: str,
-    watch: bool,
-    output: Path | None,
-    json_to: str | None,
-    quiet: bool,
-) -> None:
+    model: Path, network: Networks, data: str, on_workers: bool, output: Path | None, watch: bool
+) -> tuple[dict[str, Any], Callable[[], None]]:
     """What the network predicts for each row, and how surely.
 
     Args:
         model: the file.
         network: what it holds.
         data: rows, whose columns are found by their names.
-        watch: whether to show progress.
+        on_workers: whether the workers of a cluster read them.
         output: table to write, one line a row.
-        json_to: where JSON goes.
-        quiet: whether to print nothing.
+        watch: whether to show progress.
+
+    Returns:
+        What is said of all rows, and how it is printed.
     """
-    check_table(output)
-    source = open_table(data, columns=fitted_columns(network))
-    seen: dict[str, Array] = {}
-    count = 0
-    with (
-        nullcontext() if output is None else table_writer(output) as write,
-        watched("rows", watch) as moved,
-    ):
-        for tile in tiles(source):
-            lines = predicted(network, tile.rows.numpy())
-            count += len(next(iter(lines.values())))
-            seen = _seen(seen, lines)
-            moved(count, source.n_rows, "rows")
-            if write is not None:
-                write(lines)
+    source = open_table(data, columns=fitted_columns(network), cluster=on_workers)
+    written = output is not None
+
+    def scored(rows: Tensor, weight: Tensor, start: int) -> Found[Summary]:
+        lines = predicted(network, rows.numpy())
+        return Found(len(rows), Summary.of(lines), (lines,) if written else ())
+
+    seen = passed(source.in_turn(scored), source.n_rows, output, watch)
     summary = [
-        {"what": name, "mean": total / count, "lowest": low, "highest": high}
-        for name, (total, low, high) in seen.items()
+        {"what": name, "mean": mean, "lowest": low, "highest": high}
+        for name, mean, low, high in zip(seen.names, seen.mean, seen.low, seen.high, strict=True)
     ]
-    facts = {"model": model, "data": data, "rows": count, "summary": summary, "output": output}
+    facts = {"model": model, "data": data, "rows": seen.rows, "summary": summary, "output": output}
 
     def show() -> None:
         heads = ["", "mean", "lowest", "highest"]
         lines = [[line["what"], *(number(line[head]) for head in heads[1:])] for line in summary]
-        echo_table(f"{count} rows of {data} by {model}", heads, lines)
+        echo_table(f"{seen.rows} rows of {data} by {model}", heads, lines)
         if output is not None:
             echo_facts("", [("written to", str(output))])
 
-    tell(facts, json_to, show, quiet)
+    return facts, show
 
 
 def predicted(network: Networks, rows: Any) -> dict[str, Any]:
@@ -132,14 +119,3 @@ def predicted(network: Networks, rows: Any) -> dict[str, Any]:
         "low": low,
         "high": high,
     }
-
-
-def _seen(before: dict[str, Array], lines: dict[str, Any]) -> dict[str, Array]:
-    """Sum, smallest and largest of every column of numbers, with more rows."""
-    found = {}
-    for name, values in lines.items():
-        if values.dtype == object:
-            continue
-        total, low, high = before.get(name, np.array([0.0, np.inf, -np.inf]))
-        found[name] = np.array([total + values.sum(), min(low, values.min()), max(high, values.max())])
-    return found

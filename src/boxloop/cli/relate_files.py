@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
+from torch import Tensor
 
 from boxloop.cli.describe import TwoViews
-from boxloop.cli.output import check_table, echo_facts, echo_table, tell
+from boxloop.cli.lines import Found, Summary, passed
+from boxloop.cli.output import echo_facts, echo_table, tell
 from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
 from boxloop.cli.relate_read import read_side
-from boxloop.cli.tally import tiles
-from boxloop.cli.watch import watched
-from boxloop.data import open_table, table_writer
+from boxloop.data import ArraySource, open_table
 from boxloop.estimators import RelevantFeatures
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.relevant_rows import Edge
@@ -103,66 +103,75 @@ def _echo_moves(relevance: Array, edges: dict[str, Edge], moves: dict[str, Array
     echo_table(title + cut, ["variable", *(str(i + 1) for i in shown)], rows)
 
 
+def check_shared(model: Path, estimator: TwoViews, shared: bool) -> None:
+    """Refuse workers for a first view of labels, which are words and read at once."""
+    if shared and estimator.x_edge_.values is not None:
+        raise click.UsageError(
+            f"--workers and --cluster share passes over numbers; {model} takes labels, which are read in one process: "
+            "leave both out"
+        )
+
+
 def score_views(
-    model: Path,
-    estimator: TwoViews,
-    data: str,
-    watch: bool,
-    output: Path | None,
-    json_to: str | None,
-    quiet: bool,
-) -> None:
+    model: Path, estimator: TwoViews, data: str, on_workers: bool, output: Path | None, watch: bool
+) -> tuple[dict[str, Any], Callable[[], None]]:
     """The variables of each row of the first view, and what they tell of the second.
 
     Args:
         model: the file.
         estimator: what it holds.
         data: rows of the first view, found by their names.
-        watch: whether to show progress.
+        on_workers: whether the workers of a cluster read them.
         output: table to write, one line a row.
-        json_to: where JSON goes.
-        quiet: whether to print nothing.
+        watch: whether to show progress.
+
+    Returns:
+        What is said of all rows, and how it is printed.
     """
-    check_table(output)
-    count, total, square = 0, np.zeros(len(estimator.relevance_)), np.zeros(len(estimator.relevance_))
-    with (
-        nullcontext() if output is None else table_writer(output) as write,
-        watched("rows", watch) as moved,
-    ):
-        for rows in _parts(estimator.x_edge_, data):
-            found = estimator.transform(rows)
-            count, total, square = count + len(found), total + found.sum(0), square + (found**2).sum(0)
-            moved(count, None, "rows")
-            if write is not None:
-                named = {f"variable_{i + 1}": column for i, column in enumerate(found.T)}
-                write({**named, **_inferred(estimator, rows)})
-    mean = total / count
-    deviation = np.sqrt(np.maximum(square / count - mean**2, 0.0))
+    written = output is not None
+
+    def scored(rows: Any) -> Found[Summary]:
+        found = {f"variable_{i + 1}": column for i, column in enumerate(estimator.transform(rows).T)}
+        summary = Summary.of(found)
+        return Found(summary.rows, summary, ({**found, **_inferred(estimator, rows)},) if written else ())
+
+    seen = passed(*_parts(estimator.x_edge_, data, on_workers, scored), output, watch)
+    mean, deviation = seen.mean, seen.deviation
     facts = {
         "model": model,
         "data": data,
-        "rows": count,
+        "rows": seen.rows,
         "variables": [{"variable": i + 1, "mean": mean[i], "sd": deviation[i]} for i in range(len(mean))],
         "output": output,
     }
 
     def show() -> None:
         lines = [[str(i + 1), number(mean[i], 3), number(deviation[i], 3)] for i in range(len(mean))]
-        title = f"{count} rows of {data} by {model}; on the rows of the fit the mean is 0, the deviation 1"
+        title = (
+            f"{seen.rows} rows of {data} by {model}; on the rows of the fit the mean is 0, the deviation 1"
+        )
         echo_table(title, ["variable", "mean", "deviation"], lines)
         if output is not None:
             echo_facts("", [("written to", str(output))])
 
-    tell(facts, json_to, show, quiet)
+    return facts, show
 
 
-def _parts(edge: Edge, data: str) -> Iterator[Any]:
-    """Rows of the first view, tile by tile; labels at once."""
+def _parts(
+    edge: Edge, data: str, on_workers: bool, scored: Callable[[Any], Found[Summary]]
+) -> tuple[Iterable[Found[Summary]], int]:
+    """What rows of the first view come to, part after part, and how many they are; labels are one part."""
     if edge.values is not None:
-        yield read_side(data, edge.names, (), "the labels").as_labels("the labels").labels
-        return
+        labels = read_side(data, edge.names, (), "the labels").as_labels("the labels").labels
+        return [scored(labels)], len(labels)
     plain = edge.names == tuple(f"x{j}" for j in range(len(edge.names)))
-    yield from tiles(open_table(data, columns=None if plain else edge.names))
+    source = open_table(data, columns=None if plain else edge.names, cluster=on_workers)
+    names = source.names
+
+    def tile(rows: Tensor, weight: Tensor, start: int) -> Found[Summary]:
+        return scored(ArraySource(rows, None, names))
+
+    return source.in_turn(tile), source.n_rows
 
 
 def _inferred(estimator: TwoViews, rows: Any) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.options import (
     data_argument,
     json_option,
@@ -19,8 +20,11 @@ from boxloop.cli.options import (
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
     from boxloop.cli.describe import Fitted
+    from boxloop.cli.lines import Found
+    from boxloop.cli.tally import Tally
     from boxloop.data import ArraySource
     from boxloop.estimators.base import Array
 
@@ -28,15 +32,24 @@ if TYPE_CHECKING:
 @with_examples(
     "boxloop score model.boxloop wine",
     "boxloop score model.boxloop new.parquet -o scores.csv",
+    "boxloop score model.boxloop folder/ -o scores.parquet --workers 4",
 )
 @model_argument
 @data_argument
 @watch_options
 @threads_option
+@cluster_options
 @output_option("One line for each row: .csv or .parquet.")
 @json_option
 def command(
-    model: Path, data: str, quiet: bool, progress: bool | None, output: Path | None, json_to: str | None
+    model: Path,
+    data: str,
+    quiet: bool,
+    progress: bool | None,
+    workers: int | None,
+    cluster: str | None,
+    output: Path | None,
+    json_to: str | None,
 ) -> None:
     """Log-density of each row, with its component, factors or codes.
 
@@ -45,38 +58,62 @@ def command(
     model, each factor with its standard deviation; from an autoencoder, each code with its own. The log-density of an
     autoencoder is a lower bound. Two views have no density: each row of the first gets its variables, and what they
     tell of the second. From a network each row gets what it predicts, with its error bars.
+
+    With --workers or --cluster rows stay where they are read; with -o their lines come back, in the order of the rows.
     """
-    from boxloop.cli.describe import Networks, TwoViews, fitted_columns, likelihood_word, load_any
+    from boxloop.cli.describe import Networks, TwoViews, load_any
     from boxloop.cli.output import check_outputs, check_table, tell
-    from boxloop.cli.tally import Tally, tiles
-    from boxloop.cli.watch import watched
-    from boxloop.data import open_table, table_writer
 
     check_outputs([output, json_to], data, model)
     check_table(output)
-    estimator = load_any(model)
+    estimator, watch = load_any(model), watching(quiet, progress)
     if isinstance(estimator, TwoViews):
-        from boxloop.cli.relate_files import score_views
+        from boxloop.cli.relate_files import check_shared, score_views
 
-        score_views(model, estimator, data, watching(quiet, progress), output, json_to, quiet)
-        return
-    if isinstance(estimator, Networks):
-        from boxloop.cli.network_files import score_network
+        check_shared(model, estimator, workers is not None or cluster is not None)
+    with on_cluster(workers, cluster) as there:
+        if isinstance(estimator, TwoViews):
+            found, show = score_views(model, estimator, data, there, output, watch)
+        elif isinstance(estimator, Networks):
+            from boxloop.cli.network_files import score_network
 
-        score_network(model, estimator, data, watching(quiet, progress), output, json_to, quiet)
-        return
-    source = open_table(data, columns=fitted_columns(estimator))
-    tally = Tally()
-    with (
-        nullcontext() if output is None else table_writer(output) as write,
-        watched("rows", watching(quiet, progress)) as moved,
-    ):
-        for tile in tiles(source):
-            density = estimator.score_samples(tile)
-            tally += Tally.of(density, start=tally.rows)
-            moved(tally.rows, source.n_rows, "rows")
-            if write is not None:
-                write({"log_density": density, **latent(estimator, tile)})
+            found, show = score_network(model, estimator, data, there, output, watch)
+        else:
+            found, show = score_rows(model, estimator, data, there, output, watch)
+    tell(found, json_to, show, quiet)
+
+
+def score_rows(
+    model: Path, estimator: Fitted, data: str, on_workers: bool, output: Path | None, watch: bool
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """The log-densities of rows under a model.
+
+    Args:
+        model: the file.
+        estimator: what it holds.
+        data: rows, whose columns are found by their names.
+        on_workers: whether the workers of a cluster read them.
+        output: table to write, one line a row.
+        watch: whether to show progress.
+
+    Returns:
+        What is said of all rows, and how it is printed.
+    """
+    from boxloop.cli.describe import fitted_columns, likelihood_word
+    from boxloop.cli.lines import Found, passed
+    from boxloop.cli.tally import Tally
+    from boxloop.data import ArraySource, open_table
+
+    source = open_table(data, columns=fitted_columns(estimator), cluster=on_workers)
+    names, written = source.names, output is not None
+
+    def scored(rows: Tensor, weight: Tensor, start: int) -> Found[Tally]:
+        tile = ArraySource(rows, None, names)
+        density = estimator.score_samples(tile)
+        lines = ({"log_density": density, **latent(estimator, tile)},) if written else ()
+        return Found(len(density), Tally.of(density, start=start), lines)
+
+    tally = passed(source.in_turn(scored), source.n_rows, output, watch)
     found = {
         "model": model,
         "data": data,
@@ -86,7 +123,7 @@ def command(
         "least_likely": [{"row": row, "log_density": value} for value, row in tally.lowest],
         "output": output,
     }
-    tell(found, json_to, lambda: show(found, likelihood_word(estimator)), quiet)
+    return found, lambda: _show(found, likelihood_word(estimator))
 
 
 def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
@@ -112,7 +149,7 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
     return columns
 
 
-def show(found: dict[str, Any], word: str) -> None:
+def _show(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
     from boxloop.cli.output import echo_facts
     from boxloop.numeric.written import number, with_error

@@ -1,9 +1,8 @@
-"""Log-densities of a table, tile by tile, and their mean with its standard error."""
+"""Mean of the log-densities of a table with its standard error, and the least likely rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +16,6 @@ from boxloop.types import Source
 
 LOWEST = 5
 """How many of the least likely rows are remembered."""
-
-
-def tiles(source: Source) -> Iterator[ArraySource]:
-    """Each tile of a source as a source of its own: memory stays bounded by the tile."""
-    for rows, _ in source.chunks():
-        yield ArraySource(rows, None, source.names)
 
 
 def tallied(estimator: Fitted, source: Source) -> Tally:
