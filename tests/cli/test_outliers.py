@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,17 +35,95 @@ def test_planted_rows_are_the_least_likely_and_the_right_column_is_blamed() -> N
         assert row[data.names.index(first["column"])] == first["value"]
 
 
-def test_numbers_are_those_of_the_library() -> None:
-    rows = pd.DataFrame(bundled("wine").rows, columns=bundled("wine").names)
-    detector = OutlierDetector(GaussianMixture(random_state=4), level=0.1, random_state=4).fit(rows)
-    told = found("wine", "--level", 0.1, "--seed", 4, "--top", 178)
-    assert told["flagged"] == (detector.predict(rows) == -1).sum()
-    assert told["threshold"] == detector.offset_
-    density, p_value = detector.score_samples(rows), detector.p_values(rows)
+def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
+    data = bundled("wine")
+    rows = pd.DataFrame(data.rows, columns=data.names)
+    learnt, doubt = rows[::2], rows[1::2].reset_index(drop=True)
+    for name, part in (("learnt", learnt), ("doubt", doubt)):
+        part.to_parquet(tmp_path / f"{name}.parquet")
+    detector = OutlierDetector(GaussianMixture(random_state=4), level=0.1, random_state=4).fit(learnt)
+    train = ["--train", tmp_path / "learnt.parquet"]
+    told = found(tmp_path / "doubt.parquet", *train, "--level", 0.1, "--seed", 4, "--top", 99)
+    assert told["flagged"] == (detector.predict(doubt) == -1).sum() > 0
+    assert told["threshold"] == pytest.approx(detector.offset_, rel=1e-9)
+    density, p_value, why = detector.score_samples(doubt), detector.p_values(doubt), detector.reasons(doubt)
+    assert [one["row"] for one in told["outliers"]] == np.argsort(density, kind="stable").tolist()
     for one in told["outliers"]:
-        assert one["log_density"] == pytest.approx(density[one["row"]])
-        assert one["p_value"] == p_value[one["row"]]
-        assert one["flagged"] == (p_value[one["row"]] <= 0.1)
+        row = one["row"]
+        assert one["log_density"] == pytest.approx(density[row], rel=1e-9)
+        assert one["p_value"] == p_value[row]
+        assert one["flagged"] == (p_value[row] <= 0.1)
+        for rank, part in enumerate(one["columns"], 1):
+            assert (part["column"], part["value"]) == (why[f"column {rank}"][row], doubt[part["column"]][row])
+            assert part["drop"] == pytest.approx(why[f"drop {rank}"][row], rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:the noise variance")
+def test_a_row_ties_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that calibrated the detector are scored again, in other tiles and to other last digits: p stays the same."""
+    data = bundled("wine")
+    write_table(tmp_path / "rows.csv", dict(zip("abcde", data.rows[:, :5].T, strict=True)))
+    files = []
+    for step in (7, 50, 178):
+        monkeypatch.setattr("boxloop.data.stream.tile_rows", lambda d, step=step: step)
+        monkeypatch.setattr("boxloop.data.array.tile_rows", lambda d, step=step: step)
+        files.append(tmp_path / f"{step}.parquet")
+        options = ["--model", "factor-analysis", "-k", 2, "-o", files[-1]]
+        told = [
+            found(tmp_path / "rows.csv", *rule, *options)["flagged"]
+            for rule in (["--contamination", 0.1], [])
+        ]
+        judged = pd.read_parquet(files[-1])
+        assert told == [18, judged["outlier"].sum()]
+        assert ((judged["p_value"] <= 0.05) == (judged["outlier"] == 1)).all()
+    first, *others = map(pd.read_parquet, files)
+    for other in others:
+        assert (other["p_value"] == first["p_value"]).all()
+
+
+def test_rows_are_judged_tile_by_tile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is too large to be held is read in pieces: the same table, and no tile is all of it."""
+    rows = np.random.default_rng(0).normal(size=(700, 3))
+    rows[::100, 1] += 7.0
+    write_table(tmp_path / "rows.csv", dict(zip("abc", rows.T, strict=True)))
+    arguments = [tmp_path / "rows.csv", "--train", tmp_path / "rows.csv", "--top", 3, "-o"]
+    whole = found(*arguments, tmp_path / "whole.csv")
+    seen, own = [], OutlierDetector.score_samples
+
+    def noted(self: OutlierDetector, X: Any) -> Any:
+        seen.append(X.n_rows)
+        return own(self, X)
+
+    monkeypatch.setattr("boxloop.data.table.MEMORY", 0)
+    monkeypatch.setattr("boxloop.data.stream.tile_rows", lambda d: 64)
+    monkeypatch.setattr(OutlierDetector, "score_samples", noted)
+    parts = found(*arguments, tmp_path / "parts.csv")
+    assert sum(seen) == 2 * 700
+    assert max(seen) <= 64
+    assert (parts["rows"], parts["flagged"]) == (whole["rows"], whole["flagged"])
+    one, two = (pd.read_csv(tmp_path / f"{name}.csv", keep_default_na=False) for name in ("whole", "parts"))
+    assert list(one) == list(two)
+    assert one["row"].tolist() == two["row"].tolist() == list(range(700))
+    for name in one:
+        if name.startswith(("row", "outlier", "column")):
+            assert one[name].tolist() == two[name].tolist()
+        else:
+            a, b = (pd.to_numeric(table[name]).to_numpy() for table in (one, two))
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_columns_of_the_rows_in_doubt_are_found_by_name(tmp_path: Path) -> None:
+    data = bundled("iris")
+    columns = dict(zip("abcd", data.rows.T, strict=True))
+    write_table(tmp_path / "learnt.csv", columns)
+    write_table(tmp_path / "doubt.csv", {"kind": np.array(["x"] * 150), **dict(reversed(columns.items()))})
+    one, two = (
+        found(tmp_path / f"{name}.csv", "--train", tmp_path / "learnt.csv") for name in ("learnt", "doubt")
+    )
+    assert one["outliers"] == two["outliers"]
+    missing = call("outliers", "iris", "--train", tmp_path / "learnt.csv")
+    assert missing.exit_code == 1
+    assert "iris: there is no column 'a'" in missing.stderr
 
 
 def test_contamination_flags_that_share() -> None:

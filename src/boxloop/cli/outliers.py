@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.names import MODELS, complete_data, complete_model
 from boxloop.cli.options import (
     column_options,
@@ -26,13 +27,10 @@ from boxloop.cli.options import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from boxloop.cli.describe import Fitted
     from boxloop.select import OutlierDetector
+    from boxloop.types import Source
 
-REASONS = 3
-"""How many columns are named for a row."""
 DEFAULT_LEVEL = 0.05
 NEARLY_ALL = 0.999
 """Share of the rows that calibrate a model which needs none to be fitted."""
@@ -42,6 +40,7 @@ NEARLY_ALL = 0.999
     "boxloop outliers planted_outliers --level 0.02",
     "boxloop outliers new.csv --train ordinary.csv --model gaussian-mixture -k 3 -o judged.csv",
     "boxloop outliers new.csv --train ordinary.csv --model model.boxloop --contamination 0.01",
+    "boxloop outliers folder/ --level 0.001 -o judged.parquet --workers 4",
 )
 @data_argument
 @click.option(
@@ -76,6 +75,7 @@ NEARLY_ALL = 0.999
 @seed_option
 @compute_options
 @threads_option
+@cluster_options
 @watch_options
 @output_option("One line for each row of DATA: .csv or .parquet.")
 @json_option
@@ -89,6 +89,8 @@ def command(
     columns: list[str] | None,
     drop: tuple[str, ...],
     seed: int,
+    workers: int | None,
+    cluster: str | None,
     quiet: bool,
     progress: bool | None,
     output: Path | None,
@@ -104,9 +106,9 @@ def command(
     A model file is not fitted again, and all rows learnt from calibrate it: they should not be those that it was fitted
     to. The columns are then those of the model.
     """
-    from boxloop.cli.making import make_estimator, rows_with_names
+    from boxloop.cli.making import make_estimator
+    from boxloop.cli.outliers_judge import judge
     from boxloop.cli.output import check_outputs, check_table, tell
-    from boxloop.cli.watch import watched
     from boxloop.data import open_table
 
     check_outputs([output, json_to], *(place for place in (data, train, model) if place is not None))
@@ -118,81 +120,29 @@ def command(
         detector = _detector(_checked(make_estimator(model, options), model), rule, calibration=0.5)
     else:
         detector, columns = _fitted(model, {**options, "columns": columns, "drop": drop or None}, rule)
-    rows = rows_with_names(open_table(data, columns=columns, drop=drop))
-    learnt = rows if train is None else rows_with_names(open_table(train, columns=columns, drop=drop))
-    detector.set_params(random_state=seed).fit(learnt)
-    if model in MODELS and detector.estimator_.interrupted_:
-        raise KeyboardInterrupt  # half a fit is no judge
-    with watched("rows", show):
-        judged = judge(detector, rows, top)
-    if output is not None:
-        _write(judged, output)
+    with on_cluster(workers, cluster) as there:
+        rows = learnt = open_table(
+            data if train is None else train, columns=columns, drop=drop, cluster=there
+        )
+        if train is not None:
+            rows = open_table(data, columns=learnt.names, cluster=there)
+        _learn(detector.set_params(random_state=seed), learnt, there and show)
+        judged = judge(detector, rows, top, output, show)
     found: dict[str, Any] = {"data": data, "train": train, "model": model, **rule}
-    found |= {"rows": len(rows), "flagged": int(judged.flagged.sum()), "outliers": judged.lines()}
-    found |= {"threshold": detector.offset_, "output": output}
+    found |= {"rows": judged.least.rows, "flagged": judged.least.flagged, "outliers": judged.lines()}
+    found |= {"threshold": judged.threshold, "output": output}
     tell(found, json_to, lambda: _show(found), quiet)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a detector makes of rows.
+def _learn(detector: OutlierDetector, learnt: Source, watch: bool) -> None:
+    """Fit the detector, showing passes over a cluster that take long where that is wanted."""
+    from boxloop.progress import passes
 
-    Args:
-        rows: the frame.
-        density: log-density of each row, (n,).
-        p_value: of each row, where the detector is calibrated.
-        flagged: which rows are outliers, (n,).
-        lowest: places of the rows to show, by rising density.
-        reasons: the columns to blame, for the rows to show and the outliers, by place.
-    """
-
-    rows: Any
-    density: np.ndarray
-    p_value: np.ndarray | None
-    flagged: np.ndarray
-    lowest: np.ndarray
-    reasons: Any
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The rows to show, each with the columns that make it unlikely."""
-        return [
-            {
-                "row": int(i),
-                "log_density": self.density[i],
-                "p_value": None if self.p_value is None else self.p_value[i],
-                "flagged": bool(self.flagged[i]),
-                "columns": self.blamed(i),
-            }
-            for i in self.lowest
-        ]
-
-    def blamed(self, row: int) -> list[dict[str, Any]]:
-        """Columns of a row by falling drop in log-density; those that are no less likely than usual are left out."""
-        told = self.reasons.loc[row]
-        pairs = [(told[f"column {j + 1}"], told[f"drop {j + 1}"]) for j in range(len(told) // 2)]
-        return [
-            {"column": name, "value": self.rows[name].iloc[row], "drop": drop}
-            for name, drop in pairs
-            if drop > 0.0
-        ]
-
-
-def judge(detector: OutlierDetector, rows: Any, top: int) -> Judged:
-    """Score all rows, and find reasons for the outliers and for the least likely ones."""
-    import numpy as np
-
-    density = detector.score_samples(rows)
-    flagged = density < detector.offset_
-    lowest = np.argsort(density, kind="stable")[:top]
-    told = np.union1d(lowest, np.flatnonzero(flagged))
-    return Judged(
-        rows,
-        density,
-        detector.p_values(rows) if detector.contamination == "auto" else None,
-        flagged,
-        lowest,
-        detector.reasons(rows.iloc[told], top=min(REASONS, rows.shape[1])),
-    )
+    with passes() if watch else nullcontext():
+        estimator = detector.fit(learnt).estimator_
+    if vars(estimator).get("interrupted_", False):
+        raise KeyboardInterrupt  # half a fit is no judge
+    vars(estimator).pop("feature_names_in_", None)  # the detector matches names, and hands on bare arrays
 
 
 def _rule(level: float | None, contamination: float | None) -> dict[str, float | None]:
@@ -246,25 +196,6 @@ def _checked(estimator: Fitted, model: str) -> Fitted:
     if is_bound(estimator):
         raise click.UsageError(f"--model {model}: an autoencoder cannot leave out a value, to find reasons")
     return estimator
-
-
-def _write(judged: Judged, output: Path) -> None:
-    import numpy as np
-
-    from boxloop.data import write_table
-
-    n = len(judged.density)
-    columns: dict[str, np.ndarray] = {"row": np.arange(n), "log_density": judged.density}
-    if judged.p_value is not None:
-        columns["p_value"] = judged.p_value
-    columns["outlier"] = judged.flagged.astype(int)
-    told = judged.reasons.reindex(range(n))
-    for name in told.columns:
-        words = name.startswith("column")
-        columns[name.replace(" ", "_")] = (
-            told[name].fillna("").to_numpy(str) if words else told[name].to_numpy()
-        )
-    write_table(output, columns)
 
 
 def _show(found: Mapping[str, Any]) -> None:
