@@ -8,19 +8,24 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import Client, LocalCluster, default_client
 
 from boxloop import load
 from boxloop.cli import cluster as options
 from boxloop.data import ClusterError, DaskSource, open_table, write_table
+from boxloop.data import cluster as passes
+from boxloop.data.travel import packed
 from boxloop.estimate import plan
 from boxloop.estimators.base import LatentEstimator
 from boxloop.run import Progress, run
 from cli.calls import NAMES, call, clusters, done, signalled
+from report.small import few_candidates
 
 FIT = ["--model", "gaussian-mixture", "-k", 2, "--covariance", "diag"]
 
@@ -113,6 +118,175 @@ def test_choosing_on_a_cluster(address: str, folder: Path, tmp_path: Path) -> No
     assert "give one" in both.stderr
 
 
+@pytest.fixture
+def sent_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of every sum that a partition sends back."""
+    sizes: list[int] = []
+
+    def noted(value: object, **more: Any) -> bytes:
+        data = packed(value, **more)
+        if isinstance(value, passes.Partial):
+            sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(passes, "packed", noted)
+    return sizes
+
+
+@pytest.fixture
+def rows_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way by which rows would come here is closed."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("rows came here")
+
+    monkeypatch.setattr(DaskSource, "chunks", refused)
+
+
+def check_tables(one: Path, other: Path) -> None:
+    """The same lines in the same order, numbers to rounding."""
+    a, b = (pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path) for path in (one, other))
+    pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-8, atol=1e-10)
+
+
+def check_facts(one: Any, other: Any) -> None:
+    """The same findings, numbers to rounding, wherever their table went."""
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for name in one.keys() - {"output"}:
+            check_facts(one[name], other[name])
+    elif isinstance(one, list):
+        for a, b in zip(one, other, strict=True):
+            check_facts(a, b)
+    else:
+        assert other == (pytest.approx(one, rel=1e-8) if isinstance(one, float) else one)
+
+
+@pytest.mark.usefixtures("rows_stay")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_scores_on_a_cluster(
+    suffix: str, address: str, folder: Path, whole: Path, tmp_path: Path, sent_back: list[int]
+) -> None:
+    tables = [tmp_path / f"{name}{suffix}" for name in ("alone", "shared")]
+    alone = json.loads(done("score", whole, folder, "--json", "-o", tables[0]).stdout)
+    shared = json.loads(done("score", whole, folder, "--json", "-o", tables[1], "--cluster", address).stdout)
+    check_tables(*tables)
+    check_facts(alone, shared)
+    assert len(sent_back) == 5  # one part after the other, and never all of them
+    sent_back.clear()
+    done("score", whole, folder, "--cluster", address)
+    assert max(sent_back) < 1000  # sums, and no lines
+
+
+FILES = {
+    "factors": "fit wine --model factor-analysis -k 2",
+    "views": "relate wine --y alcohol,proline --features linear",
+    "network": "network iris --target target --hidden 4 --epochs 2 --collect 2 --chains 0",
+}
+
+
+@pytest.mark.usefixtures("rows_stay")
+@pytest.mark.filterwarnings("ignore")  # of fits that are far too short
+@pytest.mark.parametrize("name", FILES)
+def test_every_kind_of_file_is_scored_on_a_cluster(
+    name: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent_back: list[int]
+) -> None:
+    monkeypatch.setattr("boxloop.data.dask.PART_VALUES", 500)  # bundled data in parts, too
+    model, words = tmp_path / "m", FILES[name].split()
+    data = words[1]
+    done(*words, "-q", "-o", model)
+    done("score", model, data, "-q", "-o", tmp_path / "alone.csv")
+    done("score", model, data, "-q", "-o", tmp_path / "shared.csv", "--cluster", address)
+    assert len(sent_back) > 1
+    check_tables(tmp_path / "alone.csv", tmp_path / "shared.csv")
+
+
+def test_labels_are_not_shared(tmp_path: Path) -> None:
+    relate = ["relate", "iris", "--x", "target", "--y", "sepal length (cm)", "--features", "linear", "-q"]
+    done(*relate, "-o", tmp_path / "m")
+    result = call("score", tmp_path / "m", "iris", "--workers", 2)
+    assert result.exit_code == 2
+    assert "m takes labels, which are read in one process: leave both out" in result.stderr
+    done("score", tmp_path / "m", "iris", "-q")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("rule", [["--level", 0.1], ["--contamination", 0.03]])
+@pytest.mark.parametrize("judge", ["fitted here", "a file"])
+def test_outliers_on_a_cluster(
+    judge: str,
+    rule: list[object],
+    suffix: str,
+    address: str,
+    folder: Path,
+    whole: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Of the rows, those come here that are shown; each row that is flagged has its reasons from where it is."""
+    how = ["--model", whole] if judge == "a file" else ["-k", 2, "--covariance", "diag", "--drop", "w"]
+    if judge == "a file":  # a fit looks at the first rows
+        request.getfixturevalue("rows_stay")
+    arguments = ["outliers", folder, *how, *rule, "--top", 4, "--json"]
+    tables = [tmp_path / f"{name}{suffix}" for name in ("alone", "shared")]
+    alone = json.loads(done(*arguments, "-o", tables[0]).stdout)
+    shared = json.loads(done(*arguments, "-o", tables[1], "--cluster", address).stdout)
+    check_tables(*tables)
+    assert shared["flagged"] == alone["flagged"] > 4
+    check_facts(alone, shared)
+    told = pd.read_csv(tables[1]) if suffix == ".csv" else pd.read_parquet(tables[1])
+    assert told["drop_1"][told["outlier"] == 1].notna().all()
+
+
+@pytest.mark.usefixtures("rows_stay")
+def test_a_report_on_a_cluster(
+    address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent_back: list[int]
+) -> None:
+    """The same page; only rows that are drawn travel, and files are fingerprinted where they are."""
+    monkeypatch.chdir(tmp_path)
+    report = ["report", folder, "--columns", "height", "--rows", 60, "--jobs", 1, "-q", "-o", "page.html"]
+    with few_candidates():
+        done(*report)
+        alone = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        done(*report, "--cluster", address)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == alone
+    assert len(alone) == 5
+    assert max(sent_back) < 4000  # of 300 rows
+
+
+@pytest.mark.parametrize("name", ["score", "outliers", "report"])
+def test_what_every_command_says_of_clusters(
+    name: str, folder: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {"score": [whole, folder], "outliers": [folder], "report": [folder]}[name]
+    out = ["-o", tmp_path / ("page.html" if name == "report" else "table.csv")]
+    both = call(name, *words, *out, "--workers", 2, "--cluster", "tcp://127.0.0.1:1")
+    assert both.exit_code == 2
+    assert "--workers and --cluster exclude each other" in both.stderr
+    monkeypatch.setattr(options, "ANSWER", 0.5)
+    nobody = call(name, *words, *out, "--cluster", "tcp://127.0.0.1:1")
+    assert nobody.exit_code == 1
+    assert "no Dask scheduler answers there" in nobody.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_that_cannot_be_finished_is_not_there(
+    address: str, folder: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is said of checkpoints, which the command has not."""
+
+    def lost(*_: object) -> Iterator[object]:
+        yield from own(*_)
+        raise ClusterError("the scheduler is gone; with checkpoint= the fit goes on")
+
+    own = DaskSource.in_turn
+    monkeypatch.setattr(DaskSource, "in_turn", lost)
+    result = call("score", whole, folder, "-o", tmp_path / "scores.csv", "--cluster", address)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: the scheduler is gone\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_rows_stay_on_the_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bundled data, which are everywhere, too."""
     monkeypatch.setattr(DaskSource, "chunks", None)  # the way by which rows would come here
@@ -139,6 +313,9 @@ def test_progress_is_one_display(
     assert "partitions" not in done("fit", folder, *FIT, "--cluster", address, "-o", tmp_path / "m").stderr
     judged = done("criticise", tmp_path / "m", folder, "--cluster", address, "--draws", 0, "--progress")
     assert "criticise: partitions" in judged.stderr
+    scored = done("score", tmp_path / "m", folder, "--cluster", address, "--progress")
+    assert "rows" in scored.stderr
+    assert "300/300" in scored.stderr
 
 
 @pytest.mark.filterwarnings("ignore:EM reached max_iter")

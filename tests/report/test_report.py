@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import boxloop
 from boxloop.cli import main
+from boxloop.data import DaskSource, dask_source, open_source
 from boxloop.figures import outlier_scores
 from boxloop.report.examine import examine
 from boxloop.report.outlying import outlying
@@ -290,6 +291,37 @@ def test_a_report_on_rows_in_memory(kind, tmp_path):
     if kind != "array":
         assert "who" in str(report)
         assert tuple(report.estimator.feature_names_in_) == ("a", "income")
+
+
+@pytest.mark.parametrize("kind", ["Dask frame", "Dask array", "source", "source on a cluster"])
+def test_rows_that_stay_where_they_are(kind, monkeypatch):
+    """The rows drawn are those of the same table in memory; columns of text are told, and others can be left out."""
+    import dask.dataframe as dd
+    import pandas
+
+    frame = pandas.DataFrame(skewed_clusters(600))
+    numbers = frame[["a", "b", "income"]]
+    held = frame if kind == "Dask frame" else numbers if "source" in kind else numbers.to_numpy()
+    names = ["x2", "x0"] if kind == "Dask array" else ["income", "a"]
+    data = {
+        "Dask frame": lambda: dd.from_pandas(frame, npartitions=4),
+        "Dask array": lambda: dd.from_pandas(numbers, npartitions=4).to_dask_array(lengths=True),
+        "source": lambda: open_source(numbers),
+        "source on a cluster": lambda: dask_source(dd.from_pandas(numbers, npartitions=4)),
+    }[kind]()
+    monkeypatch.setattr(DaskSource, "_brought", lambda *_: pytest.fail("rows came here"))
+    for more in ({}, {"columns": names}, {"drop": names[:1]}):
+        one, two = (read_table(table, rows=100, seed=3, **more) for table in (held, data))
+        np.testing.assert_array_equal(one.rows, two.rows)
+        np.testing.assert_array_equal(one.places, two.places)
+        assert (one.columns, one.digest, one.n_rows) == (two.columns, two.digest, two.n_rows)
+    assert [column.name for column in read_table(data, columns=names).columns] == names
+
+
+def test_weights_are_refused():
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    with pytest.raises(ValueError, match="a report takes no weights"):
+        read_table(open_source(rows, weight=np.arange(50.0)))
 
 
 def test_unknown_columns_are_refused():

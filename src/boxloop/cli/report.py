@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.options import (
     column_options,
     data_argument,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     "boxloop report rows.csv -o report.html --drop id --seed 1",
     "boxloop report rows.csv --deep",
     "boxloop report folder/ --rows 20000 --json findings.json",
+    "boxloop report s3://bucket/folder --cluster tcp://scheduler:8786",
 )
 @data_argument
 @column_options
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), help="Fits at the same time; all cores if omitted.")
 @seed_option
 @threads_option
+@cluster_options
 @watch_options
 @output_option(
     "The page; all else goes beside it, under the same name.", default=Path("report.html"), show_default=True
@@ -55,6 +58,8 @@ def command(
     deep: bool,
     jobs: int | None,
     seed: int,
+    workers: int | None,
+    cluster: str | None,
     quiet: bool,
     progress: bool | None,
     output: Path,
@@ -62,28 +67,29 @@ def command(
 ) -> None:
     """From a table to a page: models tried, one chosen, and where it fails.
 
-    DATA is a CSV, Parquet or .npy file, a folder of such files, or a bundled data set (boxloop datasets). Columns
-    that no model can use are left out, with the reason. Rows are split: some choose the model, the others judge it.
+    DATA is a CSV, Parquet or .npy file, a folder of such files, the URL of Parquet files, or a bundled data set (see
+    boxloop datasets). Columns that no model can use are left out, with the reason. Rows are split: some choose the
+    model, the others judge it.
 
     Writes the page, and beside it the same as Markdown, all numbers as JSON, a picture, and the model (*.boxloop).
+
+    With --workers or --cluster the files are read where the workers are, and the rows that are drawn are sent here;
+    models are fitted here, --jobs at the same time.
     """
     from boxloop.cli.output import check_outputs
     from boxloop.cli.output import tell as say
     from boxloop.cli.watch import watched
-    from boxloop.report.making import make_report
+    from boxloop.report.making import report_on, spelled
+    from boxloop.report.read import read_table
     from boxloop.report.whole import facts
 
     check_outputs([output, json_to], data)
     with watched("report", watching(quiet, progress)) as tell:
-        report = make_report(
-            data,
-            columns=columns,
-            drop=drop,
-            rows=rows,
-            random_state=seed,
-            jobs=jobs,
-            deep=deep,
-            tell=lambda what, share: tell(round(100 * share), 100, what),
+        with on_cluster(workers, cluster) as there:
+            table = read_table(data, columns, drop, rows, seed, cluster=there)
+        command = spelled(data, columns, drop, rows, seed, deep)
+        report = report_on(
+            table, command, seed, jobs, deep, lambda what, share: tell(round(100 * share), 100, what)
         )
         written = report.save(output)
     say(facts(report), json_to, lambda: show(report, written), quiet)

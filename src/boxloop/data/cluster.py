@@ -94,6 +94,16 @@ def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
     return list(computed(delayed(list)(tasks), tasks, parts))
 
 
+def spread(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """``function(item)`` of every item, on the cluster, in order."""
+    from dask import delayed
+
+    token = uuid4().hex
+    call = delayed(function, pure=False)
+    tasks = [call(item, dask_key_name=_key(i, token)) for i, item in enumerate(items)]
+    return list(computed(delayed(list)(tasks), tasks, ()))
+
+
 def _carried(function: Callable[..., Any], token: str) -> Any:
     """The task that all others of a pass take the function from."""
     from dask import delayed

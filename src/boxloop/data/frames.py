@@ -32,6 +32,15 @@ def as_column(data: Any) -> Any:
     return data.to_frame() if isinstance(data, dd.Series) else data
 
 
+def outline(data: Any) -> Any:
+    """A frame without rows that has the columns of a Dask DataFrame; None for a Dask array, anything else as it is."""
+    if not is_collection(data):
+        return data
+    import dask.array as da
+
+    return None if isinstance(data, da.Array) else data._meta
+
+
 def as_frame(data: object) -> Any:
     """The data as a narwhals frame, or None if it is no data frame, or one whose rows are to stay where they are."""
     if is_collection(data):

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Any
 
 from boxloop.report.examine import Tell, examine
-from boxloop.report.read import MOST_ROWS, read_table
+from boxloop.report.read import MOST_ROWS, Table, read_table
 from boxloop.report.whole import Report, written_up
 
 
@@ -28,8 +28,9 @@ def make_report(
 
     Args:
         data: a path (CSV, Parquet, ``.npy``, or a folder of these), the name of a bundled data set, a data frame
-            (pandas, polars, Arrow) or an array. NaN marks a missing value; columns that no model can use are left
-            out, with the reason.
+            (pandas, polars, Arrow), an array, a Dask DataFrame or array, or a source: of the last two only the rows
+            that are drawn come here. NaN marks a missing value; columns that no model can use are left out, with the
+            reason.
         columns: the columns to look at; all when omitted.
         drop: columns to leave out.
         rows: most rows to work with; of more, so many are drawn.
@@ -42,7 +43,7 @@ def make_report(
         The report: print it for the verdict, ``save`` it for the page.
 
     Raises:
-        ValueError: a table that cannot be read, too few rows, or no column that can be used.
+        ValueError: a table that cannot be read or has weights, too few rows, or no column that can be used.
 
     Example:
         >>> from boxloop import make_report
@@ -51,12 +52,27 @@ def make_report(
         Which model? Bayesian Gaussian mixture, at most 10 components (uses 2)
     """
     table = read_table(data, columns, drop, rows, random_state)
-    found = examine(table, random_state, jobs or os.cpu_count(), tell, deep)
+    command = spelled(data, columns, drop, rows, random_state, deep)
+    return report_on(table, command, random_state, jobs, deep, tell)
+
+
+def report_on(table: Table, command: str, seed: int, jobs: int | None, deep: bool, tell: Tell) -> Report:
+    """The report on rows that were read.
+
+    Args:
+        table: what :func:`boxloop.report.read.read_table` gave.
+        command: that reproduces the report.
+        seed: of every random choice.
+        jobs: fits at the same time; all cores when None.
+        deep: whether to try a small variational autoencoder, too.
+        tell: told what is being done, and which share of the whole is done.
+    """
+    found = examine(table, seed, jobs or os.cpu_count(), tell, deep)
     tell("writing", 0.99)
-    return written_up(found, _spelled(data, columns, drop, rows, random_state, deep))
+    return written_up(found, command)
 
 
-def _spelled(
+def spelled(
     data: Any, columns: Sequence[str] | None, drop: Sequence[str], rows: int, seed: int, deep: bool
 ) -> str:
     """The command, or the call, that gives the same report."""

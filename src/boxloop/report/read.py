@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from boxloop.data import kept_rows, open_source, open_table
 from boxloop.data.checks import choose_columns
-from boxloop.data.frames import as_frame, frame_source, holds_numbers
+from boxloop.data.cluster import spread
+from boxloop.data.frames import as_frame, holds_numbers, is_collection, outline
 from boxloop.data.table import open_reader_of
 from boxloop.numeric import generator
 from boxloop.report.columns import Array, Column, describe, kind_of
@@ -62,22 +63,23 @@ class _Door:
     open: Callable[[Sequence[str]], Source]
 
 
-def _door(data: Any) -> _Door:
+def _door(data: Any, cluster: bool) -> _Door:
     if isinstance(data, str | PathLike):
         reader = open_reader_of(data)
-        return _Door(reader.label, reader.names, reader.aside, lambda names: open_table(data, columns=names))
-    frame = as_frame(data)
+        return _Door(
+            reader.label,
+            reader.names,
+            reader.aside,
+            lambda names: open_table(data, columns=names, cluster=cluster),
+        )
+    frame = as_frame(outline(data))
     if frame is not None:
         names = tuple(map(str, frame.columns))
         aside = {str(s.name): str(s.dtype) for s in frame.iter_columns() if not holds_numbers(s)}
-        return _Door("table", names, aside, lambda names: frame_source(frame, columns=names))
+        whole = data if is_collection(data) else frame
+        return _Door("table", names, aside, lambda names: open_source(whole, columns=names))
     source = open_source(data)
-    return _Door("table", source.names, {}, lambda names: _chosen(data, source.names, names))
-
-
-def _chosen(data: Any, names: tuple[str, ...], wanted: Sequence[str]) -> Source:
-    places = [names.index(name) for name in wanted]
-    return open_source(np.asarray(data)[:, places], columns=list(wanted))
+    return _Door("table", source.names, {}, lambda names: source)
 
 
 def read_table(
@@ -86,25 +88,27 @@ def read_table(
     drop: Sequence[str] = (),
     rows: int = MOST_ROWS,
     seed: int = 0,
+    cluster: bool = False,
 ) -> Table:
     """Read a table, or about so many rows of it, drawn with equal chance.
 
     Args:
-        data: a path, the name of a bundled data set, a data frame or an array.
+        data: a path, the name of a bundled data set, a data frame, an array, a Dask collection or a source.
         columns: the columns to look at; all when omitted.
         drop: columns to leave out.
         rows: most rows to keep.
         seed: of the draw.
+        cluster: whether the workers of the current Dask client read files, and send the rows that are drawn.
 
     Raises:
-        ValueError: a table that cannot be read, or in which no column can be used.
+        ValueError: a table that cannot be read, that has weights, or in which no column can be used.
 
     Example:
         >>> table = read_table("iris")
         >>> table.rows.shape, table.kind
         ((150, 4), 'measurements')
     """
-    door = _door(data)
+    door = _door(data, cluster)
     choose_columns(door.names, [*(columns or ()), *drop], None, door.label)
     wanted = [name for name in (columns or door.names) if name not in drop]
     words = {name: what for name, what in door.aside.items() if name in wanted}
@@ -113,12 +117,15 @@ def read_table(
         raise ValueError(f"{door.label}: no column holds numbers")
     source = door.open(numbers)
     kept = kept_rows(source, rows, generator(seed))
-    found = describe(wanted, kept.rows.numpy(), words)
+    if not bool((kept.weight == 1.0).all()):
+        raise ValueError(f"{door.label}: a report takes no weights, as every row counts once; leave them out")
+    drawn = kept.rows.numpy()[:, [source.names.index(name) for name in numbers]]
+    found = describe(wanted, drawn, words)
     used = [column.used for column in found if column.name in numbers]
     if not any(used):
         reasons = "; ".join(f"{column.name}: {column.aside}" for column in found)
         raise ValueError(f"{door.label}: no column can be used ({reasons})")
-    values = kept.rows.numpy()[:, used]
+    values = drawn[:, used]
     present = ~np.isnan(values).all(1)
     return Table(
         door.label,
@@ -127,20 +134,29 @@ def read_table(
         np.ascontiguousarray(values[present]),
         kept.places.numpy()[present],
         source.n_rows,
-        fingerprint(data, values),
+        fingerprint(data, values, cluster),
     )
 
 
-def fingerprint(data: Any, rows: Array) -> str:
-    """SHA-256 of the bytes of a file, or of all files of a folder; of the values where there is no file."""
-    path = Path(data) if isinstance(data, str | PathLike) else Path()
-    if path.is_file():
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    whole = hashlib.sha256()
-    if path.is_dir() and isinstance(data, str | PathLike):
-        for part in sorted(p for p in path.rglob("*") if p.is_file()):
-            whole.update(fingerprint(str(part), rows).encode())
+def fingerprint(data: Any, rows: Array, cluster: bool = False) -> str:
+    """SHA-256 of the bytes of a file, or of all files of a folder; of the values where there is no file.
+
+    Args:
+        data: what was read.
+        rows: the values.
+        cluster: whether workers read the files.
+    """
+    path, each = Path(data) if isinstance(data, str | PathLike) else None, spread if cluster else map
+    if path is not None and path.is_file():
+        return next(iter(each(_sha256, [path])))
+    if path is not None and path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file())
+        content = "".join(each(_sha256, files)).encode()
     else:
-        whole.update(np.ascontiguousarray(rows).tobytes())
-    return whole.hexdigest()
+        content = np.ascontiguousarray(rows).tobytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
