@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 
 import boxloop
 from boxloop.select import OutlierDetector, SelectionWarning
+from boxloop.select.conformal import conformal
 from estimators.cases import CASES, Case, blobs, over
 
 ALARM = 1e-4
@@ -126,7 +127,7 @@ def test_a_share_of_the_training_rows(share: float) -> None:
     assert flagged.sum() == int(np.ceil(share * 350))
     scores = detector.score_samples(X)
     assert scores[flagged].max() < scores[~flagged].min()
-    assert detector.offset_ == np.quantile(scores, share)
+    assert detector.offset_ == pytest.approx(np.quantile(scores, share), rel=1e-8)
     with pytest.raises(AttributeError, match="p_values"):
         detector.p_values(X)
 
@@ -287,3 +288,24 @@ def test_a_model_that_is_already_fitted_is_not_fitted_again() -> None:
     detector = OutlierDetector(FrozenEstimator(model)).fit(rows[50:])
     assert detector.estimator_.estimator is model
     np.testing.assert_array_equal(detector.score_samples(rows), model.score_samples(rows))
+
+
+def test_a_row_is_a_tie_with_itself_wherever_it_is_judged() -> None:
+    """The last digit of a log-density depends on the tile that its row is in."""
+    X = blobs(300)
+    detector = OutlierDetector(boxloop.GaussianMixture(2, random_state=0), level=0.1).fit(X)
+    whole, held = detector.p_values(X), detector.calibration_scores_
+    for size in (1, 7, 64):
+        parts = np.concatenate([detector.p_values(X[i : i + size]) for i in range(0, 300, size)])
+        np.testing.assert_array_equal(parts, whole)
+    assert ((detector.predict(X) == -1) == (whole <= 0.1)).all()
+    for nudge in (-1e-13, 1e-13):
+        moved = conformal(held, held + nudge * abs(held))
+        np.testing.assert_allclose(moved, np.arange(2.0, len(held) + 2.0) / (len(held) + 1.0))
+
+
+def test_reasons_of_rows_from_a_file_know_their_names(tmp_path: Any) -> None:
+    table = pd.DataFrame(blobs(200), columns=["a", "b", "c"])
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    detector = OutlierDetector(boxloop.GaussianMixture(2, random_state=0)).fit(tmp_path / "rows.csv")
+    assert set(detector.reasons(tmp_path / "rows.csv", top=1)["column 1"]) <= {"a", "b", "c"}

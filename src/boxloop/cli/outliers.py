@@ -142,7 +142,6 @@ def _learn(detector: OutlierDetector, learnt: Source, watch: bool) -> None:
         estimator = detector.fit(learnt).estimator_
     if vars(estimator).get("interrupted_", False):
         raise KeyboardInterrupt  # half a fit is no judge
-    vars(estimator).pop("feature_names_in_", None)  # the detector matches names, and hands on bare arrays
 
 
 def _rule(level: float | None, contamination: float | None) -> dict[str, float | None]:
@@ -183,10 +182,7 @@ def _fitted(
                 f"{flag(name)} is for a model that is fitted here; {model} is used as it is"
             )
     estimator = _checked(load_model(Path(model)), model)
-    columns = fitted_columns(estimator)
-    if columns is not None:
-        del estimator.feature_names_in_  # the detector matches names, and hands on bare arrays
-    return _detector(FrozenEstimator(estimator), rule, calibration=NEARLY_ALL), columns
+    return _detector(FrozenEstimator(estimator), rule, calibration=NEARLY_ALL), fitted_columns(estimator)
 
 
 def _checked(estimator: Fitted, model: str) -> Fitted:

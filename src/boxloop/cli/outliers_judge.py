@@ -16,15 +16,12 @@ from boxloop.cli.lines import Columns, Found, passed
 from boxloop.data import ArraySource
 from boxloop.estimators.base import Array
 from boxloop.select import OutlierDetector
+from boxloop.select.conformal import conformal
 from boxloop.tree import Tree
 from boxloop.types import Source
 
 REASONS = 3
 """How many columns are named for a row."""
-
-ROUNDING = 1e-9
-"""By which two log-densities of a row, found in different tiles, may differ: one that the detector learnt from is a tie
-with itself."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ class Judged:
                 "row": int(self.least.places[i]),
                 "log_density": density,
                 "p_value": None if self.p_value is None else self.p_value[i],
-                "flagged": bool(_at_most(density) < self.threshold),
+                "flagged": bool(density < self.threshold),
                 "columns": self.blamed(i),
             }
             for i, density in enumerate(self.least.density)
@@ -136,7 +133,7 @@ def _look(
     def look(rows: Tensor, weight: Tensor, start: int) -> Found[Least]:
         n, values = len(rows), rows.numpy()
         density = detector.score_samples(ArraySource(rows, None, names))
-        flagged = _at_most(density) < detector.offset_
+        flagged = density < detector.offset_
         least = Least.of(density, values, int(flagged.sum()), start, top)
         if shown is None:
             return Found(n, least)
@@ -176,10 +173,4 @@ def _p_values(detector: OutlierDetector, density: Array) -> Array | None:
     """Conformal p-values of rows by their log-densities; None where the detector is not calibrated."""
     if detector.contamination != "auto":
         return None
-    held = detector.calibration_scores_
-    return np.asarray((1.0 + np.searchsorted(held, _at_most(density), side="right")) / (len(held) + 1.0))
-
-
-def _at_most(density: Array) -> Array:
-    """The highest that log-densities may be but for rounding."""
-    return density + ROUNDING * np.clip(np.abs(density), 1.0, np.finfo(float).max)
+    return conformal(detector.calibration_scores_, density)

@@ -17,11 +17,12 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import At, Gathered, stays
+from boxloop.data import ArraySource, At, Gathered, stays
 from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
 from boxloop.data.validated import validated
 from boxloop.numeric import seed
+from boxloop.select.conformal import below, conformal
 from boxloop.select.rows import checked_rows, n_rows, ready, taken
 from boxloop.select.scores import Array, log_densities
 from boxloop.select.warned import SelectionWarning
@@ -129,8 +130,9 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
             self.estimator_ = ready(self.estimator, {}, number).fit(rows, None)
             self.__dict__.pop("calibration_scores_", None)
             scores = log_densities(self.estimator_, rows)
-            self.offset_ = float(np.quantile(scores, self.contamination))
+            self.offset_ = below(float(np.quantile(scores, self.contamination)))
             usual = rng.choice(n, min(n, REFERENCE), replace=False)
+        self._names = rows.names if isinstance(rows, AnySource) else None
         self._reference: Any = _at_hand(taken(rows, np.sort(usual)))
         self._usual: Array | None = None
         return self
@@ -160,7 +162,7 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
                 stacklevel=4,
             )
             return float("-inf")
-        return float(held[rank - 1])
+        return below(float(held[rank - 1]))
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,); low for outliers."""
@@ -184,9 +186,7 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
 
         For rows from the law of the calibration rows, the chance of one at most t is at most t, for every t.
         """
-        scores = self.score_samples(X)
-        below = np.searchsorted(self.calibration_scores_, scores, side="right")
-        return np.asarray((1.0 + below) / (len(self.calibration_scores_) + 1.0))
+        return conformal(self.calibration_scores_, self.score_samples(X))
 
     def reasons(self, X: Any, top: int = 3) -> Any:
         r"""Which columns make each row unusual.
@@ -256,7 +256,9 @@ class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
         )
 
     def _density(self, rows: Array) -> Array:
-        return log_densities(self.estimator_, rows)
+        """Of rows at hand, which are named as those of the fit were."""
+        named = rows if self._names is None else ArraySource(torch.from_numpy(rows), None, self._names)
+        return log_densities(self.estimator_, named)
 
     def _drops(self, rows: Any) -> Array:
         """Drop in log-density that each value accounts for, (n, d); NaN where it is missing."""
