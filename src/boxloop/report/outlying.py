@@ -18,7 +18,7 @@ from boxloop.report.codes import given_others
 from boxloop.report.columns import Array
 from boxloop.report.findings import Findings
 from boxloop.report.in_use import without_small
-from boxloop.select.outliers import conditional
+from boxloop.select.conditional import conditional
 
 Density = Callable[[Array], Array]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,6 +21,7 @@ from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
 from boxloop.data.validated import validated
 from boxloop.numeric import seed
+from boxloop.select.conditional import conditional
 from boxloop.select.conformal import below, conformal
 from boxloop.select.rows import checked_rows, n_rows, ready, taken
 from boxloop.select.scores import Array, log_densities
@@ -283,20 +283,3 @@ def _at_hand(rows: Any) -> Any:
 
 def _dense(rows: Any) -> Array:
     return np.asarray(rows.toarray() if not isinstance(rows, np.ndarray) else rows, dtype=np.float64)
-
-
-def conditional(density: Callable[[Array], Array], rows: Array) -> Array:
-    """Log-density of each value given the others of its row, (n, d); NaN where it is missing.
-
-    Args:
-        density: log-density of rows, some of whose values may be missing (NaN).
-        rows: (n, d).
-    """
-    whole = density(rows)
-    found = np.empty(rows.shape)
-    for j in range(rows.shape[1]):
-        without = rows.copy()
-        without[:, j] = np.nan
-        with np.errstate(invalid="ignore"):  # a density of zero with and without the column tells nothing
-            found[:, j] = whole - density(without)
-    return np.where(np.isnan(rows), np.nan, found)
