@@ -35,6 +35,12 @@ def test_what_a_function_gives_is_not_written_to(size: int) -> None:
     assert all(torch.equal(tree.value, copy) for tree, copy in given)
 
 
+@pytest.mark.parametrize("size", [3, 7, 20])
+def test_tensors_add_as_trees_do(size: int) -> None:
+    found = total(lambda rows, weight, start: weight @ rows, ArraySource(ROWS, WEIGHT).chunks(size))  # type: ignore[type-var]
+    torch.testing.assert_close(found, WEIGHT @ ROWS, rtol=1e-14, atol=0.0)
+
+
 def test_a_sum_without_a_tile_is_refused() -> None:
     with pytest.raises(ValueError, match="no rows"):
         SomeRows(ArraySource(ROWS), Mask(torch.zeros(20, dtype=torch.bool))).reduce(

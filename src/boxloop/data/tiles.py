@@ -100,7 +100,7 @@ def total(
         if fresh is None:
             continue
         if result is not None:
-            result = result.absorb(fresh)
+            result = result.absorb(fresh) if isinstance(result, Tree) else result + fresh
         elif first is not None:
             result = first + fresh
         else:
