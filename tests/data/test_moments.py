@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.data import ArraySource, summarise_moments, survey
+from boxloop.data import ArraySource, Mask, SomeRows, summarise_moments, survey
 from boxloop.data import moments as module
 from boxloop.numeric import generator, normal
 
@@ -60,3 +60,16 @@ def test_missing_values_cannot_be_summarised(where):
 def test_neither_can_a_table_too_wide(monkeypatch):
     monkeypatch.setattr(module, "MOMENT_COLUMNS", 3)
     assert summarise_moments(ArraySource(table(n=50))) is None
+
+
+def test_tiles_of_which_the_first_is_the_smallest():
+    """As folds leave them: a mask keeps more rows of one tile than of the one before."""
+    rows = table()[:, [0, 3]]
+    mask = torch.arange(len(rows)) >= 9000
+    summary, plain = (
+        summarise_moments(seen) for seen in (SomeRows(ArraySource(rows), Mask(mask)), ArraySource(rows[mask]))
+    )
+    assert summary is not None
+    assert plain is not None
+    torch.testing.assert_close(summary.frame.origin, plain.frame.origin, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(summary.covariance, plain.covariance, rtol=1e-10, atol=1e-12)

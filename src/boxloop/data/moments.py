@@ -125,10 +125,13 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Sum
     origin, scale = rough
     unscaled = dtype == torch.float64 and bool(((scale > 1.0 / RANGE) & (scale < RANGE)).all())
     scale = torch.ones_like(scale) if unscaled else scale
-    room = torch.empty_like(origin[:0])  # fresh pages for every tile would cost a tenth of the pass
+    room = origin[:0]  # kept, as fresh pages for every tile would cost a tenth of the pass
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
-        centred = torch.sub(rows, origin, out=room.resize_(rows.shape))
+        nonlocal room
+        if room.numel() < rows.numel():
+            room = origin.new_empty(rows.numel())  # anew: what BLAS has seen cannot be resized
+        centred = torch.sub(rows, origin, out=room[: rows.numel()].view(rows.shape))
         low = (centred if unscaled else centred.div_(scale)).to(dtype)
         second = upper_gram(low, weight.to(dtype)).double()  # first: it leaves the tile in cache
         return _Moments(weight.sum(), product(weight[None], centred)[0], second)
