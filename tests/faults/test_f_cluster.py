@@ -31,6 +31,7 @@ from torch import Tensor
 
 import boxloop
 from boxloop.data import ClusterError, DaskSource, cluster, dask_source, open_source, paired, watched
+from boxloop.data.blame import killed
 from boxloop.tree import Tree
 
 PARTS, ROWS = 6, 100
@@ -177,9 +178,9 @@ def test_f45_blame_is_shared_by_those_that_died_each_time() -> None:
     parts, (one, four) = source.parts, ("boxloop-part-1-a", "boxloop-part-4-a")
     (three,) = (task.key for task in parts[3].tasks())
     error = KilledWorker(four, None, 1)  # type: ignore[arg-type]
-    said = cluster._killed(error, parts, [{one, "older"}, {four, three, one}, {four, three}])
+    said = killed(error, parts, [{one, "older"}, {four, three, one}, {four, three}])
     assert "given partition 3 or partition 4 died, 2 in a row: one of them may" in said
-    assert "given partition 4 died, 2 in a row: it may" in cluster._killed(error, parts, [])
+    assert "given partition 4 died, 2 in a row: it may" in killed(error, parts, [])
 
 
 @pytest.mark.slow

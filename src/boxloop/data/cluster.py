@@ -19,6 +19,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from boxloop.data.blame import deaths, killed, part_key
 from boxloop.data.parts import Part
 from boxloop.data.tiles import total
 from boxloop.data.travel import packed, unpacked
@@ -95,7 +96,7 @@ def summed(
     carried = delayed(packed((function, grad), detached=not grad), name=f"boxloop-carried-{token}")
     leaf, add = delayed(_leaf, pure=False), delayed(_added, pure=False)
     leaves = [
-        leaf(carried, part.sent(), part.content, start, count, dask_key_name=_key(i, token))
+        leaf(carried, part.sent(), part.content, start, count, dask_key_name=part_key(i, token))
         for i, (part, start, count) in enumerate(zip(parts, starts, counts, strict=False))
         if count
     ]
@@ -120,12 +121,8 @@ def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
 
     token = uuid4().hex
     call = delayed(function, pure=False)
-    tasks = [call(p.sent(), p.content, dask_key_name=_key(i, token)) for i, p in enumerate(parts)]
+    tasks = [call(p.sent(), p.content, dask_key_name=part_key(i, token)) for i, p in enumerate(parts)]
     return list(_computed(delayed(list)(tasks), tasks, parts))
-
-
-def _key(number: int, token: str) -> str:
-    return f"boxloop-part-{number}-{token}"
 
 
 def _leaf(carried: bytes, part: Part, content: Any, start: int, count: int) -> bytes:
@@ -183,7 +180,7 @@ def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
             for future in futures:  # which does not wait for a scheduler that may be gone, as cancel does
                 future.release()
     except KilledWorker as error:
-        raise ClusterError(_killed(error, parts, _deaths(client))) from error
+        raise ClusterError(killed(error, parts, deaths(client))) from error
     except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
         if LOST in str(error):
             raise ClusterError(
@@ -250,46 +247,3 @@ def _workers(client: Any) -> int | None:
     except (TimeoutError, OSError):
         return None
     return len(found["workers"])
-
-
-def _deaths(client: Any) -> list[set[Any]]:
-    """The tasks of every worker that died so far, in order; none where no answer comes."""
-    try:
-        events = client.get_events("all")
-    except (TimeoutError, OSError):
-        return []
-    lost = [
-        event for _, event in events if isinstance(event, dict) and event.get("action") == "remove-worker"
-    ]
-    return [set(event["processing-tasks"]) for event in lost if not event["expected"]]
-
-
-def _killed(error: Any, parts: Sequence[Part], deaths: list[set[Any]]) -> str:
-    """Whom to blame: the task that Dask gave up, and those that died each time beside it on the same worker."""
-    times = error.allowed_failures + 1
-    beside = [tasks for tasks in deaths if error.task in tasks][-times:]
-    found = _places(set.intersection(*beside) if beside else {error.task}, parts)
-    names = " or ".join(found[:3]) + (f" or {len(found) - 3} more" if len(found) > 3 else "")
-    one = "it" if len(found) <= 1 else "one of them"
-    return (
-        f"every worker that was given {names or 'a sum of partitions'} died, {times} in a row: {one} may not fit in "
-        "a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
-    )
-
-
-def _places(keys: set[Any], parts: Sequence[Part]) -> list[str]:
-    """The partitions that tasks are for, in order."""
-    from dask.core import get_deps
-
-    graph = {key: node for part in parts for task in part.tasks() for key, node in task.dask.items()}
-    above = get_deps(graph)[1]
-    wanted, found = list(keys), set()
-    while wanted:
-        found.add(one := wanted.pop())
-        wanted += [other for other in above.get(one, ()) if other not in found]
-    numbers = {int(words[2]) for key in keys if (words := str(key).split("-"))[:2] == ["boxloop", "part"]}
-    return [
-        part.label
-        for number, part in enumerate(parts)
-        if number in numbers or any(task.key in found for task in part.tasks())
-    ]
