@@ -3,6 +3,7 @@
 Run as a script, this file is a cluster of its own, which a test kills.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -273,6 +274,24 @@ def test_persisted_partitions_that_are_gone_are_told(client: Client) -> None:
         ClusterError, match="persisted are no longer on the workers: persist the collection again"
     ):
         source.reduce(sums)
+
+
+def held_by_worker() -> int:
+    gc.collect()
+    return sum(type(found) is Tensor and found.shape == (54321,) for found in gc.get_objects())
+
+
+def test_workers_keep_nothing_of_a_pass(client: Client) -> None:
+    room = torch.ones(54321, dtype=torch.float64)
+
+    def seen(rows: Tensor, weight: Tensor) -> Sums:
+        assert (
+            1 <= held_by_worker() <= 2
+        )  # whatever the number of partitions; Dask may fetch the function again
+        return Sums(weight.sum() * room[0], weight @ rows)
+
+    assert int(open_source(da.from_array(table(), chunks=(10, 2))).reduce(seen).count) == PARTS * ROWS
+    until(lambda: set(client.run(held_by_worker).values()) == {0})
 
 
 def test_a_fit_inside_a_task_does_not_wait_for_itself(client: Client) -> None:

@@ -3,6 +3,8 @@
 Parameters travel out once for every pass, as one task that all others depend on, so that a scheduler can make them
 again for a worker that was lost; statistics travel back. A task that runs twice gives the same value under the same
 name, of which the tree takes one: nothing is counted twice, and the number of rows that came back is checked.
+
+Graphs are written down task by task: ``delayed`` would ask of every argument of every task what it is made of.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -20,9 +23,10 @@ import torch
 from torch import Tensor
 
 from boxloop.data.blame import deaths, killed, part_key
+from boxloop.data.graph import Graph, contents
 from boxloop.data.parts import Part
 from boxloop.data.tiles import total
-from boxloop.data.travel import packed, unpacked
+from boxloop.data.travel import Carried, packed, unpacked
 from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
@@ -85,49 +89,56 @@ def summed(
     Args:
         parts: in order.
         counts: rows of each.
-        function: pure; it travels with all it closes over.
+        function: pure, as a thread calls the same for all its partitions; it travels with all it closes over.
     """
-    from dask import delayed
+    from dask.task_spec import DataNode, List, Task, TaskRef
 
-    token, starts, done = uuid4().hex, [0], 0
-    for count in counts:
-        starts.append(done := done + count)
-    grad = torch.is_grad_enabled()
-    carried = delayed(packed((function, grad), detached=not grad), name=f"boxloop-carried-{token}")
-    leaf, add = delayed(_leaf, pure=False), delayed(_added, pure=False)
-    leaves = [
-        leaf(carried, part.sent(), part.content, start, count, dask_key_name=part_key(i, token))
-        for i, (part, start, count) in enumerate(zip(parts, starts, counts, strict=False))
-        if count
-    ]
-    if not leaves:
+    token, starts = uuid4().hex, [0, *accumulate(counts)]
+    some = [i for i in range(len(parts)) if counts[i]]
+    if not some:
         raise ValueError("the source has no rows")
+    held, graph = contents([parts[i] for i in some])
+    grad, carried, leaves = torch.is_grad_enabled(), f"boxloop-carried-{token}", []
+    graph[carried] = DataNode(carried, Carried(packed((function, grad), detached=not grad)))
+    for i, content in zip(some, held, strict=True):
+        leaves.append(key := part_key(i, token))
+        part = packed((parts[i].sent(), starts[i], counts[i]))
+        graph[key] = Task(key, _leaf, TaskRef(carried), part, content)
     level, height = leaves, 0
     while len(level) > 1:
-        level = [
-            add(level[i : i + FAN], dask_key_name=f"boxloop-sum-{height}-{i // FAN}-{token}")
-            for i in range(0, len(level), FAN)
-        ]
+        blocks = [level[i : i + FAN] for i in range(0, len(level), FAN)]
+        level = [f"boxloop-sum-{height}-{i}-{token}" for i in range(len(blocks))]
+        for key, block in zip(level, blocks, strict=True):
+            graph[key] = Task(key, _added, List(*map(TaskRef, block)))
         height += 1
-    found: Partial = unpacked(_computed(level[0], leaves, parts))
-    if found.rows != done:
-        raise ClusterError(f"{found.rows} rows were summed where {done} were counted")
+    found: Partial = unpacked(_computed(graph, level[0], leaves, parts))
+    if found.rows != starts[-1]:
+        raise ClusterError(f"{found.rows} rows were summed where {starts[-1]} were counted")
     return found
 
 
 def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
     """``function(part, content)`` of every partition, on the cluster, in order."""
-    from dask import delayed
+    from dask.task_spec import List, Task, TaskRef
 
     token = uuid4().hex
-    call = delayed(function, pure=False)
-    tasks = [call(p.sent(), p.content, dask_key_name=part_key(i, token)) for i, p in enumerate(parts)]
-    return list(_computed(delayed(list)(tasks), tasks, parts))
+    held, graph = contents(parts)
+    keys, whole = [part_key(i, token) for i in range(len(parts))], f"boxloop-each-{token}"
+    for key, part, content in zip(keys, parts, held, strict=True):
+        graph[key] = Task(key, _called, packed((function, part.sent())), content)
+    graph[whole] = Task(whole, list, List(*map(TaskRef, keys)))
+    return list(_computed(graph, whole, keys, parts))
 
 
-def _leaf(carried: bytes, part: Part, content: Any, start: int, count: int) -> bytes:
+def _called(data: bytes, content: Any) -> Any:
+    function, part = unpacked(data)
+    return function(part, content)
+
+
+def _leaf(carried: Carried, data: bytes, content: Any) -> bytes:
     """The sum over one partition."""
-    function, grad = unpacked(carried)
+    function, grad = carried.opened()
+    part, start, count = unpacked(data)
     seen, mass = 0, 0.0
 
     def counted(rows: Tensor, weight: Tensor, place: int) -> Any:
@@ -160,18 +171,22 @@ def naming(part: Part) -> Iterator[None]:
         raise ValueError(f"{part.label}: {error}") from error
 
 
-def _computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
+def _computed(graph: Graph, key: str, leaves: Sequence[str], parts: Sequence[Part]) -> Any:
     """The value of a task: on the current client's cluster, else by Dask's scheduler on this machine."""
-    client = _client()
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
+    client, whole = _client(), HighLevelGraph.from_collections(key, graph)
     if client is None:
-        return task.compute()
+        return Delayed(key, whole).compute()
     from distributed.client import FutureCancelledError, FuturesCancelledError
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
     address, watch = client.scheduler.address, _watch.get()
     try:
-        futures = client.compute([task, *leaves] if watch else [task])
+        keys = [key, *leaves] if watch else [key]
+        futures = client.compute([Delayed(one, whole, layer=key) for one in keys])
         try:
             with _aside():
                 _wait(client, futures, watch)
