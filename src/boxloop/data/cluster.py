@@ -3,6 +3,8 @@
 Parameters travel out once for every pass, as one task that all others depend on, so that a scheduler can make them
 again for a worker that was lost; statistics travel back. A task that runs twice gives the same value under the same
 name, of which the tree takes one: nothing is counted twice, and the number of rows that came back is checked.
+
+Graphs are written down task by task: ``delayed`` would ask of every argument of every task what it is made of.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
+from boxloop.data.blame import part_key
+from boxloop.data.graph import Graph, contents
 from boxloop.data.parts import Part
 from boxloop.data.tasks import ClusterError, computed, in_order, kept
 from boxloop.data.tiles import total
-from boxloop.data.travel import packed, unpacked
+from boxloop.data.travel import Carried, packed, unpacked
 from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)
@@ -54,24 +58,28 @@ def summed(
     Args:
         parts: in order.
         counts: rows of each.
-        function: pure; it travels with all it closes over.
+        function: pure, as a thread calls the same for all its partitions; it travels with all it closes over.
     """
-    from dask import delayed
+    from dask.task_spec import List, Task, TaskRef
 
-    token = uuid4().hex
-    leaves = _leaves(parts, counts, _carried(function, token), token)
-    if not leaves:
+    token, some = uuid4().hex, [i for i in range(len(parts)) if counts[i]]
+    if not some:
         raise ValueError("the source has no rows")
-    add, level, height = delayed(_added, pure=False), leaves, 0
+    held, graph = contents([parts[i] for i in some])
+    graph |= _carried(function, token)
+    starts, leaves = [0, *accumulate(counts)], [part_key(i, token) for i in some]
+    for i, key, content in zip(some, leaves, held, strict=True):
+        graph[key] = _task(key, token, parts[i], starts[i], counts[i], content)
+    level, height = leaves, 0
     while len(level) > 1:
-        level = [
-            add(level[i : i + FAN], dask_key_name=f"boxloop-sum-{height}-{i // FAN}-{token}")
-            for i in range(0, len(level), FAN)
-        ]
+        blocks = [level[i : i + FAN] for i in range(0, len(level), FAN)]
+        level = [f"boxloop-sum-{height}-{i}-{token}" for i in range(len(blocks))]
+        for key, block in zip(level, blocks, strict=True):
+            graph[key] = Task(key, _added, List(*map(TaskRef, block)))
         height += 1
-    found: Partial = unpacked(computed(level[0], leaves, parts))
-    if found.rows != sum(counts):
-        raise ClusterError(f"{found.rows} rows were summed where {sum(counts)} were counted")
+    found: Partial = unpacked(computed(graph, level[0], leaves, parts))
+    if found.rows != starts[-1]:
+        raise ClusterError(f"{found.rows} rows were summed where {starts[-1]} were counted")
     return found
 
 
@@ -80,57 +88,67 @@ def partials(
 ) -> Iterator[Partial]:
     """The sums that :func:`summed` adds up, one for each partition that has rows, in order."""
     token = uuid4().hex
-    leaves = _leaves(parts, counts, kept(_carried(function, token)), token)
-    yield from map(unpacked, in_order(leaves, parts))
+    carried = kept(_carried(function, token))
+
+    def leaves() -> Iterator[tuple[str, Graph]]:
+        for i, (part, start, count) in enumerate(
+            zip(parts, accumulate(counts, initial=0), counts, strict=False)
+        ):
+            if count:
+                (content,), graph = contents([part])
+                key = part_key(i, token)
+                yield key, {**graph, **carried, key: _task(key, token, part, start, count, content)}
+
+    yield from map(unpacked, in_order(leaves(), parts))
 
 
 def each(function: Callable[..., Any], parts: Sequence[Part]) -> list[Any]:
     """``function(part, content)`` of every partition, on the cluster, in order."""
-    from dask import delayed
-
-    token = uuid4().hex
-    call = delayed(function, pure=False)
-    tasks = [call(p.sent(), p.content, dask_key_name=_key(i, token)) for i, p in enumerate(parts)]
-    return list(computed(delayed(list)(tasks), tasks, parts))
+    return _gathered(parts, [packed((function, part.sent())) for part in parts])
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     """``function(item)`` of every item, on the cluster, in order."""
-    from dask import delayed
+    return _gathered((), [packed((function, item)) for item in items])
+
+
+def _gathered(parts: Sequence[Part], calls: Sequence[bytes]) -> list[Any]:
+    """What calls give, each with the content of its part where there are parts."""
+    from dask.task_spec import List, Task, TaskRef
 
     token = uuid4().hex
-    call = delayed(function, pure=False)
-    tasks = [call(item, dask_key_name=_key(i, token)) for i, item in enumerate(items)]
-    return list(computed(delayed(list)(tasks), tasks, ()))
+    held, graph = contents(parts)
+    keys, whole = [part_key(i, token) for i in range(len(calls))], f"boxloop-each-{token}"
+    for key, call, content in zip(keys, calls, [[one] for one in held] or [[]] * len(calls), strict=True):
+        graph[key] = Task(key, _called, call, *content)
+    graph[whole] = Task(whole, list, List(*map(TaskRef, keys)))
+    return list(computed(graph, whole, keys, parts))
 
 
-def _carried(function: Callable[..., Any], token: str) -> Any:
+def _called(data: bytes, *content: Any) -> Any:
+    function, first = unpacked(data)
+    return function(first, *content)
+
+
+def _carried(function: Callable[..., Any], token: str) -> Graph:
     """The task that all others of a pass take the function from."""
-    from dask import delayed
+    from dask.task_spec import DataNode
 
-    grad = torch.is_grad_enabled()
-    return delayed(packed((function, grad), detached=not grad), name=f"boxloop-carried-{token}")
-
-
-def _leaves(parts: Sequence[Part], counts: Sequence[int], carried: Any, token: str) -> list[Any]:
-    """The tasks that sum one partition each, of those that have rows."""
-    from dask import delayed
-
-    leaf, starts = delayed(_leaf, pure=False), accumulate(counts, initial=0)
-    return [
-        leaf(carried, part.sent(), part.content, start, count, dask_key_name=_key(i, token))
-        for i, (part, start, count) in enumerate(zip(parts, starts, counts, strict=False))
-        if count
-    ]
+    grad, key = torch.is_grad_enabled(), f"boxloop-carried-{token}"
+    return {key: DataNode(key, Carried(packed((function, grad), detached=not grad)))}
 
 
-def _key(number: int, token: str) -> str:
-    return f"boxloop-part-{number}-{token}"
+def _task(key: str, token: str, part: Part, start: int, count: int, content: Any) -> Any:
+    """The task that sums one partition."""
+    from dask.task_spec import Task, TaskRef
+
+    return Task(key, _leaf, TaskRef(f"boxloop-carried-{token}"), packed((part.sent(), start, count)), content)
 
 
-def _leaf(carried: bytes, part: Part, content: Any, start: int, count: int) -> bytes:
+def _leaf(carried: Carried, data: bytes, content: Any) -> bytes:
     """The sum over one partition."""
-    function, grad = unpacked(carried)
+    function, grad = carried.opened()
+    part, start, count = unpacked(data)
     seen, mass = 0, 0.0
 
     def counted(rows: Tensor, weight: Tensor, place: int) -> Any:

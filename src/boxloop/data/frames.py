@@ -43,7 +43,7 @@ def outline(data: Any) -> Any:
 
 def as_frame(data: object) -> Any:
     """The data as a narwhals frame, or None if it is no data frame, or one whose rows are to stay where they are."""
-    if is_collection(data):
+    if isinstance(data, np.ndarray) or is_collection(data):
         return None
     import narwhals.stable.v2 as nw
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
+from boxloop.data.blame import deaths, killed
+from boxloop.data.graph import Graph
 from boxloop.data.parts import Part
 
 AHEAD = 2
@@ -46,20 +48,21 @@ def watched(watch: Watch) -> Iterator[None]:
         _watch.reset(token)
 
 
-def computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
+def computed(graph: Graph, key: str, leaves: Sequence[str], parts: Sequence[Part]) -> Any:
     """The value of a task: on the current client's cluster, else by Dask's scheduler on this machine.
 
     Args:
-        task: what is wanted.
-        leaves: the tasks behind it that are counted, one for each partition.
+        graph: all tasks.
+        key: the one that is wanted.
+        leaves: those behind it that are counted, one for each partition.
         parts: the partitions, for what is said when workers die.
     """
-    client = _client()
+    client, watch = _client(), _watch.get()
+    tasks = _delayed(graph, [key, *leaves] if watch else [key])
     if client is None:
-        return task.compute()
-    watch = _watch.get()
+        return tasks[0].compute()
     with _told(client, parts), _aside():
-        futures = client.compute([task, *leaves] if watch else [task])
+        futures = client.compute(tasks)
         try:
             _wait(client, futures, watch)
             return futures[0].result()
@@ -67,18 +70,18 @@ def computed(task: Any, leaves: list[Any], parts: Sequence[Part]) -> Any:
             _let_go(futures)
 
 
-def in_order(tasks: Sequence[Any], parts: Sequence[Part]) -> Iterator[Any]:
+def in_order(tasks: Iterable[tuple[str, Graph]], parts: Sequence[Part]) -> Iterator[Any]:
     """The values of tasks, one after the other; few are made before they are asked for, and stay where they were made.
 
     Args:
-        tasks: one for each partition that has rows.
+        tasks: one for each partition that has rows: its name, and the graph that it is in.
         parts: as in :func:`computed`.
     """
-    client = _client()
+    client, left = _client(), (_delayed(graph, [key])[0] for key, graph in tasks)
     if client is None:
-        yield from (task.compute() for task in tasks)
+        yield from (task.compute() for task in left)
         return
-    left, waiting = iter(tasks), deque[Any]()
+    waiting = deque[Any]()
     try:
         while True:
             with _told(client, parts), _aside():
@@ -94,10 +97,19 @@ def in_order(tasks: Sequence[Any], parts: Sequence[Part]) -> Iterator[Any]:
         _let_go(waiting)
 
 
-def kept(task: Any) -> Any:
+def kept(graph: Graph) -> Graph:
     """A task whose value stays on the cluster as long as somebody holds it; the task itself where there is none."""
     client = _client()
-    return task if client is None else client.persist(task)
+    return graph if client is None else dict(client.persist(_delayed(graph, list(graph))[0]).dask)
+
+
+def _delayed(graph: Graph, keys: Sequence[str]) -> list[Any]:
+    """Tasks of a graph, as Dask's client takes them."""
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
+    whole = HighLevelGraph.from_collections(keys[0], graph)
+    return [Delayed(key, whole, layer=keys[0]) for key in keys]
 
 
 def _let_go(futures: Sequence[Any]) -> None:
@@ -116,7 +128,7 @@ def _told(client: Any, parts: Sequence[Part]) -> Iterator[None]:
     try:
         yield
     except KilledWorker as error:
-        raise ClusterError(_killed(error, parts, _deaths(client))) from error
+        raise ClusterError(killed(error, parts, deaths(client))) from error
     except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
         if LOST in str(error):
             raise ClusterError(
@@ -183,46 +195,3 @@ def _threads(client: Any) -> int | None:
     except (TimeoutError, OSError):
         return None
     return sum(found.values())
-
-
-def _deaths(client: Any) -> list[set[Any]]:
-    """The tasks of every worker that died so far, in order; none where no answer comes."""
-    try:
-        events = client.get_events("all")
-    except (TimeoutError, OSError):
-        return []
-    lost = [
-        event for _, event in events if isinstance(event, dict) and event.get("action") == "remove-worker"
-    ]
-    return [set(event["processing-tasks"]) for event in lost if not event["expected"]]
-
-
-def _killed(error: Any, parts: Sequence[Part], deaths: list[set[Any]]) -> str:
-    """Whom to blame: the task that Dask gave up, and those that died each time beside it on the same worker."""
-    times = error.allowed_failures + 1
-    beside = [tasks for tasks in deaths if error.task in tasks][-times:]
-    found = _places(set.intersection(*beside) if beside else {error.task}, parts)
-    names = " or ".join(found[:3]) + (f" or {len(found) - 3} more" if len(found) > 3 else "")
-    one = "it" if len(found) <= 1 else "one of them"
-    return (
-        f"every worker that was given {names or 'a sum of partitions'} died, {times} in a row: {one} may not fit in "
-        "a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
-    )
-
-
-def _places(keys: set[Any], parts: Sequence[Part]) -> list[str]:
-    """The partitions that tasks are for, in order."""
-    from dask.core import get_deps
-
-    graph = {key: node for part in parts for task in part.tasks() for key, node in task.dask.items()}
-    above = get_deps(graph)[1]
-    wanted, found = list(keys), set()
-    while wanted:
-        found.add(one := wanted.pop())
-        wanted += [other for other in above.get(one, ()) if other not in found]
-    numbers = {int(words[2]) for key in keys if (words := str(key).split("-"))[:2] == ["boxloop", "part"]}
-    return [
-        part.label
-        for number, part in enumerate(parts)
-        if number in numbers or any(task.key in found for task in part.tasks())
-    ]

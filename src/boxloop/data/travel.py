@@ -6,6 +6,8 @@ import io
 import math
 import pickle
 from abc import ABC, abstractmethod
+from functools import cache
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -44,17 +46,66 @@ def packed(value: object, *, detached: bool = False) -> bytes:
         >>> unpacked(packed(torch.ones(1000)[:2]))
         tensor([1., 1.])
     """
+    out = io.BytesIO()
+    pickler = _pickler()(out, protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.detached = detached
+    pickler.dump(value)
+    return out.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """What :func:`packed` was given; every call makes a new one, so that no two threads share a buffer."""
+    return pickle.loads(data)
+
+
+class Carried:
+    """What a pass takes along, as bytes: every thread unpacks it once, so that no two share a buffer.
+
+    Dask lets go of it, and so of all that was unpacked, as soon as the last task that needs it is done.
+
+    Args:
+        data: what :func:`packed` gave.
+
+    Example:
+        >>> carried = Carried(packed([1, 2]))
+        >>> carried.opened() is carried.opened()
+        True
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._of_thread = local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Carried, (self.data,)
+
+    def __sizeof__(self) -> int:
+        return len(self.data)  # which Dask asks for, to know what moving it would cost
+
+    def opened(self) -> Any:
+        """What was packed: this thread's own."""
+        mine = vars(self._of_thread)
+        if not mine:
+            mine["value"] = unpacked(self.data)
+        return mine["value"]
+
+
+@cache
+def _pickler() -> Any:
+    """The class that packs: made when it is first asked for, as cloudpickle comes with Dask."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Tensors as arrays: a fiftieth of the time of torch's own way."""
+
+        detached: bool
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, Staying):
                 return type(obj), obj.left()
             if not isinstance(obj, Tensor):
                 return super().reducer_override(obj)
-            if obj.grad_fn is not None and not detached:
+            if obj.grad_fn is not None and not self.detached:
                 raise RuntimeError(
                     "a sum over rows on a cluster has no gradient: detach the tensors of the function that is summed"
                 )
@@ -62,17 +113,10 @@ def packed(value: object, *, detached: bool = False) -> bytes:
             if plain and obj.device.type != "meta" and obj.dtype == torch.bool:
                 return _mask, (np.packbits(obj.cpu().numpy()), tuple(obj.shape), str(obj.device))
             if plain and obj.device.type != "meta":
-                return _tensor, (*_array(obj), str(obj.device), obj.requires_grad and not detached)
+                return _tensor, (*_array(obj), str(obj.device), obj.requires_grad and not self.detached)
             return super().reducer_override(obj.detach() if obj.grad_fn is not None else obj)
 
-    out = io.BytesIO()
-    Pickler(out, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
-    return out.getvalue()
-
-
-def unpacked(data: bytes) -> Any:
-    """What :func:`packed` was given; every call makes a new one, so that no two threads share a buffer."""
-    return pickle.loads(data)
+    return Pickler
 
 
 def _array(value: Tensor) -> tuple[np.ndarray, bool]:
