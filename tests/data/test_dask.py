@@ -22,9 +22,11 @@ from boxloop.data import (
     ArraySource,
     DaskSource,
     Gathered,
+    Paired,
     cluster,
     dask_source,
     kept_rows,
+    on_device,
     open_source,
     paired,
     some_rows,
@@ -32,6 +34,8 @@ from boxloop.data import (
     survey,
 )
 from boxloop.data.digest import digest
+from boxloop.data.prefetch import Prefetched
+from boxloop.data.travel import packed, unpacked
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -383,3 +387,29 @@ def test_pairs() -> None:
     agree(paired(open_source(rows), open_source(rows[:, :2] * 2.0)), open_source(both, columns=names))
     with pytest.raises(ValueError, match="different numbers of rows: repartition"):
         paired(open_source(rows), open_source(rows.rechunk((50, 3))))
+
+
+def opened(part: Any) -> Source:
+    """A part as a worker opens it."""
+    held = part.content
+    values = [None if one is None else one.compute() for one in (held if isinstance(held, list) else [held])]
+    return unpacked(packed(part.sent())).open(values if isinstance(held, list) else values[0])
+
+
+@pytest.mark.parametrize("kind", ["file", "array", "both"])
+def test_partitions_are_opened_on_a_device(kind: str, tmp_path: Path) -> None:
+    """Files are read ahead, blocks move at once, and what stands beside them is where they are; no GPU is needed."""
+    rows, place = np.arange(60.0).reshape(20, 3), torch.device("meta")
+    np.save(tmp_path / "rows.npy", rows)
+    there = dask_source(tmp_path if kind == "file" else da.from_array(rows, chunks=(5, 3)))
+    moved: Any = on_device(there, place)
+    assert (type(moved), moved.counts, moved.names) == (DaskSource, there.counts, there.names)
+    if kind == "both":
+        beside: Any = paired(moved, on_device(open_source(rows[:, :1]), place))
+        moved = beside.source
+    for part, count in zip(moved.parts, moved.counts, strict=True):
+        found = opened(part)
+        tiles = list(found.chunks())
+        assert isinstance(found, {"file": Prefetched, "array": ArraySource, "both": Paired}[kind])
+        assert {one.device.type for tile in tiles for one in tile} == {"meta"}
+        assert sum(len(weight) for _, weight in tiles) == count

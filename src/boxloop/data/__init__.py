@@ -3,8 +3,9 @@
 from boxloop.data.array import ArraySource, tile_rows
 from boxloop.data.bundled import Bundled, bundled
 from boxloop.data.dask import DaskSource, dask_source
+from boxloop.data.device import on_device
 from boxloop.data.exchanged import Exchanged
-from boxloop.data.mapped import Mapped, on_device, shuffled, within
+from boxloop.data.mapped import Mapped, shuffled, within
 from boxloop.data.marks import At, Folds, InFold, Marks, Mask
 from boxloop.data.moments import moment_source, summarise_moments
 from boxloop.data.open import open_source, stays

@@ -149,18 +149,21 @@ def _leaf(carried: Carried, data: bytes, content: Any) -> bytes:
     """The sum over one partition."""
     function, grad = carried.opened()
     part, start, count = unpacked(data)
-    seen, mass = 0, 0.0
+    seen, mass = 0, torch.zeros((), dtype=torch.float64)
 
     def counted(rows: Tensor, weight: Tensor, place: int) -> Any:
         nonlocal seen, mass
-        seen, mass = seen + len(weight), mass + float(weight.sum())
+        seen, mass = (
+            seen + len(weight),
+            mass.to(weight.device) + weight.sum(),
+        )  # a device is waited for once, at the end
         return function(rows, weight, place)
 
     with naming(part), torch.set_grad_enabled(grad):
         value = total(counted, part.open(content).chunks(), start)
         if seen != count:
             raise ValueError(f"{count} rows were counted, and {seen} read: the data changed")
-    return packed(Partial(value, seen, mass), detached=True)
+    return packed(Partial(value, seen, float(mass)), detached=True)
 
 
 def _added(level: list[bytes]) -> bytes:

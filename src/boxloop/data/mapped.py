@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import methodcaller
 
 import torch
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
-from boxloop.data.prefetch import Prefetched
 from boxloop.data.sparse import SparseSource
-from boxloop.data.stream import StreamSource
 from boxloop.data.tiles import Placed, View
 from boxloop.types import Source
 
@@ -41,18 +38,6 @@ class Mapped(View):
         """Changed tiles."""
         function, device = self.function, self.device
         return lambda rows, weight, start: (function(rows), weight.to(device or weight.device), start)
-
-
-def on_device(source: Source, device: torch.device) -> Source:
-    """The source with its rows on a device: an array moves once, a stream tile by tile while another is in use."""
-    if device.type == "cpu":
-        return source
-    if isinstance(source, ArraySource):
-        weight = None if source.weight is None else source.weight.to(device)
-        return ArraySource(source.rows.to(device), weight, source.columns)
-    if isinstance(source, StreamSource):
-        return Prefetched(source, device)
-    return Mapped(source, methodcaller("to", device), device)
 
 
 def within(source: Source, low: float, high: float, what: str) -> Source:
