@@ -28,6 +28,7 @@ from boxloop.data import (
     kept_rows,
     on_device,
     open_source,
+    open_table,
     paired,
     some_rows,
     standard,
@@ -413,3 +414,15 @@ def test_partitions_are_opened_on_a_device(kind: str, tmp_path: Path) -> None:
         assert isinstance(found, {"file": Prefetched, "array": ArraySource, "both": Paired}[kind])
         assert {one.device.type for tile in tiles for one in tile} == {"meta"}
         assert sum(len(weight) for _, weight in tiles) == count
+
+
+def test_workers_in_another_folder_find_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    np.save(tmp_path / "here" / "rows.npy", np.ones((6, 2)))
+    monkeypatch.chdir(tmp_path / "here")
+    sources = [dask_source("rows.npy"), open_table("rows.npy", cluster=True), dask_source(Path("../here"))]
+    monkeypatch.chdir(tmp_path)
+    for source in sources:
+        assert source.reduce(lambda rows, weight: Gathered.of(rows)).joined().shape == (6, 2)

@@ -15,7 +15,7 @@ from boxloop.data.checks import check_no_paths, check_shape, check_weight, choos
 from boxloop.data.cluster import each, naming, partials, summed
 from boxloop.data.folder import VALUES, files_of, joined
 from boxloop.data.frames import is_collection
-from boxloop.data.open import open_reader
+from boxloop.data.open import open_reader, rooted
 from boxloop.data.parts import WEIGHT, FilePart, Part, ValuePart, count_rows, cut
 from boxloop.data.standard import FIRST_ROWS
 from boxloop.data.stream import Reader, retile
@@ -164,7 +164,7 @@ def dask_source(
     """
     check_no_paths(data)
     if isinstance(data, str | PathLike):
-        return in_parts(open_reader(data), weight, columns, part_rows)
+        return in_parts(open_reader(rooted(data)), weight, columns, part_rows)
     return _checked(_of_collection(data, weight, columns))
 
 

@@ -117,6 +117,11 @@ def _open_path(data: str | PathLike[str], weight: object, columns: Sequence[str]
     return stream(open_reader(data), weight, columns)
 
 
+def rooted(data: str | PathLike[str]) -> str | PathLike[str]:
+    """A path as workers that run in another folder find it; a URL as it is."""
+    return data if is_remote(data) else Path(data).absolute()
+
+
 def open_reader(data: str | PathLike[str]) -> Reader:
     """The reader of a file, a folder or a URL, whose columns can be looked at before any row is read."""
     if is_remote(data):

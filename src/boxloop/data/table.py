@@ -11,7 +11,7 @@ from boxloop.data.checks import choose_columns, near_misses
 from boxloop.data.dask import in_parts
 from boxloop.data.folder import is_pattern
 from boxloop.data.npy import MapReader
-from boxloop.data.open import MEMORY, open_reader
+from boxloop.data.open import MEMORY, open_reader, rooted
 from boxloop.data.remote import is_remote
 from boxloop.data.stream import Reader, hold, stream
 from boxloop.types import Source
@@ -43,7 +43,7 @@ def open_table(
         >>> open_table("iris", drop=["sepal length (cm)", "sepal width (cm)"]).names
         ('petal length (cm)', 'petal width (cm)')
     """
-    reader = open_reader_of(data)
+    reader = open_reader_of(rooted(data) if cluster and Path(data).exists() else data)
     choose_columns(reader.names, drop, weight, reader.label)
     left = tuple(name for name in reader.names if name not in drop)
     names = choose_columns(left, columns, weight, reader.label)
