@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
 import click
+
+LONG, WIDEST = 16, 1000
+"""Letters of a word that is kept whole where room is short, and of a line where there is all the room there is."""
 
 TABLE_ENDS = (".csv", ".csv.gz", ".parquet", ".pq")
 
@@ -75,15 +79,20 @@ def echo_table(
     )
     for j, head in enumerate(heads):
         if header:
-            numbers = j > 0 and head not in words
-            side: Literal["left", "right"] = "right" if numbers else "left"
-            # Where room is short, a column that may wrap gives way first: names before numbers.
-            table.add_column(Text(head), justify=side, overflow="ellipsis", no_wrap=numbers)
+            side: Literal["left", "right"] = "right" if j > 0 and head not in words else "left"
+            # Where room is short cells break between words, and no column is narrower than its longest word.
+            least = max(
+                (len(word) for cell in (head, *(row[j] for row in rows)) for word in cell.split()), default=0
+            )
+            table.add_column(Text(head), justify=side, overflow="fold", min_width=min(least, LONG))
         else:
             table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:  # a file has all the room there is
+        console = Console(width=max(console.width, Console(width=WIDEST).measure(table).maximum))
+    console.print(table)
 
 
 def check_output(path: Path, *others: str | Path) -> None:

@@ -166,16 +166,16 @@ def _show(search: Any, data: str, output: Path | None) -> None:
 
     table = search.table()
     names = list(search.results_["parameters"][0])
-    heads = [" ".join(names), "parameters", "held out", "below the best", "AIC", "BIC", ""]
+    said = " ".join(name.removeprefix("n_").removesuffix("_type") for name in names)
+    heads = [said, "parameters", "held out", "below the best", "AIC", "BIC"]
     rows = [
         [
-            " ".join(str(params[name]) for name in names),
+            " ".join(str(params[name]) for name in names) + (", chosen" if row["chosen"] else ""),
             f"{row['n_parameters']:.0f}",
             with_error(row["log_likelihood"], row["log_likelihood_error"]),
             with_error(row["difference"], row["difference_error"]),
             number(row["aic"]),
             number(row["bic"]),
-            "chosen" if row["chosen"] else "",
         ]
         for params, row in zip(search.results_["parameters"], table.to_dict("records"), strict=True)
     ]
