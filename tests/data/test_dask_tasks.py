@@ -5,7 +5,7 @@ import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -153,6 +153,20 @@ def test_what_is_at_hand_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
     side = dask_source(rows), dask_source(da.ones((n, 1), chunks=(500, 1)))
     at_hand = paired(side[0], open_source(np.ones((n, 1))))
     assert sent(monkeypatch, at_hand) < sent(monkeypatch, paired(*side)) + 8 * n + slack
+
+
+def test_one_after_the_other_each_takes_its_own_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+    plain = cluster.in_order
+
+    def noted(tasks: Iterable[Any], *more: Any) -> Iterator[Any]:
+        return plain(((key, graphs.append(graph) or graph) for key, graph in tasks), *more)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(cluster, "in_order", noted)
+    source = dask_source(COLLECTIONS["made"]())
+    found = list(source.in_turn(lambda rows, weight, start: summed(rows, weight)))
+    assert len(found) == len(graphs) == 20
+    assert {len(graph) for graph in graphs} == {2}  # the function, and what makes and sums a partition
 
 
 class Noisy:
