@@ -318,6 +318,24 @@ def test_workers_keep_nothing_of_a_pass(client: Client) -> None:
     until(lambda: set(client.run(held_by_worker).values()) == {0})
 
 
+def test_a_pass_that_is_watched_lets_go_of_what_was_added(client: Client) -> None:
+    """Or the statistics of all partitions would lie on the workers until its end."""
+    held = []
+
+    def in_memory(dask_scheduler: Any) -> int:
+        tasks = dask_scheduler.tasks.items()
+        return sum(task.state == "memory" and str(key).startswith("boxloop-part") for key, task in tasks)
+
+    blocks = da.from_array(table(), chunks=(10, 2)).map_blocks(
+        lambda block: (time.sleep(0.05), block)[1], meta=np.empty((0, 2))
+    )
+    with watched(lambda done, of: held.append((done, client.run_on_scheduler(in_memory)))):
+        open_source(blocks).reduce(sums)
+    late = [count for done, count in held if done >= 45]
+    assert late
+    assert max(late) < 40
+
+
 def test_a_fit_inside_a_task_does_not_wait_for_itself(client: Client) -> None:
     def mean() -> float:
         rows = da.from_array(table(), chunks=(ROWS, 2))

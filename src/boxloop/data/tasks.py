@@ -172,11 +172,14 @@ def _wait(client: Any, futures: list[Any], watch: Watch | None) -> None:
     from distributed import wait
 
     address, alive, last = client.scheduler.address, time.monotonic(), time.monotonic()
+    left = futures[1:]
     while not futures[0].done():
         with suppress(TimeoutError):
             wait(futures[0], timeout=POLL)
         if watch:
-            watch(sum(future.done() for future in futures[1:]), len(futures) - 1)
+            _let_go([future for future in left if future.done()])  # or workers would hold what they sent on
+            left = [future for future in left if not future.done()]
+            watch(len(futures) - 1 - len(left), len(futures) - 1)
         now = time.monotonic()
         if now - last < LOOK:
             continue
