@@ -97,7 +97,7 @@ class EnergyBasedModel(DensityMixin, BaseEstimator):
         >>> from boxloop.estimators.energy_model import EnergyBasedModel
         >>> rng = np.random.default_rng(0)
         >>> X = rng.choice([-2.0, 2.0], size=(500, 1)) + 0.5 * rng.normal(size=(500, 1))
-        >>> fit = EnergyBasedModel(hidden=(16, 16), max_iter=300, learning_rate=0.02, random_state=0).fit(X)
+        >>> fit = EnergyBasedModel(hidden=(16, 16), max_iter=1000, learning_rate=0.01, random_state=0).fit(X)
         >>> bool(fit.score_samples([[2.0]]) > fit.score_samples([[0.0]]))
         True
     """
