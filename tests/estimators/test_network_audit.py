@@ -97,7 +97,7 @@ def test_what_it_refuses() -> None:
     fit = NetworkClassifier(**SHORT).fit(X, labels)
     with pytest.raises(ValueError, match="label 'z' is none"):
         audit_network(fit, X, labels, X[:2], ["a", "z"])
-    loose = NetworkRegressor(**{**SHORT, "random_state": None}).fit(X, y)
+    loose = NetworkRegressor(**SHORT).fit(X, y).set_params(random_state=None)
     with pytest.raises(ValueError, match="random_state must be a whole number"):
         audit_network(loose, X, y, X, y)
 
