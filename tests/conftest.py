@@ -2,9 +2,11 @@
 
 import gc
 import os
+import random
 import signal
 from collections.abc import Iterator
 from multiprocessing import forkserver, get_context
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +32,18 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
     return LoadFileScheduling(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _chance_of_its_own(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left to chance is the same in every run, in whatever order and on whichever worker a test comes."""
+    import torch
+
+    from boxloop.numeric import random as ours
+
+    chance = random.Random(request.node.nodeid)
+    monkeypatch.setattr(ours, "secrets", SimpleNamespace(randbits=chance.getrandbits))
+    torch.manual_seed(chance.getrandbits(62))
 
 
 @pytest.fixture(scope="session")
