@@ -92,7 +92,7 @@ def test_exact_moments_are_used_where_there_are_any():
 
 
 def test_the_penalty_pulls_a_decoder_to_the_moments():
-    """Three clusters: a few steps on the penalty alone cut the second gap to a fifth on any processor."""
+    """Three clusters: a few steps on the penalty alone cut the second gap twentyfold, as the rate falls."""
     rows = torch.cat(
         [
             normal((100, 2), generator(i)) * 0.3 + centre
@@ -111,13 +111,15 @@ def test_the_penalty_pulls_a_decoder_to_the_moments():
     model, penalty, stream = as_model(2, emission), MomentPenalty(1.0, 256), generator(9)
     optimiser = torch.optim.Adam(net.parameters(), 0.02)
     before = paper_gaps(model, rows, generator(0), 20_000)[1].norm()
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 150)
     for _ in range(150):
         optimiser.zero_grad()
         penalty(model, rows, stream).backward()
         optimiser.step()
+        falling.step()
     with torch.no_grad():
         after = paper_gaps(model, rows, generator(0), 20_000)[1].norm()
-    assert float(after) < 0.2 * float(before.detach())
+    assert float(after) < 0.05 * float(before.detach())
 
 
 @pytest.mark.parametrize("sample", [False, True])

@@ -116,12 +116,12 @@ class Folds:
     seed: int
 
     def __post_init__(self) -> None:
-        if not 2 <= self.count <= self.n_rows:
+        if self.count < 2:
+            raise ValueError(f"at least 2 folds are needed, not {self.count}")
+        if self.count > self.n_rows:
             raise ValueError(
                 f"Cannot have number of splits n_splits={self.count} greater than the number of samples: "
                 f"n_samples={self.n_rows}."
-                if self.count > 1
-                else f"at least 2 folds are needed, not {self.count}"
             )
 
     @property

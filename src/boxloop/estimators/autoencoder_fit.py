@@ -19,7 +19,8 @@ from boxloop.estimate.parallel import ALONE, Workers
 from boxloop.estimate.train_state import drawn_by_weight
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.numeric import generator
-from boxloop.select.scores import Array, mean_error, paired
+from boxloop.select.grouped import Grouped, behind
+from boxloop.select.scores import Array
 
 ALPHAS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights of the moment penalty that are tried on validation rows."""
@@ -137,22 +138,20 @@ def chosen(
         gaps: moment gap of validation rows under each.
         weight: of the rows, (n,).
     """
-    kept = np.asarray(weight) > 0.0
-    heavy = np.asarray(weight, dtype=np.float64)[kept]
-    values = [rows[kept] for rows in bounds]
-    means = [mean_error(rows, heavy) for rows in values]
+    values = [Grouped.of(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds]
+    means = [rows.mean_error() for rows in values]
     usable = [
         mean if np.isfinite(mean) and np.isfinite(gap) else -np.inf for (mean, _), gap in zip(means, gaps)
     ]
     best = int(np.argmax(usable))
-    behind, error = paired(values, best, heavy)
-    near = [j for j in range(len(alphas)) if np.isfinite(usable[j]) and behind[j] <= np.nan_to_num(error[j])]
+    lag, error = behind(values, best)
+    near = [j for j in range(len(alphas)) if np.isfinite(usable[j]) and lag[j] <= np.nan_to_num(error[j])]
     pick = min(near or [best], key=lambda j: (gaps[j], alphas[j]))
     table = {
         "alpha": list(alphas),
         "elbo": [mean for mean, _ in means],
         "elbo_error": [error for _, error in means],
-        "behind": behind.tolist(),
+        "behind": lag.tolist(),
         "behind_error": error.tolist(),
         "gap": list(gaps),
         "chosen": [float(j == pick) for j in range(len(alphas))],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.numeric import scrambled
-from boxloop.select.scores import Array
+from boxloop.select.scores import Array, mean_error
 from boxloop.tree import Tree
 
 GROUPS = 1 << 16
@@ -105,16 +105,11 @@ class Grouped(Tree):
         .. math:: \mathrm{se}^2 = \frac{\sum_g W_g (\bar v_g - \bar v)^2}{W \, (\sum_g Q_g / W_g - 1)}, \qquad
             W_g = \sum_{i \in g} w_i, \; Q_g = \sum_{i \in g} w_i^2
 
-        Unbiased for independent rows, in groups of any sizes; where each row is a group it is that of
-        :func:`boxloop.select.scores.mean_error`.
+        Unbiased for independent rows, in groups of any sizes; where each row is a group it is that of the rows.
         """
         some = self.weight > 0.0
         weight, square, total = (part[some].numpy() for part in (self.weight, self.square, self.total))
-        freedom = float((square / weight).sum()) - 1.0
-        mean, n = float(total.sum()) / float(weight.sum()), float(weight.sum())
-        if not np.isfinite(mean) or freedom <= 0.0:
-            return mean, float("nan")
-        return mean, float(np.sqrt(weight @ (total / weight - mean) ** 2 / (n * freedom)))
+        return mean_error(total / weight, weight, float((square / weight).sum()) - 1.0)
 
 
 def behind(values: Sequence[Grouped], best: int) -> tuple[Array, Array]:

@@ -6,7 +6,6 @@ differences are those of paired values, and mostly far smaller than the errors o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,15 +41,18 @@ def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None
     return found
 
 
-def mean_error(values: Array, weight: Array | None = None) -> tuple[float, float]:
+def mean_error(
+    values: Array, weight: Array | None = None, freedom: float | None = None
+) -> tuple[float, float]:
     r"""Mean over rows with its standard error.
 
     .. math:: \bar v = \sum_i w_i v_i / W, \qquad
-        \mathrm{se}^2 = \sum_i w_i (v_i - \bar v)^2 / (W (W - 1)), \qquad W = \sum_i w_i
+        \mathrm{se}^2 = \sum_i w_i (v_i - \bar v)^2 / (W f), \qquad W = \sum_i w_i
 
     Args:
         values: one number a row; an infinite one makes the mean infinite and the error NaN.
         weight: positive weights; whole numbers count as repetitions.
+        freedom: f, degrees of freedom; W - 1 when omitted.
 
     Returns:
         Mean and standard error, NaN for a single row.
@@ -62,34 +64,10 @@ def mean_error(values: Array, weight: Array | None = None) -> tuple[float, float
     w = np.ones(len(values)) if weight is None else weight
     total = float(w.sum())
     mean = float(w @ values / total)
-    if not np.isfinite(mean) or total <= 1.0:
+    free = total - 1.0 if freedom is None else freedom
+    if not np.isfinite(mean) or free <= 0.0:
         return mean, float("nan")
-    return mean, float(np.sqrt(w @ (values - mean) ** 2 / (total * (total - 1.0))))
-
-
-def paired(values: Sequence[Array], best: int, weight: Array | None = None) -> tuple[Array, Array]:
-    r"""How far each candidate falls behind the best one, with the standard error of that paired difference.
-
-    .. math:: g_j = \mathrm{mean}_i (v_{bi} - v_{ji})
-
-    Args:
-        values: for each candidate one number a row, higher being better.
-        best: the candidate with the highest, finite mean.
-        weight: positive weights of the rows.
-
-    Returns:
-        Differences (k,), zero for the best, and their errors.
-
-    Example:
-        >>> behind, error = paired([np.array([1.0, 2.0, 6.0]), np.array([0.0, 1.0, 5.0])], 0)
-        >>> behind.tolist(), error.tolist()
-        ([0.0, 1.0], [0.0, 0.0])
-    """
-    found = [
-        (0.0, 0.0) if j == best else mean_error(values[best] - other, weight)
-        for j, other in enumerate(values)
-    ]
-    return np.array([mean for mean, _ in found]), np.array([error for _, error in found])
+    return mean, float(np.sqrt(w @ (values - mean) ** 2 / (total * free)))
 
 
 def n_parameters(estimator: Any, X: Any) -> float:
