@@ -25,6 +25,7 @@ from boxloop.data import kept_rows, on_device, open_source
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState, normal
+from boxloop.numeric.threads import single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,6 +121,7 @@ class AggregateGap:
         return dots(z[kept], [names[p] for p in kept], ax, title=title)
 
 
+@single_threaded
 def aggregate_gap(
     model: object, X: Any, random_state: RandomState = 0, *, most: int = 2000, permutations: int = 199
 ) -> AggregateGap:

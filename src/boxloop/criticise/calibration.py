@@ -24,6 +24,7 @@ from boxloop.data.checks import column_place
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import LatentModel, Law
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Calibration:
         return coverage(level, observed, self.names, band, ax, title="Coverage of central intervals")
 
 
+@single_threaded
 def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: RandomState = 0) -> Calibration:
     r"""Probability integral transforms of held-out rows under a model.
 

@@ -24,6 +24,7 @@ from boxloop.criticise.pairs import (
 from boxloop.numeric import generator, normal, product
 from boxloop.numeric.distance import relative_error, wasserstein
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this share of the largest are rounding."""
@@ -88,6 +89,7 @@ class FrechetResult:
     standard_error: float
 
 
+@single_threaded
 def energy_distance(
     x: object, y: object, permutations: int = 0, random_state: RandomState = 0
 ) -> EnergyResult:
@@ -132,6 +134,7 @@ def energy_distance(
     return EnergyResult(value, found.standard_error, found.p_value, as_given(distance, x, y))
 
 
+@single_threaded
 def sliced_wasserstein(
     x: object, y: object, n_projections: int = 200, order: float = 2, random_state: RandomState = 0
 ) -> SlicedResult:
@@ -244,6 +247,7 @@ def relative_covariance_error(estimate: object, truth: object) -> float:
     return relative_error(a, b)
 
 
+@single_threaded
 def frechet_distance(
     x: object, y: object, features: Callable[[Tensor], object] | None = None
 ) -> FrechetResult:

@@ -23,6 +23,7 @@ from boxloop.laws import Categorical, DiagonalGaussian
 from boxloop.models.drawn import Drawn
 from boxloop.models.linear import LinearGaussian
 from boxloop.numeric.random import seed
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import LatentModel, Law
 
 Method = Literal["auto", "exact", "sobol", "monte_carlo", "sample"]
@@ -49,6 +50,7 @@ def marginal(model: LatentModel) -> tuple[Law, Tensor] | None:
     return None
 
 
+@single_threaded
 def forward_moments(
     model: LatentModel,
     probes: Sequence[Probe],

@@ -13,6 +13,7 @@ from boxloop.criticise.adapt import as_model
 from boxloop.criticise.training import Free
 from boxloop.data import on_device, open_source
 from boxloop.models import Mixture
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree, flatten
 
 
@@ -47,6 +48,7 @@ class _Sums(Tree):
     entropy: Tensor
 
 
+@single_threaded
 def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Criteria:
     r"""Likelihood of rows under a model, with AIC, BIC and ICL.
 

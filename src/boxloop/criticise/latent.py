@@ -19,6 +19,7 @@ from boxloop.criticise.adapt import as_model, as_rows
 from boxloop.data import Gathered, on_device, open_source
 from boxloop.data.frames import make_frame
 from boxloop.models.autoencoder import Autoencoder
+from boxloop.numeric.threads import single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,6 +108,7 @@ class ActiveUnits:
         )
 
 
+@single_threaded
 def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveUnits:
     r"""Which columns of an autoencoder's code depend on the row at all.
 

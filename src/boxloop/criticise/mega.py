@@ -26,6 +26,7 @@ from boxloop.criticise.training import Free, Training, training_error
 from boxloop.data import Both, Kept, Lot, kept_rows, on_device, open_source
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 from boxloop.types import LatentModel, Source
 
@@ -41,6 +42,7 @@ class _Tallies(Tree):
     parts: tuple[Tally, ...]
 
 
+@single_threaded
 def mega(
     model: object,
     X: Any,

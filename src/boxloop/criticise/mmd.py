@@ -26,6 +26,7 @@ from boxloop.criticise.pairs import (
 )
 from boxloop.numeric import generator, normal, product, spawn
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 
 Radial = Callable[[Tensor], Tensor]
 """A kernel as a function of the squared distance in units of the squared bandwidth."""
@@ -102,6 +103,7 @@ def median_bandwidth(x: object, y: object = None, random_state: RandomState = 0)
         return float(apart.quantile(0.5))
 
 
+@single_threaded
 def mmd(
     x: object,
     y: object,

@@ -20,6 +20,7 @@ from boxloop.criticise.wide import narrow, second_gap_norm
 from boxloop.laws import Categorical
 from boxloop.numeric import column_means, gram
 from boxloop.numeric import covariance as forms
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import LatentModel, Law
 
 
@@ -112,6 +113,7 @@ def _mean_covariance(law: Law) -> Tensor:
     return averaged(covariance, law.mean.new_full((len(law.mean),), 1.0 / len(law.mean)))
 
 
+@single_threaded
 def paper_gaps(
     model: LatentModel, rows: Tensor, generator: Generator, nodes: int = 5000, *, sample: bool = False
 ) -> tuple[Tensor, Tensor]:

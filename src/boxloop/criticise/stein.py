@@ -27,6 +27,7 @@ from boxloop.laws import Bernoulli, Multinomial, Poisson
 from boxloop.models import Mixture
 from boxloop.numeric import generator, product, spawn
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 
 Score = Callable[[Tensor], Any]
 """Rows (n, d) to the gradient of the log-density at each, (n, d)."""
@@ -89,6 +90,7 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
     return lambda rows: _gradient(model, rows)
 
 
+@single_threaded
 def kernel_stein(
     rows: object,
     score: Score,

@@ -18,12 +18,14 @@ from boxloop.estimate.mean_field import Conditional, LogJoint, MeanField, mean_f
 from boxloop.laws.nodes import Node
 from boxloop.numeric import generator, seed
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.run import Observer, Outcome, Round, run
 
 Order = Literal["sweep", "random"]
 Step = Callable[[CaviState], Round[CaviState]]
 
 
+@single_threaded
 def cavi(
     nodes: Mapping[str, Node],
     log_joint: LogJoint | None = None,

@@ -12,6 +12,7 @@ from boxloop.estimate.cavi_evidence import MOST_POINTS, Evidence, evidence
 from boxloop.estimate.mean_field import MeanField
 from boxloop.laws.node_kinds import Statistic
 from boxloop.laws.nodes import Node
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.run import Outcome
 from boxloop.tree import Tree
 
@@ -79,7 +80,7 @@ class NodeLaw:
 
 
 @dataclass(frozen=True, repr=False)
-class Cavi:
+class Cavi(SingleThreaded):
     """Independent laws near a posterior, made by :func:`boxloop.estimate.cavi.cavi`.
 
     Args:

@@ -34,6 +34,7 @@ from boxloop.estimators.flow import continued
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
 
@@ -44,7 +45,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LatentEstimator(BaseEstimator):
+class LatentEstimator(SingleThreaded, BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result.
 
     A parameter is a field: the constructor that scikit-learn inspects follows from the fields of a class and its bases.

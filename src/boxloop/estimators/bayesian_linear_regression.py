@@ -23,6 +23,7 @@ from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import column_names, read_params, told_of
 from boxloop.estimators.warned import warn_of
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.types import Source
 from boxloop.weights.linear_regression import (
@@ -41,7 +42,7 @@ UNLIKE = 1e4
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BayesianLinearRegression(RegressorMixin, BaseEstimator):
+class BayesianLinearRegression(SingleThreaded, RegressorMixin, BaseEstimator):
     r"""Linear regression with its exact posterior, whose precisions are found by the evidence.
 
     .. math:: y = X \theta + \epsilon, \quad \theta \sim N(0, \alpha^{-1} I), \; \epsilon \sim N(0, \beta^{-1} I)

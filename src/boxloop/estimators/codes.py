@@ -20,6 +20,7 @@ from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import read_params
 from boxloop.numeric import generator
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.persist import ModelFileError, load_tree
 from boxloop.types import Source
 
@@ -32,7 +33,7 @@ TILE = 4096
 """Codes whose rows are made at once."""
 
 
-class CodedEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators: what needs ``model_`` and its codes, and nothing of how it came to be."""
 
     @property

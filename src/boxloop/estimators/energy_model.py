@@ -37,6 +37,7 @@ from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
 from boxloop.models.energy import EnergyModel
 from boxloop.numeric import generator, spawn
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Outcome
@@ -50,7 +51,7 @@ LEAST_CHAINS = 256
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class EnergyBasedModel(DensityMixin, BaseEstimator):
+class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
     r"""A density given by a network, up to a constant that is estimated.
 
     .. math:: p(x) = \frac{b(u) \, e^{-V_\theta(u)}}{Z \prod_j s_j}, \qquad u = (x - o) / s

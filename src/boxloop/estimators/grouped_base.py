@@ -30,6 +30,7 @@ from boxloop.models.grouped import GroupedRows
 from boxloop.models.quadrature import group_log_likelihood, modes
 from boxloop.models.random_effects import RandomEffects, Response
 from boxloop.numeric import generator
+from boxloop.numeric.threads import SingleThreaded
 
 NODES = 15
 IGNORED = ("verbose", "checkpoint", "max_iter")
@@ -37,7 +38,7 @@ IGNORED = ("verbose", "checkpoint", "max_iter")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RandomEffectsEstimator(BaseEstimator):
+class RandomEffectsEstimator(SingleThreaded, BaseEstimator):
     """Base of the estimators; a subclass names its response."""
 
     slopes: Sequence[int | str] = ()

@@ -29,6 +29,7 @@ from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
 from boxloop.numeric.random import seed, spawn
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.weights.audit import Audit
 from boxloop.weights.ensemble import MultiPosterior
 from boxloop.weights.members import ACTIVATIONS
@@ -42,7 +43,7 @@ BLOCK = 1 << 16
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class NetworkEstimator(BaseEstimator):
+class NetworkEstimator(SingleThreaded, BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``posterior_`` and ``predictor_`` hold it."""
 
     hidden: Any = field(default=(50,), kw_only=False)

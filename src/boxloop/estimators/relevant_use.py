@@ -20,6 +20,7 @@ from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled, name_of
 from boxloop.estimators.warned import warn_of
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.types import Source
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class TwoViewEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TwoViewEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators: rows in, the results of a fit out, and files."""
 
     x_edge_: Edge

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
+from boxloop.numeric.threads import single_threaded
 from boxloop.report.examine import Tell, examine
 from boxloop.report.read import MOST_ROWS, Table, read_table
 from boxloop.report.whole import Report, written_up
 
 
+@single_threaded
 def make_report(
     data: Any,
     *,

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.sample.bridge import Bridge, Kernels, Ladder, LogDensity, Weighted
 from boxloop.types import Law
 
@@ -55,6 +56,7 @@ class Annealing:
     worries: tuple[str, ...] = ()
 
 
+@single_threaded
 def annealed_importance(
     log_density: LogDensity,
     base: Law,
@@ -115,6 +117,7 @@ def annealed_importance(
     return Annealing(up.log_mean, up.error, up.effective, up, upper, upper_error, tuple(worries))
 
 
+@single_threaded
 def pilot(
     log_density: LogDensity,
     base: Law,

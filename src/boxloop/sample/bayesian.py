@@ -10,6 +10,7 @@ import torch
 
 from boxloop.laws.priors import FactorPrior, MixturePrior
 from boxloop.numeric.random import RandomState, generator, seed
+from boxloop.numeric.threads import single_threaded
 from boxloop.run import Observer
 from boxloop.sample.factor_posterior import FactorPosterior
 from boxloop.sample.gibbs_factor import gibbs_factor, start_factors, unpack_factors
@@ -19,6 +20,7 @@ from boxloop.sample.sampling import sample
 from boxloop.sample.units import ModelGibbs, digest, factor_task, first_seed, mixture_task
 
 
+@single_threaded
 def sample_mixture(
     X: object,
     n_components: int,
@@ -109,6 +111,7 @@ def sample_mixture(
     return MixturePosterior(task.in_units(found), task.rows, task.prior, task.origin, task.scale, task.names)
 
 
+@single_threaded
 def sample_factors(
     X: object,
     n_factors: int,

@@ -23,6 +23,7 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Kernel, advance
 from boxloop.numeric.random import RandomState, generator
+from boxloop.numeric.threads import single_threaded
 from boxloop.sample.check import default_functions, z_scores
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class JointCheck:
         return bool(self.z.max() <= self.limit)
 
 
+@single_threaded
 def check_joint(
     prior: Prior,
     simulate: Simulator,
@@ -156,6 +158,7 @@ class RankCheck:
         return uniform_histogram(places, (low / level, high / level), self.bins, ax, title=title)
 
 
+@single_threaded
 def check_ranks(
     prior: Prior,
     simulate: Simulator,

@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Kernel, advance
 from boxloop.numeric.random import RandomState, generator
+from boxloop.numeric.threads import single_threaded
 
 ROUNDING = 1e-12
 """Largest error of an exact check that rounding may cause."""
@@ -64,6 +65,7 @@ class KernelCheck:
         )
 
 
+@single_threaded
 def check_reversible(
     kernel: Kernel,
     law: Tensor | Callable[[int, Generator], Tensor],

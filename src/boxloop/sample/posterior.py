@@ -21,6 +21,7 @@ from boxloop.data import open_source
 from boxloop.laws import Categorical, DiagonalGaussian
 from boxloop.models.information import likelihood_and_score
 from boxloop.numeric.random import RandomState, generator, seed, spawn
+from boxloop.numeric.threads import single_threaded
 from boxloop.sample.draws import Draws
 from boxloop.sample.sampling import sample
 from boxloop.sample.space import Space
@@ -62,6 +63,7 @@ def latent_target(model: LatentModel, rows: Tensor) -> Target:
     return Target(log_density)
 
 
+@single_threaded
 def sample_latent(
     model: LatentModel,
     rows: Any,
@@ -160,6 +162,7 @@ def parameter_target(
     return Target(log_density, gradient)
 
 
+@single_threaded
 def sample_parameters(
     model: ExpectationModel[Any],
     rows: Any,

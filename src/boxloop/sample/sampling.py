@@ -17,6 +17,7 @@ from torch.distributions.constraints import Constraint
 from boxloop.average import Running
 from boxloop.chain import Kernel
 from boxloop.numeric.random import RandomState, generator, seed
+from boxloop.numeric.threads import single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import Observer, Outcome, run
 from boxloop.sample.adapt import Spread, Tuning
@@ -43,6 +44,7 @@ from boxloop.sample.watching import watching
 STATES = {c.__name__: c for c in (Sampling, Tuning, Running, Spread, Reach)}
 
 
+@single_threaded
 def sample(
     log_density: Callable[..., Tensor] | Target | None,
     start: Any,

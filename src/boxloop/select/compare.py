@@ -12,6 +12,7 @@ from boxloop.data import open_source, stays
 from boxloop.data.checks import check_weight
 from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
+from boxloop.numeric.threads import single_threaded
 from boxloop.select.grouped import Grouped, behind
 from boxloop.select.judged import judged
 from boxloop.select.rows import n_rows
@@ -136,6 +137,7 @@ class Comparison:
     __repr__ = __str__
 
 
+@single_threaded
 def compare(
     models: Mapping[str, Any],
     X: Any,

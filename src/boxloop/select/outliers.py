@@ -21,6 +21,7 @@ from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
 from boxloop.data.validated import validated
 from boxloop.numeric import seed
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.select.conditional import conditional
 from boxloop.select.conformal import below, conformal
 from boxloop.select.rows import checked_rows, n_rows, ready, taken
@@ -44,7 +45,7 @@ def _conformal(detector: Any) -> bool:
 
 
 @dataclass(eq=False, repr=False)
-class OutlierDetector(OutlierMixin, MetaEstimatorMixin, BaseEstimator):
+class OutlierDetector(SingleThreaded, OutlierMixin, MetaEstimatorMixin, BaseEstimator):
     r"""Flag rows whose density is low, under any density estimator.
 
     .. math:: p(x) = \frac{1 + \#\{i : s(x_i) \le s(x)\}}{n + 1}, \qquad s = \log \hat p

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from boxloop.data.frames import make_frame
 from boxloop.numeric import seed
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.select.scores import Array, mean_error
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Path:
         return path_choice(names, places, self.breakpoints, ax, error=self.breakpoint_errors, title=title)
 
 
+@single_threaded
 def penalised_path(
     log_likelihood: ArrayLike,
     penalty: ArrayLike,

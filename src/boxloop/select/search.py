@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data.frames import make_frame
 from boxloop.numeric import seed
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.progress import ProgressBar
 from boxloop.select.cells import Fold
 from boxloop.select.grid import fill
@@ -46,7 +47,7 @@ def _offers(name: str) -> Callable[[Any], bool]:
 
 
 @dataclass(eq=False, repr=False)
-class Select(MetaEstimatorMixin, BaseEstimator):
+class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
     r"""The best parameters of a density estimator, with error bars.
 
     .. math:: \hat\jmath = \arg\max_j \frac1n \sum_i \log p_{j}(x_i; \text{fitted without } x_i)

@@ -21,6 +21,7 @@ from boxloop.data.synthetic import Topics
 from boxloop.estimate.documents import Documents
 from boxloop.estimate.spectral import largest, spectral
 from boxloop.numeric import generator
+from boxloop.numeric.threads import single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,6 +85,7 @@ class Spectrum:
         return f"Spectrum: {self.n_components} of {len(self.values)} eigenvalues stand out from noise"
 
 
+@single_threaded
 def topic_spectrum(
     X: Any,
     most: int = 20,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from boxloop.data.standard import FIRST_ROWS
 from boxloop.numeric import product
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.errors import Single, Tally, deviation_error
@@ -49,7 +50,7 @@ class Coefficients(Tree):
 
 
 @dataclass(frozen=True)
-class Conditional:
+class Conditional(SingleThreaded):
     r"""Expectations over the first view given the second, for any function, without another fit.
 
     .. math:: E[\theta \mid y] \approx \sum_{i=0}^{r} \eta_i \, \overline{u_i \theta} \, v_i(y)

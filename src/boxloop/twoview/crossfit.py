@@ -17,6 +17,7 @@ from torch import Tensor
 from boxloop.data.standard import FIRST_ROWS
 from boxloop.numeric import generator, product, upper_gram
 from boxloop.numeric.random import RandomState, seed
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, Products
 from boxloop.twoview.rows import Columns, chosen_rows, folds_of
@@ -28,6 +29,7 @@ Features = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows that hold both views -> features of each."""
 
 
+@single_threaded
 def cross_fitted(
     pair: ViewPair,
     source: Source,

@@ -11,6 +11,7 @@ import torch
 from boxloop.data import kept_rows
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.objective import relevance_loss
 
@@ -99,6 +100,7 @@ class Diagnosis:
         return "\n".join([*lines, *(f"note: {worry}" for worry in self.worries)])
 
 
+@single_threaded
 def diagnose(
     conditional: Conditional,
     theta: Function | None = None,

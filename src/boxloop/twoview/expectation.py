@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.numeric.covariance import LowRank
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.twoview.directions import directions, projected_errors
 from boxloop.twoview.influence import Side
 from boxloop.twoview.order import quantiles
@@ -54,7 +55,7 @@ class Ambiguity:
 
 
 @dataclass(frozen=True)
-class Expectation:
+class Expectation(SingleThreaded):
     r"""Means and standard deviations of p functions given m points, each with a standard error.
 
     A conditional law made of signed weights may give a variance below 0: it is reported as such and taken for 0.

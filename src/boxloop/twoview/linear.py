@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from boxloop.numeric.threads import single_threaded
 from boxloop.twoview.canonical import RelevanceModel, canonical_variables
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
 
+@single_threaded
 def fit_fixed(
     pair: ViewPair,
     source: Source,

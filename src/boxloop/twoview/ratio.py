@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxloop.numeric.threads import single_threaded
 from boxloop.twoview.conditional import Conditional
 from boxloop.twoview.expectation import Estimated
 from boxloop.twoview.influence import Side
 
 
+@single_threaded
 def density_ratio(conditional: Conditional, x: Any, y: Any) -> Estimated:
     r"""Joint density over the product of the marginal ones, for pairs of rows, with standard errors.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from boxloop.numeric.threads import single_threaded
 from boxloop.twoview.canonical import Canonical
 from boxloop.twoview.crossfit import fold_products, near_zero
 from boxloop.twoview.training import channel_error
@@ -16,6 +17,7 @@ RIDGES = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridges that are tried, relative to the variance of a feature."""
 
 
+@single_threaded
 def choose_ridge(
     pair: ViewPair,
     source: Source,

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState, seed
+from boxloop.numeric.threads import single_threaded
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.permuted import combined, exchanged
 from boxloop.twoview.rows import Columns, chosen_rows
@@ -163,6 +164,7 @@ class Significance:
     __repr__ = __str__
 
 
+@single_threaded
 def significance(
     model: RelevanceModel,
     source: Source,

@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 
 from boxloop.data.moments import MOMENT_COLUMNS, Summary, summarise_moments
 from boxloop.numeric import gram, normal
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 from boxloop.types import Source
 from boxloop.weights.linear_evidence import ROUNDING, Precisions, Spectrum, highest, positive
@@ -207,6 +208,7 @@ class LinearPosterior(Tree):
         return weights, level - weights @ self.centre.origin
 
 
+@single_threaded
 def linear_regression(
     moments: RegressionMoments,
     alpha: float | Sequence[float] | None = None,

@@ -20,11 +20,13 @@ from boxloop.estimate.equations.search import find_root, measured
 from boxloop.estimate.equations.sums import Measure, first_bad_row, group_outer, measure_equations, slope_of
 from boxloop.estimate.equations.weighing import TOLD, Steps, Weighed, find_weighed, hansen
 from boxloop.numeric.random import RandomState, generator, seed
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import Source
 
 Sampler = Callable[[Any, Generator, int], Tensor]
 
 
+@single_threaded
 def match_moments(
     statistics: Callable[[Tensor], Tensor],
     expected: Callable[[Any], Tensor] | None,

@@ -28,6 +28,7 @@ from boxloop.estimate.equations.roots import Equations
 from boxloop.estimate.equations.sandwich import sandwich, small_sample
 from boxloop.estimate.equations.search import NEARLY, distinct
 from boxloop.estimate.equations.sums import RowFunction, first_bad_row
+from boxloop.numeric.threads import single_threaded
 from boxloop.run import run
 from boxloop.types import Source
 
@@ -35,6 +36,7 @@ BEYOND = 1e50
 """Parameters that large are on their way to infinity."""
 
 
+@single_threaded
 def m_estimate(
     objective: Callable[[Any, Tensor], Tensor],
     X: object,

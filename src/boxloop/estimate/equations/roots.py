@@ -27,9 +27,11 @@ from boxloop.estimate.equations.sums import (
     measure_equations,
 )
 from boxloop.estimate.equations.weighing import TOLD, Steps, find_weighed, hansen
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import Source
 
 
+@single_threaded
 def z_estimate(
     psi: Callable[[Any, Tensor], Tensor],
     X: object,
