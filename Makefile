@@ -29,12 +29,11 @@ $(DOCS_READY): $(READY)
 	$(PIP) -e '.[docs]'
 	touch $@
 
-# On small tables one thread is quickest: several would wait for one another.
 demo: $(READY)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/$(DEMO)
+	$(BIN)/$(DEMO)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' -n $(WORKERS)
+	$(BIN)/pytest -m 'not slow' -n $(WORKERS)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
@@ -49,11 +48,12 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 bench: $(BENCH_READY)
-	set -e; for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	set -e; for script in benchmarks/bench_*.py; do for cores in "taskset -c 0" ""; do \
+	echo "== $$cores $$script"; $$cores $(BIN)/python "$$script"; done; done
 
 # The pages, with every warning an error: docs/_build/html/index.html.
 docs: $(DOCS_READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build docs/api/generated report.html report.md report.json report.png report.boxloop

@@ -124,8 +124,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     device = parser.parse_args().device
     warnings.simplefilter("ignore")
-    if device == "cpu":
-        torch.set_num_threads(1)
     rows = [one_case(device, hidden) for hidden in ((128,), (512, 256))]
     report("autoencoder" if device == "cpu" else "autoencoder_cuda", rows)
 

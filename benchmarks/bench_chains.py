@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -31,11 +30,8 @@ HERE = Path(__file__).parent
 
 def steady(quick: bool, numbers: tuple[int, ...] = (4, 32, 256, 4096)) -> list[dict]:
     """Chain-steps a second, ours over BlackJAX's; every figure the best of several interleaved."""
-    import torch
-
     from chains_steady import PROBLEMS, ours, theirs
 
-    torch.set_num_threads(1)
     rows = []
     for name in PROBLEMS:
         for chains in (4, 256) if quick else numbers:
@@ -85,15 +81,12 @@ def _process(who: str, chains: int) -> dict:
 
 
 def _run(who: str, chains: int) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     return subprocess.run(
-        ["taskset", "-c", "0", sys.executable, __file__, "--one", who, "--chains", str(chains)],
+        [sys.executable, __file__, "--one", who, "--chains", str(chains)],
         capture_output=True,
         text=True,
         check=True,
         cwd=HERE,
-        env=environment,
         timeout=LIMIT,
     )
 
@@ -105,7 +98,6 @@ def default(quick: bool) -> list[dict]:
     from boxloop.sample import MALA, sample
     from chains_peers import TARGETS, effective
 
-    torch.set_num_threads(1)
     rows = []
     for name, (target, columns) in TARGETS().items():
         for chains in (4, 64, 256):

@@ -3,7 +3,7 @@
 The floor is two reads and one write of D x K numbers at the bandwidth measured in the same run. A stream whose update
 waits for the next observation needs one read and one write, so it may pass that floor.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_online_fa.py [--quick] [--device cuda]
+    python benchmarks/bench_online_fa.py [--quick] [--device cuda]
 """
 
 from __future__ import annotations
@@ -183,7 +183,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     same_answer()
     sizes = (

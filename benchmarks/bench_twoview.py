@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from boxloop import RelevantFeatures
 from boxloop.data import ArraySource
@@ -183,9 +182,8 @@ def main() -> None:
         "deep": lambda: deep(*halves(n, data), passes=2 if quick else 12),
         "means": lambda: means(*halves(2_000 if quick else 12_000, data), quick),
     }
-    with threadpool_limits(1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
         for name, section in sections.items():
             if options.only in (None, name):
                 report(f"twoview_{name}", section())

@@ -6,7 +6,7 @@ and noise for b vectors that share a pass (16 unless said), which are read from 
 published code of SWAG walks over parameters one by one, allocates new means, and joins all deviations to the newest one
 at every call; the class here does the same operations in the same order.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_weights.py [--quick] [--device cuda]
+    python benchmarks/bench_weights.py [--quick] [--device cuda]
 """
 
 from __future__ import annotations
@@ -225,7 +225,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     same_answer()
     rate, device = bytes_a_second(options.device), options.device

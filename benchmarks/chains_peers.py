@@ -88,7 +88,6 @@ def _boxloop(chains: int) -> Callable[[int], np.ndarray]:
 
     from boxloop.sample import sample
 
-    torch.set_num_threads(1)
     target, d = TARGETS()["logistic 24"]
 
     def call(length: int) -> np.ndarray:

@@ -1,8 +1,12 @@
-"""What the benchmarks share: interleaved timing, the machine's limits, tables and JSON."""
+"""What the benchmarks share: interleaved timing, the machine's limits, tables and JSON.
+
+They run as a user runs the library, without thread variables, on all cores; on one under ``taskset -c 0``.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -41,7 +45,7 @@ def machine() -> dict[str, object]:
     """What the figures were measured on."""
     return {
         "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
+        "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -51,13 +55,14 @@ def machine() -> dict[str, object]:
 
 
 def report(name: str, rows: list[dict]) -> None:
-    """Print a table and write it, with the machine, to ``results/NAME.json``."""
+    """Print a table and write it, with the machine, to ``results/NAME.json``, on one core to ``NAME_one_core.json``."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     text = [[_cell(row.get(key)) for key in keys] for row in rows]
     widths = [max(len(key), *(len(line[i]) for line in text)) for i, key in enumerate(keys)]
     for line in [keys, *text]:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
     RESULTS.mkdir(exist_ok=True)
+    name += "_one_core" if len(os.sched_getaffinity(0)) == 1 else ""
     (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
 
 

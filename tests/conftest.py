@@ -1,7 +1,6 @@
 """The same ground for every test process, however it was started."""
 
 import gc
-import os
 import random
 import signal
 from collections.abc import Iterator
@@ -10,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-# One thread: otherwise each worker's linear algebra takes every core and they wait for one another.
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported
 
 # A shell that starts tests in the background has Ctrl-C ignored; the tests of Ctrl-C send it themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)

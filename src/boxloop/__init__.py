@@ -37,6 +37,7 @@ _HOMES = {
     "match_moments": "boxloop.estimate",
     "z_estimate": "boxloop.estimate",
     "ProgressBar": "boxloop.progress",
+    "use_threads": "boxloop.numeric.threads",
     "OutlierDetector": "boxloop.select",
     "Select": "boxloop.select",
     "active_units": "boxloop.criticise",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from boxloop.estimators import latent_dimension_curve as latent_dimension_curve
     from boxloop.estimators import load as load
     from boxloop.laws.nodes import Node as Node
+    from boxloop.numeric.threads import use_threads as use_threads
     from boxloop.progress import ProgressBar as ProgressBar
     from boxloop.report.making import make_report as make_report
     from boxloop.select import OutlierDetector as OutlierDetector

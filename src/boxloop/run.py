@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from boxloop.numeric.threads import single_threaded
+
 S = TypeVar("S")
 
 FALL = 1e-9
@@ -93,6 +95,7 @@ class Outcome(Generic[S]):
     excused: bool = False
 
 
+@single_threaded
 def run(
     step: Callable[[S], Round[S]],
     state: S,

@@ -65,7 +65,7 @@ def signalled(
     """
     ours, theirs = os.openpty()
     command = [sys.executable, "-c", "from boxloop.cli import main; main()", *map(str, arguments)]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     shown, sent = "", False
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True, start_new_session=everyone

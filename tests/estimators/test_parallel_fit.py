@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={SIZE}"]
     done = subprocess.run(
         [*launch, cases.__file__, str(place)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,

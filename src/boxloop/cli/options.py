@@ -64,9 +64,9 @@ def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
     if value is not None and not ctx.resilient_parsing:
-        import torch
+        from boxloop.numeric.threads import use_threads
 
-        torch.set_num_threads(value)
+        ctx.with_resource(use_threads(value))
 
 
 def output_option(what: str, **more: Any) -> Decorator:

@@ -66,6 +66,7 @@ class MMDResult:
         return math.sqrt(max(as_float(self.value), 0.0))
 
 
+@single_threaded
 def median_bandwidth(x: object, y: object = None, random_state: RandomState = 0) -> float:
     r"""Median distance between two rows of the pooled samples: the usual width of a Gaussian kernel.
 

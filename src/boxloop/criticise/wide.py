@@ -16,6 +16,7 @@ from torch import Tensor
 
 from boxloop.numeric import covariance as forms
 from boxloop.numeric import gram
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import Covariance, Law
 
 
@@ -31,6 +32,7 @@ def signed_rows(rows: Tensor, law: Law, weight: Tensor) -> tuple[Tensor, Tensor,
     return z, signs, variance
 
 
+@single_threaded
 def second_gap_norm(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
     """Frobenius norm of the second moment of rows about zero minus that of a mixture of laws.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from boxloop.models.information import information, jacobian
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import flatten, unflatten
 from boxloop.types import Source
 
@@ -38,6 +39,7 @@ class ParameterErrors:
     errors: Mapping[str, Tensor]
 
 
+@single_threaded
 def standard_errors(
     model: Any, source: Source, named: Callable[[Any], Mapping[str, Tensor]] | None = None
 ) -> ParameterErrors:

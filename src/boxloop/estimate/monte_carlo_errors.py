@@ -26,6 +26,7 @@ from torch import Tensor
 from boxloop.estimate.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
 from boxloop.models.information import jacobian
 from boxloop.numeric import ConditionError, safe_cholesky
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import flatten, unflatten
 
 M = TypeVar("M", bound=SampledModel)
@@ -86,6 +87,7 @@ class Assessment(Generic[M]):
         return float(known.max()) if len(known) else math.nan
 
 
+@single_threaded
 def assess(
     state: MonteCarloState[M],
     rows: Any,

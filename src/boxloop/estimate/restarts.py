@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from boxloop.numeric.threads import single_threaded
 from boxloop.run import Observer, Outcome, Round, run
 
 S = TypeVar("S")
@@ -15,6 +16,7 @@ TIE = 8
 """Decimals beyond which two objectives are equal: then the start that was named first wins, whatever the rounding."""
 
 
+@single_threaded
 def race(
     step: Callable[[S], Round[S]],
     starts: Sequence[S],

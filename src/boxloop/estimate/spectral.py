@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 from boxloop.estimate.documents import Documents, SpectralError, Weighting
 from boxloop.numeric import diagonal, normal
 from boxloop.numeric.diagonal import Diagonaliser
+from boxloop.numeric.threads import single_threaded
 from boxloop.types import Source
 
 Array = NDArray[np.float64]
@@ -65,6 +66,7 @@ class Spectral:
     notes: tuple[str, ...]
 
 
+@single_threaded
 def spectral(
     source: Source,
     k: int,

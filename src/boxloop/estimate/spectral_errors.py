@@ -28,6 +28,7 @@ from boxloop.data import ArraySource, SparseSource
 from boxloop.data.sparse import csr_tensor
 from boxloop.estimate.documents import Documents, times
 from boxloop.estimate.spectral import Method, Spectral, match, spectral
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 
 WIDEST = 3000
@@ -60,6 +61,7 @@ class _Squares(Tree):
     square: Tensor
 
 
+@single_threaded
 def spectral_errors(found: Spectral) -> SpectralErrors:
     """Standard errors by the delta method, in one pass over the documents.
 
@@ -202,6 +204,7 @@ def _squared(rows: Tensor) -> Tensor:
     return csr_tensor(rows.crow_indices(), rows.col_indices(), squares, (rows.shape[0], rows.shape[1]))
 
 
+@single_threaded
 def bootstrap(
     source: ArraySource | SparseSource,
     k: int,

@@ -28,6 +28,7 @@ from boxloop.laws.family import Family
 from boxloop.laws.sums import PooledSums, Sums
 from boxloop.models import Mixture
 from boxloop.numeric import normal, seed
+from boxloop.numeric.threads import single_threaded
 
 S = TypeVar("S", Sums, PooledSums)
 Points = NDArray[np.float64]
@@ -171,6 +172,7 @@ def lineup(k: int, n_columns: int) -> tuple[str, ...]:
     return ("spectral", *AUTO[:4], *AUTO[5:]) if MANY <= k <= n_columns else AUTO
 
 
+@single_threaded
 def start_mixture(template: Family[S], k: int, sample: Sample, share: Tensor) -> Mixture[S]:
     """One M step from responsibilities (k, n) of the sample's rows.
 

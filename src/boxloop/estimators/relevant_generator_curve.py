@@ -11,6 +11,7 @@ import numpy as np
 from boxloop.estimators.base import Array
 from boxloop.estimators.relevant_generator import RelevantGenerator
 from boxloop.numeric import generator, seed, spawn
+from boxloop.numeric.threads import single_threaded
 from boxloop.twoview.knee import Knee, change_of_slope
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class DimensionCurve:
         return ax
 
 
+@single_threaded
 def latent_dimension_curve(
     estimator: RelevantGenerator,
     X: Any,

@@ -4,8 +4,8 @@ A process that uses this library has up to four pools: OpenMP of torch and of sc
 SciPy. Where the work alternates between two of them, the idle workers of one spin while those of the other wait for a
 core: a mixture of 20,000 x 10 rows took 25 times as long on two cores as on one. So all pools are limited together.
 
-BLAS pools are limited for the process: the first caller limits them and the last one restores them. OpenMP and torch
-keep one setting for each Python thread, so each thread limits and restores its own.
+BLAS pools are limited for the process: the first fit limits them and the last one restores them. OpenMP and torch keep
+one setting for each Python thread, so each thread limits and restores its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from threadpoolctl import ThreadpoolController
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LIBRARIES = ("numpy", "scipy.linalg", "sklearn", "torch")
+LIBRARIES = ("numpy", "scipy.linalg", "sklearn.utils", "torch")
 """Modules that load a thread pool; pools are looked up again when one of them has been imported since."""
 
 _torch_threads: ContextVar[int] = ContextVar("torch_threads", default=1)
@@ -63,15 +63,15 @@ def limit_threads() -> Iterator[None]:
     if _thread.limited:
         yield
         return
-    before = torch.get_num_threads()
-    with _blas.limit(), _find_pools("openmp", _loaded()).limit(limits=1):
-        torch.set_num_threads(_torch_threads.get())
-        _thread.limited = True
+    with _process.limit() as torch_threads:
         try:
-            yield
+            with _pools("openmp").limit(limits=1):
+                torch.set_num_threads(_torch_threads.get())  # MKL's threads too, which are in no pool
+                _thread.limited = True
+                yield
         finally:
             _thread.limited = False
-            torch.set_num_threads(before)
+            torch.set_num_threads(torch_threads)
 
 
 def single_threaded(function: Callable[P, R]) -> Callable[P, R]:
@@ -101,23 +101,28 @@ class _ThreadState(threading.local):
     limited = False
 
 
-class _BlasLimit:
-    """The limit of the BLAS pools, shared by all threads of the process."""
+class _ProcessLimit:
+    """What concurrent fits share: the limit of the BLAS pools, and the user's number of torch threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
         self.limiter: Any = None
+        self.users_torch_threads = 1
 
     @contextmanager
-    def limit(self) -> Iterator[None]:
-        """Limit the pools while at least one caller is inside."""
+    def limit(self) -> Iterator[int]:
+        """Limit BLAS while at least one fit is inside; yields the torch threads that the caller goes back to."""
         with self.lock:
+            torch_threads = torch.get_num_threads()
             if self.users == 0:
-                self.limiter = _find_pools("blas", _loaded()).limit(limits=1)
+                self.users_torch_threads = torch_threads
+                self.limiter = _pools("blas").limit(limits=1)
+            elif torch_threads == 1:  # a thread that began during another one's fit has inherited its limit
+                torch_threads = self.users_torch_threads
             self.users += 1
         try:
-            yield
+            yield torch_threads
         finally:
             with self.lock:
                 self.users -= 1
@@ -129,16 +134,17 @@ class _BlasLimit:
         self.lock = threading.Lock()
 
 
-def _loaded() -> tuple[str, ...]:
-    return tuple(name for name in LIBRARIES if name in sys.modules)
+def _pools(kind: str) -> Any:
+    """The loaded thread pools of one kind."""
+    return _find_pools(kind, tuple(name for name in LIBRARIES if name in sys.modules))
 
 
 @cache
 def _find_pools(kind: str, loaded: tuple[str, ...]) -> Any:
-    """The thread pools of one kind; looking them up takes half a millisecond, so it is done once."""
+    """Looking them up takes half a millisecond, so it is done once."""
     return ThreadpoolController().select(user_api=kind)
 
 
-_thread, _blas = _ThreadState(), _BlasLimit()
+_thread, _process = _ThreadState(), _ProcessLimit()
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_blas.renew_lock)
+    os.register_at_fork(after_in_child=_process.renew_lock)

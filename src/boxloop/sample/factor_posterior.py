@@ -12,6 +12,7 @@ from torch import Tensor
 from boxloop.laws import FullGaussian
 from boxloop.laws.priors import FactorPrior
 from boxloop.models import Mixture
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_factor import unpack_factors
 from boxloop.sample.lines import FREE, Lines, evenly, summary_frame
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FactorPosterior:
+class FactorPosterior(SingleThreaded):
     """Draws of factor analysis, see :func:`~boxloop.sample.sample_factors`.
 
     The factors of a draw may be rotated against those of the next. ``draws["loadings"]`` are as the chains left them;

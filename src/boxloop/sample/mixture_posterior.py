@@ -15,6 +15,7 @@ from boxloop.laws.conjugate import NormalInverseWishart
 from boxloop.laws.priors import Component, MixturePrior
 from boxloop.models import Mixture
 from boxloop.numeric import generator
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_mixture import MixtureRows, unpack_mixture
 from boxloop.sample.labels import (
@@ -45,7 +46,7 @@ PAIRED = 4000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MixturePosterior:
+class MixturePosterior(SingleThreaded):
     """Draws of a Gaussian mixture, see :func:`~boxloop.sample.sample_mixture`.
 
     ``weights``, ``means`` and ``covariances`` are as the chains left them: components may have changed places between

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from boxloop.numeric import generator as stream
 from boxloop.numeric.device import pick_device
 from boxloop.numeric.random import RandomState, spawn
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
@@ -95,6 +96,7 @@ class WeightPosterior(Usable):
         True
     """
 
+    @single_threaded
     def __init__(
         self,
         net: nn.Module,

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.random import seed as seed_of
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.weights.batch_norm import Batches, refreshed
 from boxloop.weights.classes import ClassificationPrediction, as_logits, classes
 from boxloop.weights.functional import Buffers
@@ -32,7 +33,7 @@ NET: Literal["net"] = "net"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictor:
+class Predictor(SingleThreaded):
     r"""An average over networks that are drawn from a posterior.
 
     .. math:: p(y \mid x) = \sum_i w_i\, p(y \mid f(x; \theta_i)), \qquad \theta_i \sim N(\mu, c\,\Sigma)

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from torch.optim import Optimizer
 
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import SingleThreaded
 from boxloop.weights.method import Part
 from boxloop.weights.predictor import Kind, Predictor
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from boxloop.weights.decay import Loss
 
 
-class Usable:
+class Usable(SingleThreaded):
     """A posterior that predicts and can be audited."""
 
     @abstractmethod
