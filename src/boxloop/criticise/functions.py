@@ -80,7 +80,9 @@ class Second:
                 f"{len(scene.names)} columns have too many pairs: use Power(2, columns=True, projections=...) for "
                 "variances of columns and of random directions, or second_gap_norm for the norm alone"
             )
-        return SecondProbe(scene, scene.origin if self.about == "mean" else torch.zeros_like(scene.origin))
+        if self.about not in ("mean", "zero"):
+            raise ValueError(f"about must be 'mean' or 'zero', got {self.about!r}")
+        return SecondProbe(scene, self.about == "mean")
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ class Gap:
 
     Args:
         probe: the test function.
-        data: mean over rows, a vector or a matrix.
-        model: expectation under the model.
+        data: mean over rows, a vector or a matrix, in the data's units (see ``moment``).
+        model: expectation under the model, in the same units.
+        gap: data minus model, from values about the origin: it keeps digits that ``data`` and ``model`` have not.
         row_error: standard error of each distinct entry from the rows, (p,).
         node_error: from Monte Carlo nodes, zero where the moment is exact.
         training_error: from the estimated parameters, zero where it was left out.
@@ -42,6 +43,7 @@ class Gap:
     probe: Probe
     data: Tensor
     model: Tensor
+    gap: Tensor
     row_error: Tensor
     node_error: Tensor
     training_error: Tensor
@@ -56,14 +58,14 @@ class Gap:
         return self.probe.name
 
     @property
+    def moment(self) -> str:
+        """What ``data`` and ``model`` are: of which quantity, in which units."""
+        return self.probe.moment
+
+    @property
     def labels(self) -> list[str]:
         """A name for each distinct entry."""
         return self.probe.labels()
-
-    @property
-    def gap(self) -> Tensor:
-        """Data minus model."""
-        return self.data - self.model
 
     @property
     def flat_error(self) -> Tensor:
@@ -177,7 +179,12 @@ class Mega:
     def table(self, level: float = 0.95) -> Any:
         """One line for each entry of each test function, worst first, as a frame.
 
-        ``discovery`` is the false-discovery rate at which the entry counts as a misfit (Benjamini and Hochberg 1995).
+        ``data`` and ``model`` are what the column ``moment`` says: column means in the units of the column; second
+        moments as covariances about the model's mean (or mean products, of ``Second("zero")``) in products of the units;
+        higher powers of columns that are standardised by the model's mean and standard deviation; shares of rows.
+        ``gap``, ``error``, ``low`` and ``high`` are in the same units; ``z`` is the gap over the error that it would have
+        if the model were true. ``discovery`` is the false-discovery rate at which the entry counts as a misfit
+        (Benjamini and Hochberg 1995).
         """
         columns = self._columns(level)
         order = np.argsort(-np.abs(columns["z"]), kind="stable")
@@ -190,6 +197,7 @@ class Mega:
         return {
             "function": [g.name for g in self.gaps for _ in g.labels],
             "entry": [label for g in self.gaps for label in g.labels],
+            "moment": [g.moment for g in self.gaps for _ in g.labels],
             "data": np.concatenate([g.probe.flat(g.data).cpu().numpy() for g in self.gaps]),
             "model": np.concatenate([g.probe.flat(g.model).cpu().numpy() for g in self.gaps]),
             "gap": np.concatenate([g.probe.flat(g.gap).cpu().numpy() for g in self.gaps]),

@@ -152,7 +152,7 @@ def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Me
     parts = zip(case.probes, case.tallies, case.forward, _split(training, case.probes), strict=True)
     gaps = [_gap(*part) for part in parts]
     if case.own and training is not None:
-        gaps = _own_rows(gaps, case.kept.rows, training)
+        gaps = _own_rows(gaps, case.tallies, case.kept.rows, training)
     if fresh:
         found = model_errors(case.model, case.probes, n_rows, training if case.own else None, stream)
         gaps = [
@@ -204,22 +204,24 @@ def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | 
 def _gap(probe: Probe, tally: Tally, forward: Forward, training: Tensor | None) -> Gap:
     rows, nodes = probe.flat(tally.error), probe.flat(forward.error.detach())
     training = torch.zeros_like(rows) if training is None else training
-    return Gap(
-        probe, tally.mean, forward.value.detach(), rows, nodes, training, _together(rows, nodes, training)
-    )
+    data, model = tally.mean, forward.value.detach()
+    shown = (probe.in_data_units(data), probe.in_data_units(model))
+    return Gap(probe, *shown, data - model, rows, nodes, training, _together(rows, nodes, training))
 
 
 def _together(*errors: Tensor) -> Tensor:
     return torch.stack([error.square() for error in errors]).sum(0).sqrt()
 
 
-def _own_rows(gaps: Sequence[Gap], rows: Tensor, training: Training) -> list[Gap]:
+def _own_rows(
+    gaps: Sequence[Gap], tallies: Sequence[Tally], rows: Tensor, training: Training
+) -> list[Gap]:
     """On the rows of the fit rows and training err together; what the fit matches by construction has no error."""
     pulls = training.shift.split([len(gap.labels) for gap in gaps], dim=1)
     share = training.share
     found = []
-    for gap, pull in zip(gaps, pulls, strict=True):
-        own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(gap.data), nan=0.0)
+    for gap, tally, pull in zip(gaps, tallies, pulls, strict=True):
+        own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(tally.mean), nan=0.0)
         error = ((own - pull[: len(own)]) * share[: len(own), None]).square().sum(0).sqrt()
         error = torch.where(error > training.matched * gap.row_error, error, 0.0)
         zero = torch.zeros_like(error)

@@ -29,8 +29,15 @@ class Probe(Protocol):
     def name(self) -> str:
         """What it is called in tables."""
 
+    @property
+    def moment(self) -> str:
+        """What its values are: of which quantity, in which units, about which point."""
+
     def labels(self) -> list[str]:
         """A name for every entry, in the order of ``flat``."""
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """A value as it is shown: about zero where it is held about the origin to keep its digits."""
 
     def flat(self, value: Tensor) -> Tensor:
         """The distinct entries of a value, (..., p)."""
@@ -59,9 +66,18 @@ class Vector:
     def name(self) -> str:
         """What it is called in tables."""
 
+    @property
+    @abstractmethod
+    def moment(self) -> str:
+        """What its values are."""
+
     @abstractmethod
     def labels(self) -> list[str]:
         """A name for every entry."""
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """The same."""
+        return value
 
     @abstractmethod
     def values(self, rows: Tensor) -> Tensor:
@@ -111,6 +127,15 @@ class FirstProbe(Vector):
         """first."""
         return "first"
 
+    @property
+    def moment(self) -> str:
+        """Mean, in the units of the column."""
+        return "mean"
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """With the origin added back."""
+        return value + self.scene.origin
+
     def labels(self) -> list[str]:
         """Column names."""
         return list(self.scene.names)
@@ -136,6 +161,11 @@ class PowerProbe(Vector):
     def name(self) -> str:
         """third, fourth, ..."""
         return {3: "third", 4: "fourth"}.get(self.order, f"power {self.order}")
+
+    @property
+    def moment(self) -> str:
+        """A standardised power, without units."""
+        return f"mean of ((x - model mean) / model sd)^{self.order}"
 
     def labels(self) -> list[str]:
         """Names of columns or projections."""
@@ -178,6 +208,11 @@ class FourierProbe(Vector):
         """fourier."""
         return "fourier"
 
+    @property
+    def moment(self) -> str:
+        """Between -1 and 1."""
+        return "mean of a cosine of standardised columns"
+
     def labels(self) -> list[str]:
         """Numbered waves."""
         return [f"wave {i}" for i in range(len(self.phase))]
@@ -205,6 +240,11 @@ class BelowProbe(Vector):
     def name(self) -> str:
         """below."""
         return "below"
+
+    @property
+    def moment(self) -> str:
+        """Between 0 and 1."""
+        return "share of rows"
 
     def labels(self) -> list[str]:
         """Column and threshold."""
@@ -234,6 +274,11 @@ class LaggedProbe(Vector):
     def name(self) -> str:
         """lag 1, ..."""
         return f"lag {self.lag}"
+
+    @property
+    def moment(self) -> str:
+        """Without units."""
+        return f"mean product of standardised values {self.lag} rows apart"
 
     def labels(self) -> list[str]:
         """Column names."""
@@ -265,6 +310,11 @@ class CustomProbe(Vector):
     def name(self) -> str:
         """As the user calls it."""
         return self.title
+
+    @property
+    def moment(self) -> str:
+        """In the units of the function."""
+        return f"mean of {self.title}"
 
     def labels(self) -> list[str]:
         """Its name, numbered if it has several values."""

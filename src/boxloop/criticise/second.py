@@ -17,12 +17,26 @@ class SecondProbe:
     """All products of two columns, as matrix products."""
 
     scene: Scene
-    about: Tensor
+    centred: bool
+
+    @property
+    def about(self) -> Tensor:
+        """The model's mean for data and model alike, or zero."""
+        return self.scene.origin if self.centred else torch.zeros_like(self.scene.origin)
 
     @property
     def name(self) -> str:
         """second."""
         return "second"
+
+    @property
+    def moment(self) -> str:
+        """In products of the units of both columns."""
+        return "covariance about the model's mean" if self.centred else "mean product"
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """The same."""
+        return value
 
     def labels(self) -> list[str]:
         """Pairs of column names, first column first."""
