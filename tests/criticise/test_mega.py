@@ -102,9 +102,7 @@ def test_training_errors_are_the_spread_over_refits(name):
             functions=[First(), Second("zero")],
         )
         first, second = result.gaps
-        found.append(
-            np.concatenate([first.model, second.probe.flat(second.model)])
-        )
+        found.append(np.concatenate([first.model, second.probe.flat(second.model)]))
         if given is not None:
             errors.append(np.concatenate([first.training_error, second.training_error]))
     ratio = np.var(found, axis=0, ddof=1) / np.mean(np.square(errors), axis=0)

@@ -13,20 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from boxloop.criticise.probes import (
-    BelowProbe,
-    CustomProbe,
-    FirstProbe,
-    FourierProbe,
-    LaggedProbe,
-    PowerProbe,
-    Probe,
-)
+from boxloop.criticise.custom import CustomProbe
+from boxloop.criticise.lagged import LaggedProbe
+from boxloop.criticise.probes import BelowProbe, FirstProbe, FourierProbe, PowerProbe, Probe
 from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
 from boxloop.data.checks import column_place
@@ -42,6 +36,11 @@ class TestFunction(Protocol):
 
     def ready(self, scene: Scene) -> Probe:
         """The same for these columns."""
+
+
+@runtime_checkable
+class AnyFunction(TestFunction, Protocol):
+    """A test function of any make, told by its method."""
 
 
 @dataclass(frozen=True)

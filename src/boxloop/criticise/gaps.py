@@ -75,9 +75,12 @@ class Gap:
 
     @property
     def z(self) -> Tensor:
-        """Distinct entries in units of a true model's errors, (p,); 0 where there is none: matched by the fit."""
+        """Distinct entries in units of a true model's errors, (p,); 0 where there is none: matched by the fit.
+
+        Also 0 where the error is infinite, as it cannot be estimated; NaN where the model has none to offer.
+        """
         error = self.null_error
-        return torch.where(error > 0, self.probe.flat(self.gap) / error.clamp(min=1e-300), 0.0)
+        return torch.where(error == 0, 0.0, self.probe.flat(self.gap) / error.clamp(min=1e-300))
 
     def norm(self, kind: Norm = "frobenius", order: float = 2.0) -> float:
         """A norm of the gap (document 000, section 5.1).
@@ -179,11 +182,11 @@ class Mega:
     def table(self, level: float = 0.95) -> Any:
         """One line for each entry of each test function, worst first, as a frame.
 
-        ``data`` and ``model`` are what the column ``moment`` says: column means in the units of the column; second
-        moments as covariances about the model's mean (or mean products, of ``Second("zero")``) in products of the units;
+        The column ``moment`` says what ``data`` and ``model`` are: column means in the units of the column; second
+        moments as covariances about the model's mean (of ``Second("zero")`` as mean products) in products of the units;
         higher powers of columns that are standardised by the model's mean and standard deviation; shares of rows.
-        ``gap``, ``error``, ``low`` and ``high`` are in the same units; ``z`` is the gap over the error that it would have
-        if the model were true. ``discovery`` is the false-discovery rate at which the entry counts as a misfit
+        ``gap``, ``error``, ``low`` and ``high`` are in the same units; ``z`` is the gap over the error it would have if
+        the model were true. ``discovery`` is the false-discovery rate at which the entry counts as a misfit
         (Benjamini and Hochberg 1995).
         """
         columns = self._columns(level)
@@ -262,15 +265,21 @@ def null_p_values(gaps: Sequence[Gap], laws: Sequence[Measure], n_rows: int, tra
     done, scores, nulls = [], [], []
     for gap, null in zip(gaps, laws, strict=True):
         seen = measure(gap.probe, gap.probe.flat(gap.gap), gap.null_error)
-        matched = not bool((gap.null_error > 0).any())
-        chance = 1.0 if matched else _chance(seen.score, null.score)
-        if not matched:
+        unknown = torch.isinf(gap.null_error)
+        matched = not bool(((gap.null_error > 0) & ~unknown).any())
+        chance: float | None = _chance(seen.score, null.score)
+        if matched:
+            chance = None if bool(unknown.any()) else 1.0
+        else:
             level, spread = null.score.log().mean(), null.score.log().std().clamp(min=1e-12)
             scores.append((seen.score.log() - level) / spread)
             nulls.append((null.score.log() - level) / spread)
         norm_chance, norm_null = _chance(seen.norm, null.norm), float(null.norm.mean())
         done.append(replace(gap, p_value=chance, norm_p_value=norm_chance, norm_null=norm_null))
-    together = _chance(torch.stack(scores).amax(), torch.stack(nulls).amax(0)) if scores else 1.0
+    if scores:
+        together: float | None = _chance(torch.stack(scores).amax(), torch.stack(nulls).amax(0))
+    else:
+        together = None if any(gap.p_value is None for gap in done) else 1.0
     return Mega(tuple(done), n_rows, training, together)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,11 +10,18 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
-from boxloop.criticise.tally import Scene, Tally, tally_values
+from boxloop.criticise.tally import NodeSums, Scene, Tally, tally_values
+from boxloop.models.drawn import Points
 from boxloop.types import Law
 
 INNER = 1 << 16
 """Rows drawn from a batch of laws, in all, where an expectation has no closed form."""
+
+
+def drawn_points(law: Law, weight: Tensor, n: int, generator: Generator) -> tuple[Points, Tensor]:
+    """A batch of laws as n rows drawn from each, with their weights."""
+    rows = law.draw(n, generator)
+    return Points(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
 
 
 class Probe(Protocol):
@@ -51,8 +57,14 @@ class Probe(Protocol):
     def entries(self, rows: Tensor) -> Tensor:
         """The value of every distinct entry at every row, (n, p)."""
 
+    def has_closed_form(self, law: Law) -> bool:
+        """Whether ``forward`` is exact."""
+
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Weighted sum over m laws of the expectation of g; differentiable in the laws."""
+
+    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+        """The same, with the sums over laws that tell its error; about a point, or their own mean."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +115,29 @@ class Vector:
         """Sums over rows, see :class:`Probe`."""
         return tally_values(self.values(rows), weight)
 
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
-        """Closed form, or the mean over draws from each law."""
+    def has_closed_form(self, law: Law) -> bool:
+        """Whether there is one for these laws, or they are single rows."""
+        return isinstance(law, Points) or self.exact(law) is not None
+
+    def by_law(self, law: Law, generator: Generator) -> Tensor:
+        """Closed form, or the mean over draws from each law, (m, p)."""
+        if isinstance(law, Points):
+            return self.values(law.mean)
         found = self.exact(law)
         if found is not None:
-            return weight @ found
+            return found
         m = law.mean.shape[0]
         draws = law.draw(max(1, INNER // m), generator)
         values = self.values(draws.reshape(-1, draws.shape[-1]))
-        return weight @ values.reshape(m, -1, values.shape[-1]).mean(1)
+        return values.reshape(m, -1, values.shape[-1]).mean(1)
+
+    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+        """Mean over laws."""
+        return weight @ self.by_law(law, generator)
+
+    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+        """Sums over laws, see :class:`Probe`."""
+        return NodeSums.of(self.by_law(law, generator), weight, about)
 
     def standard(self, rows: Tensor) -> Tensor:
         """Rows about the origin, in units of the scale."""
@@ -262,71 +288,6 @@ class BelowProbe(Vector):
             return count_below(law, self.places, self.thresholds)
         spread = law.covariance().diagonal().sqrt()[:, self.places]
         return torch.special.ndtr((self.thresholds - law.mean[:, self.places]) / spread)
-
-
-@dataclass(frozen=True)
-class LaggedProbe(Vector):
-    """Products of standardised values that are ``lag`` rows apart, within a tile, for models of independent rows."""
-
-    lag: int
-
-    @property
-    def name(self) -> str:
-        """lag 1, ..."""
-        return f"lag {self.lag}"
-
-    @property
-    def moment(self) -> str:
-        """Without units."""
-        return f"mean product of standardised values {self.lag} rows apart"
-
-    def labels(self) -> list[str]:
-        """Column names."""
-        return list(self.scene.names)
-
-    def values(self, rows: Tensor) -> Tensor:
-        """(n - lag, d)."""
-        y = self.standard(rows)
-        return y[..., self.lag :, :] * y[..., : -self.lag, :]
-
-    def exact(self, law: Law) -> None:
-        """None: the mean is over pairs of independent rows, not over one."""
-
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
-        """The square of the mean row."""
-        return (weight @ self.standard(law.mean)).square()
-
-
-@dataclass(frozen=True)
-class CustomProbe(Vector):
-    """A user's function."""
-
-    function: Callable[[Tensor], Tensor]
-    expectation: Callable[[Law], Tensor] | None
-    title: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        """As the user calls it."""
-        return self.title
-
-    @property
-    def moment(self) -> str:
-        """In the units of the function."""
-        return f"mean of {self.title}"
-
-    def labels(self) -> list[str]:
-        """Its name, numbered if it has several values."""
-        return [self.title] if self.size == 1 else [f"{self.title} {i}" for i in range(self.size)]
-
-    def values(self, rows: Tensor) -> Tensor:
-        """As a matrix."""
-        return self.function(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
-
-    def exact(self, law: Law) -> Tensor | None:
-        """The user's closed form, if any."""
-        return None if self.expectation is None else self.expectation(law).reshape(len(law.mean), -1)
 
 
 def _projected(law: Law, scene: Scene, directions: Tensor) -> tuple[Tensor, Tensor]:
