@@ -115,7 +115,7 @@ class Gap:
             >>> import numpy as np
             >>> from boxloop import GaussianMixture, mega
             >>> rows = np.random.default_rng(0).normal(size=(200, 3))
-            >>> result = mega(GaussianMixture(1).fit(rows), rows, draws=0)
+            >>> result = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0)
             >>> result["second"].plot().get_title(loc="left")
             'Data minus model: second'
         """
@@ -232,7 +232,7 @@ class Mega:
             >>> import numpy as np
             >>> from boxloop import GaussianMixture, mega
             >>> rows = np.random.default_rng(0).normal(size=(200, 3))
-            >>> axes = mega(GaussianMixture(1).fit(rows), rows, draws=0).plot(top=4)
+            >>> axes = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0).plot(top=4)
             >>> len(axes.get_yticks())
             4
         """

@@ -151,8 +151,8 @@ def _warn_of_tails(case: _Case) -> None:
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         warnings.warn(
-            f"a few nodes carry nearly all of the model's {', '.join(lost[:5])}{more}: their Monte Carlo errors cannot be "
-            "estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions such as Fourier() "
+            f"a few nodes carry nearly all of the model's {', '.join(lost[:5])}{more}: their Monte Carlo errors cannot "
+            "be estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions, Fourier() "
             "and Below()",
             UserWarning,
             stacklevel=4,

@@ -167,9 +167,9 @@ def are_training_rows(model: object, adapted: LatentModel, digest: str, train: s
     known, name = getattr(model, "training_digest_", None), type(model).__name__
     if train is not None and known is not None and train != known:
         raise ValueError(
-            f"train= holds other rows than the {name} was fitted to, and the error of its parameters cannot be taken from "
-            "them: pass the table that was given to fit, with its weights if it had any (open_source(X, weight)), or "
-            "leave train= out"
+            f"train= holds other rows than the {name} was fitted to, and the error of its parameters cannot be taken "
+            "from them: pass the table that was given to fit, with its weights if it had any (open_source(X, weight)), "
+            "or leave train= out"
         )
     if train is not None:
         return train == digest
@@ -181,8 +181,8 @@ def are_training_rows(model: object, adapted: LatentModel, digest: str, train: s
         else "as the error of its parameters is not known, p-values are too large"
     )
     warnings.warn(
-        f"X holds the rows that the {name} was fitted to: moments that the fit matches have no gap by construction, and "
-        f"{how}. Judge by held-out rows, or pass train=X if these are meant",
+        f"X holds the rows that the {name} was fitted to: moments that the fit matches have no gap by construction, "
+        f"and {how}. Judge by held-out rows, or pass train=X if these are meant",
         UserWarning,
         stacklevel=4,
     )
