@@ -22,6 +22,7 @@ from torch.distributions import Distribution
 from boxloop.criticise.distributions import distribution_law
 from boxloop.laws import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
+from boxloop.numeric import generator
 from boxloop.types import LatentModel, Law
 
 
@@ -213,12 +214,33 @@ def _check_fitted(given: object) -> None:
 
 
 def _prior(given: object) -> Law:
-    if isinstance(given, int):
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 1:
+            raise ValueError(f"a prior of standard normal columns needs at least 1 of them, got {given}")
         zero = torch.zeros(1, given, dtype=torch.float64)
         return DiagonalGaussian(zero, zero + 1.0)
     if isinstance(given, torch.distributions.Categorical):
         return Categorical(given.logits.reshape(1, -1).to(torch.float64))
     return _one(_law(given, "the prior"), "the prior")
+
+
+def check_law(given: object, what: str) -> Law:
+    """A law, or an error that says what was given for it."""
+    if isinstance(given, Tensor) or not isinstance(given, AnyLaw):
+        raise TypeError(
+            f"{what} is {type(given).__name__}: a torch.distributions object, a law with mean, covariance(), "
+            "log_prob and draw, or for emissions a pair of tensors (mean, variance) is needed"
+        )
+    return given
+
+
+def check_columns(model: LatentModel, columns: int) -> None:
+    """Refuse rows of another number of columns than the model's, where its emissions tell it."""
+    expected = model.emission(model.prior().draw(1, generator(0, model.prior().mean.device))[0]).mean.shape[
+        -1
+    ]
+    if expected != columns:
+        raise ValueError(f"the model has {expected} columns, the rows have {columns}")
 
 
 def _one(law: Law, what: str) -> Law:
@@ -236,9 +258,4 @@ def _law(given: Any, what: str = "emission(z)") -> Law:
         return DiagonalGaussian(mean, variance.expand_as(mean))
     if isinstance(given, Distribution):
         return distribution_law(given)
-    if isinstance(given, Tensor) or not isinstance(given, AnyLaw):
-        raise TypeError(
-            f"{what} is {type(given).__name__}: a torch.distributions object, a law with mean, covariance(), "
-            "log_prob and draw, or for emissions a pair of tensors (mean, variance) is needed"
-        )
-    return given
+    return check_law(given, what)

@@ -40,4 +40,9 @@ class CustomProbe(Vector):
 
     def exact(self, law: Law) -> Tensor | None:
         """The user's closed form, if any."""
-        return None if self.expectation is None else self.expectation(law).reshape(len(law.mean), -1)
+        if self.expectation is None:
+            return None
+        found = self.expectation(law)
+        if not isinstance(found, Tensor) or len(found) != len(law.mean):
+            raise TypeError(f"expectation of {self.title} must give a tensor (m,) or (m, p) for m laws")
+        return found.reshape(len(law.mean), -1)

@@ -27,8 +27,9 @@ import torch
 from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
+from boxloop.criticise.adapt import as_model
 from boxloop.criticise.distributions import has_moments
-from boxloop.criticise.probes import INNER, Probe, drawn_points
+from boxloop.criticise.probes import INNER, AnyProbe, Probe, drawn_points
 from boxloop.criticise.tally import NodeSums
 from boxloop.laws import Categorical, DiagonalGaussian
 from boxloop.models.drawn import Drawn
@@ -69,7 +70,7 @@ def marginal(model: LatentModel) -> tuple[Law, Tensor] | None:
 
 @single_threaded
 def forward_moments(
-    model: LatentModel,
+    model: object,
     probes: Sequence[Probe],
     generator: Generator,
     method: Method = "auto",
@@ -78,13 +79,19 @@ def forward_moments(
     """Expectations of test functions under a model, differentiable in its parameters.
 
     Args:
-        model: anything with ``prior()`` and ``emission(z)``.
+        model: anything with ``prior()`` and ``emission(z)``; whatever :func:`as_model` takes.
         probes: test functions that are ready.
         generator: for nodes and inner draws.
         method: ``exact``, ``sobol``, ``monte_carlo``, or ``sample`` (draws of x itself: the sample estimator of
             document 000, section 4.3); ``auto`` is the first that is possible.
         nodes: how many latent nodes, or rows, in all; a prior known by its draws has as many as there are draws.
     """
+    model = as_model(model)
+    for probe in probes:
+        if not isinstance(probe, AnyProbe):
+            raise TypeError(
+                f"probes must be test functions that are ready, got {probe!r}: First().ready(scene)"
+            )
     finite = marginal(model) if method in ("auto", "exact") else None
     if finite is not None:
         return [_of_finite(probe, *finite, generator) for probe in probes]

@@ -108,6 +108,8 @@ class Power:
         """Powers along axes, diagonals of pairs and random directions."""
         if self.order < 1:
             raise ValueError(f"the order of a power must be at least 1, got {self.order}")
+        if self.projections < 0:
+            raise ValueError(f"projections must be at least 0, got {self.projections}")
         d = len(scene.names)
         eye = torch.eye(d, dtype=scene.origin.dtype, device=scene.origin.device)
         parts: list[Tensor] = []
@@ -193,6 +195,10 @@ class Below:
         return BelowProbe(scene, places, (scene.origin[:, None] + scene.scale[:, None] * at).flatten())
 
     def _given(self, scene: Scene, thresholds: Mapping[str | int, Sequence[float]]) -> Probe:
+        if not isinstance(thresholds, Mapping):
+            raise TypeError(
+                f"thresholds must map columns to values, as {{'height': [150, 180]}}, got {type(thresholds).__name__}"
+            )
         pairs = [
             (column_place(scene.names, key), float(at)) for key, given in thresholds.items() for at in given
         ]
@@ -245,5 +251,9 @@ class Custom:
 
     def ready(self, scene: Scene) -> Probe:
         """The function, tried on one row to learn its size."""
-        size = self.function(scene.origin[None]).numel()
-        return CustomProbe(scene, self.function, self.expectation, self.name, size)
+        found = self.function(scene.origin[None])
+        if not isinstance(found, Tensor) or len(found.reshape(-1)) < 1:
+            raise TypeError(
+                f"the function of Custom must give a tensor (n,) or (n, p) for rows (n, d), got {type(found).__name__}"
+            )
+        return CustomProbe(scene, self.function, self.expectation, self.name, found.numel())

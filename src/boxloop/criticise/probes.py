@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
@@ -19,7 +19,7 @@ INNER = 1 << 16
 
 
 def drawn_points(law: Law, weight: Tensor, n: int, generator: Generator) -> tuple[Points, Tensor]:
-    """A batch of laws as n rows drawn from each, with their weights."""
+    """N rows drawn from each of a batch of laws, with their weights."""
     rows = law.draw(n, generator)
     return Points(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
 
@@ -65,6 +65,11 @@ class Probe(Protocol):
 
     def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
         """The same, with the sums over laws that tell its error; about a point, or their own mean."""
+
+
+@runtime_checkable
+class AnyProbe(Probe, Protocol):
+    """A test function of any make that is ready, told by its methods."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +131,9 @@ class Vector:
         found = self.exact(law)
         if found is not None:
             return found
-        m = law.mean.shape[0]
-        draws = law.draw(max(1, INNER // m), generator)
+        draws = law.draw(max(1, INNER // len(law.mean)), generator)
         values = self.values(draws.reshape(-1, draws.shape[-1]))
-        return values.reshape(m, -1, values.shape[-1]).mean(1)
+        return values.reshape(len(draws), -1, values.shape[-1]).mean(1)
 
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Mean over laws."""
