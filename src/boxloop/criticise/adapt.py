@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 from torch.distributions import Distribution
 
-from boxloop.criticise.distributions import distribution_law
+from boxloop.criticise.distributions import distribution_law, repeated
 from boxloop.laws import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
@@ -108,8 +108,9 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
     if isinstance(given, Modelled):
         return as_model(given.model_)
     if isinstance(given, Distribution):
-        law = _one(distribution_law(given), "a distribution of rows")
-        return Pair(Categorical(torch.zeros(1, 1, dtype=torch.float64)), lambda z: law)
+        device = _one(distribution_law(given), "a distribution of rows").mean.device
+        one = Categorical(torch.zeros(1, 1, dtype=torch.float64, device=device))
+        return Pair(one, lambda z: repeated(given, len(z)))
     _check_fitted(given)
     if isinstance(given, (GaussianMixture, BayesianGaussianMixture)):
         return _mixture(given)

@@ -103,14 +103,21 @@ class DistributionLaw:
 
 def distribution_law(given: Distribution) -> Law:
     """A batch of distributions as the law with the most closed forms."""
-    base = given.base_dist if isinstance(given, distributions.Independent) else given
-    if isinstance(base, distributions.Normal):
-        law = DistributionLaw(base if not base.batch_shape[2:] else given)
-        return DiagonalGaussian(law.mean, law.distribution.variance.reshape(-1, law.columns))
     law = DistributionLaw(given)
+    if isinstance(_base(given), distributions.Normal):
+        return DiagonalGaussian(law.mean, given.variance.reshape(-1, law.columns))
     if isinstance(given, distributions.MultivariateNormal):
         return FullGaussian(law.mean, given.scale_tril.reshape(-1, law.columns, law.columns))
     return law
+
+
+def repeated(given: Distribution, members: int) -> Law:
+    """The same distribution of rows so many times."""
+    columns = () if given.event_shape else (DistributionLaw(given).columns,)
+    try:
+        return distribution_law(given if members == 1 else given.expand(torch.Size((members, *columns))))
+    except NotImplementedError as error:
+        raise TypeError(f"{type(given).__name__} has no expand(), which batches of it need") from error
 
 
 def has_moments(law: Law) -> bool:

@@ -112,6 +112,7 @@ def forward_moments(
 
 def _of_finite(probe: Probe, law: Law, weight: Tensor, generator: Generator) -> Forward:
     """Exact where the test function has a closed form under the laws; else by draws from each."""
+    weight = weight.double()
     if has_moments(law) and probe.has_closed_form(law):
         value = probe.forward(law, weight, generator)
         return Forward(value, torch.zeros_like(value))
@@ -163,7 +164,7 @@ def _batch(
     totals: list[NodeSums] | None = None
     for z in blocks:
         law = model.emission(z)
-        weight = law.mean.new_full((len(law.mean),), 1.0 / size)
+        weight = law.mean.new_full((len(law.mean),), 1.0 / size, dtype=torch.float64)
         if method == "sample" or not has_moments(law):
             law, weight = drawn_points(law, weight, 1, generator)
         near = [None] * len(probes) if about is None else about

@@ -127,13 +127,13 @@ class Vector:
     def by_law(self, law: Law, generator: Generator) -> Tensor:
         """Closed form, or the mean over draws from each law, (m, p)."""
         if isinstance(law, Points):
-            return self.values(law.mean)
+            return self.values(law.mean).double()
         found = self.exact(law)
         if found is not None:
-            return found
+            return found.double()
         draws = law.draw(max(1, INNER // len(law.mean)), generator)
         values = self.values(draws.reshape(-1, draws.shape[-1]))
-        return values.reshape(len(draws), -1, values.shape[-1]).mean(1)
+        return values.reshape(len(draws), -1, values.shape[-1]).mean(1).double()
 
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Mean over laws."""

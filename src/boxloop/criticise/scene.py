@@ -28,6 +28,7 @@ def model_scene(model: LatentModel, names: tuple[str, ...], generator: Generator
         else:
             law, weight = finite
             mean, variance = _moments(law, max(2, INNER // len(weight)), generator)
+            weight = weight.to(mean)
         origin = weight @ mean
         spread = (weight @ (variance + (mean - origin).square())).sqrt()
     if origin.shape[0] != len(names):

@@ -90,7 +90,7 @@ class SecondProbe:
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Mean covariance plus mean product of means (document 000, eq. 8, with outer products)."""
         mean = law.mean - self.about
-        return averaged(law.covariance(), weight) + (mean * weight[:, None]).mT @ mean
+        return averaged(law.covariance(), weight.to(law.mean.dtype)) + (mean * weight[:, None]).mT @ mean
 
     def has_closed_form(self, law: Law) -> bool:
         """Always: laws know their covariances."""
