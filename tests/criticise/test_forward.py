@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.quasirandom import SobolEngine
@@ -166,9 +165,10 @@ DECODERS = {
 def test_errors_of_nodes_hold_for_heavy_tailed_decoders(name: str, k: int) -> None:
     """The exact mean lies outside 1.96 errors in at most 5% and four deviations of 100 runs (3e-5 each, 1e-3 in all).
 
-    Shares outside over 400 runs of 8192 nodes, for one and for two latent columns, before: light 3 and 5%, exp(z) 17 and
-    20%, exp(2z) 26 and 26%, exp(4z) 56 and 60%. Now: at most 3% of each; the error is infinite, so that the moment is left
-    out of p-values, in 2% of runs of exp(z), 41% of exp(3z/2), 89% of exp(2z) and all of exp(4z).
+    Shares outside over 300 runs of 8192 nodes, for one and for two latent columns, before: light 3 and 5%, exp(z) 17
+    and 20%, exp(2z) 26 and 26%, exp(4z) 56 and 60%. Now: at most 4% of each over 400 runs; the error is infinite, so
+    that the moment is left out of p-values, in 2% of runs of exp(z), 41% of exp(3z/2), 89% of exp(2z) and all of
+    exp(4z).
     """
     decode, exact = DECODERS[name]
     model = as_model(k, lambda z: (decode(z[:, :1]), torch.ones(len(z), 1).double()))
@@ -208,20 +208,18 @@ def test_moments_of_unknown_error_are_named_and_left_out() -> None:
 
 
 def test_sums_over_nodes_are_those_of_single_laws() -> None:
-    """Matrix products of independent columns against every law by itself; so of full, low-rank and shared covariances."""
+    """Matrix products of independent columns against every law by itself; so of full and shared covariances."""
     from boxloop.criticise.tally import NodeSums
-    from boxloop.laws import LowRankGaussian, TiedGaussian
+    from boxloop.laws import TiedGaussian
 
     mean = normal((40, 3), generator(0))
     weight = torch.rand(40, generator=generator(1)).double() / 40
     scene = model_scene(factors(), ("a", "b", "c"), generator(5))
-    one = LowRankGaussian(torch.zeros(3).double(), normal((3, 1), generator(2)), torch.ones(3).double())
     laws = [
         DiagonalGaussian(mean, normal((40, 3), generator(3)).square()),
         TiedGaussian(mean, torch.eye(3).double()),
         FullGaussian(mean, normal((40, 3, 3), generator(4)).tril() + 2.0 * torch.eye(3).double()),
     ]
-    assert one.covariance().dense().shape == (1, 3, 3)
     for law in laws:
         for about in ("mean", "zero"):
             probe = Second(about).ready(scene)
@@ -241,4 +239,4 @@ def test_functions_without_a_closed_form_have_errors() -> None:
     scene = model_scene(counts, ("a", "b"), generator(0))
     (drawn,) = forward_moments(counts, [Fourier(3).ready(scene)], generator(0))
     assert bool((drawn.error > 0).all())
-    assert np.isfinite(drawn.error).all()
+    assert bool(torch.isfinite(drawn.error).all())

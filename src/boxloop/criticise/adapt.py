@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.decomposition import PCA, FactorAnalysis
+from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -195,6 +196,8 @@ def _hmm(fitted: Any) -> Mixture[Any]:
     name = type(fitted).__name__
     if name != "GaussianHMM":
         raise TypeError(f"cannot take {name} as a model: of hmmlearn, GaussianHMM is known")
+    if any(getattr(fitted, part, None) is None for part in ("transmat_", "means_", "covars_")):
+        raise NotFittedError(f"this {name} is not fitted yet: call fit before it is judged as a model")
     change = np.asarray(fitted.transmat_, dtype=np.float64)
     values, vectors = np.linalg.eig(change.T)
     if (np.abs(values - 1.0) < 1e-10).sum() > 1:
@@ -210,7 +213,7 @@ def _hmm(fitted: Any) -> Mixture[Any]:
 
 def _check_fitted(given: object) -> None:
     """Raise NotFittedError for an estimator that is not fitted, of scikit-learn, of hmmlearn or of this library."""
-    if isinstance(given, BaseEstimator) and not isinstance(given, type):
+    if isinstance(given, BaseEstimator) and callable(getattr(given, "fit", None)):
         check_is_fitted(given, msg="this %(name)s is not fitted yet: call fit before it is judged as a model")
 
 
