@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -118,6 +119,8 @@ class Power:
             parts.append(eye)
             names += scene.names
         for pair in self.pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"pairs must be pairs of columns, as [('height', 'weight')], got {pair!r}")
             i, j = (column_place(scene.names, key) for key in pair)
             parts.append(torch.stack([eye[i] + eye[j], eye[i] - eye[j]]) / math.sqrt(2.0))
             names += [f"{scene.names[i]} {sign} {scene.names[j]}" for sign in "+-"]
@@ -188,6 +191,8 @@ class Below:
         """Thresholds of every column, or of those that were given some."""
         if self.thresholds is not None:
             return self._given(scene, self.thresholds)
+        if not all(isinstance(level, Real) for level in self.levels):
+            raise TypeError(f"levels must be numbers between 0 and 1, got {self.levels!r}")
         if not self.levels or not all(0.0 < level < 1.0 for level in self.levels):
             raise ValueError(f"levels must lie between 0 and 1, got {tuple(self.levels)}")
         at = torch.special.ndtri(torch.tensor(list(self.levels), dtype=torch.float64)).to(scene.origin)

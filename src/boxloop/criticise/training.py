@@ -182,7 +182,7 @@ def are_training_rows(model: object, adapted: LatentModel, digest: str, train: s
     )
     warnings.warn(
         f"X holds the rows that the {name} was fitted to: moments that the fit matches have no gap by construction, "
-        f"and {how}. Judge by held-out rows, or pass train=X if these are meant",
+        f"and {how}. Judge by held-out rows; if these are meant, give them as train= (--train) too",
         UserWarning,
         stacklevel=4,
     )
