@@ -114,8 +114,9 @@ def factors(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
 def gaps(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
     """Moment gaps with errors of a mixture that was not fitted to these rows."""
     model = mixture("full", 8, source.n_columns)
-    first, second = (gap.gap + gap.model for gap in mega(model, source, draws=0).gaps)
-    return model.moments()[0] + first, second - first[:, None] * first  # both are about the model's mean
+    first, second = (gap.data for gap in mega(model, source, draws=0).gaps)
+    apart = first - model.moments()[0]  # second moments are about the model's mean
+    return first, second - apart[:, None] * apart
 
 
 def compared(source: Source) -> tuple[torch.Tensor, None]:

@@ -49,7 +49,7 @@ from boxloop import GaussianMixture, mega
 from boxloop.criticise import calibration
 rows = np.random.default_rng(0).normal(size=(60, 3))
 mixture = GaussianMixture(1).fit(rows)
-result = mega(mixture, rows, draws=0)
+result = mega(mixture, rows, train=rows, draws=0)
 plots = (mixture.plot_trace, result.plot, result["second"].plot, calibration(mixture, rows).plot)
 for axes in (mixture.plot(rows), *(plot() for plot in plots)):
     axes.figure.savefig("/dev/null", format="png")

@@ -40,7 +40,7 @@ def rejections(n: int, repeats: int) -> tuple[dict[str, list[float]], list[float
             fit = GaussianMixture(k, random_state=0, tol=1e-8, max_iter=2000).fit(train)
             result = mega(fit, held, functions=list(TESTS.values()), train=train, draws=99, random_state=seed)
             chances.append([*(g.p_value for g in result.gaps), result.p_value])
-            gaps.append(mega(fit, train, draws=0, null="signs")["second"].norm())
+            gaps.append(mega(fit, train, train=train, draws=0, null="signs")["second"].norm())
         for name, column in zip(found, np.array(chances).T, strict=True):
             found[name].append(float((column <= 0.05).mean()))
         own.append(float(np.max(gaps)))

@@ -56,7 +56,7 @@ def test_on_its_own_rows_an_em_fit_has_no_gap_whatever_k(kind, k):
         fit = boxloop.GaussianMixture(k, covariance_type=kind, random_state=0, tol=1e-12, max_iter=5000).fit(
             rows
         )
-    result = mega(fit, rows, draws=0)
+    result = mega(fit.model_, rows, draws=0)
     assert result["first"].norm() < 1e-8
     assert result["second"].norm() < 1e-8
 
@@ -102,9 +102,7 @@ def test_training_errors_are_the_spread_over_refits(name):
             functions=[First(), Second("zero")],
         )
         first, second = result.gaps
-        found.append(
-            np.concatenate([first.model + first.probe.scene.origin, second.probe.flat(second.model)])
-        )
+        found.append(np.concatenate([first.model, second.probe.flat(second.model)]))
         if given is not None:
             errors.append(np.concatenate([first.training_error, second.training_error]))
     ratio = np.var(found, axis=0, ddof=1) / np.mean(np.square(errors), axis=0)
@@ -339,10 +337,44 @@ def test_tables_and_words():
     assert list(result.summary().index) == ["first", "below", "product"]
     table = result.table()
     assert len(table) == 5
+    assert set(table["moment"]) == {"mean", "share of rows", "mean of product"}
     assert (np.diff(table["z"].abs()) <= 0).all()
     assert "training error left out" in repr(result)
     with pytest.raises(KeyError, match="no test function 'second'"):
         result["second"]
+
+
+def test_the_table_shows_moments_in_the_units_of_the_data():
+    """Means as means, second moments as covariances about the model's mean or as mean products; gaps follow."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 2)) * [3.0, 0.01] + [1000.0, -5.0]
+    fit, held = boxloop.GaussianMixture(1).fit(rows[:100]), rows[100:]
+    centred, deviation = held - fit.means_[0], np.sqrt(fit.covariances_[0].diagonal())
+    pairs = [(0, 0), (0, 1), (1, 1)]
+    covariances = [(centred[:, i] * centred[:, j]).mean() for i, j in pairs]
+    raw = fit.covariances_[0] + np.outer(fit.means_[0], fit.means_[0])
+    wanted = {
+        "mean": (held.mean(0), fit.means_[0]),
+        "covariance about the model's mean": (covariances, [fit.covariances_[0][pair] for pair in pairs]),
+        "mean product": (
+            [(held[:, i] * held[:, j]).mean() for i, j in pairs],
+            [raw[pair] for pair in pairs],
+        ),
+        "mean of ((x - model mean) / model sd)^3": (((centred / deviation) ** 3).mean(0), [0.0, 0.0]),
+    }
+    first = mega(fit, held, functions=[First(), Second(), Power(3)], draws=0)
+    second = mega(fit, held, functions=[Second("zero")], draws=0)
+    for result in (first, second):
+        table = result.table().sort_index()
+        np.testing.assert_allclose(table["gap"], table["data"] - table["model"], rtol=1e-6, atol=1e-9)
+        for moment, part in table.groupby("moment"):
+            data, model = (np.sort(value) for value in wanted.pop(moment))
+            np.testing.assert_allclose(np.sort(part["data"]), data, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(np.sort(part["model"]), model, rtol=1e-9, atol=1e-12)
+    assert not wanted
+    gap = first["first"]
+    torch.testing.assert_close(gap.data, torch.from_numpy(held.mean(0)), rtol=1e-12, atol=0)
+    np.testing.assert_allclose(gap.z, gap.gap / gap.null_error, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

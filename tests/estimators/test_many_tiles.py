@@ -25,7 +25,7 @@ ASKED: dict[str, Callable[[Any, Any], Any]] = {
     "posterior": lambda fit, X: list(fit.posterior(X)),
     "standard_errors": lambda fit, X: list(fit.standard_errors(X).values()),
     "compare": lambda fit, X: [(found := compare({"fit": fit}, X)).error, found.bic],
-    "mega": lambda fit, X: [gap.z for gap in mega(fit, X, draws=0).gaps],
+    "mega": lambda fit, X: [gap.z for gap in mega(fit.model_, X, draws=0).gaps],
     "calibration": lambda fit, X: calibration(fit, X).transform,
 }
 

@@ -173,3 +173,21 @@ def test_calls_that_make_no_sense():
         fit.transform(torch.ones(3, 5))
     with pytest.raises(Exception, match="not fitted"):
         quick().transform(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "value", "bounded"), [("gaussian", 1e20, True), ("poisson", 1e60, False)]
+)
+def test_rows_on_which_the_bound_overflows_are_refused_by_number(likelihood, value, bounded):
+    """Means over them were -inf or NaN; a single row may be beyond all numbers, but not undefined."""
+    rows = ROWS if likelihood == "gaussian" else COUNTS
+    fit = quick(likelihood=likelihood).fit(rows)
+    far = rows.copy()
+    far[17] = value
+    for use in (fit.score, fit.elbo) if bounded else (fit.score_samples, fit.score, fit.elbo):
+        with pytest.raises(
+            ValueError, match=r"the bound of row 17 .*rows of the fit.*or fit with dtype='float64'"
+        ):
+            use(far)
+    assert not bounded or np.isneginf(fit.score_samples(far)).tolist() == [row == 17 for row in range(60)]
+    assert math.isfinite(fit.score(rows))

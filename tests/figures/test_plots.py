@@ -56,7 +56,7 @@ def test_gaps_are_heat_maps_or_dots(rows: pd.DataFrame, mixture: GaussianMixture
 
 def test_gaps_of_one_column_and_of_a_constant() -> None:
     one = np.random.default_rng(0).normal(size=(50, 1))
-    result = mega(GaussianMixture(1).fit(one), one, draws=0)
+    result = mega(GaussianMixture(1).fit(one), one, train=one, draws=0)
     drawn(result["second"].plot())
     drawn(result.plot())
 

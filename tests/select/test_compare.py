@@ -189,6 +189,28 @@ def test_files_are_rows_too(tmp_path: Any) -> None:
     assert compare(models, tmp_path / "held.npy").aic == pytest.approx(compare(models, blobs(40, seed=1)).aic)
 
 
+def test_a_list_of_models_is_named_by_class() -> None:
+    rows = blobs(100)
+    two = [Theirs(k, random_state=0).fit(rows) for k in (1, 2)]
+    one = TheirFactors(1).fit(rows)
+    assert set(compare([*two, one], rows).names) == {
+        "GaussianMixture 0",
+        "GaussianMixture 1",
+        "FactorAnalysis",
+    }
+
+
+def test_a_model_of_sequences_is_refused() -> None:
+    class Chain:
+        def score_samples(self, X: np.ndarray) -> tuple[float, np.ndarray]:
+            return 0.0, X
+
+    with pytest.raises(
+        TypeError, match="score_samples of Chain gives 2 values, not one log-density for each row"
+    ):
+        compare([Chain()], blobs(10))
+
+
 def test_bad_input() -> None:
     model = CASES[0].quick().fit(CASES[0].rows(50))
     with pytest.raises(ValueError, match="at least one model"):

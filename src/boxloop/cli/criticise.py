@@ -88,7 +88,8 @@ def command(
     """Where a model fails: moment gaps with errors and p-values, by name.
 
     DATA are rows that the model has not seen. Without --train the error of the fitted parameters is left out, and a
-    true model is rejected too often unless it was fitted to many more rows than it is judged by. Of Bayesian models and
+    true model is rejected too often unless it was fitted to many more rows than it is judged by. Rows of the fit are
+    known again: given as DATA they are warned of, and --train refuses any others. Of Bayesian models and
     autoencoders that error is not known, and --train is refused; of a Bayesian Gaussian mixture the components in use
     are judged, at their expected parameters. The columns are found by the names that the model was fitted to.
     """
@@ -128,7 +129,7 @@ def _judged(
     from boxloop.cli.describe import fitted_columns
     from boxloop.criticise import mega
     from boxloop.data import open_table
-    from boxloop.report.in_use import criticised
+    from boxloop.report.in_use import ComponentsInUse, criticised
 
     def opened(place: str) -> Source:
         return open_table(place, columns=fitted_columns(estimator), cluster=on_workers)
@@ -136,7 +137,9 @@ def _judged(
     rows = opened(data)
     fitted = None if train is None else (rows if train == data else opened(train))
     wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
-    model = criticised(estimator)
+    model: Any = criticised(estimator)
+    if model is not estimator:
+        model = ComponentsInUse(model, vars(estimator).get("training_digest_"))
     return mega(model, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
 
 

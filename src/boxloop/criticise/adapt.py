@@ -12,14 +12,18 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.decomposition import PCA, FactorAnalysis
+from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
-from torch import Generator, Tensor
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 from torch.distributions import Distribution
 
+from boxloop.criticise.distributions import distribution_law, repeated
 from boxloop.laws import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
-from boxloop.numeric import covariance as forms
+from boxloop.numeric import generator
 from boxloop.types import LatentModel, Law
 
 
@@ -35,45 +39,9 @@ class AnyModel(LatentModel, Protocol):
     """A model of any make, told by its methods."""
 
 
-@dataclass(frozen=True)
-class DistributionLaw:
-    """A batch of ``torch.distributions`` as a law.
-
-    Args:
-        distribution: batch shape (m,) and event shape (d,), or batch shape (m, d) of independent columns.
-        columns: d.
-    """
-
-    distribution: Distribution
-    columns: int
-
-    @property
-    def mean(self) -> Tensor:
-        """(m, d)."""
-        return self.distribution.mean.reshape(-1, self.columns)
-
-    def covariance(self) -> forms.Dense | forms.Diagonal:
-        """Full where the distribution has a covariance matrix, else its variances."""
-        if isinstance(self.distribution, torch.distributions.MultivariateNormal):
-            return forms.Dense(self.distribution.covariance_matrix.reshape(-1, self.columns, self.columns))
-        return forms.Diagonal(self.distribution.variance.reshape(-1, self.columns))
-
-    def log_prob(self, rows: Tensor) -> Tensor:
-        """(m, n)."""
-        value = self.distribution.log_prob(rows[:, None] if self._batched() else rows)
-        joint = value.sum(-1) if value.dim() > 1 and value.shape[-1] == self.columns else value
-        return joint.reshape(len(rows), -1).mT
-
-    def _batched(self) -> bool:
-        return len(self.distribution.batch_shape) + len(self.distribution.event_shape) > 1
-
-    def draw(self, n: int, generator: Generator) -> Tensor:
-        """(m, n, d). The distribution draws from torch's global stream, seeded here and put back."""
-        with torch.random.fork_rng(devices=[]):
-            torch.random.set_rng_state(generator.get_state())
-            drawn = self.distribution.sample((n,))
-            generator.set_state(torch.random.get_rng_state())
-        return drawn.reshape(n, -1, self.columns).transpose(0, 1)
+@runtime_checkable
+class AnyLaw(Law, Protocol):
+    """A law of any make, told by its methods."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +82,19 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
     Args:
         given: a boxloop model or fitted estimator; a fitted scikit-learn ``GaussianMixture``,
             ``BayesianGaussianMixture``, ``FactorAnalysis`` or ``PCA``; a fitted hmmlearn ``GaussianHMM`` (its rows in
-            the long run); or, with ``emission``, a prior: a law, a ``torch.distributions`` object, or a number k of
-            standard normal latent columns.
+            the long run, which depend on one another: their gaps have no errors); a ``torch.distributions`` object; or,
+            with ``emission``, a prior: a law, a ``torch.distributions`` object, or a number k of standard normal latent
+            columns.
         emission: z (m, k) -> a law, a ``torch.distributions`` object, or ``(mean, variance)`` as a decoder gives. A
             ``torch.nn.Module``, or a method of one, is given z in the precision and on the device of its parameters.
 
     Returns:
         An object with ``prior()`` and ``emission(z)``.
+
+    Raises:
+        TypeError: not a model that is known.
+        NotFittedError: an estimator that is not fitted.
+        ValueError: a model without a density, or distributions whose batch is not one for each row of z.
 
     Example:
         >>> import torch
@@ -134,6 +108,11 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
         return given
     if isinstance(given, Modelled):
         return as_model(given.model_)
+    if isinstance(given, Distribution):
+        device = _one(distribution_law(given), "a distribution of rows").mean.device
+        one = Categorical(torch.zeros(1, 1, dtype=torch.float64, device=device))
+        return Pair(one, lambda z: repeated(given, len(z)))
+    _check_fitted(given)
     if isinstance(given, (GaussianMixture, BayesianGaussianMixture)):
         return _mixture(given)
     if isinstance(given, FactorAnalysis):
@@ -151,12 +130,18 @@ def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Law]:
     """A function from z to laws; a network's numbers come in its own precision and go in that of z."""
     owner = getattr(emission, "__self__", emission)
     weight = next(owner.parameters(), None) if isinstance(owner, torch.nn.Module) else None
-    if weight is None:
-        return lambda z: _law(emission(z))
 
     def laws(z: Tensor) -> Law:
-        found: Any = emission(z.to(weight))
-        return _law(tuple(part.to(z) for part in found) if isinstance(found, tuple) else found)
+        found: Any = emission(z if weight is None else z.to(weight))
+        if isinstance(found, tuple) and weight is not None:
+            found = tuple(part.to(z) for part in found)
+        law = _law(found)
+        if len(law.mean) != len(z):
+            raise ValueError(
+                f"emission(z) gave {len(law.mean)} distributions for {len(z)} rows of z: one for each is needed, of "
+                "batch shape (m, d), or (m,) with an event of d columns"
+            )
+        return law
 
     return laws
 
@@ -193,46 +178,88 @@ def _factors(mean: Any, loadings: Any, noise: Any) -> FactorModel:
     return FactorModel(_tensor(mean), _tensor(loadings), _tensor(noise))
 
 
+class LongRun(Mixture[Any]):
+    """The mixture that each row of a hidden Markov model follows in the long run; its rows are not independent."""
+
+
+def check_independent(model: LatentModel, what: str) -> None:
+    """Refuse what holds for independent rows only."""
+    if isinstance(model, LongRun):
+        raise ValueError(
+            f"rows of a hidden Markov model depend on one another: {what} of independent rows, and would reject true "
+            "models. mega(..., draws=0) gives the gaps alone; a model with equal rows of transmat_ has independent rows"
+        )
+
+
 def _hmm(fitted: Any) -> Mixture[Any]:
-    """Rows in the long run: a mixture by the stationary law of the states."""
-    values, vectors = np.linalg.eig(np.asarray(fitted.transmat_).T)
+    """Rows in the long run: a mixture by the stationary distribution of the states."""
+    name = type(fitted).__name__
+    if name != "GaussianHMM":
+        raise TypeError(f"cannot take {name} as a model: of hmmlearn, GaussianHMM is known")
+    if any(getattr(fitted, part, None) is None for part in ("transmat_", "means_", "covars_")):
+        raise NotFittedError(f"this {name} is not fitted yet: call fit before it is judged as a model")
+    change = np.asarray(fitted.transmat_, dtype=np.float64)
+    values, vectors = np.linalg.eig(change.T)
+    if (np.abs(values - 1.0) < 1e-10).sum() > 1:
+        raise ValueError(
+            f"{name}: transmat_ has states that never reach one another: no one distribution in the long run"
+        )
     stationary = np.real(vectors[:, np.argmin(np.abs(values - 1.0))])
-    stationary = stationary / stationary.sum()
-    mean, covariance = _tensor(fitted.means_), _tensor(fitted.covars_)
-    return Mixture(_tensor(stationary).log(), FullGaussian.of(mean, covariance))
+    weights = _tensor(np.maximum(stationary / stationary.sum(), 0.0))
+    family = FullGaussian.of(_tensor(fitted.means_), _tensor(fitted.covars_))
+    independent = bool(np.ptp(change, axis=0).max() <= 1e-12)
+    return (Mixture if independent else LongRun)(weights.log(), family)
+
+
+def _check_fitted(given: object) -> None:
+    """Raise NotFittedError for an estimator that is not fitted, of scikit-learn, of hmmlearn or of this library."""
+    if isinstance(given, BaseEstimator) and callable(getattr(given, "fit", None)):
+        check_is_fitted(given, msg="this %(name)s is not fitted yet: call fit before it is judged as a model")
 
 
 def _prior(given: object) -> Law:
-    if isinstance(given, int):
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 1:
+            raise ValueError(f"a prior of standard normal columns needs at least 1 of them, got {given}")
         zero = torch.zeros(1, given, dtype=torch.float64)
         return DiagonalGaussian(zero, zero + 1.0)
     if isinstance(given, torch.distributions.Categorical):
         return Categorical(given.logits.reshape(1, -1).to(torch.float64))
-    if isinstance(given, torch.distributions.Normal):
-        mean, spread = (v.reshape(1, -1) for v in (given.mean, given.stddev))
-        return DiagonalGaussian(mean, spread.square())
-    if isinstance(given, torch.distributions.Independent) and isinstance(
-        given.base_dist, torch.distributions.Normal
-    ):
-        return _prior(given.base_dist)
-    if isinstance(given, Distribution):
-        return DistributionLaw(given, int(given.mean.shape[-1]) if given.mean.dim() else 1)
-    return _law(given)
+    return _one(_law(given, "the prior"), "the prior")
 
 
-def _law(given: Any) -> Law:
-    if isinstance(given, tuple):
+def check_law(given: object, what: str) -> Law:
+    """A law, or an error that says what was given for it."""
+    if isinstance(given, Tensor) or not isinstance(given, AnyLaw):
+        raise TypeError(
+            f"{what} is {type(given).__name__}: a torch.distributions object, a law with mean, covariance(), "
+            "log_prob and draw, or for emissions a pair of tensors (mean, variance) is needed"
+        )
+    return given
+
+
+def check_columns(model: LatentModel, columns: int) -> None:
+    """Refuse rows of another number of columns than the model's, where its emissions tell it."""
+    expected = model.emission(model.prior().draw(1, generator(0, model.prior().mean.device))[0]).mean.shape[
+        -1
+    ]
+    if expected != columns:
+        raise ValueError(f"the model has {expected} columns, the rows have {columns}")
+
+
+def _one(law: Law, what: str) -> Law:
+    if len(law.mean) != 1:
+        raise ValueError(
+            f"{what} must be one distribution over its columns, got a batch of {len(law.mean)}: give batch shape (d,) "
+            "of independent columns, or batch shape () with an event of d columns"
+        )
+    return law
+
+
+def _law(given: Any, what: str = "emission(z)") -> Law:
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, Tensor) for part in given):
         mean, variance = given
         return DiagonalGaussian(mean, variance.expand_as(mean))
-    if isinstance(given, torch.distributions.Independent) and isinstance(
-        given.base_dist, torch.distributions.Normal
-    ):
-        given = given.base_dist
-    if isinstance(given, torch.distributions.Normal) and given.mean.dim() == 2:
-        return DiagonalGaussian(given.mean, given.variance)
-    if isinstance(given, torch.distributions.MultivariateNormal) and given.mean.dim() == 2:
-        return FullGaussian(given.mean, given.scale_tril)
     if isinstance(given, Distribution):
-        return DistributionLaw(given, int(given.mean.shape[-1]))
-    law: Law = given
-    return law
+        return distribution_law(given)
+    return check_law(given, what)

@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_rows
+from boxloop.criticise.adapt import as_rows, check_columns
 from boxloop.criticise.latent import Array, as_array, autoencoder_of, check_complete, code_names
 from boxloop.criticise.mmd import MMDResult, mmd
 from boxloop.data import kept_rows, on_device, open_source
@@ -168,6 +168,7 @@ def aggregate_gap(
     own = autoencoder_of(model)
     streams = spawn(generator(random_state, own.origin.device), 2)
     source = on_device(open_source(as_rows(X)), own.origin.device)
+    check_columns(own, source.n_columns)
     if source.n_rows < 2:
         raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
     kept = kept_rows(source, most, generator(streams[0], "cpu")).rows

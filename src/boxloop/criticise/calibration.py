@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.criticise.adapt import as_model, as_rows
+from boxloop.criticise.adapt import as_model, as_rows, check_columns, check_independent
 from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
@@ -174,9 +174,11 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
         (1000, 2)
     """
     adapted = as_model(model)
+    check_independent(adapted, "errors, bands and p-values of transforms are those")
     device = adapted.prior().mean.device
     stream = generator(random_state, device)
     source = on_device(open_source(as_rows(X)), device)
+    check_columns(adapted, source.n_columns)
     at = _distribution(adapted, nodes, stream)
     found = source.reduce(lambda rows, weight: Gathered.of(at(rows.to(torch.float64)).cpu()))
     return Calibration(found.joined().numpy(), source.names)

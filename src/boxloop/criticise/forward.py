@@ -3,9 +3,18 @@ r"""Forward moments: the expectation of test functions under a model.
 .. math:: E[g(x)] = E_z \, E[g(x) \mid z] \approx \sum_j w_j \, E[g(x) \mid z_j]
 
 Exact where z is finite or the model is linear-Gaussian; else by scrambled Sobol nodes, or plain Monte Carlo. Nothing
-is drawn from p(x|z) where the inner expectation has a closed form (document 000, eq. 8 and appendix). Nodes come in
-blocks, so memory does not grow with their number. A law known by independent draws is its own nodes: each is used
-once, so that the spread between batches of them is the error of the mean over all.
+is drawn from p(x|z) where the inner expectation has a closed form (document 000, eq. 8 and appendix); where it has
+none, draws take its place and their error counts. Nodes come in blocks, so memory does not grow with their number. A
+law known by independent draws is its own nodes: each is used once.
+
+The error is the spread between independent replicates of the nodes. Where few nodes carry the variance of
+:math:`v_j = E[g(x) \mid z_j]`, a handful of replicates all miss the same tail and agree too well: there the error is at
+least that of plain Monte Carlo, which scrambled nodes do not exceed, and it is infinite where so few nodes carry the
+variance that it cannot be estimated either. With
+
+.. math:: n_\mathrm{eff} = \frac{(\sum_j w_j^2 d_j^2)^2}{\sum_j w_j^4 d_j^4}, \qquad d_j = v_j - \bar v,
+
+these are the moments with :math:`n_\mathrm{eff}` below a tenth of the nodes, and below 20.
 """
 
 from __future__ import annotations
@@ -18,7 +27,10 @@ import torch
 from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
-from boxloop.criticise.probes import Probe
+from boxloop.criticise.adapt import as_model
+from boxloop.criticise.distributions import has_moments
+from boxloop.criticise.probes import INNER, AnyProbe, Probe, drawn_points
+from boxloop.criticise.tally import NodeSums
 from boxloop.laws import Categorical, DiagonalGaussian
 from boxloop.models.drawn import Drawn
 from boxloop.models.linear import LinearGaussian
@@ -31,10 +43,16 @@ BLOCK = 4096
 REPLICATES = 8
 """Independent scramblings, or batches of draws, from whose spread the Monte Carlo error is computed."""
 
+STUDENT = 2.364624 / 1.959964
+"""97.5% points of Student's distribution with 7 degrees of freedom and of the normal: 1.96 errors then hold 95%."""
+
+LIGHT, FEWEST = 0.1, 20.0
+"""Share of the nodes that must carry the variance for replicates to tell it; number below which nothing does."""
+
 
 @dataclass(frozen=True)
 class Forward:
-    """A forward moment and its Monte Carlo standard error (zero when exact)."""
+    """A forward moment and its Monte Carlo standard error: zero when exact, infinite where it cannot be estimated."""
 
     value: Tensor
     error: Tensor
@@ -52,7 +70,7 @@ def marginal(model: LatentModel) -> tuple[Law, Tensor] | None:
 
 @single_threaded
 def forward_moments(
-    model: LatentModel,
+    model: object,
     probes: Sequence[Probe],
     generator: Generator,
     method: Method = "auto",
@@ -61,18 +79,22 @@ def forward_moments(
     """Expectations of test functions under a model, differentiable in its parameters.
 
     Args:
-        model: anything with ``prior()`` and ``emission(z)``.
+        model: anything with ``prior()`` and ``emission(z)``; whatever :func:`as_model` takes.
         probes: test functions that are ready.
         generator: for nodes and inner draws.
         method: ``exact``, ``sobol``, ``monte_carlo``, or ``sample`` (draws of x itself: the sample estimator of
             document 000, section 4.3); ``auto`` is the first that is possible.
         nodes: how many latent nodes, or rows, in all; a prior known by its draws has as many as there are draws.
     """
+    model = as_model(model)
+    for probe in probes:
+        if not isinstance(probe, AnyProbe):
+            raise TypeError(
+                f"probes must be test functions that are ready, got {probe!r}: First().ready(scene)"
+            )
     finite = marginal(model) if method in ("auto", "exact") else None
     if finite is not None:
-        law, weight = finite
-        values = [probe.forward(law, weight, generator) for probe in probes]
-        return [Forward(value, torch.zeros_like(value)) for value in values]
+        return [_of_finite(probe, *finite, generator) for probe in probes]
     if method == "exact":
         raise ValueError(
             "this model has no exact moments: its latent variable is neither finite nor linear-Gaussian"
@@ -81,12 +103,39 @@ def forward_moments(
         raise ValueError(f"at least {REPLICATES} nodes are needed, got {nodes}")
     chosen = "sobol" if method == "auto" else method
     replicates = _replicates(model.prior(), nodes, generator, quasi=chosen == "sobol")
-    batches = [_batch(model, probes, generator, chosen, *part) for part in replicates]
-    results = []
-    for i in range(len(probes)):
-        stack = torch.stack([batch[i] for batch in batches])
-        results.append(Forward(stack.mean(0), stack.detach().std(0) / REPLICATES**0.5))
-    return results
+    batches, about = [], None
+    for blocks, size in replicates:
+        batches.append(_batch(model, probes, generator, chosen, blocks, size, about))
+        about = about or [sums.value.detach() for sums in batches[0]]
+    return [_together([batch[i] for batch in batches], nodes) for i in range(len(probes))]
+
+
+def _of_finite(probe: Probe, law: Law, weight: Tensor, generator: Generator) -> Forward:
+    """Exact where the test function has a closed form under the laws; else by draws from each."""
+    weight = weight.double()
+    if has_moments(law) and probe.has_closed_form(law):
+        value = probe.forward(law, weight, generator)
+        return Forward(value, torch.zeros_like(value))
+    n = max(1, INNER // REPLICATES // len(weight))
+    found: list[NodeSums] = []
+    for _ in range(REPLICATES):
+        points, share = drawn_points(law, weight, n, generator)
+        found.append(probe.node_sums(points, share, generator, found[0].value.detach() if found else None))
+    return _together(found, REPLICATES * n * len(weight))
+
+
+def _together(replicates: Sequence[NodeSums], nodes: int) -> Forward:
+    """Mean over replicates, with the larger of the errors that hold where the nodes have heavy tails."""
+    values = torch.stack([sums.value for sums in replicates])
+    mean = values.mean(0)
+    between = values.detach().std(0) * (STUDENT / REPLICATES**0.5)
+    square = torch.stack([sums.square for sums in replicates]).sum(0) / REPLICATES**2
+    fourth = torch.stack([sums.fourth for sums in replicates]).sum(0) / REPLICATES**4
+    carrying = torch.where(square > 0, square.square() / fourth.clamp(min=1e-300), torch.inf)
+    error = torch.where(carrying < LIGHT * nodes, torch.maximum(between, square.sqrt()), between)
+    # What rounding leaves of a constant must not count as a tail.
+    varies = (square * nodes).sqrt() > 1e-3 * mean.detach().abs()
+    return Forward(mean, torch.where((carrying < FEWEST) & varies, torch.inf, error))
 
 
 def _replicates(
@@ -110,17 +159,17 @@ def _batch(
     method: str,
     blocks: Iterator[Tensor],
     size: int,
-) -> list[Tensor]:
-    totals: list[Tensor] | None = None
+    about: Sequence[Tensor] | None,
+) -> list[NodeSums]:
+    totals: list[NodeSums] | None = None
     for z in blocks:
         law = model.emission(z)
-        weight = law.mean.new_full((len(law.mean),), 1.0 / size)
-        if method == "sample":
-            rows = law.draw(1, generator)[:, 0]
-            values = [probe.tally(rows, weight).first for probe in probes]
-        else:
-            values = [probe.forward(law, weight, generator) for probe in probes]
-        totals = values if totals is None else [a + b for a, b in zip(totals, values, strict=True)]
+        weight = law.mean.new_full((len(law.mean),), 1.0 / size, dtype=torch.float64)
+        if method == "sample" or not has_moments(law):
+            law, weight = drawn_points(law, weight, 1, generator)
+        near = [None] * len(probes) if about is None else about
+        sums = [p.node_sums(law, weight, generator, at) for p, at in zip(probes, near, strict=True)]
+        totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
     assert totals is not None
     return totals
 

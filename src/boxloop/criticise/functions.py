@@ -13,20 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from numbers import Real
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from boxloop.criticise.probes import (
-    BelowProbe,
-    CustomProbe,
-    FirstProbe,
-    FourierProbe,
-    LaggedProbe,
-    PowerProbe,
-    Probe,
-)
+from boxloop.criticise.custom import CustomProbe
+from boxloop.criticise.lagged import LaggedProbe
+from boxloop.criticise.probes import BelowProbe, FirstProbe, FourierProbe, PowerProbe, Probe
 from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
 from boxloop.data.checks import column_place
@@ -42,6 +37,11 @@ class TestFunction(Protocol):
 
     def ready(self, scene: Scene) -> Probe:
         """The same for these columns."""
+
+
+@runtime_checkable
+class AnyFunction(TestFunction, Protocol):
+    """A test function of any make, told by its method."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Second:
                 f"{len(scene.names)} columns have too many pairs: use Power(2, columns=True, projections=...) for "
                 "variances of columns and of random directions, or second_gap_norm for the norm alone"
             )
-        return SecondProbe(scene, scene.origin if self.about == "mean" else torch.zeros_like(scene.origin))
+        if self.about not in ("mean", "zero"):
+            raise ValueError(f"about must be 'mean' or 'zero', got {self.about!r}")
+        return SecondProbe(scene, self.about == "mean")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Power:
         """Powers along axes, diagonals of pairs and random directions."""
         if self.order < 1:
             raise ValueError(f"the order of a power must be at least 1, got {self.order}")
+        if self.projections < 0:
+            raise ValueError(f"projections must be at least 0, got {self.projections}")
         d = len(scene.names)
         eye = torch.eye(d, dtype=scene.origin.dtype, device=scene.origin.device)
         parts: list[Tensor] = []
@@ -115,6 +119,8 @@ class Power:
             parts.append(eye)
             names += scene.names
         for pair in self.pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"pairs must be pairs of columns, as [('height', 'weight')], got {pair!r}")
             i, j = (column_place(scene.names, key) for key in pair)
             parts.append(torch.stack([eye[i] + eye[j], eye[i] - eye[j]]) / math.sqrt(2.0))
             names += [f"{scene.names[i]} {sign} {scene.names[j]}" for sign in "+-"]
@@ -185,6 +191,8 @@ class Below:
         """Thresholds of every column, or of those that were given some."""
         if self.thresholds is not None:
             return self._given(scene, self.thresholds)
+        if not all(isinstance(level, Real) for level in self.levels):
+            raise TypeError(f"levels must be numbers between 0 and 1, got {self.levels!r}")
         if not self.levels or not all(0.0 < level < 1.0 for level in self.levels):
             raise ValueError(f"levels must lie between 0 and 1, got {tuple(self.levels)}")
         at = torch.special.ndtri(torch.tensor(list(self.levels), dtype=torch.float64)).to(scene.origin)
@@ -192,6 +200,10 @@ class Below:
         return BelowProbe(scene, places, (scene.origin[:, None] + scene.scale[:, None] * at).flatten())
 
     def _given(self, scene: Scene, thresholds: Mapping[str | int, Sequence[float]]) -> Probe:
+        if not isinstance(thresholds, Mapping):
+            raise TypeError(
+                f"thresholds must map columns to values, as {{'height': [150, 180]}}, got {type(thresholds).__name__}"
+            )
         pairs = [
             (column_place(scene.names, key), float(at)) for key, given in thresholds.items() for at in given
         ]
@@ -244,5 +256,9 @@ class Custom:
 
     def ready(self, scene: Scene) -> Probe:
         """The function, tried on one row to learn its size."""
-        size = self.function(scene.origin[None]).numel()
-        return CustomProbe(scene, self.function, self.expectation, self.name, size)
+        found = self.function(scene.origin[None])
+        if not isinstance(found, Tensor) or len(found.reshape(-1)) < 1:
+            raise TypeError(
+                f"the function of Custom must give a tensor (n,) or (n, p) for rows (n, d), got {type(found).__name__}"
+            )
+        return CustomProbe(scene, self.function, self.expectation, self.name, found.numel())

@@ -28,8 +28,9 @@ class Gap:
 
     Args:
         probe: the test function.
-        data: mean over rows, a vector or a matrix.
-        model: expectation under the model.
+        data: mean over rows, a vector or a matrix, in the data's units (see ``moment``).
+        model: expectation under the model, in the same units.
+        gap: data minus model, from values about the origin: it keeps digits that ``data`` and ``model`` have not.
         row_error: standard error of each distinct entry from the rows, (p,).
         node_error: from Monte Carlo nodes, zero where the moment is exact.
         training_error: from the estimated parameters, zero where it was left out.
@@ -42,6 +43,7 @@ class Gap:
     probe: Probe
     data: Tensor
     model: Tensor
+    gap: Tensor
     row_error: Tensor
     node_error: Tensor
     training_error: Tensor
@@ -56,14 +58,14 @@ class Gap:
         return self.probe.name
 
     @property
+    def moment(self) -> str:
+        """What ``data`` and ``model`` are: of which quantity, in which units."""
+        return self.probe.moment
+
+    @property
     def labels(self) -> list[str]:
         """A name for each distinct entry."""
         return self.probe.labels()
-
-    @property
-    def gap(self) -> Tensor:
-        """Data minus model."""
-        return self.data - self.model
 
     @property
     def flat_error(self) -> Tensor:
@@ -73,9 +75,12 @@ class Gap:
 
     @property
     def z(self) -> Tensor:
-        """Distinct entries in units of a true model's errors, (p,); 0 where there is none: matched by the fit."""
+        """Distinct entries in units of a true model's errors, (p,); 0 where there is none: matched by the fit.
+
+        Also 0 where the error is infinite, as it cannot be estimated; NaN where the model has none to offer.
+        """
         error = self.null_error
-        return torch.where(error > 0, self.probe.flat(self.gap) / error.clamp(min=1e-300), 0.0)
+        return torch.where(error == 0, 0.0, self.probe.flat(self.gap) / error.clamp(min=1e-300))
 
     def norm(self, kind: Norm = "frobenius", order: float = 2.0) -> float:
         """A norm of the gap (document 000, section 5.1).
@@ -110,7 +115,7 @@ class Gap:
             >>> import numpy as np
             >>> from boxloop import GaussianMixture, mega
             >>> rows = np.random.default_rng(0).normal(size=(200, 3))
-            >>> result = mega(GaussianMixture(1).fit(rows), rows, draws=0)
+            >>> result = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0)
             >>> result["second"].plot().get_title(loc="left")
             'Data minus model: second'
         """
@@ -177,7 +182,12 @@ class Mega:
     def table(self, level: float = 0.95) -> Any:
         """One line for each entry of each test function, worst first, as a frame.
 
-        ``discovery`` is the false-discovery rate at which the entry counts as a misfit (Benjamini and Hochberg 1995).
+        The column ``moment`` says what ``data`` and ``model`` are: column means in the units of the column; second
+        moments as covariances about the model's mean (of ``Second("zero")`` as mean products) in products of the units;
+        higher powers of columns that are standardised by the model's mean and standard deviation; shares of rows.
+        ``gap``, ``error``, ``low`` and ``high`` are in the same units; ``z`` is the gap over the error it would have if
+        the model were true. ``discovery`` is the false-discovery rate at which the entry counts as a misfit
+        (Benjamini and Hochberg 1995).
         """
         columns = self._columns(level)
         order = np.argsort(-np.abs(columns["z"]), kind="stable")
@@ -190,6 +200,7 @@ class Mega:
         return {
             "function": [g.name for g in self.gaps for _ in g.labels],
             "entry": [label for g in self.gaps for label in g.labels],
+            "moment": [g.moment for g in self.gaps for _ in g.labels],
             "data": np.concatenate([g.probe.flat(g.data).cpu().numpy() for g in self.gaps]),
             "model": np.concatenate([g.probe.flat(g.model).cpu().numpy() for g in self.gaps]),
             "gap": np.concatenate([g.probe.flat(g.gap).cpu().numpy() for g in self.gaps]),
@@ -221,7 +232,7 @@ class Mega:
             >>> import numpy as np
             >>> from boxloop import GaussianMixture, mega
             >>> rows = np.random.default_rng(0).normal(size=(200, 3))
-            >>> axes = mega(GaussianMixture(1).fit(rows), rows, draws=0).plot(top=4)
+            >>> axes = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0).plot(top=4)
             >>> len(axes.get_yticks())
             4
         """
@@ -254,15 +265,21 @@ def null_p_values(gaps: Sequence[Gap], laws: Sequence[Measure], n_rows: int, tra
     done, scores, nulls = [], [], []
     for gap, null in zip(gaps, laws, strict=True):
         seen = measure(gap.probe, gap.probe.flat(gap.gap), gap.null_error)
-        matched = not bool((gap.null_error > 0).any())
-        chance = 1.0 if matched else _chance(seen.score, null.score)
-        if not matched:
+        unknown = torch.isinf(gap.null_error)
+        matched = not bool(((gap.null_error > 0) & ~unknown).any())
+        chance: float | None = _chance(seen.score, null.score)
+        if matched:
+            chance = None if bool(unknown.any()) else 1.0
+        else:
             level, spread = null.score.log().mean(), null.score.log().std().clamp(min=1e-12)
             scores.append((seen.score.log() - level) / spread)
             nulls.append((null.score.log() - level) / spread)
         norm_chance, norm_null = _chance(seen.norm, null.norm), float(null.norm.mean())
         done.append(replace(gap, p_value=chance, norm_p_value=norm_chance, norm_null=norm_null))
-    together = _chance(torch.stack(scores).amax(), torch.stack(nulls).amax(0)) if scores else 1.0
+    if scores:
+        together: float | None = _chance(torch.stack(scores).amax(), torch.stack(nulls).amax(0))
+    else:
+        together = None if any(gap.p_value is None for gap in done) else 1.0
     return Mega(tuple(done), n_rows, training, together)
 
 

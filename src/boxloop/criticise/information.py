@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model
+from boxloop.criticise.adapt import as_model, check_independent
 from boxloop.criticise.training import Free
 from boxloop.data import on_device, open_source
 from boxloop.models import Mixture
@@ -72,6 +72,7 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
         True
     """
     adapted = as_model(model)
+    check_independent(adapted, "this likelihood and its criteria are those")
     if not isinstance(adapted, Free):
         raise TypeError(f"{type(adapted).__name__} has no likelihood and no parameters to count")
     fitted = cast(Any, adapted)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model, as_rows
+from boxloop.criticise.adapt import as_model, as_rows, check_columns
 from boxloop.data import Gathered, on_device, open_source
 from boxloop.data.frames import make_frame
 from boxloop.models.autoencoder import Autoencoder
@@ -143,6 +143,7 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
     """
     own = autoencoder_of(model)
     source = on_device(open_source(as_rows(X)), own.origin.device)
+    check_columns(own, source.n_columns)
     if source.n_rows < 2:
         raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
     names = source.names

@@ -7,6 +7,8 @@ Document 000, sections 4 and 5, with the errors that it leaves out.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,16 +16,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model, as_rows
+from boxloop.criticise.adapt import LongRun, as_model, as_rows, check_independent
 from boxloop.criticise.forward import Forward, Method, forward_moments
-from boxloop.criticise.functions import First, Second, TestFunction
+from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
+from boxloop.criticise.lagged import LaggedProbe
 from boxloop.criticise.null import Null, Shift, model_errors
 from boxloop.criticise.probes import Probe
 from boxloop.criticise.scene import model_scene
-from boxloop.criticise.tally import Tally
-from boxloop.criticise.training import Free, Training, training_error
+from boxloop.criticise.tally import Scene, Tally
+from boxloop.criticise.training import Free, Training, are_training_rows, knows_error, training_error
 from boxloop.data import Both, Kept, Lot, kept_rows, on_device, open_source
+from boxloop.data.digest import as_digest, rows_digest, rows_word
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.threads import single_threaded
@@ -40,6 +44,7 @@ SIMULATED = 4e8
 @dataclass(frozen=True)
 class _Tallies(Tree):
     parts: tuple[Tally, ...]
+    word: Tensor
 
 
 @single_threaded
@@ -60,13 +65,15 @@ def mega(
 
     A gap on held-out rows varies because of these rows, of Monte Carlo nodes where moments are not exact, and of the
     error of the fitted parameters. The last is known only with the training rows: without ``train`` it is left out, and
-    true models are rejected too often unless there were many more training than test rows.
+    true models are rejected too often unless there were many more training than test rows. Moments whose Monte Carlo
+    error cannot be estimated, because few nodes carry all their variance, are left out of p-values with a warning.
 
     Args:
         model: a fitted estimator or model; whatever :func:`as_model` takes.
-        X: rows to judge by: held out, or the training rows themselves (then pass the same object as ``train``).
+        X: rows to judge by: held out, or the training rows themselves (then pass the same rows as ``train``).
         functions: test functions.
-        train: the rows the model was fitted to by maximum likelihood; ``X`` itself if it was fitted to X.
+        train: the rows the model was fitted to by maximum likelihood; ``X`` itself if it was fitted to X. Estimators of
+            this library know their rows again (``training_digest_``), whatever table they come from.
         sample_weight: one non-negative weight a row of X.
         method: how the model's side is computed, see :func:`forward_moments`.
         nodes: latent nodes where that is not exact.
@@ -77,6 +84,14 @@ def mega(
 
     Returns:
         Gaps by test function, p-values, and tables of where the model fails.
+
+    Raises:
+        ValueError: ``train`` is not what the model was fitted to; rows that do not match the model; p-values of a
+            hidden Markov model, whose rows depend on one another.
+        TypeError: not a model, or one whose training error is not known.
+
+    Warns:
+        UserWarning: X holds the rows of the fit and ``train`` was left out; it is then taken from X where it is known.
 
     Example:
         >>> import numpy as np
@@ -94,35 +109,69 @@ def mega(
     scene = model_scene(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
         raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
-    probes = tuple(function.ready(scene) for function in functions)
-    _check(probes)
+    probes = tuple(_ready(function, scene) for function in functions)
+    _check(adapted, probes, testing=draws > 0 or train is not None)
     nodes_at = streams[1].get_state()
 
     def moments(moved: LatentModel) -> list[Forward]:
         streams[1].set_state(nodes_at)  # the same nodes for every parameter
         return forward_moments(moved, probes, streams[1], method, nodes)
 
-    tallies, kept = _look(source, probes, streams[2])
-    own = train is X and train is not None
+    tallies, kept, digest = _look(source, probes, streams[2])
+    fitted = None if train is None or train is X else on_device(open_source(as_rows(train)), device)
+    found = digest if fitted is None else rows_digest(fitted)
+    own = are_training_rows(model, adapted, digest, None if train is None else found)
     case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
-    if train is not None:
-        rows = kept if own else _kept(on_device(open_source(as_rows(train)), device), streams[2])
+    _warn_of_tails(case)
+    if train is not None or (own and knows_error(adapted)):
+        rows = kept if own or fitted is None else _kept(fitted, streams[2])
         case = replace(case, training=_training(adapted, rows, case, moments))
     fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
     return _judged(case, fresh, draws, streams[2])
 
 
-def _look(source: Source, probes: Sequence[Probe], stream: torch.Generator) -> tuple[tuple[Tally, ...], Kept]:
-    """The one pass over the rows: sums over all of them, and some to work out the law of the gaps from."""
+def _ready(function: TestFunction, scene: Scene) -> Probe:
+    if isinstance(function, type) or not isinstance(function, AnyFunction):
+        named = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
+        raise TypeError(
+            f"functions must be test functions such as First(), Second() or Power(4), got {named}; Custom(f) makes one "
+            "of a function of rows"
+        )
+    return function.ready(scene)
+
+
+def _warn_of_tails(case: _Case) -> None:
+    """Say which moments have Monte Carlo errors that cannot be estimated."""
+    lost = [
+        f"{probe.name}: {label}"
+        for probe, forward in zip(case.probes, case.forward, strict=True)
+        for label, error in zip(probe.labels(), probe.flat(forward.error).tolist(), strict=True)
+        if math.isinf(error)
+    ]
+    if lost:
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        warnings.warn(
+            f"a few nodes carry nearly all of the model's {', '.join(lost[:5])}{more}: their Monte Carlo errors cannot "
+            "be estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions, Fourier() "
+            "and Below()",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _look(
+    source: Source, probes: Sequence[Probe], stream: torch.Generator
+) -> tuple[tuple[Tally, ...], Kept, str]:
+    """The one pass over the rows: sums over all of them, some to work out the law of the gaps from, their digest."""
     lot = Lot.drawn(source.n_rows, _most(source.n_columns), stream)
 
     def look(rows: Tensor, weight: Tensor, start: int) -> Both[_Tallies]:
         values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
-        tallies = _Tallies(tuple(probe.tally(values, weight) for probe in probes))
+        tallies = _Tallies(tuple(probe.tally(values, weight) for probe in probes), rows_word(rows, weight))
         return Both(tallies, lot.taken(rows, weight, start))
 
     found = source.reduce_at(look)
-    return found.first.parts, Kept.of(lot, found.second)
+    return found.first.parts, Kept.of(lot, found.second), as_digest(found.first.word)
 
 
 def _kept(source: Source, stream: torch.Generator) -> Kept:
@@ -152,14 +201,21 @@ def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Me
     parts = zip(case.probes, case.tallies, case.forward, _split(training, case.probes), strict=True)
     gaps = [_gap(*part) for part in parts]
     if case.own and training is not None:
-        gaps = _own_rows(gaps, case.kept.rows, training)
+        gaps = _own_rows(gaps, case.tallies, case.kept.rows, training)
     if fresh:
         found = model_errors(case.model, case.probes, n_rows, training if case.own else None, stream)
         gaps = [
             replace(g, null_error=_together(e, g.node_error, g.training_error))
             for g, e in zip(gaps, found, strict=True)
         ]
-    status = "rows of the fit" if case.own else ("left out" if training is None else "included")
+    left = "rows of the fit, left out" if case.own else "left out"
+    status = left if training is None else ("rows of the fit" if case.own else "included")
+    if isinstance(case.model, LongRun):
+        lost = torch.full_like(gaps[0].row_error[:1], torch.nan)
+        gaps = [
+            replace(g, row_error=lost.expand_as(g.row_error), null_error=lost.expand_as(g.null_error))
+            for g in gaps
+        ]
     if draws == 0:
         return Mega(tuple(gaps), n_rows, status)
     shift: Shift | Training | None = training
@@ -173,7 +229,11 @@ def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Me
     return null_p_values(gaps, laws, n_rows, status)
 
 
-def _check(probes: Sequence[Probe]) -> None:
+def _check(model: LatentModel, probes: Sequence[Probe], *, testing: bool) -> None:
+    if testing:
+        check_independent(model, "errors and p-values are those")
+    if any(isinstance(probe, LaggedProbe) for probe in probes):
+        check_independent(model, "the model's side of Lagged is that")
     names = [probe.name for probe in probes]
     if not names:
         raise ValueError("give at least one test function")
@@ -204,22 +264,22 @@ def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | 
 def _gap(probe: Probe, tally: Tally, forward: Forward, training: Tensor | None) -> Gap:
     rows, nodes = probe.flat(tally.error), probe.flat(forward.error.detach())
     training = torch.zeros_like(rows) if training is None else training
-    return Gap(
-        probe, tally.mean, forward.value.detach(), rows, nodes, training, _together(rows, nodes, training)
-    )
+    data, model = tally.mean, forward.value.detach()
+    shown = (probe.in_data_units(data), probe.in_data_units(model))
+    return Gap(probe, *shown, data - model, rows, nodes, training, _together(rows, nodes, training))
 
 
 def _together(*errors: Tensor) -> Tensor:
     return torch.stack([error.square() for error in errors]).sum(0).sqrt()
 
 
-def _own_rows(gaps: Sequence[Gap], rows: Tensor, training: Training) -> list[Gap]:
+def _own_rows(gaps: Sequence[Gap], tallies: Sequence[Tally], rows: Tensor, training: Training) -> list[Gap]:
     """On the rows of the fit rows and training err together; what the fit matches by construction has no error."""
     pulls = training.shift.split([len(gap.labels) for gap in gaps], dim=1)
     share = training.share
     found = []
-    for gap, pull in zip(gaps, pulls, strict=True):
-        own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(gap.data), nan=0.0)
+    for gap, tally, pull in zip(gaps, tallies, pulls, strict=True):
+        own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(tally.mean), nan=0.0)
         error = ((own - pull[: len(own)]) * share[: len(own), None]).square().sum(0).sqrt()
         error = torch.where(error > training.matched * gap.row_error, error, 0.0)
         zero = torch.zeros_like(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,7 @@ def entrywise(gap: Tensor, order: float = 2.0) -> Tensor:
     """
     if not order >= 1.0:
         raise ValueError(f"the order of a norm must be at least 1, got {order}")
-    return torch.linalg.vector_norm(gap, order)
+    return torch.linalg.vector_norm(_numbers(gap), order)
 
 
 def schatten(gap: Tensor, order: float = 2.0) -> Tensor:
@@ -35,6 +36,7 @@ def schatten(gap: Tensor, order: float = 2.0) -> Tensor:
     """
     if not order >= 1.0:
         raise ValueError(f"the order of a norm must be at least 1, got {order}")
+    gap = _numbers(gap)
     if gap.dim() == 1:
         return torch.linalg.vector_norm(gap)
     return torch.linalg.vector_norm(torch.linalg.eigvalsh(gap), order)
@@ -59,6 +61,7 @@ def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, 
         >>> value, direction.abs()
         (tensor(3.0000, dtype=torch.float64), tensor([0.7071, 0.7071], dtype=torch.float64))
     """
+    gap = _numbers(gap)
     if gap.dim() == 1:
         size = torch.linalg.vector_norm(gap)
         return size, gap / size.clamp(min=1e-300)
@@ -80,3 +83,14 @@ def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, 
             break
         last = value
     return value, v / torch.linalg.vector_norm(v).clamp(min=1e-300)
+
+
+def _numbers(gap: object) -> Tensor:
+    """A vector or a square matrix of real numbers."""
+    value = gap if isinstance(gap, Tensor) else torch.as_tensor(np.asarray(gap, dtype=np.float64))
+    square = value.dim() == 2 and value.shape[0] == value.shape[1]
+    if not (value.dim() == 1 or square) or not value.numel() or value.is_complex():
+        raise ValueError(
+            f"a gap must be a vector or a square matrix of real numbers, got shape {tuple(value.shape)}"
+        )
+    return value

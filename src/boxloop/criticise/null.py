@@ -39,7 +39,11 @@ class Measure:
 
 
 def measure(probe: Probe, gap: Tensor, error: Tensor) -> Measure:
-    """Both numbers, from distinct entries (..., p); an off-diagonal entry of a matrix counts twice in its norm."""
+    """Both numbers, from distinct entries (..., p); an off-diagonal entry of a matrix counts twice in its norm.
+
+    Entries of infinite error are left out: nothing is known of them.
+    """
+    gap = torch.where(torch.isinf(error), 0.0, gap)
     z = torch.where(error > 0, gap / error.clamp(min=1e-300), 0.0)
     return Measure(z.square().mean(-1), (gap.square() @ probe.multiplicity().to(gap)).sqrt())
 

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
+from boxloop.criticise.adapt import as_model
 from boxloop.criticise.closed import averaged
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.fused import TINY, fused_gap
@@ -115,7 +116,7 @@ def _mean_covariance(law: Law) -> Tensor:
 
 @single_threaded
 def paper_gaps(
-    model: LatentModel, rows: Tensor, generator: Generator, nodes: int = 5000, *, sample: bool = False
+    model: object, rows: Tensor, generator: Generator, nodes: int = 5000, *, sample: bool = False
 ) -> tuple[Tensor, Tensor]:
     """1MEGA (d,) and 2MEGA (d, d) as document 000 computes them: eq. 7 for the data, plain Monte Carlo for the model.
 
@@ -129,6 +130,11 @@ def paper_gaps(
         nodes: m.
         sample: use draws of x (the sample estimator, SE) instead of laws (the forward estimator, FME).
     """
+    model = as_model(model)
+    if not isinstance(rows, Tensor) or rows.dim() != 2 or len(rows) < 2:
+        raise ValueError("rows must be a tensor (n, d) of at least 2 rows")
+    if nodes < 1:
+        raise ValueError(f"nodes must be at least 1, got {nodes}")
     mean = rows.mean(0)
     data = torch.cov(rows.mT).reshape(len(mean), -1) + mean[:, None] * mean
     if sample:

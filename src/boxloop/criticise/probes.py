@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
-from boxloop.criticise.tally import Scene, Tally, tally_values
+from boxloop.criticise.tally import NodeSums, Scene, Tally, tally_values
+from boxloop.models.drawn import Points
 from boxloop.types import Law
 
 INNER = 1 << 16
 """Rows drawn from a batch of laws, in all, where an expectation has no closed form."""
+
+
+def drawn_points(law: Law, weight: Tensor, n: int, generator: Generator) -> tuple[Points, Tensor]:
+    """N rows drawn from each of a batch of laws, with their weights."""
+    rows = law.draw(n, generator)
+    return Points(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
 
 
 class Probe(Protocol):
@@ -29,8 +35,15 @@ class Probe(Protocol):
     def name(self) -> str:
         """What it is called in tables."""
 
+    @property
+    def moment(self) -> str:
+        """What its values are: of which quantity, in which units, about which point."""
+
     def labels(self) -> list[str]:
         """A name for every entry, in the order of ``flat``."""
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """A value as it is shown: about zero where it is held about the origin to keep its digits."""
 
     def flat(self, value: Tensor) -> Tensor:
         """The distinct entries of a value, (..., p)."""
@@ -44,8 +57,19 @@ class Probe(Protocol):
     def entries(self, rows: Tensor) -> Tensor:
         """The value of every distinct entry at every row, (n, p)."""
 
+    def has_closed_form(self, law: Law) -> bool:
+        """Whether ``forward`` is exact."""
+
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Weighted sum over m laws of the expectation of g; differentiable in the laws."""
+
+    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+        """The same, with the sums over laws that tell its error; about a point, or their own mean."""
+
+
+@runtime_checkable
+class AnyProbe(Probe, Protocol):
+    """A test function of any make that is ready, told by its methods."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +83,18 @@ class Vector:
     def name(self) -> str:
         """What it is called in tables."""
 
+    @property
+    @abstractmethod
+    def moment(self) -> str:
+        """What its values are."""
+
     @abstractmethod
     def labels(self) -> list[str]:
         """A name for every entry."""
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """The same."""
+        return value
 
     @abstractmethod
     def values(self, rows: Tensor) -> Tensor:
@@ -87,15 +120,28 @@ class Vector:
         """Sums over rows, see :class:`Probe`."""
         return tally_values(self.values(rows), weight)
 
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
-        """Closed form, or the mean over draws from each law."""
+    def has_closed_form(self, law: Law) -> bool:
+        """Whether there is one for these laws, or they are single rows."""
+        return isinstance(law, Points) or self.exact(law) is not None
+
+    def by_law(self, law: Law, generator: Generator) -> Tensor:
+        """Closed form, or the mean over draws from each law, (m, p)."""
+        if isinstance(law, Points):
+            return self.values(law.mean).double()
         found = self.exact(law)
         if found is not None:
-            return weight @ found
-        m = law.mean.shape[0]
-        draws = law.draw(max(1, INNER // m), generator)
+            return found.double()
+        draws = law.draw(max(1, INNER // len(law.mean)), generator)
         values = self.values(draws.reshape(-1, draws.shape[-1]))
-        return weight @ values.reshape(m, -1, values.shape[-1]).mean(1)
+        return values.reshape(len(draws), -1, values.shape[-1]).mean(1).double()
+
+    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+        """Mean over laws."""
+        return weight @ self.by_law(law, generator)
+
+    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+        """Sums over laws, see :class:`Probe`."""
+        return NodeSums.of(self.by_law(law, generator), weight, about)
 
     def standard(self, rows: Tensor) -> Tensor:
         """Rows about the origin, in units of the scale."""
@@ -110,6 +156,15 @@ class FirstProbe(Vector):
     def name(self) -> str:
         """first."""
         return "first"
+
+    @property
+    def moment(self) -> str:
+        """Mean, in the units of the column."""
+        return "mean"
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """With the origin added back."""
+        return value + self.scene.origin
 
     def labels(self) -> list[str]:
         """Column names."""
@@ -136,6 +191,11 @@ class PowerProbe(Vector):
     def name(self) -> str:
         """third, fourth, ..."""
         return {3: "third", 4: "fourth"}.get(self.order, f"power {self.order}")
+
+    @property
+    def moment(self) -> str:
+        """A standardised power, without units."""
+        return f"mean of ((x - model mean) / model sd)^{self.order}"
 
     def labels(self) -> list[str]:
         """Names of columns or projections."""
@@ -178,6 +238,11 @@ class FourierProbe(Vector):
         """fourier."""
         return "fourier"
 
+    @property
+    def moment(self) -> str:
+        """Between -1 and 1."""
+        return "mean of a cosine of standardised columns"
+
     def labels(self) -> list[str]:
         """Numbered waves."""
         return [f"wave {i}" for i in range(len(self.phase))]
@@ -206,6 +271,11 @@ class BelowProbe(Vector):
         """below."""
         return "below"
 
+    @property
+    def moment(self) -> str:
+        """Between 0 and 1."""
+        return "share of rows"
+
     def labels(self) -> list[str]:
         """Column and threshold."""
         pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
@@ -222,61 +292,6 @@ class BelowProbe(Vector):
             return count_below(law, self.places, self.thresholds)
         spread = law.covariance().diagonal().sqrt()[:, self.places]
         return torch.special.ndtr((self.thresholds - law.mean[:, self.places]) / spread)
-
-
-@dataclass(frozen=True)
-class LaggedProbe(Vector):
-    """Products of standardised values that are ``lag`` rows apart, within a tile, for models of independent rows."""
-
-    lag: int
-
-    @property
-    def name(self) -> str:
-        """lag 1, ..."""
-        return f"lag {self.lag}"
-
-    def labels(self) -> list[str]:
-        """Column names."""
-        return list(self.scene.names)
-
-    def values(self, rows: Tensor) -> Tensor:
-        """(n - lag, d)."""
-        y = self.standard(rows)
-        return y[..., self.lag :, :] * y[..., : -self.lag, :]
-
-    def exact(self, law: Law) -> None:
-        """None: the mean is over pairs of independent rows, not over one."""
-
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
-        """The square of the mean row."""
-        return (weight @ self.standard(law.mean)).square()
-
-
-@dataclass(frozen=True)
-class CustomProbe(Vector):
-    """A user's function."""
-
-    function: Callable[[Tensor], Tensor]
-    expectation: Callable[[Law], Tensor] | None
-    title: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        """As the user calls it."""
-        return self.title
-
-    def labels(self) -> list[str]:
-        """Its name, numbered if it has several values."""
-        return [self.title] if self.size == 1 else [f"{self.title} {i}" for i in range(self.size)]
-
-    def values(self, rows: Tensor) -> Tensor:
-        """As a matrix."""
-        return self.function(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
-
-    def exact(self, law: Law) -> Tensor | None:
-        """The user's closed form, if any."""
-        return None if self.expectation is None else self.expectation(law).reshape(len(law.mean), -1)
 
 
 def _projected(law: Law, scene: Scene, directions: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,13 +21,13 @@ class Sampler(Protocol):
 
 
 def sample_rows(model: LatentModel, n: int, generator: Generator) -> Tensor:
-    """n independent rows (n, d) in random order."""
+    """n independent rows (n, d) in random order, in float64."""
     if isinstance(model, Sampler):
         rows, _ = model.sample(n, generator)
-        return rows[torch.randperm(n, generator=generator, device=generator.device).to(rows.device)]
+        return rows[torch.randperm(n, generator=generator, device=generator.device).to(rows.device)].double()
     prior = model.prior()
     parts = []
     for start in range(0, n, BLOCK):
         z = prior.draw(min(BLOCK, n - start), generator)[0]
         parts.append(model.emission(z).draw(1, generator)[:, 0])
-    return torch.cat(parts)
+    return torch.cat(parts).double()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
+from boxloop.criticise.distributions import has_moments
 from boxloop.criticise.forward import latent_nodes, marginal
+from boxloop.criticise.probes import INNER
 from boxloop.criticise.tally import Scene
-from boxloop.types import LatentModel
+from boxloop.types import LatentModel, Law
 
 
 def model_scene(model: LatentModel, names: tuple[str, ...], generator: Generator, nodes: int = 8192) -> Scene:
@@ -20,12 +22,13 @@ def model_scene(model: LatentModel, names: tuple[str, ...], generator: Generator
     with torch.no_grad():
         if finite is None:
             laws = [model.emission(z) for z in latent_nodes(model.prior(), nodes, generator, quasi=True)]
-            mean = torch.cat([law.mean for law in laws])
-            variance = torch.cat([law.covariance().diagonal() for law in laws])
+            parts = [_moments(law, 1, generator) for law in laws]
+            mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))
             weight = mean.new_full((len(mean),), 1.0 / len(mean))
         else:
             law, weight = finite
-            mean, variance = law.mean, law.covariance().diagonal().expand_as(law.mean)
+            mean, variance = _moments(law, max(2, INNER // len(weight)), generator)
+            weight = weight.to(mean)
         origin = weight @ mean
         spread = (weight @ (variance + (mean - origin).square())).sqrt()
     if origin.shape[0] != len(names):
@@ -36,3 +39,11 @@ def model_scene(model: LatentModel, names: tuple[str, ...], generator: Generator
         raise ValueError(f"the model has no finite second moment in column {column!r}")
     scale = torch.where(spread > 0, spread, torch.ones_like(spread))
     return Scene(names, origin.double(), scale.double(), generator)
+
+
+def _moments(law: Law, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Means and variances (m, d) of a batch of laws, of n draws from each where they are not known."""
+    if has_moments(law):
+        return law.mean, law.covariance().diagonal().expand_as(law.mean)
+    drawn = law.draw(n, generator)
+    return drawn.mean(1), drawn.var(1, correction=0)

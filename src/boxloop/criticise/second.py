@@ -8,8 +8,12 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise.closed import averaged
-from boxloop.criticise.tally import Scene, Tally
-from boxloop.types import Law
+from boxloop.criticise.tally import NodeSums, Scene, Tally
+from boxloop.numeric import covariance as forms
+from boxloop.types import Covariance, Law
+
+HELD_VALUES = 1 << 22
+"""Values (laws x pairs of columns) that are held at once."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,26 @@ class SecondProbe:
     """All products of two columns, as matrix products."""
 
     scene: Scene
-    about: Tensor
+    centred: bool
+
+    @property
+    def about(self) -> Tensor:
+        """The model's mean for data and model alike, or zero."""
+        return self.scene.origin if self.centred else torch.zeros_like(self.scene.origin)
 
     @property
     def name(self) -> str:
         """second."""
         return "second"
+
+    @property
+    def moment(self) -> str:
+        """In products of the units of both columns."""
+        return "covariance about the model's mean" if self.centred else "mean product"
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """The same."""
+        return value
 
     def labels(self) -> list[str]:
         """Pairs of column names, first column first."""
@@ -72,4 +90,52 @@ class SecondProbe:
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Mean covariance plus mean product of means (document 000, eq. 8, with outer products)."""
         mean = law.mean - self.about
-        return averaged(law.covariance(), weight) + (mean * weight[:, None]).mT @ mean
+        return averaged(law.covariance(), weight.to(law.mean.dtype)) + (mean * weight[:, None]).mT @ mean
+
+    def has_closed_form(self, law: Law) -> bool:
+        """Always: laws know their covariances."""
+        return True
+
+    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+        """Sums over laws, see :class:`Probe`."""
+        value = self.forward(law, weight, generator)
+        near = value.detach() / weight.detach().sum() if about is None else about
+        with torch.no_grad():
+            mean, covariance, by = law.mean - self.about, law.covariance(), weight.square()
+            if self.centred and isinstance(covariance, forms.Diagonal):
+                return NodeSums(value, *_of_products(mean, covariance.variance, by, near))
+            square, fourth = torch.zeros_like(value), torch.zeros_like(value)
+            step = max(1, HELD_VALUES // value.numel())
+            for start in range(0, len(mean), step):
+                part = slice(start, start + step)
+                products = mean[part, :, None] * mean[part, None, :]
+                apart = (_members(covariance, part) + products - near).square()
+                square += torch.einsum("m,mij->ij", by[part], apart)
+                fourth += torch.einsum("m,mij->ij", by[part].square(), apart.square())
+        return NodeSums(value, square, fourth)
+
+
+def _members(covariance: Covariance, part: slice) -> Tensor:
+    """Some covariances of a batch, dense."""
+    if isinstance(covariance, forms.Shared):
+        return covariance.one.dense()
+    if isinstance(covariance, forms.Diagonal | forms.LowRank | forms.Dense):
+        return covariance.map(lambda leaf: leaf[part]).dense()
+    return covariance.dense()[part]
+
+
+def _of_products(mean: Tensor, variance: Tensor, by: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums for independent columns, whose pairs are products of means, as matrix products."""
+
+    def pairs(order: int, weight: Tensor) -> Tensor:
+        raised = mean**order
+        return (raised * weight[:, None]).mT @ raised
+
+    quad = by.square()
+    square = pairs(2, by) - 2.0 * near * pairs(1, by) + near.square() * by.sum()
+    fourth = pairs(4, quad) - 4.0 * near * pairs(3, quad) + 6.0 * near.square() * pairs(2, quad)
+    fourth += near**4 * quad.sum() - 4.0 * near**3 * pairs(1, quad)
+    own = (mean.square() + variance - near.diagonal()).square()
+    square.diagonal().copy_(by @ own)
+    fourth.diagonal().copy_(quad @ own.square())
+    return square.clamp(min=0.0), fourth.clamp(min=0.0)

@@ -77,6 +77,7 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
         A function of rows (n, d) that gives (n, d). It can be differentiated once more where the rows require it.
 
     Raises:
+        TypeError: the model has no ``log_prob``.
         ValueError: the model is one of counts, whose density has no gradient.
 
     Example:
@@ -85,6 +86,8 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
         >>> score_of(law)(torch.tensor([[1.0, -2.0]]))
         tensor([[-1.,  2.]])
     """
+    if not callable(getattr(model, "log_prob", None)):
+        raise TypeError(f"{type(model).__name__} has no log_prob: of an estimator, give as_model(estimator)")
     if isinstance(model, Mixture) and isinstance(model.family, (Bernoulli, Poisson, Multinomial)):
         raise ValueError("a mixture over counts has no score: its density lives on whole numbers")
     return lambda rows: _gradient(model, rows)

@@ -69,6 +69,29 @@ def tally_values(values: Tensor, weight: Tensor) -> Tally:
 
 
 @dataclass(frozen=True)
+class NodeSums(Tree):
+    r"""Weighted sums over nodes of :math:`v_j = E[g(x) \mid z_j]`: its mean, and how far single nodes carry it.
+
+    Args:
+        value: :math:`\sum_j w_j v_j`.
+        square: :math:`\sum_j w_j^2 (v_j - a)^2` about a point a near the mean.
+        fourth: :math:`\sum_j w_j^4 (v_j - a)^4`.
+    """
+
+    value: Tensor
+    square: Tensor
+    fourth: Tensor
+
+    @staticmethod
+    def of(values: Tensor, weight: Tensor, about: Tensor | None) -> NodeSums:
+        """Of values (m, p), about their own mean where no point is given."""
+        value, by = weight @ values, weight.detach().square()
+        near = value.detach() / weight.detach().sum() if about is None else about
+        apart = (values.detach() - near).square()
+        return NodeSums(value, by @ apart, by.square() @ apart.square())
+
+
+@dataclass(frozen=True)
 class Scene:
     """Where test functions look from: fixed numbers, chosen once for data and model alike.
 

@@ -9,6 +9,7 @@ Directions that do not change the law (a rotation of factors) have neither score
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -144,3 +145,45 @@ def _standardised(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tenso
         except ValueError:
             continue
     return model, torch.zeros_like(origin), torch.ones_like(scale), False
+
+
+def knows_error(model: LatentModel) -> bool:
+    """Whether the error of a model's parameters follows from its training rows, at a bearable cost."""
+    return isinstance(model, Free) and flatten(model.free()).numel() <= MOST_PARAMETERS
+
+
+def are_training_rows(model: object, adapted: LatentModel, digest: str, train: str | None) -> bool:
+    """Whether the rows to judge by are those of the fit, by what they hold.
+
+    Args:
+        model: as the user gave it; estimators of this library know the digest of their training rows.
+        adapted: the model in it.
+        digest: of the rows to judge by.
+        train: of the training rows that were given, if any were.
+
+    Raises:
+        ValueError: the training rows given are not what the model was fitted to.
+    """
+    known, name = getattr(model, "training_digest_", None), type(model).__name__
+    if train is not None and known is not None and train != known:
+        raise ValueError(
+            f"train= holds other rows than the {name} was fitted to, and the error of its parameters cannot be taken "
+            "from them: pass the table that was given to fit, with its weights if it had any (open_source(X, weight)), "
+            "or leave train= out"
+        )
+    if train is not None:
+        return train == digest
+    if known != digest:
+        return False
+    how = (
+        "their error is taken from the same rows, as with train=X"
+        if knows_error(adapted)
+        else "as the error of its parameters is not known, p-values are too large"
+    )
+    warnings.warn(
+        f"X holds the rows that the {name} was fitted to: moments that the fit matches have no gap by construction, "
+        f"and {how}. Judge by held-out rows; if these are meant, give them as train= (--train) too",
+        UserWarning,
+        stacklevel=4,
+    )
+    return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from boxloop.criticise.adapt import check_law
 from boxloop.numeric import covariance as forms
 from boxloop.numeric import gram
 from boxloop.numeric.threads import single_threaded
@@ -48,6 +49,13 @@ def second_gap_norm(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
         >>> second_gap_norm(torch.zeros(5, 10_000), law, torch.ones(1))  # of the unit matrix
         tensor(100.)
     """
+    check_law(law, "law")
+    if not isinstance(rows, Tensor) or rows.dim() != 2:
+        raise ValueError("rows must be a tensor (n, d)")
+    if tuple(weight.shape) != (len(law.mean),):
+        raise ValueError(
+            f"weight must be one number for each of {len(law.mean)} laws, got shape {tuple(weight.shape)}"
+        )
     found = signed_rows(rows, law, weight)
     if found is None:
         raise ValueError("laws with full covariance matrices have no low-rank form")

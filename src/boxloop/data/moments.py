@@ -9,12 +9,13 @@ knows which it was given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from boxloop.data.array import ArraySource
+from boxloop.data.digest import as_digest, rows_word
 from boxloop.data.standard import FIRST_ROWS, Frame, frame_of
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
@@ -75,6 +76,7 @@ class Summary:
         covariance: (d, d), in these coordinates.
         weight: of all rows.
         names: of the columns.
+        digest: of the rows.
     """
 
     origin: Tensor
@@ -83,13 +85,16 @@ class Summary:
     covariance: Tensor
     weight: float
     names: tuple[str, ...]
+    digest: str | None = None
 
     @property
     def frame(self) -> Frame:
         """The frame that :func:`boxloop.data.survey` would find."""
         deviation = self.scale * self.covariance.diagonal().clamp(min=0.0).sqrt()
         present = torch.full_like(deviation, self.weight)
-        return frame_of(self.origin + self.scale * self.mean, deviation, present, self.weight, missing=False)
+        mean = self.origin + self.scale * self.mean
+        frame = frame_of(mean, deviation, present, self.weight, missing=False)
+        return replace(frame, digest=self.digest)
 
     def rows(self, origin: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> ArraySource:
         """d + 1 rows with these moments, seen as ``(x - origin) / scale``."""
@@ -104,6 +109,7 @@ class _Moments(Tree):
     weight: Tensor
     first: Tensor
     second: Tensor
+    word: Tensor
 
 
 def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Summary | None:
@@ -129,19 +135,20 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Sum
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
         nonlocal room
+        word = rows_word(rows, weight)
         if room.numel() < rows.numel():
             room = origin.new_empty(rows.numel())  # anew: what BLAS has seen cannot be resized
         centred = torch.sub(rows, origin, out=room[: rows.numel()].view(rows.shape))
         low = (centred if unscaled else centred.div_(scale)).to(dtype)
         second = upper_gram(low, weight.to(dtype)).double()  # first: it leaves the tile in cache
-        return _Moments(weight.sum(), product(weight[None], centred)[0], second)
+        return _Moments(weight.sum(), product(weight[None], centred)[0], second, word)
 
     m = source.reduce(moments)
     if bool(torch.isnan(m.first).any()):
         return None
     mean = m.first / m.weight
     covariance = mirrored(m.second) / m.weight - mean[:, None] * mean
-    return Summary(origin, scale, mean, covariance, float(m.weight), source.names)
+    return Summary(origin, scale, mean, covariance, float(m.weight), source.names, as_digest(m.word))
 
 
 def _rough(source: Source) -> tuple[Tensor, Tensor] | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from boxloop.data.digest import as_digest, rows_word
 from boxloop.data.tiles import Placed, View
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -21,7 +22,8 @@ class Frame:
     """An origin and a scale per column, with what the first pass learnt about the rows.
 
     ``constant`` marks columns without spread (their scale is 1); ``observed`` is the weight of the values present
-    in each column, so that log-likelihoods can be carried between coordinates when values are missing.
+    in each column, so that log-likelihoods can be carried between coordinates when values are missing. ``digest``
+    tells these rows from others.
     """
 
     origin: Tensor
@@ -30,6 +32,7 @@ class Frame:
     weight: float
     constant: Tensor
     missing: bool
+    digest: str | None = None
 
     @property
     def log_volume(self) -> float:
@@ -46,6 +49,7 @@ class _Moments(Tree):
     first: Tensor
     second: Tensor
     missing: Tensor
+    word: Tensor
 
 
 def survey(source: Source) -> Frame:
@@ -57,22 +61,24 @@ def survey(source: Source) -> Frame:
     shift = _shift(source)
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
+        word = rows_word(rows, weight)
         centred = rows.to(torch.float64) - shift
         plain = centred.mT @ weight
         if not bool(torch.isnan(plain).any()):
             total = weight.sum()
             second = (centred * centred).mT @ weight
-            return _Moments(total, total.expand_as(plain), plain, second, total.new_zeros(()))
+            return _Moments(total, total.expand_as(plain), plain, second, total.new_zeros(()), word)
         seen = ~torch.isnan(centred)
         centred = torch.where(seen, centred, 0.0)
         observed = seen.to(torch.float64).mT @ weight
         first, second = centred.mT @ weight, (centred * centred).mT @ weight
-        return _Moments(weight.sum(), observed, first, second, (~seen).any().to(torch.float64))
+        return _Moments(weight.sum(), observed, first, second, (~seen).any().to(torch.float64), word)
 
     m = source.reduce(moments)
     mean = torch.where(m.observed > 0, m.first / m.observed.clamp(min=1e-300), 0.0)
     variance = (m.second / m.observed.clamp(min=1e-300) - mean * mean).clamp(min=0.0)
-    return frame_of(shift + mean, variance.sqrt(), m.observed, float(m.weight), missing=bool(m.missing))
+    frame = frame_of(shift + mean, variance.sqrt(), m.observed, float(m.weight), missing=bool(m.missing))
+    return replace(frame, digest=as_digest(m.word))
 
 
 def frame_of(origin: Tensor, deviation: Tensor, observed: Tensor, weight: float, *, missing: bool) -> Frame:
@@ -108,6 +114,7 @@ class _Firsts(Tree):
 class _Seen(Tree):
     weight: Tensor
     absent: Tensor
+    word: Tensor
 
 
 def identity_frame(source: Source) -> Frame:
@@ -116,14 +123,16 @@ def identity_frame(source: Source) -> Frame:
     def count(rows: Tensor, weight: Tensor) -> _Seen:
         values = rows.values() if rows.layout != torch.strided else rows
         if not bool(torch.isnan(values.sum())):
-            return _Seen(weight.sum(), weight.new_zeros(rows.shape[1]))
+            return _Seen(weight.sum(), weight.new_zeros(rows.shape[1]), rows_word(rows, weight))
         dense = rows.to_dense() if rows.layout != torch.strided else rows
-        return _Seen(weight.sum(), torch.isnan(dense).to(weight.dtype).mT @ weight)
+        absent = torch.isnan(dense).to(weight.dtype).mT @ weight
+        return _Seen(weight.sum(), absent, rows_word(rows, weight))
 
     seen = source.reduce(count)
     one = torch.ones_like(seen.absent)
     observed = seen.weight - seen.absent
-    return Frame(one * 0, one, observed, float(seen.weight), one < 0, bool((seen.absent > 0).any()))
+    missing, found = bool((seen.absent > 0).any()), as_digest(seen.word)
+    return Frame(one * 0, one, observed, float(seen.weight), one < 0, missing, found)
 
 
 @dataclass(frozen=True)

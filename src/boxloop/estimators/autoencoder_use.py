@@ -71,13 +71,35 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
     def score_samples(self, X: Any) -> Array:
         """Importance-weighted lower bound of each row's log-density from ``score_draws`` codes, (n,), in nats.
 
-        It is below log p(x) by what more draws would add: Burda, Grosse and Salakhutdinov (2016).
+        It is below log p(x) by what more draws would add: Burda, Grosse and Salakhutdinov (2016). Minus infinity for a
+        row beyond the reach of the numbers.
+
+        Raises:
+            ValueError: a row on which the networks overflow, so that there is no bound at all.
         """
-        return to_numpy(self._each(X, lambda rows: self.model_.log_prob(rows)))
+        found = to_numpy(self._each(X, lambda rows: self.model_.log_prob(rows)))
+        self._check_bounds(found, np.isnan(found))
+        return found
+
+    def _check_bounds(self, found: Array, bad: Any) -> None:
+        """Refuse bounds that overflowed, naming the first row."""
+        if bad.any():
+            row = int(bad.argmax())
+            remedy = "" if self.dtype == "float64" else ", or fit with dtype='float64'"
+            raise ValueError(
+                f"the bound of row {row} (counted from 0) of X is {found[row]}: it lies so far from the rows of the "
+                f"fit that the networks overflow; leave it out or bring it to the scale of the fit{remedy}"
+            )
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean of :meth:`score_samples`, a lower bound of the mean log-density."""
-        return float(np.mean(self.score_samples(X)))
+        """Mean of :meth:`score_samples`, a lower bound of the mean log-density.
+
+        Raises:
+            ValueError: a row whose bound is not finite.
+        """
+        found = self.score_samples(X)
+        self._check_bounds(found, ~np.isfinite(found))
+        return float(np.mean(found))
 
     def elbo(self, X: Any, n_draws: int = 16) -> Evidence:
         """The evidence lower bound of the rows and its parts, with standard errors over rows.
@@ -85,6 +107,9 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
         Args:
             X: rows or images.
             n_draws: draws of the code behind each row's bound.
+
+        Raises:
+            ValueError: a row whose bound is not finite.
         """
         check_is_fitted(self)
         stream = generator(self.random_state, self.model_.origin.device)
@@ -94,6 +119,7 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
             return torch.stack([bound.value(), bound.reconstruction, bound.divergence], 1)
 
         found = to_numpy(self._each(X, parts))
+        self._check_bounds(found[:, 0], ~np.isfinite(found).all(1))
         return Evidence(*(number for column in found.T for number in mean_error(column)))
 
     def n_parameters(self) -> int:

@@ -161,6 +161,7 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
         self.n_iter_ = fit.outcome.rounds
         self.n_samples_seen_ = fit.frame.weight
+        self.training_digest_ = fit.frame.digest
         whole = self.method != "em" and not fit.outcome.interrupted
         self.converged_ = bool(fit.outcome.converged or whole)
         self.interrupted_ = fit.outcome.interrupted

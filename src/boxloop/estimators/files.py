@@ -71,13 +71,16 @@ FACTS = (
     "events_",
 )
 
+DIGEST = "training_digest_"
+
 
 def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:
     """Write a fitted estimator; parameters that are not plain values (generators, starting arrays) are left out."""
     facts = vars(estimator)
     if "model_" not in facts:
         raise ValueError(f"this {type(estimator).__name__} is not fitted yet: call fit before save")
-    extra = {**told_of(estimator, FACTS), "n_features_in": int(facts["n_features_in_"])}
+    more = {DIGEST: facts.get(DIGEST)}
+    extra = {**told_of(estimator, FACTS, more=more), "n_features_in": int(facts["n_features_in_"])}
     save_tree(path, estimator.model_, columns=column_names(estimator), extra=extra)
 
 
@@ -114,6 +117,8 @@ def load(path: str | PathLike[str]) -> Any:
         estimator.n_features_in_ = int(saved.extra["n_features_in"])
         for fact in FACTS:
             setattr(estimator, fact, saved.extra["facts"][fact])
+        digest = saved.extra["facts"].get(DIGEST)  # files written before it was kept have none
+        setattr(estimator, DIGEST, None if digest is None else str(digest))
     except (KeyError, TypeError) as error:
         raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
     if saved.columns:

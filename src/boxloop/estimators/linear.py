@@ -118,7 +118,9 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
         first, second = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
         source = moment_source(first, second, n_samples, None if names is None else tuple(map(str, names)))
-        return self._run(source, None)
+        self._run(source, None)
+        self.training_digest_ = None  # the rows behind the covariance are not known
+        return self
 
     def _reported(self, model: Any) -> Any:
         return self._turned(model.canonical())

@@ -107,6 +107,7 @@ class StreamingEstimator(LatentEstimator):
         self.model_ = self._reported(fit.model)
         self.n_iter_ = fit.outcome.rounds
         self.n_samples_seen_ = seen
+        self.training_digest_ = None  # batches are forgotten
         self.lower_bound_ = fit.trace[-1]
         self.lower_bounds_ = fit.trace
         self.converged_, self.interrupted_ = True, False

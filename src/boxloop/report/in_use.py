@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,14 @@ def criticised(estimator: Any) -> Any:
     tied = estimator.covariance_type == "tied"
     few = replace(family, mean=family.mean[used]) if tied else family.map(lambda leaf: leaf[used])
     return Mixture(weight - weight.logsumexp(0), few)
+
+
+@dataclass(frozen=True)
+class ComponentsInUse:
+    """What of a fitted estimator is held against the rows, with the digest of the rows of its fit."""
+
+    model_: Any
+    training_digest_: str | None
 
 
 def small(estimator: Any) -> Any:

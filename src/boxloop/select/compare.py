@@ -139,7 +139,7 @@ class Comparison:
 
 @single_threaded
 def compare(
-    models: Mapping[str, Any],
+    models: Mapping[str, Any] | Sequence[Any],
     X: Any,
     *,
     criteria: Mapping[str, Criterion] | None = None,
@@ -155,6 +155,7 @@ def compare(
 
     Args:
         models: fitted estimators by name: ours, scikit-learn's, anything whose ``score_samples`` gives log-densities.
+            Those of a list are named by their classes, with their places where a class occurs twice.
         X: rows that none of them was fitted to; whatever all of them take. Those of a path, a source or a Dask
             collection are judged where they are, and what comes back does not grow with them: above 65,536 rows,
             errors are those of as many groups of rows.
@@ -178,8 +179,7 @@ def compare(
         >>> compare(models, X[500:]).best
         'K=2'
     """
-    if not models:
-        raise ValueError("at least one model is needed")
+    models = name_models(models)
     asked = dict(criteria or {})
     for name in asked:
         if name in OWN:
@@ -205,6 +205,31 @@ def compare(
         tied=tuple(name for name, b, e in zip(names[1:], lag[1:], error[1:]) if not _clear(b, e)),
         criteria={name: _judged(rule, [models[n] for n in names], X) for name, rule in asked.items()},
     )
+
+
+def name_models(models: Any) -> dict[str, Any]:
+    """Models by name: as given, or by class, with the place in the list where a class occurs more than once.
+
+    Example:
+        >>> from sklearn.mixture import GaussianMixture
+        >>> list(name_models([GaussianMixture(1), GaussianMixture(2)]))
+        ['GaussianMixture 0', 'GaussianMixture 1']
+    """
+    if isinstance(models, Mapping):
+        named = dict(models)
+    elif isinstance(models, list | tuple):
+        classes = [type(model).__name__ for model in models]
+        named = {
+            name if classes.count(name) == 1 else f"{name} {place}": model
+            for place, (name, model) in enumerate(zip(classes, models, strict=True))
+        }
+    else:
+        raise TypeError(
+            f"models must be a mapping of names to fitted estimators or a list of them, got {type(models).__name__}"
+        )
+    if not named:
+        raise ValueError("models is empty: at least one model is needed")
+    return named
 
 
 def _judged_by(models: Mapping[str, Any], rows: Any, sample_weight: Any) -> tuple[Grouped, ...]:

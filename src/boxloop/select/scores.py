@@ -28,7 +28,13 @@ def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None
     score_samples = getattr(estimator, "score_samples", None)
     if score_samples is None:
         raise TypeError(f"{type(estimator).__name__} gives no log-densities: it has no score_samples")
-    found = np.asarray(score_samples(X), dtype=np.float64)
+    given = score_samples(X)
+    if isinstance(given, tuple):
+        raise TypeError(
+            f"score_samples of {type(estimator).__name__} gives {len(given)} values, not one log-density for "
+            "each row: models of sequences are not compared row by row"
+        )
+    found = np.asarray(given, dtype=np.float64)
     if found.ndim != 1:
         raise ValueError(
             f"score_samples of {type(estimator).__name__} gave shape {found.shape}, one number a row is needed"

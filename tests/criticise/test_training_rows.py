@@ -1,0 +1,155 @@
+"""Rows of the fit are known again, whatever table they come in; others are refused as training rows."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+
+import boxloop
+from boxloop import GaussianMixture, mega
+from boxloop.data import ArraySource, open_source, survey
+from boxloop.data.digest import rows_digest
+from boxloop.data.standard import identity_frame
+from boxloop.estimators.streaming import StreamingEstimator
+
+ROWS = np.random.default_rng(0).normal(size=(300, 3)).round(6)
+HELD = np.random.default_rng(1).normal(size=(200, 3))
+
+
+class Cut(ArraySource):
+    """Rows in small tiles."""
+
+    def chunks(self, size: int | None = None) -> Any:
+        return super().chunks(7)
+
+
+def tables(folder: Any) -> dict[str, Any]:
+    frame = pd.DataFrame(ROWS, columns=["x0", "x1", "x2"])
+    frame.to_csv(folder / "rows.csv", index=False)
+    frame.to_parquet(folder / "rows.parquet")
+    return {
+        "array": ROWS.copy(),
+        "other order": ROWS[::-1],
+        "Fortran order": np.asfortranarray(ROWS),
+        "frame": frame,
+        "tensor": torch.from_numpy(ROWS),
+        "csv": str(folder / "rows.csv"),
+        "stream": open_source(folder / "rows.parquet", memory=0),
+        "tiles": Cut(torch.from_numpy(ROWS)),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["array", "other order", "Fortran order", "frame", "tensor", "csv", "stream", "tiles"]
+)
+def test_the_same_rows_are_known_in_any_table(name: str, tmp_path: Any) -> None:
+    fit = GaussianMixture(1).fit(ROWS)
+    given = tables(tmp_path)[name]
+    assert GaussianMixture(1).fit(given).training_digest_ == fit.training_digest_
+    with pytest.warns(UserWarning, match="X holds the rows that the GaussianMixture was fitted to"):
+        found = mega(fit, tables(tmp_path)[name], draws=19)
+    assert found.training == "rows of the fit"
+    same = mega(fit, ROWS, train=tables(tmp_path)[name], draws=19)
+    assert same.training == "rows of the fit"
+    torch.testing.assert_close(same["second"].row_error, found["second"].row_error, rtol=1e-9, atol=1e-12)
+    assert mega(fit, HELD, train=tables(tmp_path)[name], draws=0).training == "included"
+
+
+def test_gaps_of_the_rows_of_the_fit_say_that_they_are_zero_by_construction() -> None:
+    """Before, p was 0.96 with gaps of 5e-15, without a word."""
+    fit = GaussianMixture(1).fit(ROWS)
+    with pytest.warns(UserWarning, match="no gap by construction.*as with train=X. Judge by held-out rows"):
+        found = mega(fit, ROWS.copy(), draws=99)
+    assert found["first"].norm() < 1e-12
+    assert float(found["second"].null_error.abs().max()) == 0.0
+
+
+def test_other_rows_are_refused_as_training_rows() -> None:
+    fit = GaussianMixture(1).fit(ROWS)
+    for other in (HELD, ROWS[:-1], np.vstack([ROWS, ROWS[:1]]), ROWS + 1e-9, ROWS[:, [1, 0, 2]]):
+        with pytest.raises(
+            ValueError, match="train= holds other rows than the GaussianMixture was fitted to"
+        ):
+            mega(fit, HELD + 1.0, train=other, draws=0)
+        assert mega(fit.model_, HELD + 1.0, train=other, draws=0).training == "included"
+
+
+def test_weights_are_part_of_the_rows() -> None:
+    weight = np.arange(300) % 3 + 1.0
+    fit = GaussianMixture(1).fit(ROWS, sample_weight=weight)
+    with pytest.raises(ValueError, match="with its weights"):
+        mega(fit, HELD, train=ROWS, draws=0)
+    assert mega(fit, HELD, train=open_source(ROWS, weight), draws=0).training == "included"
+
+
+def test_rows_of_a_fit_elsewhere_are_known_by_what_they_hold() -> None:
+    from sklearn.mixture import GaussianMixture as Peer
+
+    fit = Peer(1).fit(ROWS)
+    assert mega(fit, ROWS.copy(), draws=0).training == "left out"
+    assert mega(fit, ROWS.copy(), train=ROWS, draws=0).training == "rows of the fit"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: GaussianMixture(2, random_state=0),
+        lambda: GaussianMixture(2, method="online", random_state=0),
+        lambda: boxloop.FactorAnalysis(1),
+        lambda: boxloop.ProbabilisticPCA(1),
+        lambda: boxloop.BayesianGaussianMixture(2, random_state=0),
+        lambda: boxloop.BayesianFactorAnalysis(1),
+    ],
+)
+def test_every_fit_keeps_its_digest_and_its_file_does(make: Any, tmp_path: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = make().fit(ROWS)
+    assert fit.training_digest_ == rows_digest(ArraySource(torch.from_numpy(ROWS)))
+    fit.save(tmp_path / "m.boxloop")
+    assert boxloop.load(tmp_path / "m.boxloop").training_digest_ == fit.training_digest_
+
+
+def test_files_without_a_digest_are_not_checked(tmp_path: Any) -> None:
+    fit = GaussianMixture(1).fit(ROWS)
+    fit.training_digest_ = None
+    fit.save(tmp_path / "m.boxloop")
+    assert mega(boxloop.load(tmp_path / "m.boxloop"), HELD, train=ROWS[:50], draws=0).training == "included"
+
+
+def test_what_was_fitted_to_no_table_has_no_digest() -> None:
+    assert boxloop.FactorAnalysis(1).fit_covariance(np.eye(3), 100).training_digest_ is None
+    streamed: StreamingEstimator = GaussianMixture(1, random_state=0)
+    assert streamed.partial_fit(ROWS).training_digest_ is None
+
+
+def test_the_digest_is_the_same_of_sparse_missing_and_single_precision_rows() -> None:
+    counts = np.random.default_rng(2).poisson(0.5, size=(50, 6)).astype(float)
+    dense, thin = open_source(counts), open_source(sparse.csr_array(counts))
+    assert rows_digest(dense) == rows_digest(thin) == identity_frame(thin).digest == survey(dense).digest
+    single = ROWS.astype(np.float32)
+    assert rows_digest(open_source(single)) == rows_digest(open_source(single.astype(float)))
+    holes = ROWS.copy()
+    holes[3, 1] = np.nan
+    negative = holes.copy()
+    negative.view(np.int64)[3, 1] |= np.int64(-(2**63))  # another NaN
+    assert (
+        rows_digest(open_source(holes))
+        == rows_digest(open_source(negative))
+        == survey(open_source(holes)).digest
+    )
+    swapped = ROWS.copy()
+    swapped[[0, 1], 0] = swapped[[1, 0], 0]  # the same columns, other rows
+    assert rows_digest(open_source(swapped)) != rows_digest(open_source(ROWS))
+
+
+def test_standardised_halves_of_a_table_are_not_taken_for_one_another() -> None:
+    halves = [(half - half.mean(0)) / half.std(0) for half in (ROWS[:150], ROWS[150:])]
+    fit = GaussianMixture(1).fit(halves[0])
+    assert mega(fit, halves[1], draws=0).training == "left out"

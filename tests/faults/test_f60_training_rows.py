@@ -1,0 +1,54 @@
+"""Row 60: rows of the fit given as held-out rows, and training rows that are not what was fitted."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from boxloop import GaussianMixture, load, mega
+from boxloop.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("f60")
+    rows = np.random.default_rng(0).normal(size=(300, 3))
+    for name, part in (("train", rows[:200]), ("held", rows[200:])):
+        pd.DataFrame(part, columns=list("abc")).to_csv(path / f"{name}.csv", index=False)
+    GaussianMixture(1).fit(pd.read_csv(path / "train.csv")).save(path / "m.boxloop")
+    return path
+
+
+def criticise(folder: Path, data: str, *more: str) -> Result:
+    call = ["criticise", str(folder / "m.boxloop"), str(folder / data), "--draws", "19", *more]
+    return CliRunner().invoke(main, call)
+
+
+def test_f60_rows_of_the_fit_as_held_out_rows(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="X holds the rows that the GaussianMixture was fitted to"):
+        found = mega(load(folder / "m.boxloop"), folder / "train.csv", draws=19)
+    assert found.training == "rows of the fit"
+
+
+def test_f60_training_rows_that_were_not_fitted(folder: Path) -> None:
+    with pytest.raises(ValueError, match="train= holds other rows than the GaussianMixture was fitted to"):
+        mega(load(folder / "m.boxloop"), folder / "held.csv", train=folder / "held.csv", draws=19)
+
+
+def test_f60_the_command(folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # as a user has it: the command prints them
+        own = criticise(folder, "train.csv")
+    assert own.exit_code == 0
+    assert "Error of the fitted parameters: rows of the fit" in own.output
+    assert "holds the rows that the GaussianMixture was fitted to" in " ".join(own.output.split())
+    refused = criticise(folder, "held.csv", "--train", str(folder / "held.csv"))
+    assert refused.exit_code == 1
+    assert "holds other rows than the GaussianMixture was fitted to" in " ".join(refused.output.split())
+    right = criticise(folder, "held.csv", "--train", str(folder / "train.csv"))
+    assert "Error of the fitted parameters: included" in right.output
