@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
@@ -75,9 +74,9 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
         """
         return to_numpy(self._each(X, lambda rows: self.model_.log_prob(rows)))
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of :meth:`score_samples`, a lower bound of the mean log-density."""
-        return float(np.mean(self.score_samples(X)))
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean of :meth:`score_samples` by the weights of rows, a lower bound of the mean log-density."""
+        return self._weighted(X, sample_weight, lambda rows: self.model_.log_prob(rows)).mean
 
     def elbo(self, X: Any, n_draws: int = 16) -> Evidence:
         """The evidence lower bound of the rows and its parts, with standard errors over rows.

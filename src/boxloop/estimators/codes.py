@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered
+from boxloop.data import Gathered, WeightedSum
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -59,6 +59,12 @@ class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transforme
         source = self._open(X, reset=False)
         with torch.no_grad():
             return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
+
+    def _weighted(self, X: Any, sample_weight: Any, function: Callable[[Tensor], Tensor]) -> WeightedSum:
+        """Of ``function(rows)``, one value a row."""
+        check_is_fitted(self)
+        with torch.no_grad():
+            return WeightedSum.over(self._open(X, sample_weight, reset=False), function)
 
     def _shown(self, rows: Tensor) -> Array:
         """Rows in the shape in which they came."""

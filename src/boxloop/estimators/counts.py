@@ -14,6 +14,9 @@ from boxloop.models import Mixture
 from boxloop.types import Source
 
 
+COUNTS_ONLY = "give counts, or fit measurements with GaussianMixture"
+
+
 class CountMixture(MixtureEstimator):
     """Counts have no other coordinates and are never negative."""
 
@@ -22,7 +25,7 @@ class CountMixture(MixtureEstimator):
         return "none"
 
     def _prepare(self, source: Source) -> Source:
-        return within(source, 0.0, float("inf"), type(self).__name__)
+        return within(source, 0.0, float("inf"), type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())

@@ -105,7 +105,8 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
 
     def predict(self, X: Any, groups: Any = None, offset: Any = None) -> NDArray[Any]:
         """The more probable class of each row, (n,)."""
-        return np.asarray(self.classes_[(self.predict_proba(X, groups, offset)[:, 1] > 0.5).astype(int)])
+        likely = self.predict_proba(X, groups, offset)[:, 1] > 0.5
+        return np.asarray(self.classes_[likely.astype(int)])
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""

@@ -76,9 +76,9 @@ class TwoViewEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transfor
         named = getattr(self, "feature_names_in_", None)
         return checked if named is None else open_source(checked, columns=list(named))
 
-    def _x(self, X: Any) -> Source:
+    def _x(self, X: Any, weight: Any = None) -> Source:
         check_is_fitted(self)
-        return self.x_edge_.open(self._validated(X, reset=False), pick_device(self.device))
+        return self.x_edge_.open(self._validated(X, reset=False), pick_device(self.device), weight)
 
     def _y(self, Y: Any) -> Source:
         check_is_fitted(self)
