@@ -64,7 +64,11 @@ def test_cross_validation_scores_weighted_rows() -> None:
     X, times = factors(60), repetitions(60)
     places = PredefinedSplit(np.arange(60) % 3)
     with sklearn.config_context(enable_metadata_routing=True):
-        model = boxloop.FactorAnalysis(1).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        model = (
+            boxloop.FactorAnalysis(1)
+            .set_fit_request(sample_weight=True)
+            .set_score_request(sample_weight=True)
+        )
         found = cross_val_score(model, X, cv=places, params={"sample_weight": times})
         search = GridSearchCV(model, {"n_components": [1]}, cv=places).fit(X, sample_weight=times)
     again = np.repeat(np.arange(60), times)

@@ -31,32 +31,45 @@ def validated(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
     return validate_data(owner, unmasked(X), *map(unmasked, given), **options)
 
 
-def check_table(X: Any) -> None:
+def check_table(X: Any, name: str = "X") -> None:
     """Refuse what no array can be made of, and text, before NumPy does so in words that name neither X nor a remedy."""
     if issparse(X):
         return
     frame = as_frame(X)
     if frame is not None:
         for series in object_columns(frame):
-            _check_values(series.to_numpy(), f"column {series.name!r} of X")
+            _check_values(series.to_numpy(), f"column {series.name!r} of {name}")
         return
     if not (isinstance(X, list | tuple | Real) or any(name in dir(X) for name in ARRAY_LIKE)):
         batches = isinstance(X, Iterable) and not isinstance(X, str | Collection)
         hint = "; gather its batches into one array" if batches else ""
-        raise TypeError(f"X must be a table of rows, as an array or a data frame; got {_kind(X)}{hint}")
-    if isinstance(X, list | tuple):
-        X = _array(X)
+        raise TypeError(f"{name} must be a table of rows, as an array or a data frame; got {_kind(X)}{hint}")
+    X = to_array(X, name)
     if isinstance(X, np.ndarray) and X.ndim and X.dtype.kind in "USO":
         table = X.reshape(len(X), -1) if X.size else X[:, None][:0]
         for j in range(table.shape[1]):
-            _check_values(table[:, j], f"column {j} of X")
+            _check_values(table[:, j], f"column {j} of {name}")
 
 
-def _array(rows: Any) -> Any:
+def to_array(rows: Any, name: str) -> Any:
+    """A list of rows as an array; anything else as it is."""
     try:
-        return np.asarray(rows)
+        return np.asarray(rows) if isinstance(rows, list | tuple) else rows
     except ValueError as error:
-        raise ValueError("X must be a table: its rows are of different lengths") from error
+        raise ValueError(f"{name} must be a table: its rows are of different lengths") from error
+
+
+def to_numbers(table: Any, name: str, columns: int | None = None) -> Any:
+    """A table of float64, of so many columns where this is known."""
+    check_table(table, name)
+    given = np.asarray(unmasked(table))
+    if np.iscomplexobj(given):
+        raise ValueError(f"{name} must hold real numbers, not complex ones")
+    found = given.astype(np.float64)
+    if found.ndim != 2 or columns not in (None, found.shape[1]):
+        wanted = "any number of" if columns is None else columns
+        raise ValueError(f"{name} must be a table of {wanted} columns, got the shape {found.shape}")
+    return found
 
 
 def _check_values(values: Any, name: str) -> None:

@@ -18,7 +18,9 @@ from boxloop.laws.family import Family
 from boxloop.types import Source
 
 
-ZEROS_AND_ONES = "set binarize to the value above which a row counts as one, or fit measurements with GaussianMixture"
+ZEROS_AND_ONES = (
+    "set binarize to the value above which a row counts as one, or fit measurements with GaussianMixture"
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Gathered, WeightedSum
+from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -74,11 +75,7 @@ class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transforme
     def inverse_transform(self, X: Any) -> Array:
         """E[x | z] of each code (n, k): rows (n, d), or images."""
         check_is_fitted(self)
-        codes = torch.from_numpy(np.array(X, dtype=np.float64))
-        if codes.dim() != 2 or codes.shape[1] != self._n_features_out:
-            raise ValueError(
-                f"codes of {self._n_features_out} columns are needed, got shape {tuple(codes.shape)}"
-            )
+        codes = torch.from_numpy(to_numbers(X, "X", self._n_features_out))
         with torch.no_grad():
             found = [self.model_.emission(z.to(self.model_.origin)).mean for z in codes.split(TILE)]
         return self._shown(torch.cat(found))

@@ -92,6 +92,8 @@ def column(y: Any) -> NDArray[Any]:
     values = np.asarray(y)
     if values.ndim != 1:
         raise ValueError(f"y must be one column, got the shape {values.shape}")
+    if values.dtype.kind == "c":
+        raise ValueError("y holds complex numbers: give labels or counts")
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError("Input y contains NaN.")
     return values

@@ -104,9 +104,7 @@ def evaluate(
     return replace(cell, warnings=tuple(messages))
 
 
-def _fitted(
-    estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None
-) -> Cell:
+def _fitted(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None) -> Cell:
     train = X if fold.train is None else taken(X, fold.train)
     mass, test_mass = (_chosen(weight, where, X) for where in (fold.train, fold.test))
     estimator.fit(train, **({} if mass is None else {"sample_weight": mass}))
