@@ -95,28 +95,54 @@ PUBLIC = [
     Public(
         "EnergyBasedModel",
         _quick(
-            "EnergyBasedModel", hidden=(4,), chains=8, buffer=16, steps=1, partition_chains=16, kernel="random_walk",
+            "EnergyBasedModel",
+            hidden=(4,),
+            chains=8,
+            buffer=16,
+            steps=1,
+            partition_chains=16,
+            kernel="random_walk",
             **SHORT,
         ),
     ),
     Public("BayesianLinearRegression", _quick("BayesianLinearRegression"), target="numbers"),
     Public("NetworkRegressor", _quick("NetworkRegressor", random_state=0, **NETWORK), target="numbers"),
     Public("NetworkClassifier", _quick("NetworkClassifier", random_state=0, **NETWORK), target="labels"),
-    Public("LogisticRandomEffects", _quick("LogisticRandomEffects", chains=2, **SHORT), target="labels", more={"groups": _groups}),
-    Public("PoissonRandomEffects", _quick("PoissonRandomEffects", chains=2, **SHORT), target="counts", more={"groups": _groups}),
-    Public("RelevantFeatures", _quick("RelevantFeatures", n_features=2, x_features="linear", y_features="linear", random_state=0), target="view"),
+    Public(
+        "LogisticRandomEffects",
+        _quick("LogisticRandomEffects", chains=2, **SHORT),
+        target="labels",
+        more={"groups": _groups},
+    ),
+    Public(
+        "PoissonRandomEffects",
+        _quick("PoissonRandomEffects", chains=2, **SHORT),
+        target="counts",
+        more={"groups": _groups},
+    ),
+    Public(
+        "RelevantFeatures",
+        _quick("RelevantFeatures", n_features=2, x_features="linear", y_features="linear", random_state=0),
+        target="view",
+    ),
     Public("RelevantClassifier", _quick("RelevantClassifier", features="fourier", **VIEWS), target="labels"),
     Public(
         "RelevantGenerator",
         lambda: boxloop.RelevantGenerator(
-            2, hidden=(4,),
-            features=boxloop.RelevantFeatures(3, x_features="linear", y_features="linear", channel=GaussianNoise(0.5), random_state=0),
+            2,
+            hidden=(4,),
+            features=boxloop.RelevantFeatures(
+                3, x_features="linear", y_features="linear", channel=GaussianNoise(0.5), random_state=0
+            ),
             **SHORT,
         ),
     ),
     Public("OutlierDetector", lambda: boxloop.OutlierDetector(boxloop.GaussianMixture(random_state=0))),
-    Public("Select", lambda: boxloop.Select(boxloop.GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2)),
-]  # fmt: skip
+    Public(
+        "Select",
+        lambda: boxloop.Select(boxloop.GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2),
+    ),
+]
 
 
 @cache

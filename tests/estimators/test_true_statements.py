@@ -91,7 +91,7 @@ def test_measurements_are_no_counts(case: Case) -> None:
     rows = case.rows(60)
     fitted = case.make().fit(rows)
     rows[3, 1] = 0.5
-    with pytest.raises(ValueError, match="needs whole numbers, but column 'x1' holds 0.5"):
+    with pytest.raises(ValueError, match=r"needs whole numbers, but column 'x1' holds 0\.5"):
         fitted.score(rows)
 
 

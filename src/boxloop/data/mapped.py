@@ -57,7 +57,8 @@ def within(source: Source, low: float, high: float, what: str, *, whole: str = "
         if not bool(_faults(values, low, high, bool(whole)).any()):
             return rows
         dense = rows.to_dense() if rows.layout != torch.strided else rows
-        row, column = torch.nonzero(_faults(dense, low, high, bool(whole)))[0].tolist()
+        outside = dense < low if bool((dense < low).any()) else _faults(dense, low, high, bool(whole))
+        row, column = torch.nonzero(outside)[0].tolist()
         name, value = names[column], float(dense[row, column])
         if value < 0.0:
             fault = f"Negative values in data passed to {what}: column {name!r} holds {value:g}"

@@ -1,4 +1,4 @@
-"""scikit-learn's check of rows, after what it would not see or not name: masks, times, text, things that are no table."""
+"""scikit-learn's check of rows, after what it would not see or not name: masks, times, text, what is no table."""
 
 from __future__ import annotations
 

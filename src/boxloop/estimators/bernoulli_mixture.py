@@ -17,7 +17,6 @@ from boxloop.laws import Bernoulli
 from boxloop.laws.family import Family
 from boxloop.types import Source
 
-
 ZEROS_AND_ONES = (
     "set binarize to the value above which a row counts as one, or fit measurements with GaussianMixture"
 )
@@ -82,5 +81,5 @@ class BernoulliMixture(CountMixture):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = self.binarize is None
+        tags.input_tags.positive_only = tags.input_tags.categorical = self.binarize is None
         return tags

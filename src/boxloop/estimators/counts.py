@@ -13,7 +13,6 @@ from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.models import Mixture
 from boxloop.types import Source
 
-
 COUNTS_ONLY = "give counts, or fit measurements with GaussianMixture"
 
 
@@ -34,6 +33,7 @@ class CountMixture(MixtureEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        tags.input_tags.categorical = True  # scikit-learn's word for columns of whole numbers
         if self._sparse:
             # scikit-learn's checks of sparse input look here at whatever has predict_proba.
             tags.classifier_tags = ClassifierTags(multi_class=False)

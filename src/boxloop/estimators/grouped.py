@@ -89,6 +89,8 @@ def vector(value: Any, n: int, name: str, least: float = -np.inf) -> Tensor | No
 
 def column(y: Any) -> NDArray[Any]:
     """Responses as one column without holes."""
+    if y is None:
+        raise ValueError("a model of groups requires y to be passed, but the target y is None")
     values = np.asarray(y)
     if values.ndim != 1:
         raise ValueError(f"y must be one column, got the shape {values.shape}")

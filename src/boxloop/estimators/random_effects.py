@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, d2_tweedie_score
+from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
 from boxloop.estimators.base import Array, to_numpy
@@ -73,6 +74,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
 
     def _encoded(self, y: Any) -> Tensor:
         labels = column(y)
+        check_classification_targets(labels)
         self.classes_, code = np.unique(labels, return_inverse=True)
         if len(self.classes_) != 2:
             raise ValueError(f"y must hold two labels, got {len(self.classes_)} class(es)")
