@@ -45,7 +45,7 @@ def test_other_engines_come_close_to_em(case: Case, method: str) -> None:
     found = worsened(case, X, method=method, max_iter=40).fit(X)
     assert start.score(X) < em.score(X) - 0.1
     assert found.score(X) > em.score(X) - 0.01
-    assert found.converged_
+    assert not found.converged_  # passes are counted, not judged
     assert len(found.lower_bounds_) == found.n_iter_ == 40 * -(-1000 // found.batch_size)
 
 

@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from boxloop import FactorAnalysis, GaussianMixture, MultinomialMixture
+from boxloop import BernoulliMixture, FactorAnalysis, GaussianMixture, MultinomialMixture
 from estimators.cases import EVERYONE, Case, blobs, documents, everyone, factors, linear, paired, told
 
 
 def _holed(X: np.ndarray) -> np.ndarray:
     return np.where(np.random.default_rng(0).random(X.shape) < 0.6, np.nan, X)
+
+
+def shaped(case: Case, table: str) -> np.ndarray:
+    """An odd table of values that the estimator takes; others are refused by name, which is not tested here."""
+    X = TABLES[table](abs(case.rows(40)) if case.counting else case.rows(40))
+    if case.counting and X.dtype.kind == "f":
+        X = np.round(X)
+    return np.where(np.isnan(X), X, X > 0) if case.kind is BernoulliMixture else X
 
 
 def _with(X: np.ndarray, where: Any, value: float) -> np.ndarray:
@@ -50,7 +58,7 @@ def assert_finite(estimator: Any, X: np.ndarray) -> None:
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_fit(case: Case, table: str, dtype: str) -> None:
-    X = TABLES[table](abs(case.rows(40)) if case.counting else case.rows(40))
+    X = shaped(case, table)
     start = {"init_params": "kmeans"} if case.mixing else {}
     assert_finite(told(case.make(dtype=dtype, **start), X)[0], X)
 
@@ -60,7 +68,7 @@ def test_fit(case: Case, table: str, dtype: str) -> None:
     "table", ["one column", "nothing but zeros", "more columns than rows", "mostly holes"]
 )
 def test_other_engines(case: Case, table: str, method: str) -> None:
-    X = TABLES[table](abs(case.rows(40)) if case.counting else case.rows(40))
+    X = shaped(case, table)
     start = {"init_params": "kmeans"} if case.mixing else {}
     assert_finite(told(case.make(method=method, max_iter=2, **start), X)[0], X)
 
@@ -69,7 +77,7 @@ def test_other_engines(case: Case, table: str, method: str) -> None:
 @pytest.mark.parametrize("table", ["an outlier", "nothing but zeros", "some rows of zeros", "mostly holes"])
 @pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
 def test_stream(case: Case, table: str) -> None:
-    X = TABLES[table](abs(case.rows(40)) if case.counting else case.rows(40))
+    X = shaped(case, table)
     estimator = case.make(**({"init_params": "kmeans"} if case.mixing else {}))
     for start in range(0, 40, 7):
         estimator.partial_fit(X[start : start + 7])

@@ -102,8 +102,8 @@ def test_f21_numbers_of_other_kinds_are_converted(case: Case) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (np.array([["a", "b"]] * 9), "could not convert string to float"),
-        (np.array([[1.0, "red"]] * 9, dtype=object), "could not convert string to float: 'red'"),
+        (np.array([["a", "b"]] * 9), "holds text"),
+        (np.array([[1.0, "red"]] * 9, dtype=object), "column 1 of X holds text, 'red'"),
         (np.ones((9, 2), dtype=complex), "Complex data not supported"),
         (np.ones(9), "Expected 2D array, got 1D array instead"),
         (np.ones((9, 2, 2)), "dim 3"),

@@ -115,7 +115,7 @@ def test_saves_every_few_rounds_and_at_the_end(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("clock")
-def test_saves_when_time_has_passed_since_the_last_save(tmp_path, monkeypatch):
+def test_saves_at_first_and_when_time_has_passed_since_the_last_save(tmp_path, monkeypatch):
     writer = CheckpointWriter(tmp_path / "c", {}, seconds=10.0)
     steps = [
         (9.0, progress(1)),
@@ -124,7 +124,7 @@ def test_saves_when_time_has_passed_since_the_last_save(tmp_path, monkeypatch):
         (21.0, progress(4)),
         (22.0, progress(5)),
     ]
-    assert saves(monkeypatch, writer, steps) == [2, 4]
+    assert saves(monkeypatch, writer, steps) == [1, 3]
 
 
 @pytest.mark.usefixtures("clock")

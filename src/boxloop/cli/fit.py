@@ -62,6 +62,7 @@ _count = click.IntRange(min=1)
 @click.option("--model", required=True, type=kind_choice, metavar="NAME", help=", ".join(MODELS) + ".")
 @click.option("-k", "--components", "n_components", type=_count, help=components_help)
 @click.option("--covariance", "covariance_type", type=covariance_choice, help="Shape of Gaussian components.")
+@click.option("--binarize", type=float, help="Of a Bernoulli mixture: larger values count as one.")
 @click.option("--rotation", type=click.Choice(["varimax", "quartimax"]), help="Rotation of factor loadings.")
 @click.option(
     "--method",

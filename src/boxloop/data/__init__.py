@@ -18,7 +18,7 @@ from boxloop.data.standard import Frame, Standardised, identity_frame, survey
 from boxloop.data.stream import StreamSource
 from boxloop.data.table import open_table
 from boxloop.data.tasks import ClusterError, watched
-from boxloop.data.tiles import Tiled, View
+from boxloop.data.tiles import Tiled, View, WeightedSum
 from boxloop.data.write import table_writer, write_table, write_text
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "StreamSource",
     "Tiled",
     "View",
+    "WeightedSum",
     "bundled",
     "dask_source",
     "identity_frame",

@@ -89,6 +89,13 @@ def holds_numbers(series: Any) -> bool:
     return bool(kind == nw.Boolean or kind.is_numeric())
 
 
+def object_columns(frame: Any) -> list[Any]:
+    """Columns of which only a conversion tells whether they are numbers."""
+    import narwhals.stable.v2 as nw
+
+    return [series for series in frame.iter_columns() if series.dtype in (nw.Object, nw.Unknown)]
+
+
 def check_numbers(data: object) -> None:
     """Refuse a column of a frame that holds text, times or lists, by its name, where data are one.
 

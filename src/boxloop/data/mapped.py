@@ -40,21 +40,41 @@ class Mapped(View):
         return lambda rows, weight, start: (function(rows), weight.to(device or weight.device), start)
 
 
-def within(source: Source, low: float, high: float, what: str) -> Source:
-    """The source, refusing any value outside [low, high] by column name, as it is read."""
+def within(source: Source, low: float, high: float, what: str, *, whole: str = "") -> Source:
+    """The source, refusing any value outside [low, high] by column name, as it is read.
+
+    Args:
+        source: where rows come from.
+        low: smallest value.
+        high: largest value.
+        what: name of the estimator, for messages.
+        whole: what to do about values that are not whole numbers, which are then refused too.
+    """
     names = source.names
 
     def check(rows: Tensor) -> Tensor:
         values = rows.values() if rows.layout != torch.strided else rows
-        if bool(((values < low) | (values > high)).any()):
-            dense = rows.to_dense() if rows.layout != torch.strided else rows
-            bad = torch.nonzero((dense < low) | (dense > high))[0]
-            name, value = names[int(bad[1])], float(dense[bad[0], bad[1]])
-            fault = "Negative values" if value < 0.0 else f"Values outside [{low:g}, {high:g}]"
-            raise ValueError(f"{fault} in data passed to {what}: column {name!r} holds {value:g}")
-        return rows
+        if not bool(_faults(values, low, high, bool(whole)).any()):
+            return rows
+        dense = rows.to_dense() if rows.layout != torch.strided else rows
+        outside = dense < low if bool((dense < low).any()) else _faults(dense, low, high, bool(whole))
+        row, column = torch.nonzero(outside)[0].tolist()
+        name, value = names[column], float(dense[row, column])
+        if value < 0.0:
+            fault = f"Negative values in data passed to {what}: column {name!r} holds {value:g}"
+        elif not low <= value <= high:
+            fault = f"Values outside [{low:g}, {high:g}] in data passed to {what}: column {name!r} holds {value:g}"
+        else:
+            fault = f"{what} needs whole numbers, but column {name!r} holds {value:g}"
+        raise ValueError(f"{fault}; {whole}" if whole else fault)
 
     return Mapped(source, check)
+
+
+def _faults(values: Tensor, low: float, high: float, whole: bool) -> Tensor:
+    """Values that are refused; NaN, which marks a missing one, is not."""
+    found = (values < low) | (values > high)
+    return found | (values.frac().abs() > 0.0) if whole else found
 
 
 def shuffled(source: Source, generator: torch.Generator) -> Source:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from boxloop.tree import Tree
@@ -15,6 +17,37 @@ T = TypeVar("T", bound=Tree)
 Tile = tuple[Tensor, Tensor]
 Placed = tuple[Tensor, Tensor, int]
 """Rows, their weights, and the number of the first of them."""
+
+
+@dataclass(frozen=True)
+class WeightedSum(Tree):
+    """Sum of values times the weights of their rows, and the sum of these weights.
+
+    Example:
+        >>> import torch
+        >>> found = WeightedSum.of(torch.tensor([1.0, 4.0]), torch.tensor([2.0, 1.0]))
+        >>> found.value, found.weight, found.mean
+        (tensor(6.), tensor(3.), 2.0)
+    """
+
+    value: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, weight: Tensor) -> Self:
+        """Of the rows of one tile, values (n, ...); a row without weight may have no finite value."""
+        share = weight.reshape(-1, *[1] * (values.dim() - 1)).to(values)
+        return cls(torch.where(share > 0.0, share * values, 0.0).sum(0), weight.sum())
+
+    @classmethod
+    def over(cls, source: Source, function: Callable[[Tensor], Tensor]) -> Self:
+        """Of ``function(rows)``, one value a row, over all rows of a source."""
+        return source.reduce(lambda rows, weight: cls.of(function(rows).double(), weight))
+
+    @property
+    def mean(self) -> float:
+        """By weight, of one value a row."""
+        return float(self.value / self.weight)
 
 
 class Tiled(ABC):

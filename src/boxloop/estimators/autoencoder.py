@@ -80,7 +80,7 @@ class VariationalAutoencoder(FittedAutoencoder):
             ``refused`` steps so far, and ``validation_elbo``, ``validation_gap`` and so on, in nats a row.
         alpha_: the weight of the penalty, at the end of its schedule.
         alphas_: the table from which ``alpha='validation'`` chose, by column; else ``None``.
-        converged_: whether validation stopped improving, or the learning rate came to its planned end.
+        converged_: whether validation stopped improving; False where ``max_iter`` came first, planned or not.
         interrupted_: whether Ctrl-C ended the fit; its last complete round is kept.
         events_: what went wrong on the way.
         n_samples_seen_: total weight of the rows.

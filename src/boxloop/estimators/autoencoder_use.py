@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
@@ -91,15 +90,17 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
                 f"fit that the networks overflow; leave it out or bring it to the scale of the fit{remedy}"
             )
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of :meth:`score_samples`, a lower bound of the mean log-density.
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean of :meth:`score_samples` by the weights of rows, a lower bound of the mean log-density.
 
         Raises:
             ValueError: a row whose bound is not finite.
         """
-        found = self.score_samples(X)
-        self._check_bounds(found, ~np.isfinite(found))
-        return float(np.mean(found))
+        mean = self._weighted(X, sample_weight, lambda rows: self.model_.log_prob(rows)).mean
+        if not np.isfinite(mean):
+            found = self.score_samples(X)
+            self._check_bounds(found, ~np.isfinite(found))
+        return mean
 
     def elbo(self, X: Any, n_draws: int = 16) -> Evidence:
         """The evidence lower bound of the rows and its parts, with standard errors over rows.

@@ -21,6 +21,7 @@ from boxloop.data import (
     Gathered,
     SparseSource,
     Standardised,
+    WeightedSum,
     on_device,
     open_source,
     stays,
@@ -162,13 +163,13 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         self.n_iter_ = fit.outcome.rounds
         self.n_samples_seen_ = fit.frame.weight
         self.training_digest_ = fit.frame.digest
-        whole = self.method != "em" and not fit.outcome.interrupted
-        self.converged_ = bool(fit.outcome.converged or whole)
+        self.converged_ = fit.outcome.converged
         self.interrupted_ = fit.outcome.interrupted
         self.events_ = list(fit.worries)
         self._publish(self.model_)
         warn_of(fit.worries, depth=4)
-        if not self.converged_ and not self.interrupted_:
+        # The other methods run for a planned number of passes, at whose end nothing is tested.
+        if self.method == "em" and not self.converged_ and not self.interrupted_:
             warnings.warn(
                 f"EM reached max_iter={self.max_iter} before the {self._height} settled (tol={self.tol:g}); "
                 "raise max_iter or tol",
@@ -186,27 +187,30 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         """Log-density of each row, (n,)."""
         return to_numpy(self._each(X, lambda rows: self.model_.log_prob(rows.double())))
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the rows."""
-        total, n = self._density(X)
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean log-density of the rows, by their weights where they have any."""
+        total, n = self._density(X, sample_weight)
         return total / n
 
-    def _density(self, X: Any) -> tuple[float, int]:
-        """Sum of the log-densities of rows, and how many there are: one number comes back from wherever they lie."""
+    def _density(self, X: Any, sample_weight: Any = None) -> tuple[float, float]:
+        """Weighted sum of the log-densities of rows and sum of the weights: two numbers, wherever the rows lie."""
         check_is_fitted(self)
-        source, model = self._open(X, reset=False), self.model_
-        return float(source.reduce(lambda rows, weight: model.log_prob(rows.double()).sum())), source.n_rows
+        model = self.model_
+        total = WeightedSum.over(
+            self._open(X, sample_weight, reset=False), lambda rows: model.log_prob(rows.double())
+        )
+        return float(total.value), float(total.weight)
 
     def _n_parameters(self) -> int:
         return int(sum(value.numel() for value in self.model_.free().values()))
 
-    def aic(self, X: Any) -> float:
+    def aic(self, X: Any, sample_weight: Any = None) -> float:
         """Akaike's information criterion on X; lower is better."""
-        return -2.0 * self._density(X)[0] + 2.0 * self._n_parameters()
+        return -2.0 * self._density(X, sample_weight)[0] + 2.0 * self._n_parameters()
 
-    def bic(self, X: Any) -> float:
-        """Bayesian information criterion on X; lower is better."""
-        total, n = self._density(X)
+    def bic(self, X: Any, sample_weight: Any = None) -> float:
+        """Bayesian information criterion on X, whose number of rows is the sum of weights; lower is better."""
+        total, n = self._density(X, sample_weight)
         return -2.0 * total + self._n_parameters() * math.log(n)
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:

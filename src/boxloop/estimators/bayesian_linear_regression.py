@@ -17,7 +17,7 @@ from torch import Tensor
 
 from boxloop.data import Gathered, on_device, open_source, paired, stays
 from boxloop.data.frames import as_column, as_frame
-from boxloop.data.validated import unmasked
+from boxloop.data.validated import check_table, unmasked
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -238,6 +238,7 @@ def _outputs(y: Any) -> tuple[Source, bool]:
         table = as_column(y)
         return open_source(table), table is not y
     values = y.numpy(force=True) if isinstance(y, Tensor) else y
+    check_table(values, "y")
     frame = as_frame(values)
     names = None if frame is None else [str(name) for name in frame.columns]
     table = check_array(unmasked(values), ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)

@@ -65,9 +65,15 @@ class BayesianMixtureEstimator(MixtureEstimator):
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         raise TypeError("the starts of a Bayesian mixture follow from its prior")
 
+    @property
+    def _concentration(self) -> float:
+        """Concentration of the weights before any row is seen."""
+        given = self.weight_concentration_prior
+        return 1.0 / self.n_components if given is None else float(given)
+
     def _prior(self, standard: Source, frame: Frame) -> MixturePrior:
-        k, given = self.n_components, self.weight_concentration_prior
-        level = frame.origin.new_tensor(1.0 / k if given is None else given)
+        k = self.n_components
+        level = frame.origin.new_tensor(self._concentration)
         weights: Dirichlet | StickBreaking
         if self.weight_concentration_prior_type == "dirichlet_process":
             weights = StickBreaking.process(k, level)
@@ -120,7 +126,8 @@ class BayesianMixtureEstimator(MixtureEstimator):
         else:
             self.weight_concentration_ = to_numpy(law.concentration)
             known = to_numpy(before.concentration)
-        self.weight_concentration_prior_ = float(known[0]) if len(known) else 1.0
+        # One component has no stick to break, and its prior only the parameter to be known by.
+        self.weight_concentration_prior_ = float(known[0]) if len(known) else self._concentration
         count = to_numpy(model.counts)
         self.active_ = count >= min(1.0, float(count.max()))
         self.n_components_ = int(self.active_.sum())

@@ -17,6 +17,10 @@ from boxloop.laws import Bernoulli
 from boxloop.laws.family import Family
 from boxloop.types import Source
 
+ZEROS_AND_ONES = (
+    "set binarize to the value above which a row counts as one, or fit measurements with GaussianMixture"
+)
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BernoulliMixture(CountMixture):
@@ -26,7 +30,8 @@ class BernoulliMixture(CountMixture):
 
     Args:
         n_components: number of components k.
-        binarize: values above it count as one; ``None`` takes values as they are, and they must lie in [0, 1].
+        binarize: values above it count as one; ``None`` takes zeros and ones alone, and refuses other values by the
+            name of their column.
         tol: stop when the mean log-likelihood of a row rises by less.
         max_iter: most EM rounds; passes over the rows for the other methods.
         n_init: how many times the line-up of starts is repeated.
@@ -54,7 +59,7 @@ class BernoulliMixture(CountMixture):
         True
     """
 
-    binarize: float | None = 0.0
+    binarize: float | None = None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
@@ -63,7 +68,7 @@ class BernoulliMixture(CountMixture):
 
     def _prepare(self, source: Source) -> Source:
         if self.binarize is None:
-            return within(source, 0.0, 1.0, type(self).__name__)
+            return within(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
         level = float(self.binarize)
 
         def cut(rows: Tensor) -> Tensor:
@@ -76,5 +81,5 @@ class BernoulliMixture(CountMixture):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = self.binarize is None
+        tags.input_tags.positive_only = tags.input_tags.categorical = self.binarize is None
         return tags

@@ -14,7 +14,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered
+from boxloop.data import Gathered, WeightedSum
+from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
@@ -60,6 +61,12 @@ class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transforme
         with torch.no_grad():
             return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
 
+    def _weighted(self, X: Any, sample_weight: Any, function: Callable[[Tensor], Tensor]) -> WeightedSum:
+        """Of ``function(rows)``, one value a row."""
+        check_is_fitted(self)
+        with torch.no_grad():
+            return WeightedSum.over(self._open(X, sample_weight, reset=False), function)
+
     def _shown(self, rows: Tensor) -> Array:
         """Rows in the shape in which they came."""
         found = to_numpy(rows)
@@ -68,11 +75,7 @@ class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transforme
     def inverse_transform(self, X: Any) -> Array:
         """E[x | z] of each code (n, k): rows (n, d), or images."""
         check_is_fitted(self)
-        codes = torch.from_numpy(np.array(X, dtype=np.float64))
-        if codes.dim() != 2 or codes.shape[1] != self._n_features_out:
-            raise ValueError(
-                f"codes of {self._n_features_out} columns are needed, got shape {tuple(codes.shape)}"
-            )
+        codes = torch.from_numpy(to_numbers(X, "X", self._n_features_out))
         with torch.no_grad():
             found = [self.model_.emission(z.to(self.model_.origin)).mean for z in codes.split(TILE)]
         return self._shown(torch.cat(found))

@@ -13,6 +13,8 @@ from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.models import Mixture
 from boxloop.types import Source
 
+COUNTS_ONLY = "give counts, or fit measurements with GaussianMixture"
+
 
 class CountMixture(MixtureEstimator):
     """Counts have no other coordinates and are never negative."""
@@ -22,7 +24,7 @@ class CountMixture(MixtureEstimator):
         return "none"
 
     def _prepare(self, source: Source) -> Source:
-        return within(source, 0.0, float("inf"), type(self).__name__)
+        return within(source, 0.0, float("inf"), type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())
@@ -31,6 +33,7 @@ class CountMixture(MixtureEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        tags.input_tags.categorical = True  # scikit-learn's word for columns of whole numbers
         if self._sparse:
             # scikit-learn's checks of sparse input look here at whatever has predict_proba.
             tags.classifier_tags = ClassifierTags(multi_class=False)

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from boxloop.chain import advance
-from boxloop.data import Frame, Standardised, shuffled
+from boxloop.data import Frame, Standardised, WeightedSum, shuffled
 from boxloop.estimate.energy import SHORTER, EnergyPlan, EnergyState, energy_ascent
 from boxloop.estimate.fit import coordinates
 from boxloop.estimate.online import Batches
@@ -28,7 +28,6 @@ from boxloop.sample.hmc import HMC
 from boxloop.sample.mala import MALA
 from boxloop.sample.random_walk import RandomWalk
 from boxloop.sample.target import Target
-from boxloop.tree import Tree
 from boxloop.types import Law, Source
 
 BaseKind = Literal["full", "diag"] | None
@@ -63,12 +62,6 @@ class Means:
             kernels, goal = KERNELS[kernel]
             return cls(kernels, goal(columns))
         return cls(kernel, MALA().goal(columns))
-
-
-@dataclass(frozen=True)
-class _Sum(Tree):
-    value: Tensor
-    weight: Tensor
 
 
 def frame_of(source: Source) -> Frame:
@@ -112,9 +105,9 @@ def start_model(
 
 
 def _base(rows: Standardised, kind: BaseKind) -> Law:
-    def second(tile: Tensor, weight: Tensor) -> _Sum:
+    def second(tile: Tensor, weight: Tensor) -> WeightedSum:
         values = tile.double()
-        return _Sum((values * weight[:, None]).mT @ values, weight.sum())
+        return WeightedSum((values * weight[:, None]).mT @ values, weight.sum())
 
     total = rows.reduce(second)
     matrix, _ = floor_covariance((total.value / total.weight)[None], FLOOR)
@@ -193,10 +186,6 @@ def disagreement(model: EnergyModel, rows: Standardised, drawn: Tensor) -> tuple
     At a maximum of the likelihood the two are equal, for any network whose last layer is linear: the derivative in the
     size of V is zero. Chains that do not reach the model's law, or too few rounds, leave them apart.
     """
-
-    def mean(tile: Tensor, weight: Tensor) -> _Sum:
-        return _Sum(model.potential(tile).double() @ weight, weight.sum())
-
     with torch.no_grad():
-        total, value = rows.reduce(mean), model.potential(drawn).double()
-    return float(value.mean() - total.value / total.weight), float(value.std() / len(value) ** 0.5)
+        at_rows, value = WeightedSum.over(rows, model.potential), model.potential(drawn).double()
+    return float(value.mean()) - at_rows.mean, float(value.std() / len(value) ** 0.5)

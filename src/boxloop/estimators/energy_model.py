@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from boxloop.data import Gathered, Standardised, on_device, open_source, stays
+from boxloop.data import Gathered, Standardised, WeightedSum, on_device, open_source, stays
 from boxloop.data.validated import validated
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
@@ -253,9 +253,13 @@ class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
         """Log-density of each row, (n,); all share the error of log Z."""
         return self._each(X, lambda rows: self.model_.log_prob(rows))
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-density of the rows."""
-        return float(np.mean(self.score_samples(X)))
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Mean log-density of the rows, by their weights where they have any."""
+        check_is_fitted(self)
+        with torch.no_grad():
+            return WeightedSum.over(
+                self._open(X, sample_weight, reset=False), lambda rows: self.model_.log_prob(rows.double())
+            ).mean
 
     def n_parameters(self) -> int:
         """Number of trained parameters."""

@@ -6,6 +6,7 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
 
 from boxloop.estimators.autoencoder import VariationalAutoencoder
 from boxloop.estimators.autoencoder_files import SAVED_PARTS
@@ -78,7 +79,7 @@ def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:
     """Write a fitted estimator; parameters that are not plain values (generators, starting arrays) are left out."""
     facts = vars(estimator)
     if "model_" not in facts:
-        raise ValueError(f"this {type(estimator).__name__} is not fitted yet: call fit before save")
+        raise NotFittedError(f"this {type(estimator).__name__} is not fitted yet: call fit before save")
     more = {DIGEST: facts.get(DIGEST)}
     extra = {**told_of(estimator, FACTS, more=more), "n_features_in": int(facts["n_features_in_"])}
     save_tree(path, estimator.model_, columns=column_names(estimator), extra=extra)

@@ -89,9 +89,13 @@ def vector(value: Any, n: int, name: str, least: float = -np.inf) -> Tensor | No
 
 def column(y: Any) -> NDArray[Any]:
     """Responses as one column without holes."""
+    if y is None:
+        raise ValueError("a model of groups requires y to be passed, but the target y is None")
     values = np.asarray(y)
     if values.ndim != 1:
         raise ValueError(f"y must be one column, got the shape {values.shape}")
+    if values.dtype.kind == "c":
+        raise ValueError("y holds complex numbers: give labels or counts")
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError("Input y contains NaN.")
     return values

@@ -138,7 +138,10 @@ def _told(values: torch.Tensor) -> torch.Tensor:
 def settled(
     estimator: BaseEstimator, outcome: Outcome[TrainState], judged: bool, rising: str, depth: int
 ) -> bool:
-    """Whether training came to an end of its own; a warning where it was cut short.
+    """Whether validation rows stopped improving; a warning where training was cut short of that.
+
+    A fit of planned length (a cosine schedule, no patience, no rows held out) tests nothing at its end, and is not said
+    to have converged.
 
     Args:
         estimator: with ``schedule``, ``patience`` and ``max_iter``.
@@ -147,13 +150,12 @@ def settled(
         rising: what still became better on them, in words.
         depth: calls between the user and this function.
     """
-    settles = estimator.schedule == "cosine" or estimator.patience is None or not judged
-    done = outcome.converged or (settles and not outcome.interrupted)
-    if not done and not outcome.interrupted:
+    planned = estimator.schedule == "cosine" or estimator.patience is None or not judged
+    if not (outcome.converged or outcome.interrupted or planned):
         warnings.warn(
             f"training reached max_iter={estimator.max_iter} while {rising} within the last "
             f"patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
             ConvergenceWarning,
             stacklevel=depth + 1,
         )
-    return bool(done)
+    return outcome.converged

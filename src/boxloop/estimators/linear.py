@@ -11,6 +11,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
 from boxloop.data import moment_source, summarise_moments
+from boxloop.data.validated import to_numbers
 from boxloop.estimate.fit import Fit
 from boxloop.estimate.linear import fit_linear
 from boxloop.estimate.plan import Plan
@@ -54,7 +55,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         k = self._n_latent(source.n_columns)
         if k > source.n_columns:
             raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
-        _check_rows(k, source.n_rows)
+        if self.n_components is not None:
+            _check_rows(k, source.n_rows)
         if start is not None and tuple(start.loadings.shape) != (source.n_columns, k):
             raise ValueError("warm_start needs a previous fit with the same columns and n_components")
         return fit_linear(
@@ -104,8 +106,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
             The estimator itself: the same fit as to any rows with these moments.
         """
         names = _get_feature_names(covariance)
-        matrix = np.array(covariance, dtype=np.float64)
-        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        matrix = to_numbers(covariance, "covariance")
+        if matrix.shape[0] != matrix.shape[1] or not matrix.size:
             raise ValueError(f"a covariance must be square, got shape {matrix.shape}")
         size = np.abs(matrix).max()
         if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12 * size):
@@ -150,7 +152,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     def inverse_transform(self, X: Any) -> Array:
         """Expected rows given factors, (n, d)."""
         check_is_fitted(self)
-        return np.asarray(np.asarray(X, dtype=np.float64) @ self.components_ + self.mean_)
+        factors = to_numbers(X, "X", len(self.components_))
+        return np.asarray(factors @ self.components_ + self.mean_)
 
     def get_covariance(self) -> Array:
         """Covariance of a row under the model, (d, d)."""

@@ -129,7 +129,8 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         Returns:
             A :class:`boxloop.weights.ClassificationPrediction`; its classes are places in ``classes_``.
         """
-        found: ClassificationPrediction = self.predictor_.predict(self._rows(X))
+        rows = self._rows(X)
+        found: ClassificationPrediction = self.predictor_.predict(rows)
         return found
 
     def predict_proba(self, X: Any) -> Array:

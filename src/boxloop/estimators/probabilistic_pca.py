@@ -44,6 +44,9 @@ class ProbabilisticPCA(LinearEstimator):
         noise_variance_: sigma^2.
         mean_: (d,).
         explained_variance_: variance along each axis, (k,).
+        explained_variance_ratio_: its share of the whole variance.
+        singular_values_: of the centred rows, (k,): roots of the variance along each axis times the weight of all rows.
+        n_components_: k.
         model_: the fitted :class:`boxloop.models.PrincipalModel`.
 
     Example:
@@ -73,15 +76,18 @@ class ProbabilisticPCA(LinearEstimator):
     def _publish(self, model: Any) -> None:
         super()._publish(model)
         self.noise_variance_ = float(self.noise_variance_[0])
-        self.explained_variance_ = (self.components_**2).sum(1) + self.noise_variance_
+        explained = (self.components_**2).sum(1) + self.noise_variance_
+        whole = (self.components_**2).sum() + len(self.mean_) * self.noise_variance_
+        self.explained_variance_, self.explained_variance_ratio_ = explained, explained / whole
+        self.singular_values_ = np.sqrt(self.n_samples_seen_ * explained)
+        self.n_components_ = len(explained)
 
     def summary(self) -> Any:
         """One row a component: variance along it, share of the total, and its loading on every column."""
         check_is_fitted(self)
-        total = np.trace(self.get_covariance())
         columns: dict[str, Any] = {
             "variance": self.explained_variance_,
-            "share": self.explained_variance_ / total,
+            "share": self.explained_variance_ratio_,
         }
         columns |= dict(zip(self._names(), self.components_.T, strict=True))
         return make_frame(columns, [f"component {k}" for k in range(len(self.components_))])

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, d2_tweedie_score
+from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
 from boxloop.estimators.base import Array, to_numpy
@@ -73,6 +74,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
 
     def _encoded(self, y: Any) -> Tensor:
         labels = column(y)
+        check_classification_targets(labels)
         self.classes_, code = np.unique(labels, return_inverse=True)
         if len(self.classes_) != 2:
             raise ValueError(f"y must hold two labels, got {len(self.classes_)} class(es)")
@@ -105,7 +107,8 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
 
     def predict(self, X: Any, groups: Any = None, offset: Any = None) -> NDArray[Any]:
         """The more probable class of each row, (n,)."""
-        return np.asarray(self.classes_[(self.predict_proba(X, groups, offset)[:, 1] > 0.5).astype(int)])
+        likely = self.predict_proba(X, groups, offset)[:, 1] > 0.5
+        return np.asarray(self.classes_[likely.astype(int)])
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""

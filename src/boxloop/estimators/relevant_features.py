@@ -87,7 +87,7 @@ class RelevantFeatures(InferringViews):
         ridge_: the ridge that was used.
         n_iter_: passes done.
         batch_size_: rows of a mini-batch.
-        converged_: whether validation stopped improving, or the learning rate came to its planned end.
+        converged_: whether validation stopped improving; False where ``max_iter`` came first, planned or not.
         interrupted_: whether Ctrl-C ended the fit; its last complete round is kept.
         events_: what went wrong on the way.
 

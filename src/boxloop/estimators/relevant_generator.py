@@ -79,7 +79,7 @@ class RelevantGenerator(FittedGenerator):
         history_: a list a pass by name: ``loss``, ``validation_loss``, ``rate``, ``refused``; losses of images are in
             squared units of the data, those of plain rows are in standard units.
         n_iter_: passes done.
-        converged_: whether validation stopped improving, or the learning rate came to its planned end.
+        converged_: whether validation stopped improving; False where ``max_iter`` came first, planned or not.
         interrupted_: whether Ctrl-C ended the fit; its last complete round is kept.
         events_: what went wrong on the way.
         image_shape_: of one image, ``None`` for plain rows.

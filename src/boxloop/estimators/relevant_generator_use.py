@@ -28,13 +28,13 @@ class FittedGenerator(CodedEstimator):
         """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
         return self._coded(self._each(X, lambda rows: self.model_.encode(rows)))
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Minus the mean squared error of :meth:`reconstruct`, over rows and columns, in the units of the data."""
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""
 
         def errors(rows: Tensor) -> Tensor:
             return (rows - self.model_.reconstruct(rows)).square().mean(1)
 
-        return -float(self._each(X, errors).double().mean())
+        return -self._weighted(X, sample_weight, errors).mean
 
     def plot_trace(self, ax: Axes | None = None) -> Axes:
         """The mean squared error after each pass: of validation rows where there are any, else of the batches."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
-from boxloop.data import Exchanged, paired
+from boxloop.data import Exchanged, Gathered, paired
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
@@ -54,16 +55,22 @@ class InferringViews(TwoViewEstimator):
         found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
         return found
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Total correlation of the pairs of variables on these rows, at most k; a ``channel`` draws a y of None."""
-        first = self._x(X)
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Total correlation of the pairs of variables on weighted rows, at most k; a ``channel`` draws a y of None."""
+        first = self._x(X, sample_weight)
         if y is None and self.channel is None:
             raise ValueError("requires y to be passed, but the target y is None: give Y")
         second = (
             self._y(y) if y is not None else self._drawn(first, spawn(generator(self.random_state), 4)[2])
         )
-        variables = each(paired(first, second), lambda rows: torch.stack(self.model_.both(rows), 1))
-        return float(np.trace(correlations(to_numpy(variables[:, 0]), to_numpy(variables[:, 1]))))
+
+        def at(rows: Tensor, weight: Tensor) -> Gathered:
+            return Gathered.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
+
+        with torch.no_grad():
+            found = to_numpy(paired(first, second).reduce(at).joined())
+        left, right = np.hsplit(found[:, :-1], 2)
+        return float(np.trace(correlations(left, right, found[:, -1])))
 
     def loadings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Correlation of each column with each variable of its own view, (d_x, k) and (d_y, k).
@@ -250,9 +257,10 @@ class InferringViews(TwoViewEstimator):
         return tags
 
 
-def correlations(left: Array, right: Array) -> Array:
-    """Of every column with every column, (p, q); 0 for those without spread."""
-    left, right = left - left.mean(0), right - right.mean(0)
+def correlations(left: Array, right: Array, weight: Array | None = None) -> Array:
+    """Of every column with every column over weighted rows, (p, q); 0 for those without spread."""
+    root = np.ones((len(left), 1)) if weight is None else np.sqrt(weight)[:, None]
+    left, right = (root * (part - np.average(part, 0, root[:, 0] ** 2)) for part in (left, right))
     size = np.sqrt(np.outer((left**2).sum(0), (right**2).sum(0)))
     found: Array = (left.T @ right) / np.where(size > 0.0, size, 1.0)
     return found

@@ -48,7 +48,7 @@ class Training:
         history: a list a pass by name.
         epochs: passes done.
         batch: rows of a mini-batch.
-        converged: whether training settled.
+        converged: whether validation rows stopped improving.
         interrupted: whether Ctrl-C ended it.
         events: what went wrong on the way.
     """

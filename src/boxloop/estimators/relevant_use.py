@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Gathered, open_source, stays
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_array, validated
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.options import pick_device
@@ -56,7 +56,7 @@ class TwoViewEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transfor
 
     def _validated(self, X: Any, *, reset: bool, finite: bool = False) -> Any:
         """X as scikit-learn would have it, where it is a table that scikit-learn knows; labels as they are."""
-        rows, image = flat(X)
+        rows, image = flat(to_array(X, "X"))
         if stays(rows) or isinstance(rows, np.memmap | Tensor):
             match_columns(self, open_source(rows).names, reset)
             return X
@@ -76,9 +76,9 @@ class TwoViewEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transfor
         named = getattr(self, "feature_names_in_", None)
         return checked if named is None else open_source(checked, columns=list(named))
 
-    def _x(self, X: Any) -> Source:
+    def _x(self, X: Any, weight: Any = None) -> Source:
         check_is_fitted(self)
-        return self.x_edge_.open(self._validated(X, reset=False), pick_device(self.device))
+        return self.x_edge_.open(self._validated(X, reset=False), pick_device(self.device), weight)
 
     def _y(self, Y: Any) -> Source:
         check_is_fitted(self)

@@ -110,7 +110,7 @@ class StreamingEstimator(LatentEstimator):
         self.training_digest_ = None  # batches are forgotten
         self.lower_bound_ = fit.trace[-1]
         self.lower_bounds_ = fit.trace
-        self.converged_, self.interrupted_ = True, False
+        self.converged_, self.interrupted_ = False, False  # more rows may come: nothing is tested
         self.events_ = list(fit.worries)
         self._publish(self.model_)
 

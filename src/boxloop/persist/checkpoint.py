@@ -45,7 +45,7 @@ class CheckpointWriter:
         fingerprint: what fit this is, as JSON: parameters, seed, a digest of the data. A checkpoint is only
             continued by a fit with the same fingerprint.
         every: save after this many rounds; ``None`` does not count rounds.
-        seconds: save when this long has passed since the last save; ``None`` does not look at the clock.
+        seconds: save after the first round, and when this long has passed since the last save; ``None`` does neither.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -90,7 +90,10 @@ class CheckpointWriter:
 
     def _is_due(self, rounds: int) -> bool:
         by_round = self.every is not None and rounds % self.every == 0
-        return by_round or (self.seconds is not None and time.monotonic() - self._time >= self.seconds)
+        if by_round or self.seconds is None:
+            return by_round
+        # The first save is early: what stands before it, as starts and warm-up, is the dearest to do again.
+        return self._round == 0 or time.monotonic() - self._time >= self.seconds
 
     def _save(self, progress: Progress[Any]) -> None:
         checkpoint = Checkpoint(

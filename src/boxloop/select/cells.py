@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from boxloop.data import ClusterError, Folds
 from boxloop.select.grouped import Grouped
 from boxloop.select.judged import judged
-from boxloop.select.rows import Places, taken
-from boxloop.select.scores import n_parameters
+from boxloop.select.rows import Places, n_rows, placed, taken
+from boxloop.select.scores import Array, n_parameters
 
 FAILURES = (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What a fit may raise without ending the search: the candidate is at fault, not the search."""
@@ -73,7 +73,9 @@ class Cell:
     failure: str = ""
 
 
-def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) -> Cell:
+def evaluate(
+    estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None = None
+) -> Cell:
     """Fit an estimator to one part of the rows and judge it on the other.
 
     Args:
@@ -81,6 +83,7 @@ def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) ->
         X: all rows.
         fold: which rows to fit to and to judge on.
         criterion: ``criterion(estimator, X)``, or None.
+        weight: of all rows, for rows in memory.
 
     Returns:
         The cell, with ``failure`` set where the fit raised an error.
@@ -92,7 +95,7 @@ def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) ->
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            cell = _fitted(estimator, X, fold, criterion)
+            cell = _fitted(estimator, X, fold, criterion, weight)
         except ClusterError:  # no candidate's fault: judged or not would depend on when the cluster was lost
             raise
         except FAILURES as error:
@@ -101,12 +104,13 @@ def evaluate(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) ->
     return replace(cell, warnings=tuple(messages))
 
 
-def _fitted(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) -> Cell:
+def _fitted(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None) -> Cell:
     train = X if fold.train is None else taken(X, fold.train)
-    estimator.fit(train)
+    mass, test_mass = (_chosen(weight, where, X) for where in (fold.train, fold.test))
+    estimator.fit(train, **({} if mass is None else {"sample_weight": mass}))
     if getattr(estimator, "interrupted_", False):
         raise KeyboardInterrupt
-    (density,) = judged([estimator], X, fold.test, fold.share)
+    (density,) = judged([estimator], X, fold.test, fold.share, test_mass)
     if fold.test is None:
         return Cell(density, n_parameters=n_parameters(estimator, X))
     if criterion is None:
@@ -116,3 +120,8 @@ def _fitted(estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) -> 
     if not np.isfinite(score):
         raise ValueError(f"the criterion is {score}")
     return Cell(density, score=score)
+
+
+def _chosen(weight: Array | None, where: Places | None, X: Any) -> Array | None:
+    """Weights of some rows."""
+    return weight if weight is None or where is None else weight[placed(where, n_rows(X))]

@@ -10,6 +10,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from boxloop.run import Observer, Round, run
 from boxloop.select.cells import Cell, Criterion, Fold, evaluate
+from boxloop.select.scores import Array
 from boxloop.select.store import CellStore
 
 Place = tuple[int, int]
@@ -25,6 +26,7 @@ def fill(
     *,
     n_jobs: int | None,
     store: CellStore | None,
+    weight: Array | None = None,
     observers: Sequence[Observer[Cells]] = (),
 ) -> Cells:
     """Evaluate every candidate on every fold.
@@ -36,6 +38,7 @@ def fill(
         criterion: passed to :func:`evaluate`.
         n_jobs: processes, as joblib understands it.
         store: where finished cells are kept and looked for first.
+        weight: of all rows, for rows in memory.
         observers: told after every cell.
 
     Returns:
@@ -52,7 +55,7 @@ def fill(
         cells = {place: cell for place, key in keys.items() if (cell := store.read(key)) is not None}
     todo = [place for place in places if place not in cells]
     fits: Generator[tuple[Place, Cell]] = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-        delayed(_fit)((i, f), candidates[i], X, folds[f], criterion) for i, f in todo
+        delayed(_fit)((i, f), candidates[i], X, folds[f], criterion, weight) for i, f in todo
     )
 
     def step(done: Cells) -> Round[Cells]:
@@ -72,5 +75,7 @@ def fill(
     return outcome.state
 
 
-def _fit(place: Place, estimator: Any, X: Any, fold: Fold, criterion: Criterion | None) -> tuple[Place, Cell]:
-    return place, evaluate(clone(estimator), X, fold, criterion)
+def _fit(
+    place: Place, estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None
+) -> tuple[Place, Cell]:
+    return place, evaluate(clone(estimator), X, fold, criterion, weight)

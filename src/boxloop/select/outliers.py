@@ -187,7 +187,8 @@ class OutlierDetector(SingleThreaded, OutlierMixin, MetaEstimatorMixin, BaseEsti
 
         For rows from the law of the calibration rows, the chance of one at most t is at most t, for every t.
         """
-        return conformal(self.calibration_scores_, self.score_samples(X))
+        scores = self.score_samples(X)
+        return conformal(self.calibration_scores_, scores)
 
     def reasons(self, X: Any, top: int = 3) -> Any:
         r"""Which columns make each row unusual.

@@ -96,8 +96,10 @@ def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
     return fresh
 
 
-def digest(X: Any) -> str:
-    """SHA-256 of a table: its shape, type, values and column names; a source has a digest of its own."""
+def digest(X: Any, weight: NDArray[np.float64] | None = None) -> str:
+    """SHA-256 of a table: its shape, type, values, column names and weights; a source has a digest of its own."""
+    if weight is not None:
+        return digest_of(digest(X), weight)
     if isinstance(X, AnySource):
         return digest_of(list(X.names), X.n_rows, source_digest(X))
     frame = as_frame(X)

@@ -16,8 +16,10 @@ from sklearn.model_selection import ParameterGrid, check_cv
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from boxloop.data import open_source, stays
+from boxloop.data.checks import check_weight
 from boxloop.data.frames import make_frame
 from boxloop.numeric import seed
 from boxloop.numeric.threads import SingleThreaded
@@ -126,18 +128,22 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
     }
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit and judge every candidate, choose one, and fit it to all rows.
 
         Args:
             X: rows (n, d): an array, frame or sparse matrix that the estimator takes; or a path, a source or a Dask
                 collection, whose rows stay where they are, where it takes that.
             y: ignored.
+            sample_weight: one non-negative weight a row, by which candidates are fitted and held-out rows count; a
+                ``criterion`` of one's own does not see them.
 
         Returns:
             The estimator itself.
         """
-        rows = checked_rows(self, self.estimator, X, reset=True)
+        table = open_source(X, sample_weight) if stays(X) else X
+        rows = checked_rows(self, self.estimator, table, reset=True)
+        weight = None if sample_weight is None or stays(X) else self._weight(sample_weight, n_rows(rows))
         number = seed(self.random_state) % 2**32
         grid: Sequence[Mapping[str, Any]] = list(ParameterGrid(self.grid))
         if not grid:
@@ -150,7 +156,8 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
             folds,
             self.criterion if callable(self.criterion) else None,
             n_jobs=self.n_jobs,
-            store=None if self.checkpoint is None else CellStore(self.checkpoint, digest(rows)),
+            store=None if self.checkpoint is None else CellStore(self.checkpoint, digest(rows, weight)),
+            weight=weight,
             observers=[ProgressBar(show=True).stage("Select")] if self.verbose else (),
         )
         lines = [[cells[i, f] for f in range(len(folds))] for i in range(len(grid))]
@@ -159,8 +166,14 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
         self._tell()
         self._choose()
         if self.refit:
-            self.best_estimator_ = clone(candidates[self.best_index_]).fit(rows)
+            given = {} if weight is None else {"sample_weight": weight}
+            self.best_estimator_ = clone(candidates[self.best_index_]).fit(rows, **given)
         return self
+
+    def _weight(self, sample_weight: Any, n: int) -> Any:
+        if not has_fit_parameter(self.estimator, "sample_weight"):
+            raise TypeError(f"sample_weight was given, but fit of {type(self.estimator).__name__} takes none")
+        return check_weight(sample_weight, n).numpy()
 
     def _folds(self, rows: Any, number: int) -> list[Fold]:
         n = n_rows(rows)
@@ -244,9 +257,10 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
         return self._best().predict_proba(X)
 
     @available_if(_offers("score"))
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """``score`` of the chosen estimator."""
-        return float(self._best().score(X, y))
+        given = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return float(self._best().score(X, y, **given))
 
     @available_if(_offers("score_samples"))
     def score_samples(self, X: Any) -> Any:
