@@ -87,9 +87,21 @@ NETWORK_PARTS: dict[str, type] = {
 def _file_fits(file: NetworkFile, axes: Axes) -> str | None:
     if not file.members:
         return "members must not be empty"
+    if file.y_units is not None and not bool(torch.isfinite(file.y_units.scale).all()):
+        return "y_units.scale must be finite"
     if len({len(member.posterior.layout.names) for member in file.members}) > 1:
         return "the layouts of the members differ"
     return None if file.buffers is None or file.own is not None else "networks of ours have no buffers"
+
+
+def _member_fits(member: Member, axes: Axes) -> str | None:
+    """A network is a table of tensors by their names."""
+    named = all(isinstance(key, str) for key in member.net.keys)
+    return (
+        None
+        if named and all(isinstance(value, Tensor) for value in member.net.values)
+        else ("net must hold tensors by name")
+    )
 
 
 def _table_fits(table: Table, axes: Axes) -> str | None:
@@ -101,7 +113,7 @@ NETWORK_CONSTRAINTS: Constrained = {
     **CONSTRAINTS,
     Table: Constraints(_table_fits),
     Units: Constraints(origin=Array("d"), scale=Array("d", SCALES)),
-    Member: Constraints(net=Nested((Table,)), posterior=Nested((PosteriorState,))),
+    Member: Constraints(_member_fits, net=Nested((Table,)), posterior=Nested((PosteriorState,))),
     NetworkFile: Constraints(
         _file_fits,
         x_units=Nested((Units,), "d"),

@@ -272,8 +272,11 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         """
         kept = read(path, cls.__name__, {"features": features})
         found = rebuild(path, cls, kept.params, kept.facts)
-        if found.y_edge_.values is None or "temperature_" not in kept.facts:
-            raise ModelFileError(f"{path}: holds no classes of its second view, or no temperature")
+        if found.y_edge_.values is None:
+            raise ModelFileError(f"{path}: its second view has no classes")
+        temperature = kept.facts.get("temperature_", 0.0)
+        if temperature is not None and temperature <= 0.0:
+            raise ModelFileError(f"{path}: the fitted attribute 'temperature_' must be positive, or null")
         found.classes_ = np.asarray(found.y_edge_.values)
         found._publish(kept.fit, found._most(kept.fit.model.pair.left.n_features))
         return found

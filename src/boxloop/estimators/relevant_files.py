@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -105,6 +106,8 @@ def _edge(saved: Saved, facts: dict[str, Any], view: View, axis: str) -> Edge:
         n_values = None if edge.values is None else len(set(edge.values))
     except (KeyError, TypeError, ModelFileError) as error:
         raise saved.refusal(f"the columns of a view are not described as save does: {error}") from error
+    if any(isinstance(value, float) and not math.isfinite(value) for value in edge.values or ()):
+        raise saved.refusal(f"the values {edge.values} of {edge.word} must be finite")
     labelled = isinstance(view, FiniteView)
     wanted = (1, saved.axes[axis]) if labelled else (view.n_columns, None)
     if (len(edge.names), n_values) != wanted or (labelled and len(edge.values or ()) != n_values):

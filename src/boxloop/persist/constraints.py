@@ -56,7 +56,6 @@ def _is_positive_definite(x: Tensor) -> bool:
     return bool((torch.linalg.cholesky_ex(standard).info == 0).all())
 
 
-ANY = Values("numbers", lambda x: True)
 REAL = Values("finite", lambda x: bool(torch.isfinite(x).all()))
 POSITIVE = Values("finite and positive", _within(0.0, math.inf))
 NOT_NEGATIVE = Values("finite and at least 0", lambda x: bool(((x >= 0.0) & (x < math.inf)).all()))
@@ -255,7 +254,8 @@ def is_of(value: Any, annotation: Any) -> bool:
         (True, False, True, True)
     """
     if isinstance(annotation, typing.TypeVar):
-        annotation = annotation.__bound__ or Any
+        bound = annotation.__bound__
+        annotation = Any if isinstance(bound, typing.ForwardRef) or bound is None else bound
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation is Any:
         return True

@@ -57,7 +57,7 @@ CONSTRAINTS: Table = {
     ),
     FiniteView: Constraints(_indicators, codes=Array("k")),
     NetworkView: Constraints(
-        _network_view_fits, origin=Array("d"), scale=Array("d", POSITIVE), part=Nested((Part,), "i o dtype")
+        _network_view_fits, origin=Array("d"), scale=Array("d", POSITIVE), part=Nested((Part,), "i o")
     ),
     ViewPair: Constraints(left=Nested(VIEWS, "k d v=v_left"), right=Nested(VIEWS, "k=l d=e v=v_right")),
     Canonical: Constraints(

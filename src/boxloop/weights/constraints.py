@@ -11,7 +11,6 @@ from boxloop.average import Power
 from boxloop.estimate.stream_gradient import GradientState
 from boxloop.estimate.stream_state import StreamSettings, StreamState
 from boxloop.persist.constraints import (
-    ANY,
     NOT_NEGATIVE,
     PLACES,
     POSITIVE,
@@ -199,9 +198,9 @@ CONSTRAINTS: Table = {
         variance=Array("k d", NOT_NEGATIVE),
         centre=Nested((Centre,), "k d dtype"),
         level_variance=Array("k", NOT_NEGATIVE),
-        alpha=Array("k", ANY),
-        beta=Array("k", ANY),
-        log_evidence=Array("k", ANY),
+        alpha=Array("k", POSITIVE),
+        beta=Array("k", POSITIVE),
+        log_evidence=Array("k"),
         effective=Array("k", NOT_NEGATIVE),
     ),
 }
