@@ -15,6 +15,7 @@ from torch import Tensor
 
 from boxloop.estimators.files import ALL_CONSTRAINTS, ALL_PARTS
 from boxloop.persist import ModelFileError
+from boxloop.persist.annotations import is_of
 from boxloop.persist.constraints import (
     LOG_SIMPLEX,
     LOWER_FACTOR,
@@ -22,7 +23,6 @@ from boxloop.persist.constraints import (
     SIMPLEX,
     Array,
     Constraints,
-    is_of,
     match,
 )
 from boxloop.weights.posterior_files import CLASSES as WEIGHT_PARTS

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from boxloop.persist import ModelFileError, Saved
-from boxloop.persist.constraints import describe_type, is_of
+from boxloop.persist.annotations import describe_type, is_of
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 

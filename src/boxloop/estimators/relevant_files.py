@@ -17,7 +17,7 @@ from boxloop.estimators.relevant_rows import Edge
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Layers, Part
 from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
-from boxloop.persist.constraints import check_types
+from boxloop.persist.annotations import check_types
 from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.constraints import CONSTRAINTS
 from boxloop.twoview.generator import GeneratorModel

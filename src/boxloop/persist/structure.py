@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from boxloop.persist.constraints import check_types
+from boxloop.persist.annotations import check_types
 from boxloop.persist.container import ModelFileError
 
 
