@@ -107,9 +107,8 @@ class Number:
 
     def check(self, value: float, place: str) -> None:
         """Compare with the bounds."""
-        if not (self.least <= value <= self.most and value > self.above) or (
-            self.finite and not math.isfinite(value)
-        ):
+        inside = self.least <= value <= self.most and (value > self.above or self.above == -math.inf)
+        if not inside or (self.finite and not math.isfinite(value)):
             raise ModelFileError(f"the field {place!r} is {value!r}: {self._words()}")
 
     def _words(self) -> str:
