@@ -304,6 +304,7 @@ MODELS: tuple[SavedModel, ...] = (
     ),
     _made("regressor", "NetworkRegressor", X, Y[:, 0], **NETWORK),
     _made("regressor-two", "NetworkRegressor", X, Y, members=2, method="swag", **NETWORK),
+    _made("regressor-gradient", "NetworkRegressor", X, Y[:, :1], **{**NETWORK, "method": "gradient"}),
     _made("network-classifier", "NetworkClassifier", X, LABELS, method="full", **NETWORK),
     _own("regressor-own", "NetworkRegressor", "module", X, Y, **NETWORK),
     _own(

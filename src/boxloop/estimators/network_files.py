@@ -182,7 +182,7 @@ def read(path: str | PathLike[str], name: str, kind: Kind, module: Any) -> Kept:
     if not regression:
         facts["classes_"] = _classes(saved, facts["classes_"])
         n_outputs = len(facts["classes_"])
-    if n_outputs != facts["n_outputs_"] or (regression and (n_outputs > 1) is facts["single_"]):
+    if n_outputs != facts["n_outputs_"] or (regression and facts["single_"] and n_outputs != 1):
         raise saved.refusal(
             f"n_outputs_ is {facts['n_outputs_']}, but the file describes {n_outputs} outputs"
         )

@@ -23,6 +23,8 @@ PROGRESS: dict[str, Any] = {
     "events_": list[str],
 }
 """Facts of most fits, with the types that they must have in a file."""
+STARTING = {"lower_bound_"}
+"""What is minus infinity where a fit has had no iteration."""
 
 
 def plain_params(estimator: BaseEstimator, without: Collection[str] = ()) -> dict[str, Any]:
@@ -102,7 +104,8 @@ def read_facts(
         raise saved.refusal(f"the fitted attribute {missing[0]!r} is missing")
     known = {**facts, **{name: kind for name, kind in (optional or {}).items() if name in given}}
     for name, kind in known.items():
-        if not _is_fact(given[name], kind):
+        started = name in STARTING and given[name] == -math.inf
+        if not started and not _is_fact(given[name], kind):
             raise saved.refusal(
                 f"the fitted attribute {name!r} is {given[name]!r:.40}, not {describe_type(kind)}"
             )

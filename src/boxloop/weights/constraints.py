@@ -24,7 +24,7 @@ from boxloop.persist.constraints import (
 )
 from boxloop.weights.factor import FactorEM
 from boxloop.weights.full import Full, FullState
-from boxloop.weights.gradient import FactorGradient, GradientUnits, Units
+from boxloop.weights.gradient import FactorGradient, GradientUnits, WeightUnits
 from boxloop.weights.layout import Layout
 from boxloop.weights.linear_regression import Centre, LinearPosterior
 from boxloop.weights.posterior import DTYPES, PosteriorState
@@ -154,14 +154,16 @@ CONSTRAINTS: Table = {
         learning_rate=Number(least=0.0, most=1e3),
         warmup=Number(least=0),
     ),
-    Units: Constraints(
+    WeightUnits: Constraints(
         mean=Array("D"),
         square=Array("D", NOT_NEGATIVE),
         origin=Array("D"),
         scale=Array("D", NOT_NEGATIVE),
         due=COUNT,
     ),
-    GradientUnits: Constraints(stream=Nested((GradientState,), "D dtype"), units=Nested((Units,), "D dtype")),
+    GradientUnits: Constraints(
+        stream=Nested((GradientState,), "D dtype"), units=Nested((WeightUnits,), "D dtype")
+    ),
     SwagState: Constraints(
         mean=Array("D"),
         square=Array("D", NOT_NEGATIVE),

@@ -13,7 +13,7 @@ from boxloop.estimate.stream_state import StreamSettings, StreamState
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.weights.constraints import CONSTRAINTS, METHODS
 from boxloop.weights.full import FullState
-from boxloop.weights.gradient import GradientUnits, Units
+from boxloop.weights.gradient import GradientUnits, WeightUnits
 from boxloop.weights.layout import Layout
 from boxloop.weights.posterior import PosteriorState, WeightPosterior
 from boxloop.weights.record import Record
@@ -26,11 +26,12 @@ CLASSES: dict[str, type] = {
     for kind in (
         *(PosteriorState, Layout, Record, Power),
         *METHODS,
-        *(StreamState, StreamSettings, GradientUnits, GradientState, Units),
+        *(StreamState, StreamSettings, GradientUnits, GradientState, WeightUnits),
         *(SwagState, MeanState, FullState, WindowState),
     )
 }
 """What a file of a posterior may be made of."""
+CLASSES["Units"] = WeightUnits  # the name that it has in older files
 
 
 def save_posterior(path: str | os.PathLike[str], posterior: WeightPosterior) -> None:
