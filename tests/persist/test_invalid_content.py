@@ -31,6 +31,8 @@ from persist.saved_models import MODELS, SavedModel, not_finite
 
 TRACES = {"history_", "lower_bound_", "lower_bounds_", "loglike_", "contrasts_", "alphas_"}
 """What a fit went through: numbers that are shown, and that nothing is computed from."""
+CONSTANT = {"x_units_"}
+"""A column that is constant has an infinite scale: a model of other rows, but a model."""
 QUICK = (
     "gaussian-full", "factor", "bayesian-sticks", "linear-two", "autoencoder-shared", "classifier", "regressor-two",
     "weights-window swag",
@@ -67,7 +69,7 @@ def faults(case: SavedModel, path: Path, folder: Path, usual: dict[str, set[str]
         except Exception as error:
             found.append(f"{name}: {type(error).__name__}: {error}")
         else:
-            strange = set(not_finite(answer)) - usual[name] if name not in TRACES else set()
+            strange = set(not_finite(answer)) - usual[name] if name not in TRACES | CONSTANT else set()
             found += [f"{name}: not finite at {place!r}" for place in sorted(strange)]
     return found
 

@@ -125,6 +125,8 @@ def _head_fits(head: GaussianHead, axes: Axes) -> str | None:
 def _autoencoder_fits(model: Autoencoder, axes: Axes) -> str | None:
     """Widths of the networks, as far as they are known: a module of the user's has none in the file."""
     d, c = axes["d"], axes["c"]
+    if not model.head.continuous and not bool((model.origin == 0.0).all() and (model.scale == 1.0).all()):
+        return f"origin must be 0 and scale 1 for a {type(model.head).__name__}, which has no other units"
     for name, before, after in (("encoder", d, 2 * c), ("decoder", c, model.head.width(d))):
         widths = axes.get(f"{name}_in", before), axes.get(f"{name}_out", after)
         if widths != (before, after):
