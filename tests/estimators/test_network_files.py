@@ -32,7 +32,14 @@ def network() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"members": 3, "method": "swag"}, {"method": "full"}, {"method": "swa", "dtype": "float32"}]
+    "given",
+    [
+        {},
+        {"members": 3, "method": "swag"},
+        {"method": "full"},
+        {"method": "swa", "dtype": "float32"},
+        {"method": "gradient"},
+    ],
 )
 def test_numbers_come_back_bit_for_bit(tmp_path: Path, given: dict[str, Any]) -> None:
     x, y = rows()

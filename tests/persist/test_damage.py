@@ -18,7 +18,7 @@ from boxloop.tree import Tree
 @dataclass(frozen=True)
 class Box(Tree):
     a: Tensor
-    b: Tensor
+    b: Tensor | None
     note: Any = "plain"
 
 
@@ -239,6 +239,7 @@ def fields(**values):
         (fields(note={"class": "Popen", "fields": {}}), "needs the class 'Popen'"),
         (fields(note={"class": ["Box"], "fields": {}}), "needs the class"),
         (fields(b=None), "'b' belongs to no field"),
+        (fields(a=None), "'a' is None, not Tensor"),
         (fields(__class__="x"), "no fields .'__class__'"),
         (lambda document: document["tree"]["fields"].pop("a"), "lacks .'a'"),
         (lambda document: document.pop("columns"), "parts"),

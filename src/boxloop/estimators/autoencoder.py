@@ -17,6 +17,7 @@ from boxloop.estimators.autoencoder_train import Trained, train
 from boxloop.estimators.autoencoder_use import FittedAutoencoder
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
+from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 
 
@@ -198,9 +199,7 @@ class VariationalAutoencoder(FittedAutoencoder):
             decoder: the same of the decoder.
         """
         kept = read(path, cls.__name__, encoder, decoder)
-        found = cls(**kept.params, encoder=encoder, decoder=decoder)
-        for name, value in kept.facts.items():
-            setattr(found, name, value)
+        found = rebuild(path, cls, {**kept.params, "encoder": encoder, "decoder": decoder}, kept.facts)
         found.model_ = kept.model
         return found
 

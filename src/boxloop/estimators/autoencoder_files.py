@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from os import PathLike
+from typing import Any
 
 from sklearn.base import BaseEstimator
 from torch import nn
@@ -11,25 +12,21 @@ from torch import nn
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import OwnModule, filled, told
-from boxloop.estimators.plain import column_names, told_of
+from boxloop.estimators.plain import PROGRESS, column_names, told_of
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
 from boxloop.persist import save_tree
 
-FACTS = (
-    "n_features_in_",
-    "n_iter_",
-    "n_samples_seen_",
-    "converged_",
-    "interrupted_",
-    "history_",
-    "alpha_",
-    "alphas_",
-    "image_shape_",
-    "events_",
-)
+FACTS: dict[str, Any] = {
+    **PROGRESS,
+    "n_samples_seen_": float,
+    "history_": dict[str, list[float]],
+    "alpha_": float | None,
+    "alphas_": dict[str, list[float]] | None,
+    "image_shape_": list[int] | None,
+}
 WATCHERS = ("verbose", "checkpoint", "device", "score_draws", "warm_start")
 """Parameters that do not change the path of a fit."""
 

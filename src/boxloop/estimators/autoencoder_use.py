@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted

@@ -21,11 +21,12 @@ from boxloop.data.validated import check_table, unmasked
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import column_names, read_facts, read_params, rebuild, told_of
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric.threads import SingleThreaded
-from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.persist import load_tree, save_tree
 from boxloop.types import Source
+from boxloop.weights.constraints import CONSTRAINTS
 from boxloop.weights.linear_regression import (
     Centre,
     LinearPosterior,
@@ -34,7 +35,7 @@ from boxloop.weights.linear_regression import (
     regression_moments,
 )
 
-FACTS = ("n_features_in_", "n_samples_seen_", "single_", "events_")
+FACTS = {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]}
 LINEAR_PARTS: dict[str, type] = {"LinearPosterior": LinearPosterior, "Centre": Centre}
 """What a file of this estimator may name."""
 UNLIKE = 1e4
@@ -178,20 +179,13 @@ class BayesianLinearRegression(SingleThreaded, RegressorMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
-        saved = load_tree(path, LINEAR_PARTS)
+        saved = load_tree(path, LINEAR_PARTS, CONSTRAINTS)
         tree, extra = saved.tree, saved.extra
         if extra.get("estimator") != cls.__name__ or not isinstance(tree, LinearPosterior):
-            raise ModelFileError(
-                f"{path}: holds the estimator {extra.get('estimator')!r}, not {cls.__name__!r}"
-            )
-        try:
-            found = cls(**read_params(extra["params"]))
-            for fact in FACTS:
-                setattr(found, fact, extra["facts"][fact])
-        except (KeyError, TypeError) as error:
-            raise ModelFileError(f"{path}: not what save writes about a {cls.__name__}: {error}") from error
-        if saved.columns:
-            found.feature_names_in_ = np.asarray(saved.columns, dtype=object)
+            raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {cls.__name__!r}")
+        found = rebuild(path, cls, read_params(saved), read_facts(saved, FACTS))
+        if found.single_ and saved.axes["k"] != 1:
+            raise saved.refusal(f"the fitted attribute 'single_' is true for {saved.axes['k']} outputs")
         found._publish(tree)
         return found
 

@@ -20,13 +20,87 @@ from boxloop.estimate.plan import Plan
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
 from boxloop.laws.sums import PooledSums, Sums
+from boxloop.models import FactorModel, Mixture, PrincipalModel
+from boxloop.models.constraints import CONSTRAINTS as MODEL_CONSTRAINTS
 from boxloop.models.linear import LinearStatistics
+from boxloop.models.variational_factor import VariationalFactor
+from boxloop.models.variational_mixture import VariationalMixture
 from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.persist.constraints import NOT_NEGATIVE, Array, Axes, Constraints, Nested, Number
+from boxloop.tree import flatten
 from boxloop.types import Source
 
 STATES = {
     c.__name__: c for c in (EMState, OnlineState, AscentState, Running, Sums, PooledSums, LinearStatistics)
 }
+STATISTICS = (Sums, PooledSums, LinearStatistics)
+KINDS = (Mixture, FactorModel, PrincipalModel, VariationalMixture, VariationalFactor)
+
+
+def _path_fits(state: EMState[Any], axes: Axes) -> str | None:
+    """Statistics of mixtures have a row a component, and as many features as its family says."""
+    for place, statistics in enumerate(state.path):
+        fault = _misfit(state.model, statistics)
+        if fault is not None:
+            return f"path.{place}: {fault}"
+    return None
+
+
+def _average_fits(state: OnlineState[Any], axes: Axes) -> str | None:
+    for name in ("average", "smooth"):
+        value = getattr(state, name).value
+        fault = None if value is None else _misfit(state.model, value)
+        if fault is not None:
+            return f"{name}: {fault}"
+    return None
+
+
+def _gradient_fits(state: AscentState, axes: Axes) -> str | None:
+    size = len(flatten(state.model.free()))
+    return None if axes["p"] == size else f"first and second have {axes['p']} entries, the model {size}"
+
+
+def _misfit(model: Any, statistics: Any) -> str | None:
+    """Shapes of statistics that are not those of a model's."""
+    d = model.family.mean.shape[1] if isinstance(model, Mixture | VariationalMixture) else len(model.mean)
+    rows = torch.full((1, d), 1.0, dtype=torch.float64)
+    wanted = model.expect(rows, rows[:, 0]).statistics
+    shapes = [[(name, value.shape[-1]) for name, value in tree.leaves()] for tree in (wanted, statistics)]
+    same = type(wanted) is type(statistics) and shapes[0] == shapes[1]
+    return None if same else f"a {type(statistics).__name__} of shapes {shapes[1]}, not {shapes[0]}"
+
+
+CONSTRAINTS = {
+    **MODEL_CONSTRAINTS,
+    Sums: Constraints(features=Array("k f")),
+    PooledSums: Constraints(features=Array("k d+1"), second=Array("d d")),
+    LinearStatistics: Constraints(
+        square=Array("d"), cross=Array("d u"), latent=Array("u u"), absent=Array("d|1 u u")
+    ),
+    Running: Constraints(value=Nested((*STATISTICS, type(None)), "k d"), count=Number(least=0)),
+    EMState: Constraints(
+        _path_fits,
+        model=Nested(KINDS, "k d"),
+        path=Nested(STATISTICS, "k d"),
+        safe=Nested((*KINDS, type(None)), "k d"),
+        bar=Number(finite=False),
+    ),
+    OnlineState: Constraints(
+        _average_fits,
+        model=Nested(KINDS, "k d"),
+        average=Nested((Running,), "k d"),
+        smooth=Nested((Running,)),
+    ),
+    AscentState: Constraints(
+        _gradient_fits,
+        model=Nested(KINDS),
+        first=Array("p"),
+        second=Array("p", NOT_NEGATIVE),
+        count=Number(least=0),
+    ),
+}
+"""What a checkpoint must hold, by class."""
+
 IGNORED = ("verbose", "checkpoint", "warm_start")
 """Parameters that do not change the trajectory, only who watches."""
 
@@ -35,7 +109,7 @@ def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
     """The plan with a checkpoint writer, and resumed from the checkpoint where one is there."""
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint(estimator, source)
-    resume = read_checkpoint(path, {**CLASSES, **STATES}, fingerprint) if path.exists() else None
+    resume = read_checkpoint(path, {**CLASSES, **STATES}, fingerprint, CONSTRAINTS) if path.exists() else None
     if resume is not None:  # files are read onto the CPU
         resume = replace(resume, state=resume.state.to(pick_device(estimator.device)))
     writer = CheckpointWriter(path, fingerprint, seconds=10.0)

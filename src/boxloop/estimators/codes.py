@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -19,10 +18,11 @@ from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.plain import read_params
+from boxloop.estimators.plain import read_facts, read_params, read_shape
 from boxloop.numeric import generator
 from boxloop.numeric.threads import SingleThreaded
-from boxloop.persist import ModelFileError, load_tree
+from boxloop.persist import load_tree
+from boxloop.twoview.constraints import CONSTRAINTS
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def read_coded(
     name: str,
     kind: type[Model],
     classes: Mapping[str, type],
-    facts: Collection[str],
+    facts: Mapping[str, Any],
 ) -> Kept[Model]:
     """Read the file of a fitted estimator, own modules still as their tensors.
 
@@ -143,19 +143,12 @@ def read_coded(
         name: of the estimator.
         kind: of its model.
         classes: that the file may name.
-        facts: fitted attributes that are plain values.
+        facts: types of the fitted attributes that are plain values, by name.
     """
-    saved = load_tree(path, classes)
+    saved = load_tree(path, classes, CONSTRAINTS)
     tree, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(tree, kind):
-        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    try:
-        params = read_params(extra["params"])
-        found = {fact: extra["facts"][fact] for fact in facts}
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if found["image_shape_"] is not None:
-        found["image_shape_"] = tuple(found["image_shape_"])
-    if saved.columns:
-        found["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
-    return Kept(params, found, tree)
+        raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    found = read_facts(saved, facts)
+    found["image_shape_"] = read_shape(saved, found["image_shape_"], found["n_features_in_"])
+    return Kept(read_params(saved), found, tree)

@@ -13,7 +13,8 @@ from sklearn.base import BaseEstimator
 
 from boxloop.data.digest import digest
 from boxloop.estimators.allowed import CLASSES
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
+from boxloop.models.constraints import CONSTRAINTS
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.types import Source
@@ -21,15 +22,7 @@ from boxloop.types import Source
 SAVED = {**CLASSES, "EnergyModel": EnergyModel, "Perceptron": Perceptron}
 """What the file of an energy-based model may name."""
 
-FACTS = (
-    "n_features_in_",
-    "n_iter_",
-    "n_samples_seen_",
-    "converged_",
-    "interrupted_",
-    "contrasts_",
-    "events_",
-)
+FACTS: dict[str, Any] = {**PROGRESS, "n_samples_seen_": float, "contrasts_": list[float]}
 WATCHERS = ("verbose", "checkpoint", "partition_chains", "device")
 """Parameters that do not change the path of the fit."""
 
@@ -55,18 +48,14 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
 
 def read(path: str | PathLike[str], name: str) -> Kept:
     """Read what :func:`write` wrote for the class of this name."""
-    saved = load_tree(path, SAVED)
+    saved = load_tree(path, SAVED, CONSTRAINTS)
     tree, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(tree, EnergyModel):
-        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    try:
-        params = {**read_params(extra["params"]), "hidden": tree.network.hidden}
-        facts = {fact: extra["facts"][fact] for fact in FACTS}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: not what save writes about an {name}: {error}") from error
-    if saved.columns:
-        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
-    return Kept(params, facts, tree)
+        raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    if tree.log_partition is None or tree.log_partition_error is None or tree.draws is None:
+        raise saved.refusal("the fields 'log_partition', 'log_partition_error' and 'draws' must be tensors")
+    params = {**read_params(saved), "hidden": tree.network.hidden}
+    return Kept(params, read_facts(saved, FACTS), tree)
 
 
 def fingerprint(

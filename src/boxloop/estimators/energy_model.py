@@ -34,6 +34,7 @@ from boxloop.estimators.energy_fit import (
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.models.energy import EnergyModel
 from boxloop.numeric import generator, spawn
@@ -284,8 +285,6 @@ class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
     def load(cls, path: str | PathLike[str]) -> Self:
         """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
         kept = read(path, cls.__name__)
-        found = cls(**kept.params)
-        for name, value in kept.facts.items():
-            setattr(found, name, value)
+        found = rebuild(path, cls, kept.params, kept.facts)
         found._publish(kept.model)
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from boxloop.estimators.autoencoder import VariationalAutoencoder
@@ -22,16 +21,44 @@ from boxloop.estimators.factor_analysis import FactorAnalysis
 from boxloop.estimators.gaussian_mixture import GaussianMixture
 from boxloop.estimators.multinomial_mixture import MultinomialMixture
 from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.estimators.network_files import NETWORK_PARTS
+from boxloop.estimators.network_files import NETWORK_CONSTRAINTS, NETWORK_PARTS
 from boxloop.estimators.network_regressor import NetworkRegressor
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import (
+    PROGRESS,
+    column_names,
+    read_columns,
+    read_facts,
+    read_params,
+    rebuild,
+    told_of,
+)
 from boxloop.estimators.poisson_mixture import PoissonMixture
 from boxloop.estimators.probabilistic_pca import ProbabilisticPCA
 from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.laws import (
+    Bernoulli,
+    DiagonalGaussian,
+    FullGaussian,
+    Multinomial,
+    Poisson,
+    SphericalGaussian,
+    TiedGaussian,
+)
+from boxloop.laws.conjugate import (
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    TiedInverseWishart,
+    WordDirichlet,
+)
+from boxloop.models import FactorModel, Mixture, PrincipalModel
+from boxloop.models.variational_factor import VariationalFactor
+from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.persist import Saved, load_tree, save_tree
+from boxloop.twoview.constraints import CONSTRAINTS as VIEW_CONSTRAINTS
 
 ESTIMATORS: dict[str, type[LatentEstimator]] = {
     c.__name__: c
@@ -62,15 +89,33 @@ OWN_FILES: dict[str, Any] = {
 }
 """Estimators that know how to read their files."""
 
-FACTS = (
-    "n_iter_",
-    "n_samples_seen_",
-    "converged_",
-    "interrupted_",
-    "lower_bound_",
-    "lower_bounds_",
-    "events_",
-)
+FACTS: dict[str, Any] = {
+    **{name: kind for name, kind in PROGRESS.items() if name != "n_features_in_"},
+    "n_samples_seen_": float,
+    "lower_bound_": float,
+    "lower_bounds_": list[float],
+}
+COVARIANCES: dict[str, tuple[type, type]] = {
+    "full": (FullGaussian, NormalInverseWishart),
+    "tied": (TiedGaussian, TiedInverseWishart),
+    "diag": (DiagonalGaussian, NormalInverseGamma),
+    "spherical": (SphericalGaussian, SphericalNormalInverseGamma),
+}
+"""Components of Gaussian mixtures and of distributions over them, by ``covariance_type``."""
+PARTS: dict[type[LatentEstimator], tuple[type, type | None]] = {
+    BayesianFactorAnalysis: (VariationalFactor, None),
+    BayesianGaussianMixture: (VariationalMixture, None),
+    BayesianMultinomialMixture: (VariationalMixture, WordDirichlet),
+    BernoulliMixture: (Mixture, Bernoulli),
+    FactorAnalysis: (FactorModel, None),
+    GaussianMixture: (Mixture, None),
+    MultinomialMixture: (Mixture, Multinomial),
+    PoissonMixture: (Mixture, Poisson),
+    ProbabilisticPCA: (PrincipalModel, None),
+}
+"""Models of estimators, and the components of these where no parameter decides."""
+ALL_PARTS = {**SAVED, **SAVED_PARTS, **VIEW_PARTS, **LINEAR_PARTS, **NETWORK_PARTS}
+ALL_CONSTRAINTS = {**VIEW_CONSTRAINTS, **NETWORK_CONSTRAINTS}
 
 DIGEST = "training_digest_"
 
@@ -105,25 +150,36 @@ def load(path: str | PathLike[str]) -> Any:
         ...     load(f"{folder}/fa.boxloop").components_.shape
         (1, 3)
     """
-    saved = load_tree(path, {**SAVED, **SAVED_PARTS, **VIEW_PARTS, **LINEAR_PARTS, **NETWORK_PARTS})
+    saved = load_tree(path, ALL_PARTS, ALL_CONSTRAINTS)
     name = saved.extra.get("estimator")
+    if not isinstance(name, str) or name not in {**OWN_FILES, **ESTIMATORS}:
+        raise saved.refusal(f"holds the estimator {name!r}, which this version of boxloop does not know")
     if name in OWN_FILES:
         return OWN_FILES[name].load(path)
-    if name not in ESTIMATORS:
-        raise ModelFileError(
-            f"{path}: holds the estimator {name!r}, which this version of boxloop does not know"
-        )
-    try:
-        estimator = ESTIMATORS[name](**read_params(saved.extra["params"]))
-        estimator.n_features_in_ = int(saved.extra["n_features_in"])
-        for fact in FACTS:
-            setattr(estimator, fact, saved.extra["facts"][fact])
-        digest = saved.extra["facts"].get(DIGEST)  # files written before it was kept have none
-        setattr(estimator, DIGEST, None if digest is None else str(digest))
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if saved.columns:
-        estimator.feature_names_in_ = np.asarray(saved.columns, dtype=object)
+    n_columns = saved.extra.get("n_features_in")
+    if type(n_columns) is not int:
+        raise saved.refusal(f"n_features_in is {n_columns!r:.40}, not int")
+    known = read_facts(saved, FACTS, optional={DIGEST: str | None})
+    facts = {DIGEST: None, **known, "n_features_in_": n_columns, **read_columns(saved, n_columns)}
+    estimator = rebuild(path, ESTIMATORS[name], read_params(saved), facts)
+    _check_model(saved, estimator)
     estimator.model_ = saved.tree
     estimator._publish(saved.tree)
     return estimator
+
+
+def _check_model(saved: Saved, estimator: LatentEstimator) -> None:
+    """Whether the model is one of this estimator with these parameters."""
+    kind, part = PARTS[type(estimator)]
+    model: Any = saved.tree
+    if not isinstance(model, kind):
+        raise saved.refusal(
+            f"{type(estimator).__name__} has a {kind.__name__}, the file a {type(model).__name__}"
+        )
+    if isinstance(estimator, GaussianMixture | BayesianGaussianMixture):
+        part = COVARIANCES[estimator.covariance_type][isinstance(model, VariationalMixture)]
+    held: Any = model.found.components if isinstance(model, VariationalMixture) else vars(model).get("family")
+    if part is not None and not isinstance(held, part):
+        raise saved.refusal(
+            f"its components are {type(held).__name__}, not {part.__name__} as its parameters say"
+        )

@@ -26,6 +26,7 @@ from boxloop.estimators.network_phase import tuned
 from boxloop.estimators.network_rows import Rows, Units, held_out, mark_of
 from boxloop.estimators.network_train import Trained, train_networks
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
 from boxloop.numeric.random import seed, spawn
@@ -216,9 +217,7 @@ class NetworkEstimator(SingleThreaded, BaseEstimator):
             module: where one was given to the fit: the module whose tensors were saved, or what makes it.
         """
         kept = read(path, cls.__name__, cls._kind, module)
-        found = cls(**kept.params, module=module)
-        for name, value in kept.facts.items():
-            setattr(found, name, value)
+        found = rebuild(path, cls, {**kept.params, "module": module}, kept.facts)
         found.x_units_, found.y_units_ = kept.file.x_units, kept.file.y_units
         found.posterior_ = kept.posterior
         found.predictor_ = kept.predictor

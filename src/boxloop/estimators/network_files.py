@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from os import PathLike
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
 from boxloop.estimators.network_rows import Units
 from boxloop.estimators.options import pick_dtype
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
 from boxloop.numeric import generator
-from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
+from boxloop.persist.constraints import POSITIVE, Array, Axes, Constraints, Nested, Number, Values
+from boxloop.persist.constraints import Table as Constrained
 from boxloop.tree import Tree
+from boxloop.weights.constraints import CONSTRAINTS
 from boxloop.weights.ensemble import MultiPosterior
 from boxloop.weights.fitting_state import Table, from_tree, to_tree
 from boxloop.weights.members import perceptron
@@ -25,19 +30,19 @@ from boxloop.weights.posterior import PosteriorState, WeightPosterior
 from boxloop.weights.posterior_files import CLASSES
 from boxloop.weights.predictor import NET, Kind, Predictor
 
-FACTS = (
-    "n_features_in_",
-    "n_outputs_",
-    "n_iter_",
-    "history_",
-    "collect_rate_",
-    "weight_decay_",
-    "interrupted_",
-    "events_",
-    "_mark",
-)
-OWN_FACTS = ("single_",)
-"""Those of some estimators alone."""
+FACTS: dict[str, Any] = {
+    **{name: kind for name, kind in PROGRESS.items() if name != "converged_"},
+    "n_outputs_": int,
+    "history_": dict[str, list[float]],
+    "collect_rate_": float | None,
+    "weight_decay_": float,
+    "_mark": list[float],
+}
+REGRESSION_FACTS: dict[str, Any] = {"single_": bool}
+CLASS_FACTS: dict[str, Any] = {"classes_": list[bool | int | float | str]}
+"""Those of regressions, and of classifications, alone."""
+SCALES = Values("positive", lambda x: bool((x > 0.0).all()))
+"""Of columns; that of a constant one is infinite."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,52 @@ NETWORK_PARTS: dict[str, type] = {
 """What the file of a network estimator may name."""
 
 
+def _file_fits(file: NetworkFile, axes: Axes) -> str | None:
+    if not file.members:
+        return "members must not be empty"
+    if file.y_units is not None and not bool(torch.isfinite(file.y_units.scale).all()):
+        return "y_units.scale must be finite"
+    if len({len(member.posterior.layout.names) for member in file.members}) > 1:
+        return "the layouts of the members differ"
+    return None if file.buffers is None or file.own is not None else "networks of ours have no buffers"
+
+
+def _member_fits(member: Member, axes: Axes) -> str | None:
+    """A network is a table of tensors by their names."""
+    named = all(isinstance(key, str) for key in member.net.keys)
+    return (
+        None
+        if named and all(isinstance(value, Tensor) for value in member.net.values)
+        else ("net must hold tensors by name")
+    )
+
+
+def _table_fits(table: Table, axes: Axes) -> str | None:
+    ok = len(table.keys) == len(table.values) == len(set(table.keys))
+    return None if ok else "keys must be distinct, with as many values"
+
+
+NETWORK_CONSTRAINTS: Constrained = {
+    **CONSTRAINTS,
+    Table: Constraints(_table_fits),
+    Units: Constraints(origin=Array("d"), scale=Array("d", SCALES)),
+    Member: Constraints(_member_fits, net=Nested((Table,)), posterior=Nested((PosteriorState,))),
+    NetworkFile: Constraints(
+        _file_fits,
+        x_units=Nested((Units,), "d"),
+        y_units=Nested((Units, type(None)), "d=q"),
+        members=Nested((Member,)),
+        noise=Array("q|1", POSITIVE, torch.float64),
+        buffers=Nested((Table, type(None))),
+        scale=Number(least=0.0, most=1e30),
+        temperature=Number(above=0.0, most=1e30),
+        seed=Number(least=0),
+        n_draws=Number(least=1, most=2**31),
+    ),
+}
+"""What it must hold, by class."""
+
+
 @dataclass(frozen=True)
 class Kept:
     """What a file held: parameters of the constructor, fitted attributes, units, and the networks, whole."""
@@ -93,7 +144,7 @@ class Kept:
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
     facts = vars(estimator)
-    more = {name: facts[name] for name in OWN_FACTS if name in facts}
+    more = {name: facts[name] for name in REGRESSION_FACTS if name in facts}
     if "classes_" in facts:
         more |= {"classes_": facts["classes_"].tolist(), "classes_dtype": facts["classes_"].dtype.str}
     predictor, posteriors = estimator.predictor_, estimator.posterior_.posteriors
@@ -120,28 +171,53 @@ def read(path: str | PathLike[str], name: str, kind: Kind, module: Any) -> Kept:
         kind: of its predictions.
         module: what the user gave.
     """
-    saved = load_tree(path, NETWORK_PARTS)
+    saved = load_tree(path, NETWORK_PARTS, NETWORK_CONSTRAINTS)
     file, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(file, NetworkFile):
-        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    try:
-        params = read_params(extra["params"])
-        facts = {fact: extra["facts"][fact] for fact in FACTS}
-        facts |= {fact: extra["facts"][fact] for fact in OWN_FACTS if fact in extra["facts"]}
-        if kind == "classification":
-            told = extra["facts"]
-            facts["classes_"] = np.asarray(told["classes_"], dtype=told.get("classes_dtype"))
-        dtype = pick_dtype(params["dtype"])
-        widths = (facts["n_features_in_"], *params["hidden"], facts["n_outputs_"])
-        activation = params["activation"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if saved.columns:
-        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+        raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    regression = kind == "regression"
+    params = read_params(saved)
+    facts = read_facts(saved, {**FACTS, **(REGRESSION_FACTS if regression else CLASS_FACTS)})
+    n_outputs = saved.axes.get("q")
+    if not regression:
+        facts["classes_"] = _classes(saved, facts["classes_"])
+        n_outputs = len(facts["classes_"])
+    if n_outputs != facts["n_outputs_"] or (regression and facts["single_"] and n_outputs != 1):
+        raise saved.refusal(
+            f"n_outputs_ is {facts['n_outputs_']}, but the file describes {n_outputs} outputs"
+        )
     _match(path, file, module, name)
-    blank = perceptron(widths, activation, dtype) if module is None else module
-    posterior = MultiPosterior([_filled(path, blank, member, dtype) for member in file.members])
-    return Kept(params, facts, file, posterior, _predictor(file, posterior, kind))
+    try:
+        dtype = pick_dtype(params["dtype"])
+        blank = _blank(saved, params, facts, file, dtype) if module is None else module
+        posterior = MultiPosterior([_filled(path, blank, member, dtype) for member in file.members])
+        predictor = _predictor(file, posterior, kind)
+    except (KeyError, TypeError, ValueError) as error:
+        raise saved.refusal(f"not what save writes about a {name}: {error}") from error
+    return Kept(params, facts, file, posterior, predictor)
+
+
+def _classes(saved: Saved, labels: list[Any]) -> NDArray[Any]:
+    """Labels as they came, of the type that they had."""
+    try:
+        found = np.asarray(labels, dtype=saved.extra["facts"].get("classes_dtype"))
+    except (TypeError, ValueError) as error:
+        raise saved.refusal(f"the classes are not of their type: {error}") from error
+    if found.ndim != 1 or len(set(found.tolist())) != len(found) or found.tolist() != labels:
+        raise saved.refusal(f"the classes {labels} must be distinct, and of the type that is named")
+    return found
+
+
+def _blank(
+    saved: Saved, params: dict[str, Any], facts: dict[str, Any], file: NetworkFile, dtype: torch.dtype
+) -> nn.Module:
+    """A network of ours without values, once its parameters are known to be as many as those of the file."""
+    widths = (facts["n_features_in_"], *params["hidden"], facts["n_outputs_"])
+    size = sum((before + 1) * after for before, after in pairwise(widths))
+    held = [value.numel() for value in file.members[0].net.values if isinstance(value, Tensor)]
+    if size != sum(held):
+        raise saved.refusal(f"layers of {widths} columns have {size} parameters, the file {sum(held)}")
+    return perceptron(widths, params["activation"], dtype)
 
 
 def _match(path: str | PathLike[str], file: NetworkFile, module: Any, name: str) -> None:

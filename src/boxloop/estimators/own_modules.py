@@ -53,6 +53,10 @@ def filled(path: str | PathLike[str], part: Part, which: str, module: nn.Module 
             f"{path}: its {which} is a module of yours ({network.kind}), of which a file holds the tensors alone: "
             f"{loader}(path, {which}=...) puts them into one"
         )
+    if len(network.names) != len(part.parameters):
+        raise ModelFileError(
+            f"{path}: {len(network.names)} names are given for {len(part.parameters)} parameters of its {which}"
+        )
     own, parameters = ModuleNetwork.of(module, part.parameters[0].dtype, torch.device("cpu"))
     here = dict(zip(own.names, (tuple(value.shape) for value in parameters), strict=True))
     there = dict(zip(network.names, (tuple(value.shape) for value in part.parameters), strict=True))

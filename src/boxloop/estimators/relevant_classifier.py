@@ -18,6 +18,7 @@ from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.plain import rebuild
 from boxloop.estimators.relevant_classifier_probability import (
     fitted_temperature,
     onto_simplex,
@@ -30,6 +31,7 @@ from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, start_view
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.numeric import generator, spawn
+from boxloop.persist import ModelFileError
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
@@ -269,9 +271,12 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             features: the module whose tensors were saved, where one was given to the fit; its own are replaced.
         """
         kept = read(path, cls.__name__, {"features": features})
-        found = cls(**kept.params)
-        for name, value in kept.facts.items():
-            setattr(found, name, value)
+        found = rebuild(path, cls, kept.params, kept.facts)
+        if found.y_edge_.values is None:
+            raise ModelFileError(f"{path}: its second view has no classes")
+        temperature = kept.facts.get("temperature_", 0.0)
+        if temperature is not None and temperature <= 0.0:
+            raise ModelFileError(f"{path}: the fitted attribute 'temperature_' must be positive, or null")
         found.classes_ = np.asarray(found.y_edge_.values)
         found._publish(kept.fit, found._most(kept.fit.model.pair.left.n_features))
         return found

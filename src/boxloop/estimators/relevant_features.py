@@ -16,6 +16,7 @@ from boxloop.data import paired
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.estimators.plain import rebuild
 from boxloop.estimators.relevant_channel import drawn
 from boxloop.estimators.relevant_files import read
 from boxloop.estimators.relevant_fit import fit_views
@@ -227,8 +228,6 @@ class RelevantFeatures(InferringViews):
             y_features: the same of the second view.
         """
         kept = read(path, cls.__name__, {"x_features": x_features, "y_features": y_features})
-        found = cls(**kept.params)
-        for name, value in kept.facts.items():
-            setattr(found, name, value)
+        found = rebuild(path, cls, kept.params, kept.facts)
         found._publish(kept.fit, found.n_features)
         return found

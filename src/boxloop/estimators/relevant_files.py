@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-import numpy as np
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.estimators.own_modules import OwnModule, filled, told
-from boxloop.estimators.plain import column_names, read_params, told_of
+from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, read_shape, told_of
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Layers, Part
-from boxloop.persist import ModelFileError, load_tree, save_tree
+from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
+from boxloop.persist.annotations import check_types
 from boxloop.twoview.canonical import Canonical, RelevanceModel
+from boxloop.twoview.constraints import CONSTRAINTS
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
 
-FACTS = (
-    "n_features_in_",
-    "n_iter_",
-    "batch_size_",
-    "ridge_",
-    "converged_",
-    "interrupted_",
-    "history_",
-    "events_",
-)
-OWN_FACTS = ("temperature_",)
+FACTS: dict[str, Any] = {
+    **PROGRESS,
+    "batch_size_": int | None,
+    "ridge_": float,
+    "history_": dict[str, list[float]],
+    "x_edge_": dict[str, Any],
+    "y_edge_": dict[str, Any],
+}
+OWN_FACTS: dict[str, Any] = {"temperature_": float | None}
 """Those of some estimators alone."""
 
 PARTS = (
@@ -56,7 +56,7 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
     edges = {name: getattr(estimator, name).facts() for name in ("x_edge_", "y_edge_")}
     own = {name: vars(estimator)[name] for name in OWN_FACTS if name in vars(estimator)}
-    extra = told_of(estimator, FACTS, more={**own, **edges})
+    extra = told_of(estimator, [name for name in FACTS if name not in edges], more={**own, **edges})
     fit = estimator.fit_
     pair = fit.model.pair
     plain = replace(pair, left=_plain(pair.left), right=_plain(pair.right))
@@ -77,19 +77,15 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
         name: of the class.
         modules: what the user gave for the parameters that make the features of the first view, and of the second.
     """
-    saved = load_tree(path, VIEW_PARTS)
+    saved = load_tree(path, VIEW_PARTS, CONSTRAINTS)
     tree, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(tree, RelevanceFit):
-        raise ModelFileError(f"{path}: holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    try:
-        params = read_params(extra["params"])
-        facts = {fact: extra["facts"][fact] for fact in FACTS}
-        facts |= {fact: extra["facts"][fact] for fact in OWN_FACTS if fact in extra["facts"]}
-        facts |= {edge: Edge.read(extra["facts"][edge]) for edge in ("x_edge_", "y_edge_")}
-    except (KeyError, TypeError) as error:
-        raise ModelFileError(f"{path}: not what save writes about a {name}: {error}") from error
-    if saved.columns:
-        facts["feature_names_in_"] = np.asarray(saved.columns, dtype=object)
+        raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    params, facts = read_params(saved), read_facts(saved, FACTS, OWN_FACTS)
+    facts |= {
+        "x_edge_": _edge(saved, facts["x_edge_"], tree.model.pair.left, "v_left"),
+        "y_edge_": _edge(saved, facts["y_edge_"], tree.model.pair.right, "v_right"),
+    }
     given = {which: module for which, module in modules.items() if module is not None}
     pair = tree.model.pair
     whole = {
@@ -100,6 +96,26 @@ def read(path: str | PathLike[str], name: str, modules: Mapping[str, nn.Module |
     }
     pair = replace(pair, **whole)
     return Kept({**params, **given}, facts, replace(tree, model=replace(tree.model, pair=pair)))
+
+
+def _edge(saved: Saved, facts: dict[str, Any], view: View, axis: str) -> Edge:
+    """What is known of the table of a view, as far as it fits the view."""
+    try:
+        edge = Edge.read(facts)
+        check_types(Edge, vars(edge), "")
+        n_values = None if edge.values is None else len(set(edge.values))
+    except (KeyError, TypeError, ModelFileError) as error:
+        raise saved.refusal(f"the columns of a view are not described as save does: {error}") from error
+    if any(isinstance(value, float) and not math.isfinite(value) for value in edge.values or ()):
+        raise saved.refusal(f"the values {edge.values} of {edge.word} must be finite")
+    labelled = isinstance(view, FiniteView)
+    wanted = (1, saved.axes[axis]) if labelled else (view.n_columns, None)
+    if (len(edge.names), n_values) != wanted or (labelled and len(edge.values or ()) != n_values):
+        raise saved.refusal(
+            f"the columns {edge.names} or values {edge.values} of {edge.word} do not fit its view"
+        )
+    read_shape(saved, None if edge.image is None else list(edge.image), view.n_columns)
+    return edge
 
 
 def _whole(path: str | PathLike[str], view: View, which: str, module: nn.Module | None, name: str) -> View:

@@ -19,6 +19,7 @@ from boxloop.estimate.fit import coordinates
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
+from boxloop.estimators.plain import rebuild
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_generator_files import read, write
 from boxloop.estimators.relevant_generator_fit import fit_generator
@@ -222,8 +223,7 @@ class RelevantGenerator(FittedGenerator):
         """
         modules = {"decoder": decoder, "x_features": x_features, "y_features": y_features}
         kept = read(path, cls.__name__, modules)
-        found = cls(**kept.params, decoder=decoder, features=kept.model.relevance)
-        for name, value in kept.facts.items():
-            setattr(found, name, value)
+        given = {"decoder": decoder, "features": kept.model.relevance}
+        found = rebuild(path, cls, {**kept.params, **given}, kept.facts)
         found.model_, found.features_ = kept.model, kept.model.relevance
         return found

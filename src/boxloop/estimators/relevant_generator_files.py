@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
+from typing import Any
 
 from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import filled, told
-from boxloop.estimators.plain import column_names, told_of
+from boxloop.estimators.plain import PROGRESS, column_names, told_of
 from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.persist import ModelFileError, save_tree
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.views import NetworkView, View, ViewPair
 
-FACTS = (
-    "n_features_in_",
-    "n_iter_",
-    "error_",
-    "history_",
-    "converged_",
-    "interrupted_",
-    "events_",
-    "image_shape_",
-)
+FACTS: dict[str, Any] = {
+    **PROGRESS,
+    "error_": float,
+    "history_": dict[str, list[float]],
+    "image_shape_": list[int] | None,
+}
 
 MODULES = ("decoder", "x_features", "y_features")
 """Where own modules may be: in the generator, and in the features it stands on."""

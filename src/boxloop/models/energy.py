@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -54,6 +55,11 @@ class Perceptron:
     def __post_init__(self) -> None:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must name at least one positive width, got {self.hidden}")
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the parameters."""
+        pairs = pairwise((self.columns, *self.hidden))
+        return [*(shape for pair in pairs for shape in (pair, pair[1:])), (self.hidden[-1],)]
 
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random layers under a last one of zeros: the model is its base law."""

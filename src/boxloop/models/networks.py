@@ -118,6 +118,10 @@ class Layers:
         if min(widths) < 1:
             raise ValueError(f"every layer needs at least one column, got {widths}")
 
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the parameters."""
+        return _dense_shapes(self.columns_in, *self.hidden, self.columns_out)
+
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random slopes, zero shifts; the last layer is small, so that nothing starts far from zero."""
         widths = (self.columns_in, *self.hidden, self.columns_out)
@@ -156,6 +160,15 @@ class Convolutions:
 
     def __post_init__(self) -> None:
         _sizes(self.shape, self.channels)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the parameters."""
+        height, width = _sizes(self.shape, self.channels)[-1]
+        kernels = [
+            (after, before, KERNEL, KERNEL) for before, after in pairwise((self.shape[0], *self.channels))
+        ]
+        found = [shape for kernel in kernels for shape in (kernel, kernel[:1])]
+        return [*found, *_dense_shapes(self.channels[-1] * height * width, self.columns_out)]
 
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random kernels and slopes, zero shifts."""
@@ -202,6 +215,15 @@ class Deconvolutions:
     def __post_init__(self) -> None:
         _sizes(self.shape, self.channels)
 
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of the parameters."""
+        height, width = _sizes(self.shape, self.channels)[-1]
+        kernels = [
+            (before, after, KERNEL, KERNEL) for before, after in pairwise((*self.channels, self.shape[0]))
+        ]
+        found = [shape for kernel in kernels for shape in (kernel, kernel[1:2])]
+        return [*_dense_shapes(self.columns_in, self.channels[0] * height * width), *found]
+
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random slopes and kernels, zero shifts."""
         height, width = _sizes(self.shape, self.channels)[-1]
@@ -237,6 +259,10 @@ def _dense(before: int, after: int, generator: Generator, dtype: torch.dtype, *,
     gain = 1.0 / 3.0 if last else 2.0
     slope = normal((before, after), generator, dtype) * math.sqrt(gain / before)
     return [slope, torch.zeros(after, dtype=dtype, device=generator.device)]
+
+
+def _dense_shapes(*widths: int) -> list[tuple[int, ...]]:
+    return [shape for pair in pairwise(widths) for shape in (pair, pair[1:])]
 
 
 def _sizes(shape: tuple[int, int, int], channels: tuple[int, ...]) -> list[tuple[int, int]]:

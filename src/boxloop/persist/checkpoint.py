@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxloop.persist.constraints import ANY, Array, Constraints, Number, Table
 from boxloop.persist.container import ModelFileError, read_container
 from boxloop.persist.files import load_tree, save_tree
 from boxloop.run import Outcome, Progress
@@ -32,6 +33,9 @@ class Checkpoint(Tree):
     def __post_init__(self) -> None:
         if tuple(self.trace.shape) != (self.rounds,):
             raise ValueError(f"{self.rounds} rounds need as many objectives, got {tuple(self.trace.shape)}")
+
+
+CONSTRAINTS = Constraints(trace=Array("n", ANY, torch.float64, least=0), rounds=Number(least=0))
 
 
 class CheckpointWriter:
@@ -109,7 +113,10 @@ class CheckpointWriter:
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str], classes: Mapping[str, type], fingerprint: Mapping[str, Any]
+    path: str | os.PathLike[str],
+    classes: Mapping[str, type],
+    fingerprint: Mapping[str, Any],
+    constraints: Table | None = None,
 ) -> Outcome[Any]:
     """Read a checkpoint for ``run(..., resume=...)``.
 
@@ -117,6 +124,7 @@ def read_checkpoint(
         path: a file that :class:`CheckpointWriter` wrote.
         classes: the classes of the loop's state, by name.
         fingerprint: of the fit that wants to continue.
+        constraints: of the fields of these classes.
 
     Returns:
         The outcome as it stood after the last round saved: same bits, so the same trajectory from there.
@@ -132,7 +140,8 @@ def read_checkpoint(
         ...     read_checkpoint(f"{folder}/fit", {}, {"seed": 0}).trace
         [0.5]
     """
-    saved = load_tree(path, {**classes, "Checkpoint": Checkpoint})
+    table = {**(constraints or {}), Checkpoint: CONSTRAINTS}
+    saved = load_tree(path, {**classes, "Checkpoint": Checkpoint}, table)
     checkpoint, belongs = saved.tree, saved.extra.get("fingerprint")
     if not isinstance(checkpoint, Checkpoint) or not isinstance(belongs, dict):
         raise ModelFileError(f"{os.fspath(path)}: a model, not a checkpoint")

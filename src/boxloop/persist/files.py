@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import safetensors.torch
@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from boxloop.persist.atomic import write_atomic
+from boxloop.persist.constraints import Table, validate
 from boxloop.persist.container import (
     DTYPES,
     HEADER_LIMIT,
@@ -47,6 +48,13 @@ class Saved:
     tree: Tree
     columns: tuple[str, ...]
     extra: dict[str, Any]
+    axes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Lengths of the axes of the tree, as its constraints name them."""
+    path: str = field(default="", compare=False, repr=False)
+
+    def refusal(self, reason: str) -> ModelFileError:
+        """The error that names the file."""
+        return ModelFileError(f"{self.path}: {reason}")
 
 
 def save_tree(
@@ -96,19 +104,22 @@ def save_tree(
     write_atomic(path, data)
 
 
-def load_tree(path: str | os.PathLike[str], classes: Mapping[str, type]) -> Saved:
+def load_tree(
+    path: str | os.PathLike[str], classes: Mapping[str, type], constraints: Table | None = None
+) -> Saved:
     """Read a model file, building only the classes given.
 
     Args:
         path: a regular file.
         classes: the dataclasses that may be built, by name.
+        constraints: of their fields; types are checked without any.
 
     Returns:
         The tree, on the CPU, with the column names and extras it was saved with.
 
     Raises:
-        ModelFileError: the file is not a model file, is damaged, is of a later format, or needs a class that is
-            not in ``classes``. The message names the file and what is wrong.
+        ModelFileError: the file is not a model file, is damaged, is of a later format, needs a class that is not in
+            ``classes``, or holds what is no value of a field. The message names the file and what is wrong.
 
     Example:
         >>> from tempfile import NamedTemporaryFile
@@ -122,7 +133,7 @@ def load_tree(path: str | os.PathLike[str], classes: Mapping[str, type]) -> Save
         container = read_container(path)
         document = _unseal(container.document)
         _check_tensors(document["tensors"], container)
-        return _assemble(document, container, classes)
+        return replace(_assemble(document, container, classes, constraints or {}), path=os.fspath(path))
     except ModelFileError as error:
         raise ModelFileError(f"{os.fspath(path)}: {error}") from error
     except RecursionError:
@@ -195,7 +206,9 @@ def _check_tensors(recorded: Any, container: Container) -> None:
             )
 
 
-def _assemble(document: dict[str, Any], container: Container, classes: Mapping[str, type]) -> Saved:
+def _assemble(
+    document: dict[str, Any], container: Container, classes: Mapping[str, type], constraints: Table
+) -> Saved:
     columns, extra = document["columns"], document["extra"]
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
         raise ModelFileError("the column names are not a list of strings")
@@ -204,6 +217,7 @@ def _assemble(document: dict[str, Any], container: Container, classes: Mapping[s
     try:
         tensors = safetensors.torch.load(container.data)
         tree = decode(document["tree"], tensors, classes)
+        axes = validate(tree, constraints) if isinstance(tree, Tree) else {}
     except SafetensorError as error:
         raise ModelFileError(f"safetensors refuses it: {error}") from error
     except ModelFileError as error:
@@ -212,4 +226,4 @@ def _assemble(document: dict[str, Any], container: Container, classes: Mapping[s
         raise ModelFileError(f"the tensor {min(tensors)!r} belongs to no field")
     if not isinstance(tree, Tree):
         raise ModelFileError("it does not hold a tree")
-    return Saved(tree, tuple(columns), extra)
+    return Saved(tree, tuple(columns), extra, axes)

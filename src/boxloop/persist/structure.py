@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from boxloop.persist.annotations import check_types
 from boxloop.persist.container import ModelFileError
 
 
@@ -37,16 +38,18 @@ def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     raise ModelFileError(f"{path or 'the tree'} is a {type(value).__name__}, which a model file cannot hold")
 
 
-def decode(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type]) -> Any:
-    """Rebuild what :func:`encode` described.
+def decode(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type], path: str = "") -> Any:
+    """Rebuild what :func:`encode` described, every field of the type that its class asks for.
 
     Args:
         node: the structure.
         tensors: by path; each is taken out as it is used, so what remains was not asked for.
         classes: the only classes that may be built, by name.
+        path: where ``node`` stands.
     """
+    inner = f"{path}." if path else ""
     if isinstance(node, list):
-        return tuple(decode(item, tensors, classes) for item in node)
+        return tuple(decode(item, tensors, classes, f"{inner}{i}") for i, item in enumerate(node))
     if not isinstance(node, dict):
         return node
     if set(node) == {"tensor"}:
@@ -55,12 +58,14 @@ def decode(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type]) -
             raise ModelFileError(f"the tensor {name!r} is asked for but is not there, or is asked for twice")
         return tensors.pop(name)
     if set(node) == {"class", "fields"} and isinstance(node["fields"], dict):
-        fields = {name: decode(value, tensors, classes) for name, value in node["fields"].items()}
-        return _build(node["class"], fields, classes)
+        fields = {
+            name: decode(value, tensors, classes, f"{inner}{name}") for name, value in node["fields"].items()
+        }
+        return _build(node["class"], fields, classes, path)
     raise ModelFileError(f"a structure with the keys {sorted(node)} is neither a tensor nor a class")
 
 
-def _build(name: Any, fields: dict[str, Any], classes: Mapping[str, type]) -> Any:
+def _build(name: Any, fields: dict[str, Any], classes: Mapping[str, type], path: str) -> Any:
     if not isinstance(name, str) or name not in classes:
         raise ModelFileError(
             f"it needs the class {name!r}, but only {', '.join(sorted(classes))} may be built here"
@@ -72,10 +77,12 @@ def _build(name: Any, fields: dict[str, Any], classes: Mapping[str, type]) -> An
         raise ModelFileError(
             f"{name} is another here: it has no fields {strange}, and the file lacks {missing}"
         )
+    check_types(classes[name], fields, path)
     try:
         return classes[name](**fields)
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelFileError(f"{name} refuses its fields: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        where = f" of {path!r}" if path else ""
+        raise ModelFileError(f"{name} refuses its fields{where}: {error}") from error
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:

@@ -26,7 +26,7 @@ FAR = 10.0
 
 
 @dataclass(frozen=True)
-class Units(Tree):
+class WeightUnits(Tree):
     """What the vectors are measured in; the tensors are changed in place.
 
     Args:
@@ -49,7 +49,7 @@ class GradientUnits(Tree):
     """A gradient stream of standardised vectors, and their units."""
 
     stream: GradientState
-    units: Units
+    units: WeightUnits
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class FactorGradient:
             variant=self.variant,
         )
         mean, square, origin, scale = (torch.zeros(size, dtype=dtype, device=device) for _ in range(4))
-        return GradientFollower(self, stream, Units(mean, square, origin, scale, self.warmup))
+        return GradientFollower(self, stream, WeightUnits(mean, square, origin, scale, self.warmup))
 
     def restore(self, state: GradientUnits, device: torch.device) -> GradientFollower:
         """Go on from a state."""
@@ -122,7 +122,7 @@ class FactorGradient:
 class GradientFollower:
     """A gradient stream of standardised vectors, with the moments that give the units."""
 
-    def __init__(self, method: FactorGradient, stream: GradientStream, units: Units) -> None:
+    def __init__(self, method: FactorGradient, stream: GradientStream, units: WeightUnits) -> None:
         self._method, self._stream, self._units = method, stream, units
         self._inverse = _inverse(units.scale)
         self._gap = torch.empty_like(units.mean)

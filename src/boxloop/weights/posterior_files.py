@@ -11,27 +11,27 @@ from boxloop.average import Power
 from boxloop.estimate.stream_gradient import GradientState
 from boxloop.estimate.stream_state import StreamSettings, StreamState
 from boxloop.persist import ModelFileError, load_tree, save_tree
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.full import Full, FullState
-from boxloop.weights.gradient import FactorGradient, GradientUnits, Units
+from boxloop.weights.constraints import CONSTRAINTS, METHODS
+from boxloop.weights.full import FullState
+from boxloop.weights.gradient import GradientUnits, WeightUnits
 from boxloop.weights.layout import Layout
-from boxloop.weights.posterior import DTYPES, PosteriorState, WeightPosterior
+from boxloop.weights.posterior import PosteriorState, WeightPosterior
 from boxloop.weights.record import Record
-from boxloop.weights.swa import SWA, MeanState
-from boxloop.weights.swag import SWAG, SwagState
-from boxloop.weights.window import Windowed, WindowState
+from boxloop.weights.swa import MeanState
+from boxloop.weights.swag import SwagState
+from boxloop.weights.window import WindowState
 
-METHODS = (FactorEM, FactorGradient, SWAG, SWA, Full, Windowed)
 CLASSES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(PosteriorState, Layout, Record, Power),
         *METHODS,
-        *(StreamState, StreamSettings, GradientUnits, GradientState, Units),
+        *(StreamState, StreamSettings, GradientUnits, GradientState, WeightUnits),
         *(SwagState, MeanState, FullState, WindowState),
     )
 }
 """What a file of a posterior may be made of."""
+CLASSES["Units"] = WeightUnits  # the name that it has in older files
 
 
 def save_posterior(path: str | os.PathLike[str], posterior: WeightPosterior) -> None:
@@ -61,8 +61,8 @@ def load_posterior(
         The posterior: on the same device, whatever it observes from here on leads to the same bits.
 
     Raises:
-        ModelFileError: not a whole file of a posterior.
-        ValueError: the network does not have one of the parameters, or in another shape; it is named.
+        ModelFileError: not a whole file of a posterior, or one of a network with other parameters; the first that
+            the network does not have, or not in that shape, is named.
 
     Example:
         >>> import torch
@@ -77,15 +77,16 @@ def load_posterior(
         >>> again.count, torch.equal(again.centre(), posterior.centre())
         (1, True)
     """
-    return WeightPosterior.restore(read_state(path), net, device)
+    state = read_state(path)
+    try:
+        return WeightPosterior.restore(state, net, device)
+    except ValueError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error
 
 
 def read_state(path: str | os.PathLike[str]) -> PosteriorState:
     """What :func:`save_posterior` wrote, checked."""
-    state = load_tree(path, CLASSES).tree
+    state = load_tree(path, CLASSES, CONSTRAINTS).tree
     if not isinstance(state, PosteriorState):
         raise ModelFileError(f"{os.fspath(path)}: a {type(state).__name__}, not a posterior over weights")
-    known = isinstance(state.method, METHODS) and isinstance(state.layout, Layout)
-    if not known or not isinstance(state.record, Record) or state.dtype not in DTYPES:
-        raise ModelFileError(f"{os.fspath(path)}: a posterior whose parts are not what they should be")
     return state

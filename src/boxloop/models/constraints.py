@@ -1,0 +1,243 @@
+"""What files of models must hold: shapes and values of the fields of every distribution and model."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+
+from boxloop.laws import (
+    Bernoulli,
+    Categorical,
+    DiagonalGaussian,
+    FullGaussian,
+    LowRankGaussian,
+    Multinomial,
+    Poisson,
+    SphericalGaussian,
+    TiedGaussian,
+)
+from boxloop.laws.columns import CategoricalColumns
+from boxloop.laws.conjugate import (
+    Dirichlet,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    StickBreaking,
+    TiedInverseWishart,
+    WordDirichlet,
+)
+from boxloop.laws.normal_mixture import NormalMixtureLaw
+from boxloop.laws.priors import MixturePrior
+from boxloop.laws.tied_lowrank import TiedLowRankGaussian
+from boxloop.models.autoencoder import Autoencoder
+from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models.factor import FactorModel
+from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
+from boxloop.models.latent import NormalMixture, StandardNormal
+from boxloop.models.mixture import Mixture
+from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
+from boxloop.models.ppca import PrincipalModel
+from boxloop.models.relevance import RelevancePrior
+from boxloop.models.variational_factor import VariationalFactor
+from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.persist.constraints import (
+    COUNTS,
+    LOG_SIMPLEX,
+    LOWER_FACTOR,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_DEFINITE,
+    PROBABILITY,
+    SIMPLEX,
+    Array,
+    Axes,
+    Constraints,
+    Nested,
+    Number,
+    Table,
+)
+
+FLOOR, TOTAL = Number(least=0.0), Number(least=1, most=2**31)
+FAMILIES = (
+    FullGaussian, TiedGaussian, DiagonalGaussian, SphericalGaussian, Poisson, Bernoulli, Multinomial,
+)  # fmt: skip
+COMPONENTS = (
+    NormalInverseWishart, TiedInverseWishart, NormalInverseGamma, SphericalNormalInverseGamma, WordDirichlet,
+)  # fmt: skip
+HEADS = (GaussianHead, LowRankHead, BernoulliHead, PoissonHead, CategoricalHead)
+LATENTS = (StandardNormal, NormalMixture)
+
+
+def _enough_freedom(prior: Any, axes: Axes) -> str | None:
+    """Of Wishart distributions."""
+    if bool((prior.dof > axes["d"] - 1).all()):
+        return None
+    return f"dof must be above {axes['d'] - 1} for {axes['d']} columns"
+
+
+def _of_one_kind(model: VariationalMixture[Any], axes: Axes) -> str | None:
+    for part in ("weights", "components"):
+        given, found = (type(getattr(side, part)) for side in (model.given, model.found))
+        if given is not found:
+            return f"given.{part} is a {given.__name__}, found.{part} a {found.__name__}: they must be alike"
+    return None if axes["m"] == axes["k"] else f"found.components has {axes['m']} members, not {axes['k']}"
+
+
+def _network_fits(part: Part, axes: Axes) -> str | None:
+    """The parameters of a network of ours; those of the user's modules are compared with the modules."""
+    network = part.network
+    kinds = {value.dtype for value in part.parameters}
+    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
+        return f"parameters must be of one floating type, not of {len(kinds)}"
+    if not is_dataclass(network):
+        return f"network is {network!r:.40}, which cannot be called"
+    axes["dtype"] = kinds.pop()
+    if not isinstance(network, Layers | Convolutions | Deconvolutions):
+        return None
+    shapes = [tuple(value.shape) for value in part.parameters]
+    if shapes != network.shapes():
+        return f"parameters have the shapes {shapes}, the network needs {network.shapes()}"
+    axes["i"] = shapes[0][0] if not isinstance(network, Convolutions) else _pixels(network.shape)
+    axes["o"] = shapes[-1][0] if not isinstance(network, Deconvolutions) else _pixels(network.shape)
+    return None
+
+
+def _pixels(shape: tuple[int, int, int]) -> int:
+    return shape[0] * shape[1] * shape[2]
+
+
+def _codes_fit(latent: StandardNormal, axes: Axes) -> str | None:
+    axes["c"] = latent.columns
+    return None
+
+
+def _head_fits(head: GaussianHead, axes: Axes) -> str | None:
+    if head.log_variance is None:
+        return None
+    size = len(head.log_variance)
+    if head.variance == "shared":
+        axes["d"] = size
+    return None if head.variance == "shared" or size == 1 else f"log_variance has {size} entries, not 1"
+
+
+def _autoencoder_fits(model: Autoencoder, axes: Axes) -> str | None:
+    """Widths of the networks, as far as they are known: a module of the user's has none in the file."""
+    d, c = axes["d"], axes["c"]
+    if not model.head.continuous and not bool((model.origin == 0.0).all() and (model.scale == 1.0).all()):
+        return f"origin must be 0 and scale 1 for a {type(model.head).__name__}, which has no other units"
+    for name, before, after in (("encoder", d, 2 * c), ("decoder", c, model.head.width(d))):
+        widths = axes.get(f"{name}_in", before), axes.get(f"{name}_out", after)
+        if widths != (before, after):
+            return f"the {name} maps {widths[0]} columns to {widths[1]}, not {before} to {after}"
+    return None
+
+
+def _energy_fits(model: EnergyModel, axes: Axes) -> str | None:
+    if not isinstance(model.network, Perceptron):
+        return None
+    shapes = [tuple(value.shape) for value in model.parameters]
+    if model.network.columns != axes["d"] or shapes != model.network.shapes():
+        return f"parameters have the shapes {shapes}, the network needs {model.network.shapes()}"
+    if any(value.dtype != axes["dtype"] for value in model.parameters):
+        return f"parameters must be {axes['dtype']}"
+    return None
+
+
+CONSTRAINTS: Table = {
+    FullGaussian: Constraints(mean=Array("k d"), factor=Array("k d d", LOWER_FACTOR), floor=FLOOR),
+    TiedGaussian: Constraints(mean=Array("k d"), factor=Array("d d", LOWER_FACTOR), floor=FLOOR),
+    DiagonalGaussian: Constraints(mean=Array("k d"), variance=Array("k d", POSITIVE), floor=FLOOR),
+    SphericalGaussian: Constraints(mean=Array("k d"), variance=Array("k 1", POSITIVE), floor=FLOOR),
+    LowRankGaussian: Constraints(centre=Array("d"), loadings=Array("d c"), noise=Array("d", POSITIVE)),
+    TiedLowRankGaussian: Constraints(mean=Array("k d"), loadings=Array("d c"), noise=Array("d", POSITIVE)),
+    Poisson: Constraints(mean=Array("k d", POSITIVE), floor=FLOOR),
+    Bernoulli: Constraints(mean=Array("k d", PROBABILITY), floor=Number(least=0.0, most=0.5)),
+    Multinomial: Constraints(probability=Array("k d", SIMPLEX), total=TOTAL, smoothing=FLOOR),
+    Categorical: Constraints(log_weight=Array("m k", LOG_SIMPLEX)),
+    CategoricalColumns: Constraints(logits=Array("m p"), sizes=Array("d", COUNTS, torch.int64)),
+    NormalMixtureLaw: Constraints(
+        log_weight=Array("k", LOG_SIMPLEX), members=Nested((DiagonalGaussian,), "k dtype")
+    ),
+    Mixture: Constraints(log_weight=Array("k", LOG_SIMPLEX), family=Nested(FAMILIES, "k d dtype")),
+    FactorModel: Constraints(mean=Array("d"), loadings=Array("d k"), noise=Array("d", POSITIVE), floor=FLOOR),
+    PrincipalModel: Constraints(
+        mean=Array("d"), loadings=Array("d k"), noise=Array("1", POSITIVE), floor=FLOOR
+    ),
+    Dirichlet: Constraints(concentration=Array("k", POSITIVE)),
+    StickBreaking: Constraints(first=Array("k-1", POSITIVE, least=0), second=Array("k-1", POSITIVE, least=0)),
+    NormalInverseWishart: Constraints(
+        _enough_freedom,
+        mean=Array("m d"),
+        strength=Array("m", POSITIVE),
+        dof=Array("m", POSITIVE),
+        scale=Array("m d d", POSITIVE_DEFINITE),
+    ),
+    TiedInverseWishart: Constraints(
+        _enough_freedom,
+        mean=Array("m d"),
+        strength=Array("m", POSITIVE),
+        dof=Array("", POSITIVE),
+        scale=Array("d d", POSITIVE_DEFINITE),
+    ),
+    NormalInverseGamma: Constraints(
+        mean=Array("m d"),
+        strength=Array("m", POSITIVE),
+        dof=Array("m", POSITIVE),
+        scale=Array("m d", POSITIVE),
+    ),
+    SphericalNormalInverseGamma: Constraints(
+        mean=Array("m d"),
+        strength=Array("m", POSITIVE),
+        dof=Array("m", POSITIVE),
+        scale=Array("m 1", POSITIVE),
+    ),
+    WordDirichlet: Constraints(concentration=Array("m d", POSITIVE), total=TOTAL),
+    MixturePrior: Constraints(
+        weights=Nested((Dirichlet, StickBreaking), "k dtype"), components=Nested(COMPONENTS, "m d dtype")
+    ),
+    VariationalMixture: Constraints(
+        _of_one_kind,
+        found=Nested((MixturePrior,), "k d m dtype"),
+        given=Nested((MixturePrior,), "k d m=m|1 dtype"),
+        total=FLOOR,
+    ),
+    RelevancePrior: Constraints(centre=Array("d"), noise_rate=Array("d", POSITIVE)),
+    VariationalFactor: Constraints(
+        coefficients=Array("d k+1"),
+        spread=Array("d|1 k+1 k+1", POSITIVE_DEFINITE),
+        shape=Array("d|1", POSITIVE),
+        rate=Array("d", POSITIVE),
+        relevance_rate=Array("k", POSITIVE),
+        prior_law=Nested((RelevancePrior,), "d dtype"),
+        total=FLOOR,
+    ),
+    Part: Constraints(_network_fits),
+    StandardNormal: Constraints(_codes_fit),
+    NormalMixture: Constraints(log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c")),
+    GaussianHead: Constraints(_head_fits, log_variance=Array("v")),
+    LowRankHead: Constraints(loadings=Array("d r"), log_noise=Array("d")),
+    CategoricalHead: Constraints(sizes=Array("d", COUNTS, torch.int64)),
+    Autoencoder: Constraints(
+        _autoencoder_fits,
+        encoder=Nested((Part,), "i=encoder_in o=encoder_out"),
+        decoder=Nested((Part,), "i=decoder_in o=decoder_out"),
+        head=Nested(HEADS, "d"),
+        latent=Nested(LATENTS, "c"),
+        origin=Array("d"),
+        scale=Array("d", POSITIVE),
+        score_draws=Number(least=1, most=2**31),
+    ),
+    EnergyModel: Constraints(
+        _energy_fits,
+        network=Nested((Perceptron,)),
+        base=Nested((DiagonalGaussian, FullGaussian, type(None)), "d dtype"),
+        origin=Array("d"),
+        scale=Array("d", POSITIVE),
+        log_partition=Array(""),
+        log_partition_error=Array("", NOT_NEGATIVE),
+        draws=Array("n d"),
+    ),
+}
+"""By class."""

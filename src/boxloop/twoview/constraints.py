@@ -1,0 +1,92 @@
+"""What files of two views must hold, beside the constraints of their models."""
+
+from __future__ import annotations
+
+from boxloop.models.constraints import CONSTRAINTS as MODEL_CONSTRAINTS
+from boxloop.models.constraints import LATENTS
+from boxloop.models.networks import Part
+from boxloop.persist.constraints import POSITIVE, SHARE, Array, Axes, Constraints, Nested, Table
+from boxloop.twoview.canonical import Canonical, RelevanceModel
+from boxloop.twoview.generator import GeneratorModel
+from boxloop.twoview.inference import RelevanceFit
+from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, ViewPair
+
+VIEWS = (LinearView, FourierView, FiniteView, NetworkView)
+
+
+def _as_many_features(view: LinearView, axes: Axes) -> str | None:
+    axes["k"] = axes["v"] = axes["d"]
+    return None
+
+
+def _column_values(view: FourierView, axes: Axes) -> str | None:
+    axes["v"] = axes["d"]
+    return None
+
+
+def _indicators(view: FiniteView, axes: Axes) -> str | None:
+    axes["d"], axes["v"] = 1, axes["k"]
+    return None if len(view.codes.unique()) == len(view.codes) else "codes must be distinct"
+
+
+def _network_view_fits(view: NetworkView, axes: Axes) -> str | None:
+    axes["k"], axes["v"] = view.n_features, axes["d"]
+    widths = axes.get("i", axes["d"]), axes.get("o", view.n_features)
+    if widths == (axes["d"], view.n_features):
+        return None
+    return f"the network maps {widths[0]} columns to {widths[1]}, not {axes['d']} to {view.n_features}"
+
+
+def _generator_fits(model: GeneratorModel, axes: Axes) -> str | None:
+    d, c = axes["d"], axes["c"]
+    widths = axes.get("i", c), axes.get("o", d)
+    return (
+        None if widths == (c, d) else f"the decoder maps {widths[0]} columns to {widths[1]}, not {c} to {d}"
+    )
+
+
+CONSTRAINTS: Table = {
+    **MODEL_CONSTRAINTS,
+    LinearView: Constraints(_as_many_features, origin=Array("d"), scale=Array("d", POSITIVE)),
+    FourierView: Constraints(
+        _column_values,
+        origin=Array("d"),
+        scale=Array("d", POSITIVE),
+        frequency=Array("d k"),
+        phase=Array("k"),
+    ),
+    FiniteView: Constraints(_indicators, codes=Array("k")),
+    NetworkView: Constraints(
+        _network_view_fits, origin=Array("d"), scale=Array("d", POSITIVE), part=Nested((Part,), "i o")
+    ),
+    ViewPair: Constraints(left=Nested(VIEWS, "k d v=v_left"), right=Nested(VIEWS, "k=l d=e v=v_right")),
+    Canonical: Constraints(
+        left_mean=Array("k"),
+        right_mean=Array("l"),
+        left=Array("k r", least=0),
+        right=Array("l r", least=0),
+        correlation=Array("r", SHARE, least=0),
+    ),
+    RelevanceModel: Constraints(
+        pair=Nested((ViewPair,), "k l d e v_left v_right"), canonical=Nested((Canonical,), "k l r dtype")
+    ),
+    RelevanceFit: Constraints(
+        model=Nested((RelevanceModel,), "d e r v_left v_right dtype"),
+        left=Array("r+1 v_left"),
+        right=Array("r+1 v_right"),
+    ),
+    GeneratorModel: Constraints(
+        _generator_fits,
+        relevance=Nested((RelevanceModel,), "d r"),
+        code=Array("r c"),
+        shift=Array("c"),
+        colour=Array("c c"),
+        centre=Array("c"),
+        decoder=Nested((Part,), "i o"),
+        latent=Nested(LATENTS, "c"),
+        noise=Array("d|1", POSITIVE),
+        origin=Array("d"),
+        scale=Array("d", POSITIVE),
+    ),
+}
+"""By class."""
