@@ -16,9 +16,10 @@ from boxloop.chain import advance
 from boxloop.numeric import generator, normal
 from boxloop.run import Progress
 from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, sample
-from boxloop.sample.adapt import HOPELESS, Spread, Tuner, evened, factor
+from boxloop.sample.adapt import HOPELESS, Spread, Tuner, evened
 from boxloop.sample.chees import SHORTEST
 from boxloop.sample.diagnostics import diagnose
+from boxloop.sample.metric import make_factor
 from sample.cases import RULES, Gaussian
 
 SAME: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}
@@ -274,14 +275,14 @@ def test_running_covariances_are_those_of_all_rows() -> None:
 
 def test_factors_of_poor_covariances() -> None:
     few = normal((3, 5), generator(0))
-    made = factor(torch.cov(few.mT), 3)
+    made = make_factor(torch.cov(few.mT), 3)
     assert bool(torch.isfinite(made).all())
     assert bool((made.diagonal() > 0).all())
-    assert factor(torch.zeros(3, 3).double(), 10) is None
-    assert factor(torch.full((3,), torch.nan).double(), 10) is None
+    assert make_factor(torch.zeros(3, 3).double(), 10) is None
+    assert make_factor(torch.full((3,), torch.nan).double(), 10) is None
     still = torch.tensor([1.0, 0.0]).double()
-    assert bool((factor(still, 10) > 0).all())
-    many = factor(torch.eye(2).double() + 0.5, 10**9)
+    assert bool((make_factor(still, 10) > 0).all())
+    many = make_factor(torch.eye(2).double() + 0.5, 10**9)
     assert_close(many @ many.mT, torch.eye(2).double() + 0.5, rtol=1e-8, atol=1e-8)
 
 

@@ -3,9 +3,10 @@ r"""Tuning in warm-up: the scale to the best acceptance, the metric to the covar
 .. math:: \log h_{t+1} = \log h_t + \gamma_t (\bar\alpha_t - \alpha^*), \qquad \gamma_t = 2 t^{-1/2}
 
 The covariance is a running average over the chains and over a window of the warm-up. Windows grow, and each starts
-afresh: where chains were before they found the target is forgotten. The metric is that of the last window; in the
-rest of the warm-up only the scale moves, and its average is kept. After warm-up nothing moves, so that draws are
-exact.
+afresh: where chains were before they found the target is forgotten. The metric is that of the last window, unless a
+chain was still elsewhere in it: then chains vary far less afterwards, in some direction, and the metric is that of
+where they were afterwards. In the rest of the warm-up only the scale moves, and its average is kept. After warm-up
+nothing moves, so that draws are exact.
 
 References: Robbins and Monro (1951); Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008).
 """
@@ -23,12 +24,19 @@ from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
 from boxloop.sample.chees import LONGEST, SHORTEST, Reach, reached
 from boxloop.sample.hmc import HMC, MOST_GRADIENTS
-from boxloop.sample.metric import Metric
+from boxloop.sample.metric import Metric, make_factor, narrowest_width
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
 
 WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.75)
 """Shares of the warm-up between which covariances are averaged."""
+
+CHECKED = 0.9
+"""Share of the warm-up up to which the positions after the last window are compared with its metric."""
+
+NARROWED = 1 / 4
+"""Standard deviation of those positions in some direction, in units of the metric, below which they make another one.
+A chain that was far away in the last window stretches the metric, and steps suit the narrowest direction."""
 
 RESCUE, SHORTER = 0.5, (0.25, 1 / 16, 1 / 64)
 """Up to which share of the warm-up every fourth block is shorter, and how much: a chain far out, where the scale of the
@@ -37,8 +45,8 @@ others is too long for any move to be accepted, comes in by these."""
 FIRST_GRADIENTS = 16
 """Most gradients of a trajectory before the last metric is known: with a poor one steps are short, and many."""
 
-SETTLED = 0.85
-"""Share of the warm-up after which scales are averaged."""
+SETTLED, STARTING = 0.85, 0.05
+"""Share of the warm-up after which scales are averaged, and share of it that a new metric is left to find a scale."""
 
 ENOUGH = 32
 """Proposals that one update of the scale looks at."""
@@ -51,9 +59,6 @@ HOPELESS = 0.05
 
 FALL = 0.65
 """How fast acceptance falls with log h near the best one: of a log-ratio N(-s²/2, s²) with s in proportion to h²."""
-
-LEAST = 1e-12
-"""Variance of a column that never moved, in units of the largest."""
 
 EVEN = Power(1.0)
 """Steps of 1/t: a plain average."""
@@ -177,7 +182,9 @@ class Tuner:
         if self.algorithm.metric is None:
             if any(self._passes(before, after, mark) for mark in WINDOWS):
                 tuning = self._closed(tuning)
-            if WINDOWS[0] * self.steps <= after <= WINDOWS[-1] * self.steps:
+            if self._passes(before, after, CHECKED):
+                tuning = self._checked(tuning)
+            if WINDOWS[0] * self.steps <= after <= CHECKED * self.steps:
                 tuning = self._averaged(tuning, path)
         if self._shorter(before) < 1.0:
             return tuning
@@ -225,12 +232,21 @@ class Tuner:
         """The metric of the window that ends; scales are in other units from now on, and start over."""
         if tuning.spread.value is None:
             return tuning
-        metric = factor(tuning.spread.value.covariance, tuning.seen)
+        metric = make_factor(tuning.spread.value.covariance, tuning.seen)
         if metric is None:
             return tuning
         first = math.log(self.algorithm.first_scale(self.columns))
         reach = None if tuning.reach is None else Reach.of(SHORTEST)
         return Tuning(first, metric, tuning.spread.value.mean, reach=reach)
+
+    def _checked(self, tuning: Tuning) -> Tuning:
+        """The metric of the last window, or of the positions since then where these are far narrower."""
+        if tuning.metric is None or tuning.spread.value is None:
+            return tuning
+        later = make_factor(tuning.spread.value.covariance, tuning.seen)
+        if later is None or narrowest_width(later, tuning.metric) >= NARROWED:
+            return tuning
+        return self._closed(tuning)
 
     def _accepted(self, chance: Tensor) -> float:
         """Mean chance; of trajectories the harmonic one: steps are short enough where the target bends most."""
@@ -241,7 +257,7 @@ class Tuner:
     def _moved(self, tuning: Tuning, accepted: float, settled: bool) -> Tuning:
         updates = tuning.updates + 1
         log_scale = tuning.log_scale + 2.0 * updates**-0.5 * (accepted - self.algorithm.goal(self.columns))
-        count = tuning.steadied + settled
+        count = tuning.steadied + (settled and updates * self.block > STARTING * self.steps)
         steady = tuning.steady + (log_scale - tuning.steady) / count if count else tuning.steady
         return replace(tuning, log_scale=log_scale, updates=updates, steady=steady, steadied=count)
 
@@ -251,17 +267,3 @@ def evened(scale: float, length: float, stages: int, most: int) -> tuple[float, 
     length = min(length, most * scale)
     steps = max(1, round(length / (stages * scale)))
     return length / (stages * steps), length
-
-
-def factor(covariance: Tensor, seen: int) -> Tensor | None:
-    """A metric from a covariance; few positions draw it towards a diagonal, and none is made of constant ones."""
-    variance = covariance if covariance.dim() == 1 else covariance.diagonal()
-    if not bool(torch.isfinite(covariance).all()) or not bool((variance > 0).any()):
-        return None
-    scale = torch.where(variance > 0, variance, LEAST * variance.max()).sqrt()
-    if covariance.dim() == 1:
-        return scale
-    shape = covariance / (scale[:, None] * scale) * (seen / (seen + 2.0 * len(scale)))
-    shape.diagonal().fill_(1.0)
-    # By rows, as it comes back from a checkpoint: products with another layout differ in their last digit.
-    return (scale[:, None] * torch.linalg.cholesky(shape)).contiguous()

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from boxloop.chain import Path
 from boxloop.sample.hmc import Landing
+from boxloop.sample.trajectories import is_divergent
 from boxloop.tree import Tree
 
 COST = 0.5
@@ -82,7 +83,7 @@ def _criterion(
     landing: Landing, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
 ) -> tuple[float, float]:
     """dC / d log T and C of one trajectory of every chain; one that went nowhere counts for nothing."""
-    known = torch.isfinite(landing.end).all(1) & torch.isfinite(log_ratio)
+    known = torch.isfinite(landing.end).all(1) & torch.isfinite(log_ratio) & ~is_divergent(log_ratio)
     chance = torch.where(known, log_ratio.clamp(max=0.0).exp(), 0.0)
     middle = landing.start.mean(0) if centre is None else centre
     end = whitened(landing.end - middle, metric)

@@ -167,7 +167,7 @@ def find_faults(
         worst = int(refused.argmax())
         found.append(
             f"{int(refused.sum())} moves were refused because the density or its gradient was not a number there "
-            f"(most in chain {worst}, {int(refused[worst])}): a constraint may be missing from support"
+            f"(most in chain {worst}, {int(refused[worst])}): a constraint may be missing from support="
         )
     return tuple(found)
 

@@ -18,6 +18,7 @@ from boxloop.sample.diagnostics import Diagnosis, diagnose, find_faults
 from boxloop.sample.hmc import HMC
 from boxloop.sample.space import Space
 from boxloop.sample.start import check_whole
+from boxloop.sample.trajectories import MANY_GRADIENTS, count_gradients, find_trajectory_concerns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +55,7 @@ class Draws:
         events: what happened on the way.
         interrupted: whether Ctrl-C ended it early.
         outside: proposals of each chain whose density was zero, (c,), where they were counted.
+        diverging: whether a trajectory diverged on the way to each draw, (n, c); None without trajectories.
 
     Example:
         >>> import torch
@@ -79,6 +81,7 @@ class Draws:
     events: tuple[str, ...] = ()
     interrupted: bool = False
     outside: Tensor | None = None
+    diverging: Tensor | None = None
 
     @property
     def n_chains(self) -> int:
@@ -89,6 +92,15 @@ class Draws:
     def n_draws(self) -> int:
         """n, of each chain."""
         return self.positions.shape[0]
+
+    @property
+    def divergences(self) -> Tensor | None:
+        """Draws of each chain with a diverging trajectory on their way, (c,); None without trajectories.
+
+        The error of the energy of such a trajectory exceeds 1000: the density bends more sharply than its steps can
+        follow, and draws miss that place.
+        """
+        return None if self.diverging is None else self.diverging.sum(0)
 
     @cached_property
     def values(self) -> dict[str, Tensor]:
@@ -168,8 +180,10 @@ class Draws:
     def faults(self) -> tuple[str, ...]:
         """Worries that need no diagnosis: what the algorithm itself met."""
         scaled = getattr(self.algorithm, "scale", None) is not None
-        short = not (isinstance(self.algorithm, HMC) and self.algorithm.goes_far)
-        return find_faults(self.acceptance, self.refused, self.positions, self.interrupted, scaled, short)
+        far = isinstance(self.algorithm, HMC) and self.algorithm.goes_far
+        short = not far or count_gradients(self.algorithm) > MANY_GRADIENTS
+        found = find_faults(self.acceptance, self.refused, self.positions, self.interrupted, scaled, short)
+        return (*find_trajectory_concerns(self.diverging, self.positions, self.algorithm), *found)
 
     @property
     def converged(self) -> bool:
@@ -181,15 +195,19 @@ class Draws:
         check_whole("every", every, 1)
         if every > self.n_draws:
             raise ValueError(f"every {every}th of {self.n_draws} draws is none")
+        whole = self.n_draws // every * every
         return replace(
             self,
+            diverging=None
+            if self.diverging is None
+            else self.diverging[:whole].unflatten(0, (-1, every)).any(1),
             positions=self.positions[every - 1 :: every],
             log_density=self.log_density[every - 1 :: every],
             thin=self.thin * every,
         )
 
     def to_arviz(self) -> Any:
-        """The draws as an ArviZ ``DataTree``, with a posterior and the log-density as sample statistics."""
+        """The draws as an ArviZ ``DataTree``: a posterior, and log-density and divergences as sample statistics."""
         try:
             from arviz_base import from_dict
         except ImportError as error:
@@ -197,11 +215,12 @@ class Draws:
         if self.n_draws == 0:
             raise ValueError(NONE)
         posterior = {name: value.cpu().numpy() for name, value in self.values.items()}
+        statistics = {"lp": self.log_density.T.cpu().numpy()}
+        if self.diverging is not None:
+            statistics["diverging"] = self.diverging.T.cpu().numpy()
         with warnings.catch_warnings():  # of more chains than draws, which is how many chains are run
             warnings.filterwarnings("ignore", "Found chain dimension to be longer", UserWarning)
-            return from_dict(
-                {"posterior": posterior, "sample_stats": {"lp": self.log_density.T.cpu().numpy()}}
-            )
+            return from_dict({"posterior": posterior, "sample_stats": statistics})
 
     def plot(
         self, ax: Axes | None = None, *, name: str | None = None, kind: Literal["trace", "rank"] = "trace"

@@ -27,6 +27,7 @@ from boxloop.chain import Chains, Info, Kernel
 from boxloop.sample.metric import Metric, check_metric, pull, shifted
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target
+from boxloop.sample.trajectories import DIVERGED, mark_divergences
 
 MOST_GRADIENTS = 256
 """Of one trajectory."""
@@ -141,14 +142,17 @@ class HMC:
             h = self.lengths(chains.position.shape[1])[0] * launch.share
             position, (slope,) = chains.position, chains.kept
             momentum = torch.add(launch.momentum, slope, alpha=last * h)
-            gradients = stages * launch.steps
+            gradients, values = stages * launch.steps, []
             for left in range(gradients, 0, -1):
                 position = shifted(metric, position, momentum, h)
                 value, raw = rise(position)
+                values.append(value)
                 slope = pull(metric, raw)
                 momentum.add_(slope, alpha=h * (last if left == 1 else inner[left % 2 == 0]))
             log_ratio = (value - chains.log_density).add_(launch.energy)
             log_ratio.sub_((momentum * momentum).sum(1), alpha=0.5)
+            if log_ratio.is_cuda or not bool((log_ratio > -DIVERGED).all()):  # a graph cannot branch
+                log_ratio = mark_divergences(log_ratio, values, chains.log_density - launch.energy)
             landing = Landing(chains.position, position, momentum, gradients * h, gradients)
             return Chains(position, value, (slope,)), Info(log_ratio, landing)
 

@@ -11,8 +11,10 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Kernel, Path, advance
 from boxloop.run import Round
 from boxloop.sample.adapt import Tuner, Tuning
+from boxloop.sample.hmc import HMC
 from boxloop.sample.movers import Mover
 from boxloop.sample.target import Target, unvalidated
+from boxloop.sample.trajectories import is_divergent
 from boxloop.tree import Tree
 
 BLOCK = 32
@@ -35,6 +37,7 @@ class Sampling(Tree):
         accepted: sum of chances of acceptance of each chain since warm-up, (c,).
         refused: proposals of each chain since warm-up whose ratio was not a number, (c,).
         outside: those whose density was zero, (c,).
+        diverging: whether a trajectory diverged on the way to each draw, a block a round, each (n, c).
     """
 
     position: Tensor
@@ -48,6 +51,7 @@ class Sampling(Tree):
     accepted: Tensor
     refused: Tensor
     outside: Tensor
+    diverging: tuple[Tensor, ...] = ()
 
     @property
     def chains(self) -> Chains:
@@ -151,7 +155,14 @@ class Plan:
             accepted=state.accepted + chance.sum(0),
             refused=state.refused + lost.sum(0),
             outside=state.outside + outside.sum(0),
+            diverging=(*state.diverging, *self._diverging(path, count)),
         )
+
+    def _diverging(self, path: Path, count: int) -> tuple[Tensor, ...]:
+        """Of the draws of one round; nothing for an algorithm without trajectories."""
+        if not isinstance(self.algorithm, HMC) or path.log_ratio is None:
+            return ()
+        return (is_divergent(path.log_ratio).reshape(count, self.thin, -1).any(1),)
 
 
 def moved(state: Sampling, chains: Chains, steps: int) -> Sampling:

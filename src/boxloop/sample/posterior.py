@@ -110,6 +110,7 @@ def sample_latent(
         acceptance=None if drawn.acceptance is None else drawn.acceptance.reshape(chains, -1).mean(1),
         refused=drawn.refused.reshape(chains, -1).sum(1),
         outside=None,
+        diverging=None if drawn.diverging is None else drawn.diverging.unflatten(1, (chains, -1)).any(2),
     )
 
 

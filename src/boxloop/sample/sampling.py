@@ -111,8 +111,8 @@ def sample(
         ValueError: the density has the wrong form, or is zero, infinite or not a number where a chain begins.
 
     Warns:
-        SampleWarning: moves were refused since the density was not a number there, acceptance is near 0 or 1, a draw is
-            not finite, or Ctrl-C ended it.
+        SampleWarning: trajectories diverged, moves were refused since the density was not a number there, acceptance is
+            near 0 or 1, trajectories take many times the gradients they need, a draw is not finite, or Ctrl-C ended it.
 
     Example:
         >>> import torch
@@ -166,6 +166,7 @@ def gather(plan: Plan, outcome: Outcome[Sampling], space: Space, superchains: in
         acceptance=None if kernel.chance is None or steps == 0 else state.accepted / steps,
         refused=state.refused,
         outside=state.outside,
+        diverging=torch.cat(state.diverging)[: plan.draws] if state.diverging else None,
         warmup=min(plan.warmup, state.steps),
         thin=plan.thin,
         superchains=superchains,
