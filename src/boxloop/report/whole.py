@@ -13,11 +13,13 @@ from boxloop.persist import write_atomic
 from boxloop.report import tables
 from boxloop.report.explain import Explanation, explain
 from boxloop.report.findings import Finalist, Findings
+from boxloop.report.lines import Line, write_lines
+from boxloop.report.misfits import Misfit, misfits
 from boxloop.report.outlying import Outlying, outlying
 from boxloop.report.pages import template, versions
 from boxloop.report.pictures import Picture, overview, pictures
 from boxloop.report.plain import plain
-from boxloop.report.verdict import Line, Misfit, misfits, verdict
+from boxloop.report.verdict import Verdict, judge
 
 OTHERS = 10
 """Misfits shown of each finalist that was not taken."""
@@ -30,18 +32,26 @@ class Report:
     Args:
         found: the findings.
         command: what a reader types to have the same report.
-        lines: the verdict.
-        misfits: of the chosen model.
+        verdict: what it comes to.
         parts: its components, factors or codes.
         outlying: the strangest rows.
     """
 
     found: Findings
     command: str
-    lines: tuple[Line, ...]
-    misfits: tuple[Misfit, ...]
+    verdict: Verdict
     parts: Explanation
     outlying: Outlying
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The verdict as questions and answers."""
+        return write_lines(self.verdict)
+
+    @property
+    def misfits(self) -> tuple[Misfit, ...]:
+        """The moments in which the chosen model fails."""
+        return self.verdict.misfits
 
     @property
     def estimator(self) -> Any:
@@ -82,7 +92,7 @@ def written_up(found: Findings, command: str) -> Report:
         command: that reproduces it.
     """
     strange = outlying(found)
-    return Report(found, command, verdict(found, strange), misfits(found.model), explain(found), strange)
+    return Report(found, command, judge(found, strange), explain(found), strange)
 
 
 def as_html(report: Report, model: str) -> str:
@@ -143,7 +153,7 @@ def facts(report: Report) -> dict[str, Any]:
         "not_tried": {"autoencoder": found.without} if found.without else {},
         "finalists": [_finalist(f) for f in found.finalists],
         "path": {"breakpoints": found.path.breakpoints, "chosen": found.path.chosen},
-        "misfits": [asdict(misfit) for misfit in report.misfits],
+        "misfits": [{"what": misfit.what, **asdict(misfit)} for misfit in report.misfits],
         "parts": {
             key: getattr(report.parts, key)
             for key in (
@@ -188,6 +198,7 @@ def _trial(found: Findings, place: int) -> dict[str, Any]:
         "aic": trial.aic,
         "bic": trial.bic,
         "chosen": place == found.chosen,
+        "set_aside": place in found.set_aside,
         "warnings": trial.troubles,
         "failure": trial.failure,
     }
