@@ -128,11 +128,11 @@ class Verdict:
     @property
     def fit(self) -> Fit:
         """Whether the model describes the rows: the test of all moments, single moments and outliers taken together."""
-        if self.p_value is None or not isfinite(self.p_value):
-            return "partial" if self.misfits or self.too_many_flagged else "unknown"
-        if self.p_value < RATE:
+        if self.p_value is not None and self.p_value < RATE:
             return "bad"
-        return "partial" if self.misfits or self.too_many_flagged else "good"
+        if self.misfits or self.too_many_flagged:
+            return "partial"
+        return "unknown" if self.p_value is None else "good"
 
     @property
     def certain(self) -> bool:
@@ -171,7 +171,7 @@ def judge(found: Findings, outlying: Outlying) -> Verdict:
         ungrouped=any(_ungrouped(other) for other in as_good),
         set_aside=_set_aside(found),
         failed=(tuple(trial.candidate.name for trial in failed), failed[0].unusable if failed else ""),
-        p_value=criticism.p_value,
+        p_value=_known(criticism.p_value),
         test_rows=criticism.n_rows,
         error_known=criticism.training == "included",
         detectable=_detectable(criticism.n_rows, sum(len(gap.labels) for gap in criticism.gaps)),
@@ -202,6 +202,10 @@ def _worse(found: Findings, place: int) -> bool:
 
 def _ungrouped(candidate: Candidate) -> bool:
     return candidate.unit == "component" and candidate.place == 1
+
+
+def _known(p_value: float | None) -> float | None:
+    return None if p_value is None or not isfinite(p_value) else p_value
 
 
 def _fits(p_value: float | None) -> bool:
