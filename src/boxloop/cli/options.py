@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from boxloop.cli.names import MODELS, complete_data
+from boxloop.cli.output import SAFE_CSV
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -67,6 +68,11 @@ def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) 
         import torch
 
         torch.set_num_threads(value)
+
+
+def _keep_safe_csv(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[SAFE_CSV] = True
 
 
 def output_option(what: str, **more: Any) -> Decorator:
@@ -126,6 +132,13 @@ seed_option = click.option(
 )
 figure_option = click.option(
     "--figure", type=click.Path(path_type=Path), help="Picture of the findings: .png."
+)
+safe_csv_option = click.option(
+    "--safe-csv",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep_safe_csv,
+    help="Texts in CSV that begin like a formula get an apostrophe first, for spreadsheets; names always do.",
 )
 checkpoint_option = click.option(
     "--checkpoint",
