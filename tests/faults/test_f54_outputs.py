@@ -126,9 +126,9 @@ def test_what_an_earlier_report_wrote_is_known_by_its_digest(folder: Path) -> No
     record.write_text(f'{{"verdict": [], "files": {{{digests}}}}}')
     check_replaceable(others, record)
     markdown.write_text("with notes of mine")
-    with pytest.raises(FileExistsError, match="page.md"):
+    with pytest.raises(FileExistsError, match=r"page\.md"):
         check_replaceable(others, record)
-    with pytest.raises(ValueError, match="must end in .html"):
+    with pytest.raises(ValueError, match=r"must end in \.html"):
         page_files(page.with_suffix(".md"))
 
 

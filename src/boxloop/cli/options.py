@@ -53,6 +53,15 @@ def _split(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     return None if value is None else next(csv.reader([value], skipinitialspace=True), [])
 
 
+def _check_named(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse an empty name, which is what a shell leaves of an unset variable: it would be taken for this folder."""
+    if value == "":
+        raise click.BadParameter("the name is empty; give . for this folder")
+    if value == Path():
+        raise click.BadParameter("a model file is needed, not an empty name or this folder")
+    return value
+
+
 def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """Whole numbers between commas."""
     if value is None:
@@ -115,11 +124,11 @@ def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device(dtype(function))
 
 
-data_argument = click.argument("data", shell_complete=complete_data)
+data_argument = click.argument("data", shell_complete=complete_data, callback=_check_named)
 drop_option = click.option(
     "--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated."
 )
-model_argument = click.argument("model", type=click.Path(path_type=Path))
+model_argument = click.argument("model", type=click.Path(path_type=Path), callback=_check_named)
 json_option = click.option(
     "--json",
     "json_to",

@@ -109,6 +109,10 @@ def command(
     search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how)
     with _shared(search, workers, cluster) as there:
         source = open_table(data, columns=columns, drop=drop, cluster=there)
+        if source.n_rows < how["cv"]:
+            raise click.UsageError(
+                f"--folds {how['cv']}: {data} has {source.n_rows} rows, and each fold needs one"
+            )
         search.fit(source if there else rows_with_names(source))
     if search.best_estimator_.interrupted_:
         raise KeyboardInterrupt  # the last fit, to all rows, is not the model that was chosen

@@ -71,7 +71,7 @@ class Verdict:
         best: name of the candidate considered that predicts held-out rows best; the chosen one's where it does.
         lead: how far the best is ahead of the chosen one, with the error of this paired difference.
         considered: how many candidates the chosen one was compared with, itself included.
-        as_good: candidates considered, but for the chosen one, that do not predict held-out rows worse.
+        as_good: candidates considered, but for the chosen one, that do not predict held-out rows worse; the best first.
         ungrouped: whether one of these has a single component.
         set_aside: candidates that were not considered.
         failed: names of the candidates that could not be fitted, and why the first could not.
@@ -148,7 +148,9 @@ class Verdict:
 def judge(found: Findings, outlying: Outlying) -> Verdict:
     """What findings come to."""
     chosen, best, sound = found.trials[found.chosen], found.trials[found.best], found.sound
-    others = [place for place in np.flatnonzero(sound).tolist() if place != found.chosen]
+    others = [
+        place for place in np.argsort(found.behind[:, 0]).tolist() if sound[place] and place != found.chosen
+    ]
     as_good = [found.trials[place].candidate for place in others if not _worse(found, place)]
     candidate, criticism, table = chosen.candidate, found.model.criticism, found.table
     failed = [trial for trial in found.trials if trial.unusable]
