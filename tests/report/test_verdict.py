@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from boxloop.report.advice import advise
 from boxloop.report.candidates import Candidate
 from boxloop.report.examine import functions
 from boxloop.report.findings import Finalist, Trial
+from boxloop.report.in_use import small, without_small
 from boxloop.report.lines import write_lines
 from boxloop.report.misfits import Misfit, misfits
 from boxloop.report.verdict import Autoencoder, SetAside, Verdict
@@ -271,3 +273,21 @@ def test_candidates_set_aside_are_said_and_marked() -> None:
     remarks = [row[-1] for row in candidate_table(report.found).rows]
     assert remarks[-verdict.set_aside.total :] == ["set aside: collapsed"] * verdict.set_aside.total
     assert candidate_table(report.found).rows[0][3] == "best"
+
+
+@pytest.mark.filterwarnings("ignore:the variance of component")  # three rows determine none
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_outliers_do_not_vouch_for_one_another(covariance_type: str) -> None:
+    """Three far rows get a component of their own, which has no say in whether they are outliers."""
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(500, 3))
+    far = [10, 200, 333]
+    rows[far] += [25.0, -30.0, 0.0]
+    fitted = GaussianMixture(2, covariance_type=covariance_type, random_state=0).fit(rows)
+    assert small(fitted, len(rows)).sum() == 1
+    rest = without_small(fitted, len(rows))
+    assert rest is not None
+    density = rest.log_prob(torch.from_numpy(rows)).numpy()
+    assert sorted(np.argsort(density)[:3].tolist()) == far
+    assert density[far].max() < np.delete(density, far).min() - 20.0
+    assert without_small(GaussianMixture(2, random_state=0).fit(np.delete(rows, far, 0)), 497) is None
