@@ -15,9 +15,11 @@ from boxloop.cli import main
 from boxloop.data import DaskSource, dask_source, open_source
 from boxloop.figures import outlier_scores
 from boxloop.report.examine import examine
+from boxloop.report.lines import write_lines
+from boxloop.report.misfits import misfits
 from boxloop.report.outlying import outlying
 from boxloop.report.read import read_table
-from boxloop.report.verdict import misfits, verdict
+from boxloop.report.verdict import judge
 
 MEGABYTES = 2_000_000
 VOID = {"meta", "img", "br", "link", "input"}
@@ -124,7 +126,7 @@ def test_a_good_model_is_not_blamed(tmp_path):
     found = examine(read_table(str(tmp_path / "rows.npy")))
     assert found.model.criticism.p_value > 0.01
     assert found.trials[found.chosen].candidate.name == "Gaussian mixture, 1 component"
-    lines = {line.question: line for line in verdict(found, outlying(found))}
+    lines = {line.question: line for line in write_lines(judge(found, outlying(found)))}
     assert lines["Does it fit?"].mood == "good"
     assert len(misfits(found.model)) == 0
 

@@ -13,10 +13,20 @@ from boxloop.cli.options import (
     figure_option,
     json_option,
     output_option,
+    safe_csv_option,
     threads_option,
     watch_options,
     watching,
     with_examples,
+)
+from boxloop.cli.output import (
+    check_outputs,
+    check_table,
+    echo_table,
+    echo_text,
+    for_spreadsheets,
+    tell,
+    write_figure,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
 @threads_option
 @cluster_options
 @output_option("The table: .csv or .parquet.")
+@safe_csv_option
 @figure_option
 @json_option
 def command(
@@ -52,7 +63,6 @@ def command(
     two standard errors of their difference on the same rows.
     """
     from boxloop.cli.describe import fitted_columns, is_bound, load_model
-    from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.watch import watched
     from boxloop.data import open_table, write_table
     from boxloop.select import compare
@@ -67,13 +77,11 @@ def command(
     with on_cluster(workers, cluster) as there, watched("compare", watching(quiet, progress)):
         result = compare(fitted, open_table(data, columns=columns[0], cluster=there))
     if output is not None:
-        write_table(output, {name: column.to_numpy() for name, column in _table(result, bounds).items()})
-    if figure is not None:
-        from boxloop.figures import png
-
-        figure.write_bytes(png(result.plot()))
-    lines = _table(result, bounds).to_dict("records")
-    found = {"data": data, "rows": result.n_rows, "best": result.best, "models": lines, "output": output}
+        lines = {name: column.to_numpy() for name, column in _table(result, bounds).items()}
+        write_table(output, for_spreadsheets(output, lines))
+    write_figure(figure, lambda: result.plot())
+    table = _table(result, bounds).to_dict("records")
+    found = {"data": data, "rows": result.n_rows, "best": result.best, "models": table, "output": output}
     tell({**found, "figure": figure}, json_to, lambda: _show(result, data, bounds), quiet)
 
 
@@ -85,7 +93,6 @@ def _table(result: Comparison, bounds: list[str]) -> Any:
 
 
 def _show(result: Comparison, data: str, bounds: list[str]) -> None:
-    from boxloop.cli.output import echo_table
     from boxloop.numeric.written import number, with_error
 
     heads = ["model", "log-likelihood", "behind the first", "AIC", "BIC"]
@@ -99,6 +106,6 @@ def _show(result: Comparison, data: str, bounds: list[str]) -> None:
         for j, name in enumerate(result.names)
     ]
     echo_table(f"Log-likelihood of a row of {data}", heads, rows)
-    click.echo(f"On {result.n_rows:g} rows: {result.verdict}.")
+    echo_text(f"On {result.n_rows:g} rows: {result.verdict}.")
     if bounds:
-        click.echo(f"Lower bounds, not log-likelihoods: {', '.join(bounds)}.")
+        echo_text(f"Lower bounds, not log-likelihoods: {', '.join(bounds)}.")

@@ -15,11 +15,21 @@ from boxloop.cli.options import (
     json_option,
     model_argument,
     output_option,
+    safe_csv_option,
     seed_option,
     threads_option,
     watch_options,
     watching,
     with_examples,
+)
+from boxloop.cli.output import (
+    check_outputs,
+    check_table,
+    echo_table,
+    echo_text,
+    for_spreadsheets,
+    tell,
+    write_figure,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +77,7 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 @threads_option
 @cluster_options
 @output_option("One line for each moment: .csv or .parquet.")
+@safe_csv_option
 @figure_option
 @json_option
 def command(
@@ -94,7 +105,6 @@ def command(
     are judged, at their expected parameters. The columns are found by the names that the model was fitted to.
     """
     from boxloop.cli.describe import errs_by_rows, load_model
-    from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.cli.watch import watched
     from boxloop.data import write_table
     from boxloop.report.gaps import gap_picture
@@ -109,9 +119,9 @@ def command(
     with on_cluster(workers, cluster) as there, watched("criticise", watching(quiet, progress)):
         result = _judged(estimator, data, train, tests, draws, seed, there)
     if output is not None:
-        write_table(output, {name: column.to_numpy() for name, column in result.table().items()})
-    if figure is not None:
-        figure.write_bytes(gap_picture(result))
+        columns = {name: column.to_numpy() for name, column in result.table().items()}
+        write_table(output, for_spreadsheets(output, columns))
+    write_figure(figure, lambda: gap_picture(result))
     found = {"model": model, "data": data, **_found(result, rate), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(found), quiet)
 
@@ -180,7 +190,6 @@ def _found(result: Mega, rate: float) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.cli.output import echo_table
     from boxloop.numeric.written import number, with_error
 
     heads = ["test", "moments", "norm of gap", "if true", "p"]
@@ -190,10 +199,10 @@ def _show(found: dict[str, Any]) -> None:
     ]
     echo_table(f"{found['data']} under {found['model']}, {found['rows']} rows", heads, lines)
     for_all = "" if found["p_value"] is None else f"All tests together: p = {number(found['p_value'])}. "
-    click.echo(f"{for_all}Error of the fitted parameters: {found['training_error']}.")
+    echo_text(f"{for_all}Error of the fitted parameters: {found['training_error']}.")
     wrong = found["misfits"]
     if not wrong:
-        click.echo(f"No moment stands out at a false-discovery rate of {found['rate']:g}.")
+        echo_text(f"No moment stands out at a false-discovery rate of {found['rate']:g}.")
         return
     rows = [
         [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from boxloop.cli.options import json_option, with_examples
+from boxloop.cli.output import check_outputs, echo_table, tell
 
 
 @with_examples(
@@ -18,7 +19,6 @@ def command(json_to: str | None) -> None:
     from a fixed seed, so they are always the same.
     """
     from boxloop.cli.names import catalogue
-    from boxloop.cli.output import check_outputs, echo_table, tell
 
     check_outputs([json_to])
     found: list[dict[str, Any]] = [

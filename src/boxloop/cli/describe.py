@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from boxloop.cli.names import TABLES
 from boxloop.estimators import (
     BayesianFactorAnalysis,
     RelevantFeatures,
@@ -48,6 +49,10 @@ def load_any(path: Path) -> Fitted | TwoViews | Networks:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such model file; `boxloop fit` writes one") from error
     except ModelFileError as error:
+        if path.is_dir() or path.name.lower().endswith(TABLES):
+            raise ModelFileError(
+                f"{path}: a table or a folder where a model file is needed; `boxloop fit` makes a model of a table"
+            ) from error
         if is_checkpoint(path):
             raise ModelFileError(
                 f"{path}: a checkpoint of a fit, not a model; the same `boxloop fit` continues from it"

@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 
 from boxloop.cli.options import json_option, with_examples
+from boxloop.cli.output import check_outputs, echo_facts, tell
 
 PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn")
 OPTIONAL = ("pyarrow", "pandas", "polars", "dask", "distributed")
@@ -20,7 +21,6 @@ Facts = dict[str, dict[str, object]]
 @json_option
 def command(json_to: str | None) -> None:
     """Print versions, devices, threads and memory."""
-    from boxloop.cli.output import check_outputs, tell
 
     check_outputs([json_to])
     facts: Facts = {"versions": versions(), "compute": compute(), "machine": machine()}
@@ -68,7 +68,6 @@ def memory_gib() -> float | None:
 
 def show(facts: Facts) -> None:
     """Print the facts, a table for each group."""
-    from boxloop.cli.output import echo_facts
 
     for title, group in facts.items():
         echo_facts(title, [(LABELS.get(name, name), _words(name, value)) for name, value in group.items()])

@@ -12,6 +12,8 @@ from types import FrameType
 
 import click
 
+from boxloop.report.sentences import escape_controls
+
 OK = 0
 FAILED = 1
 USAGE = 2
@@ -53,6 +55,9 @@ def reported(debug: bool = False) -> Iterator[None]:
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
         raise
+    except click.ClickException as error:
+        vars(error)["message"] = escape_controls(error.message)
+        raise
     except FAULTS as error:
         if debug:
             raise
@@ -72,12 +77,12 @@ def continued(checkpoint: str | Path | None) -> Iterator[None]:
     from boxloop.data import ClusterError
 
     if checkpoint is not None and Path(checkpoint).exists():
-        click.echo(f"Continuing from {checkpoint}.", err=True)
+        click.echo(f"Continuing from {one_line(str(checkpoint))}.", err=True)
     try:
         yield
     except (SystemExit, KeyboardInterrupt, ClusterError):
         if checkpoint is not None and Path(checkpoint).exists():
-            click.echo(f"Stopped; the same command continues from {checkpoint}.", err=True)
+            click.echo(f"Stopped; the same command continues from {one_line(str(checkpoint))}.", err=True)
         raise
 
 
@@ -89,8 +94,8 @@ def one_line(error: BaseException | str) -> str:
         'rows.csv: No such file or directory'
     """
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+        return escape_controls(f"{error.filename}: {error.strerror}")
+    return escape_controls(" ".join(str(error).split())) or type(error).__name__
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

@@ -29,6 +29,7 @@ from boxloop.cli.options import (
     widths,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, echo_facts, echo_table, echo_text, tell
 
 if TYPE_CHECKING:
     from boxloop.cli.describe import Fitted
@@ -130,7 +131,6 @@ def command(
     --workers or --cluster each process reads its own part of the files, and rows stay where they are read.
     """
     from boxloop.cli.making import make_estimator
-    from boxloop.cli.output import check_outputs
     from boxloop.data import open_table
     from boxloop.progress import passes
 
@@ -165,7 +165,7 @@ def run_fit(estimator: Fitted, source: Source, output: Path) -> float:
     # Who watched and where progress was kept is no part of the model.
     estimator.set_params(verbose=0, checkpoint=None).save(output)
     if estimator.interrupted_:
-        click.echo(f"The model after round {estimator.n_iter_} is kept in {output}.", err=True)
+        echo_text(f"The model after round {estimator.n_iter_} is kept in {output}.", err=True)
         raise KeyboardInterrupt
     return seconds
 
@@ -180,7 +180,6 @@ def report(
 ) -> None:
     """Say how the fit went and what it found."""
     from boxloop.cli.describe import facts
-    from boxloop.cli.output import tell
     from boxloop.cli.parts import parameters
 
     found = {
@@ -197,7 +196,6 @@ def report(
 def show(estimator: Fitted, found: dict[str, Any]) -> None:
     """Print the summary as tables."""
     from boxloop.cli.describe import likelihood_word
-    from boxloop.cli.output import echo_facts, echo_table
     from boxloop.cli.parts import readable
     from boxloop.numeric.written import number, with_error
 

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from boxloop.cli.output import for_spreadsheets
 from boxloop.cli.watch import watched
 from boxloop.data import table_writer
 from boxloop.estimators.base import Array
@@ -105,7 +106,7 @@ def passed(parts: Iterable[Found[T]], n_rows: int, output: Path | None, watch: b
             moved(done := done + part.rows, n_rows, "rows")
             if write is not None:
                 for columns in part.lines:
-                    write(columns)
+                    write(for_spreadsheets(output, columns))
     if total is None:
         raise ValueError("the table has no rows")
     return total

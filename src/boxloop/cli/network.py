@@ -24,6 +24,7 @@ from boxloop.cli.options import (
     widths,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, tell, write_figure
 
 if TYPE_CHECKING:
     from boxloop.report.network_judge import Network, NetworkFindings
@@ -118,7 +119,6 @@ def command(
     """
     from boxloop.cli.network_read import read_problem
     from boxloop.cli.network_show import show
-    from boxloop.cli.output import check_outputs, tell
     from boxloop.report.network_judge import judge
     from boxloop.report.network_page import network_facts
 
@@ -153,7 +153,6 @@ def fitted(problem: Any, options: dict[str, Any], watch: bool) -> Network:
 
 def write(found: NetworkFindings, output: Path | None, page: Path | None, figure: Path | None) -> None:
     """The files that were asked for."""
-    from boxloop.figures import png
     from boxloop.persist import write_atomic
     from boxloop.report.network_page import as_page
 
@@ -162,8 +161,7 @@ def write(found: NetworkFindings, output: Path | None, page: Path | None, figure
     if page is not None:
         said = spelled(click.get_current_context())
         write_atomic(page, as_page(found, said, None if output is None else str(output)).encode())
-    if figure is not None:
-        figure.write_bytes(png(found.audit.plot()[0, 0]))
+    write_figure(figure, lambda: found.audit.plot()[0, 0])
 
 
 def spelled(context: click.Context) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from boxloop.cli.output import echo_table
+from boxloop.cli.output import echo_styled, echo_table, echo_text
 from boxloop.numeric.written import number, with_error
 from boxloop.report.network_judge import LEVEL, NetworkFindings, measures
 from boxloop.report.network_page import note
@@ -17,30 +15,25 @@ COLOURS = {"good": "green", "doubtful": "yellow", "bad": "red", "not run": "none
 
 def show(found: NetworkFindings, facts: Mapping[str, Any]) -> None:
     """Print what was found."""
-    from rich.console import Console
-    from rich.text import Text
-
     problem, rows = found.problem, facts["rows"]
     count = f"{len(problem.names)} column{'' if len(problem.names) == 1 else 's'}"
-    click.echo(f"{problem.target} from {count} of {problem.label}: {problem.told}")
-    click.echo(f"{rows['fit']} rows of the fit, {rows['held_out']} held out to judge it")
+    echo_text(f"{problem.target} from {count} of {problem.label}: {problem.told}")
+    echo_text(f"{rows['fit']} rows of the fit, {rows['held_out']} held out to judge it")
     if problem.left_out:
-        click.echo(f"Left out, as they hold no numbers: {', '.join(problem.left_out)}")
-    click.echo()
+        echo_text(f"Left out, as they hold no numbers: {', '.join(problem.left_out)}")
+    echo_text()
     heads, lines = scored(found)
     echo_table("On the rows held out", heads, lines)
-    console = Console()
-    console.print(Text(explained(found)))
-    console.print()
+    echo_styled("", "none", explained(found))
+    echo_text()
     for worry in found.worries:
         then = f" Next: {worry.next}." if worry.next else ""
-        head = (f"{worry.level}: {worry.what}. ", f"bold {COLOURS[worry.level]}")
-        console.print(Text.assemble(head, f"{worry.why}.{then}"))
+        echo_styled(f"{worry.level}: {worry.what}. ", f"bold {COLOURS[worry.level]}", f"{worry.why}.{then}")
     for event in found.events:
-        console.print(Text(f"Of the fit: {event}."))
+        echo_styled("", "none", f"Of the fit: {event}.")
     for name in ("output", "page", "figure"):
         if facts[name] is not None:
-            click.echo(f"Written: {facts[name]}")
+            echo_text(f"Written: {facts[name]}")
 
 
 def scored(found: NetworkFindings) -> tuple[list[str], list[list[str]]]:

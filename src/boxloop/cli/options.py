@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from boxloop.cli.names import MODELS, complete_data
+from boxloop.cli.output import SAFE_CSV
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -52,6 +53,15 @@ def _split(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     return None if value is None else next(csv.reader([value], skipinitialspace=True), [])
 
 
+def _check_named(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse an empty name, which is what a shell leaves of an unset variable: it would be taken for this folder."""
+    if value == "":
+        raise click.BadParameter("the name is empty; give . for this folder")
+    if value == Path():
+        raise click.BadParameter("a model file is needed, not an empty name or this folder")
+    return value
+
+
 def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """Whole numbers between commas."""
     if value is None:
@@ -67,6 +77,11 @@ def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) 
         from boxloop.numeric.threads import use_threads
 
         ctx.with_resource(use_threads(value))
+
+
+def _keep_safe_csv(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[SAFE_CSV] = True
 
 
 def output_option(what: str, **more: Any) -> Decorator:
@@ -109,11 +124,11 @@ def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device(dtype(function))
 
 
-data_argument = click.argument("data", shell_complete=complete_data)
+data_argument = click.argument("data", shell_complete=complete_data, callback=_check_named)
 drop_option = click.option(
     "--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated."
 )
-model_argument = click.argument("model", type=click.Path(path_type=Path))
+model_argument = click.argument("model", type=click.Path(path_type=Path), callback=_check_named)
 json_option = click.option(
     "--json",
     "json_to",
@@ -126,6 +141,13 @@ seed_option = click.option(
 )
 figure_option = click.option(
     "--figure", type=click.Path(path_type=Path), help="Picture of the findings: .png."
+)
+safe_csv_option = click.option(
+    "--safe-csv",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep_safe_csv,
+    help="Texts in CSV that begin like a formula get an apostrophe first, for spreadsheets; names always do.",
 )
 checkpoint_option = click.option(
     "--checkpoint",

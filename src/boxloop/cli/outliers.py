@@ -19,12 +19,14 @@ from boxloop.cli.options import (
     data_argument,
     json_option,
     output_option,
+    safe_csv_option,
     seed_option,
     threads_option,
     watch_options,
     watching,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, check_table, echo_table, echo_text, tell
 
 if TYPE_CHECKING:
     from boxloop.cli.describe import Fitted
@@ -78,6 +80,7 @@ NEARLY_ALL = 0.999
 @cluster_options
 @watch_options
 @output_option("One line for each row of DATA: .csv or .parquet.")
+@safe_csv_option
 @json_option
 def command(
     data: str,
@@ -108,7 +111,6 @@ def command(
     """
     from boxloop.cli.making import make_estimator
     from boxloop.cli.outliers_judge import judge
-    from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.data import open_table
 
     check_outputs([output, json_to], *(place for place in (data, train, model) if place is not None))
@@ -195,7 +197,6 @@ def _checked(estimator: Fitted, model: str) -> Fitted:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from boxloop.cli.output import echo_table
     from boxloop.numeric.written import number
 
     heads = ["row", "log-density", "p", "", "because of"]
@@ -214,8 +215,8 @@ def _show(found: Mapping[str, Any]) -> None:
     title = f"Least likely rows of {found['data']} under {found['model']} (first row: 0), with the drop of each column"
     echo_table(title, heads, rows, words=heads[-2:])
     rule = f"level {found['level']:g}" if found["level"] is not None else f"share {found['contamination']:g}"
-    click.echo(f"{found['flagged']} of {found['rows']} rows are flagged, at {rule}.")
+    echo_text(f"{found['flagged']} of {found['rows']} rows are flagged, at {rule}.")
     if found["level"] is not None and found["train"] is None:
-        click.echo("The rows judged themselves; with --train ORDINARY the level is a promise.")
+        echo_text("The rows judged themselves; with --train ORDINARY the level is a promise.")
     if found["output"] is not None:
-        click.echo(f"Written: {found['output']}")
+        echo_text(f"Written: {found['output']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,8 +12,16 @@ from typing import Any, Literal
 
 import click
 
+from boxloop.cli.names import TABLES
+
 LONG, WIDEST = 16, 1000
 """Letters of a word that is kept whole where room is short, and of a line where there is all the room there is."""
+
+SAFE_CSV = "boxloop.safe_csv"
+"""Where a call keeps that ``--safe-csv`` was given."""
+
+_CONTROLS = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is, and a terminal may not."""
 
 TABLE_ENDS = (".csv", ".csv.gz", ".parquet", ".pq")
 
@@ -32,7 +41,7 @@ def tell(
 
     text = json.dumps(plain(facts), indent=2, ensure_ascii=False)
     if json_to == "-":
-        click.echo(text)
+        click.echo(_CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", text))
         return
     if json_to is not None:
         from boxloop.persist import write_atomic
@@ -70,8 +79,14 @@ def echo_table(
     from rich.table import Table
     from rich.text import Text
 
+    from boxloop.report.sentences import escape_controls
+
+    heads, rows = (
+        [escape_controls(head) for head in heads],
+        [[escape_controls(cell) for cell in row] for row in rows],
+    )
     table = Table(
-        title=Text(title, style="bold"),
+        title=Text(escape_controls(title), style="bold"),
         title_justify="left",
         box=box.SIMPLE if lines else box.SIMPLE_HEAD,
         show_header=header,
@@ -95,26 +110,95 @@ def echo_table(
     console.print(table)
 
 
-def check_output(path: Path, *others: str | Path) -> None:
-    """Refuse, before any work is done, an output whose folder is not there or which is another file of the call."""
-    if not path.parent.is_dir():
-        raise click.UsageError(f"the folder of {path} does not exist")
-    if path.is_dir():
-        raise click.UsageError(f"{path} is a folder; the name of a file is needed")
-    if any(path.resolve() == Path(other).resolve() for other in others):
-        raise click.UsageError(f"{path} is given twice: the output needs a name of its own")
+def echo_text(text: str = "", err: bool = False) -> None:
+    """Print text of which parts may come from data or file names: what would steer a terminal is written out."""
+    from boxloop.report.sentences import escape_controls
+
+    click.echo(escape_controls(text), err=err)
 
 
-def check_outputs(outputs: Sequence[str | Path | None], *inputs: str | Path) -> None:
-    """Check every place that a call writes to; None and standard output need no check."""
+def echo_styled(head: str, style: str, text: str) -> None:
+    """Print a sentence that begins with some words in a style of their own."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from boxloop.report.sentences import escape_controls
+
+    Console().print(Text.assemble((escape_controls(head), style), escape_controls(text)))
+
+
+def check_outputs(
+    outputs: Sequence[str | Path | None], *inputs: str | Path | None, folders: Sequence[Path | None] = ()
+) -> None:
+    """Check, before any work is done, every place that a call writes to; None and standard output need no check.
+
+    Args:
+        outputs: files to be written.
+        inputs: files, and folders of tables, that are read; names of bundled data are none.
+        folders: folders to be written into.
+    """
     places = [Path(place) for place in outputs if place is not None and place != "-"]
+    read = [Path(place) for place in inputs if place is not None]
     for place in places:
-        check_output(place, *inputs)
+        if not place.parent.is_dir():
+            raise click.UsageError(f"the folder of {place} does not exist")
+        if place.is_dir():
+            raise click.UsageError(f"{place} is a folder; the name of a file is needed")
+        for source in read:
+            _check_not_read(place, source)
+    for folder in folders:
+        if folder is not None and any(_is_same(folder, source) for source in read):
+            raise click.UsageError(
+                f"{folder} is read and would be written to: give another folder for the output"
+            )
     for one, other in combinations(places, 2):
-        check_output(one, other)
+        if _is_same(one, other):
+            raise click.UsageError(f"{one} is given twice: each output needs a name of its own")
+
+
+def _check_not_read(place: Path, source: Path) -> None:
+    if _is_same(place, source):
+        raise click.UsageError(
+            f"{place} is given twice: the output needs a name of its own, as {source} is read"
+        )
+    if not source.is_dir():
+        return
+    inside = place.resolve().is_relative_to(source.resolve()) and place.name.lower().endswith(TABLES)
+    if inside or any(_is_same(place, file) for file in source.iterdir()):
+        raise click.UsageError(
+            f"{place} would be one of the tables of {source}, which are read: give a place outside this folder"
+        )
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file or folder, by whatever names and links."""
+    return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
 
 
 def check_table(path: Path | None) -> None:
     """Refuse, before any work is done, a table of a kind that cannot be written."""
     if path is not None and not path.name.lower().endswith(TABLE_ENDS):
         raise click.UsageError(f"{path}: the name of a table must end in .csv, .csv.gz or .parquet")
+
+
+def for_spreadsheets(path: Path | None, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of a CSV file, or of standard output, whose names are no formulas; nor are its texts with ``--safe-csv``.
+
+    Parquet keeps all names and texts as they are.
+    """
+    from boxloop.data import escape_formulas
+
+    if path is not None and ".csv" not in path.name.lower():
+        return dict(columns)
+    context = click.get_current_context(silent=True)
+    return escape_formulas(columns, cells=context is not None and SAFE_CSV in context.meta)
+
+
+def write_figure(path: Path | None, draw: Callable[[], Any]) -> None:
+    """Draw a picture, as axes or as a PNG, and write it whole where one was asked for."""
+    if path is not None:
+        from boxloop.figures import png
+        from boxloop.persist import write_atomic
+
+        drawn = draw()
+        write_atomic(path, drawn if isinstance(drawn, bytes) else png(drawn))

@@ -16,11 +16,21 @@ from boxloop.cli.options import (
     figure_option,
     json_option,
     output_option,
+    safe_csv_option,
     seed_option,
     threads_option,
     watch_options,
     watching,
     with_examples,
+)
+from boxloop.cli.output import (
+    check_outputs,
+    check_table,
+    echo_table,
+    echo_text,
+    for_spreadsheets,
+    tell,
+    write_figure,
 )
 
 if TYPE_CHECKING:
@@ -63,6 +73,7 @@ _count = click.IntRange(min=1)
 @checkpoint_option
 @watch_options
 @output_option("One line for each draw: .csv or .parquet.")
+@safe_csv_option
 @figure_option
 @json_option
 def command(
@@ -87,9 +98,7 @@ def command(
     Ctrl-C tells what was drawn so far. With --checkpoint, the same command continues, also for more --draws.
     """
     from boxloop.cli.errors import continued
-    from boxloop.cli.output import check_outputs, check_table, tell
     from boxloop.data import open_table, write_table
-    from boxloop.figures import png
 
     if how["covariance"] is not None and model != "gaussian-mixture":
         raise click.UsageError(f"{model} has no option --covariance")
@@ -103,9 +112,8 @@ def command(
         if posterior.draws.n_draws == 0:
             raise KeyboardInterrupt  # in warm-up: there is nothing to tell
         if output is not None:
-            write_table(output, draws_table(posterior))
-        if figure is not None:
-            figure.write_bytes(png(posterior.plot(kind="trace")))
+            write_table(output, for_spreadsheets(output, draws_table(posterior)))
+        write_figure(figure, lambda: posterior.plot(kind="trace"))
         given = {"data": data, "model": model, "rows": source.n_rows, "columns": list(source.names)}
         found = {**given, **_found(posterior, how, checkpoint), "seconds": seconds}
         found |= {"output": output, "figure": figure}
@@ -205,7 +213,6 @@ def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path |
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.cli.output import echo_table
     from boxloop.numeric.written import number
 
     rows = [
@@ -226,13 +233,13 @@ def _show(found: dict[str, Any]) -> None:
     if len(rows) < len(found["summary"]):
         title += f"; the first {len(rows)} of {len(found['summary'])} numbers, --json has all"
     echo_table(title, ["number", "mean", "low", "high", "ess", "R-hat", "labels"], rows)
-    click.echo("low to high: 95% of the draws. ess: how many independent draws they are worth.")
-    click.echo(f"free: the same in whatever order components or axes stand; {found['labels']}.")
+    echo_text("low to high: 95% of the draws. ess: how many independent draws they are worth.")
+    echo_text(f"free: the same in whatever order components or axes stand; {found['labels']}.")
     for name in ("output", "figure"):
         if found[name] is not None:
-            click.echo(f"Written: {found[name]}")
+            echo_text(f"Written: {found[name]}")
     if not found["worries"]:
-        click.echo("Nothing speaks against these draws: chains agree, and are long enough.")
+        echo_text("Nothing speaks against these draws: chains agree, and are long enough.")
         return
     for head, said in (("Worries:", found["worries"]), ("What to do:", found["advice"])):
-        click.echo("\n".join([head, *(f"- {line}" for line in said)]))
+        echo_text("\n".join([head, *(f"- {line}" for line in said)]))

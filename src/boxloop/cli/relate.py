@@ -25,6 +25,7 @@ from boxloop.cli.options import (
     watching,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, tell, write_figure
 
 if TYPE_CHECKING:
     from boxloop.cli.relate_read import Side
@@ -128,11 +129,9 @@ def command(
     One fifth of the rows is set apart, and judges what the others found: how relevant each pair is, which columns it
     goes with, and how much of each column can be inferred from the other view. Cells must not be empty.
     """
-    from boxloop.cli.output import check_outputs, tell
     from boxloop.cli.relate_judge import judge
     from boxloop.cli.relate_read import read_sides, set_apart
     from boxloop.cli.relate_show import show
-    from boxloop.figures import png
 
     check_outputs([output, figure, checkpoint, json_to], *(place for place in (data, other) if place))
     if permutations < 1.0 / rate - 1.0 - 1e-9:
@@ -150,8 +149,7 @@ def command(
     told, found = judge(estimator, *judges, WAYS[direction], permutations, rate)
     if output is not None:
         estimator.save(output)
-    if figure is not None:
-        figure.write_bytes(png(found.plot()))
+    write_figure(figure, lambda: found.plot())
     head = facts(estimator, {"data": data, "other": other, "rate": rate, "permutations": permutations})
     head |= {"rows": {"fit": int((~mask).sum()), "judged": int(mask.sum())}, "seed": options["seed"]}
     head |= {**told, "seconds": seconds, "output": output, "figure": figure}

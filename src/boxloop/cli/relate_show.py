@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
-from boxloop.cli.output import echo_table
+from boxloop.cli.output import echo_table, echo_text
 from boxloop.cli.relate_judge import LOADINGS
 from boxloop.numeric.written import number, with_error
 
@@ -18,37 +16,37 @@ def show(found: Mapping[str, Any]) -> None:
     """Print what was found."""
     rows = found["rows"]
     other = "" if found["other"] is None else f" and {found['other']}"
-    click.echo(f"x: {_view(found['x'])}\ny: {_view(found['y'])}")
-    click.echo(
+    echo_text(f"x: {_view(found['x'])}\ny: {_view(found['y'])}")
+    echo_text(
         f"of {found['data']}{other}: {rows['fit']} rows of the fit, {rows['judged']} set apart to judge it\n"
     )
     _variables(found)
     _columns(found)
-    click.echo(
+    echo_text(
         "Relevance: squared correlation of a pair. Share: of the variance; below 0, the mean is a better guess."
     )
-    click.echo(
+    echo_text(
         f"Both on the rows set apart, with p adjusted for their number (false discoveries: {found['rate']:g})."
     )
     for one in found["labels"]:
         right = with_error(100.0 * one["right"], 100.0 * one["right_error"])
-        click.echo(
+        echo_text(
             f"{one['column']} is told right in {right}% of the rows; always the most common: "
             f"{100.0 * one['most_common']:.0f}%."
         )
-    click.echo(f"Relevance of all pairs: {with_error(found['total'], found['total_error'])}.")
-    click.echo(_sentence(found["verdict"]))
+    echo_text(f"Relevance of all pairs: {with_error(found['total'], found['total_error'])}.")
+    echo_text(_sentence(found["verdict"]))
     if found["overfitted"]:
         trained = number(sum(one["fit_relevance"] for one in found["variables"]), 3)
-        click.echo(
+        echo_text(
             f"The fit has learned its own rows, where the relevance is {trained}: more rows, a smaller -k or simpler "
             "--features help."
         )
     for name in ("output", "figure"):
         if found[name] is not None:
-            click.echo(f"Written: {found[name]}")
+            echo_text(f"Written: {found[name]}")
     if found["worries"]:
-        click.echo("\n".join(["Worries:", *(f"- {line}" for line in found["worries"])]))
+        echo_text("\n".join(["Worries:", *(f"- {line}" for line in found["worries"])]))
 
 
 def _view(view: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from boxloop.cli.options import (
     watching,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, echo_table, echo_text, tell
 
 
 @with_examples(
@@ -56,9 +57,8 @@ def command(
 
     Without a name, list the experiments.
     """
-    from boxloop.cli.output import check_outputs, echo_table, tell
 
-    check_outputs([json_to])
+    check_outputs([json_to], data, folders=[output])
     known = experiments()
     _check_known(names, known)
     if not names:
@@ -103,7 +103,6 @@ def _run(name: str, quick: bool, data: Path | None, seed: int, show: bool) -> An
 
 
 def _show(report: Any, written: list[Path]) -> None:
-    from boxloop.cli.output import echo_table
 
     heads = ["claim", "document", "ours", "verdict", "why"]
     rows = []
@@ -112,4 +111,4 @@ def _show(report: Any, written: list[Path]) -> None:
         rows.append([f.claim, f.paper, ours, f.verdict, f.reason])
     echo_table(report.title, heads, rows, words=heads, lines=True)
     for path in written:
-        click.echo(f"Written: {path}")
+        echo_text(f"Written: {path}")

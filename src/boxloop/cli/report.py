@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from boxloop.cli.cluster import cluster_options, on_cluster
 from boxloop.cli.options import (
@@ -19,6 +20,8 @@ from boxloop.cli.options import (
     watching,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, echo_styled, echo_text
+from boxloop.cli.output import tell as say
 
 if TYPE_CHECKING:
     from boxloop.report.whole import Report
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 @output_option(
     "The page; all else goes beside it, under the same name.", default=Path("report.html"), show_default=True
 )
+@click.option("--force", is_flag=True, help="Replace files beside the page, whoever wrote them.")
 @json_option
 def command(
     data: str,
@@ -63,6 +67,7 @@ def command(
     quiet: bool,
     progress: bool | None,
     output: Path,
+    force: bool,
     json_to: str | None,
 ) -> None:
     """From a table to a page: models tried, one chosen, and where it fails.
@@ -72,18 +77,22 @@ def command(
     model, the others judge it.
 
     Writes the page, and beside it the same as Markdown, all numbers as JSON, a picture, and the model (*.boxloop).
+    Files of these names that no report wrote, or that have changed since, are replaced only with --force.
 
     With --workers or --cluster the files are read where the workers are, and the rows that are drawn are sent here;
     models are fitted here, --jobs at the same time.
     """
-    from boxloop.cli.output import check_outputs
-    from boxloop.cli.output import tell as say
     from boxloop.cli.watch import watched
     from boxloop.report.making import report_on, spelled
     from boxloop.report.read import read_table
+    from boxloop.report.siblings import check_replaceable, page_files
     from boxloop.report.whole import facts
 
-    check_outputs([output, json_to], data)
+    files = page_files(output)
+    check_outputs([*files, json_to], data)
+    if not force:
+        default = click.get_current_context().get_parameter_source("output") is ParameterSource.DEFAULT
+        check_replaceable(files if default else files[1:], output.with_suffix(".json"))
     with watched("report", watching(quiet, progress)) as tell:
         with on_cluster(workers, cluster) as there:
             table = read_table(data, columns, drop, rows, seed, cluster=there)
@@ -91,20 +100,16 @@ def command(
         report = report_on(
             table, command, seed, jobs, deep, lambda what, share: tell(round(100 * share), 100, what)
         )
-        written = report.save(output)
+        written = report.save(output, force=force)
     say(facts(report), json_to, lambda: show(report, written), quiet)
 
 
 def show(report: Report, written: list[Path]) -> None:
     """Print the verdict."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
     colours = {"good": "green", "doubtful": "yellow", "bad": "red", "plain": "none"}
     for line in report.lines:
-        console.print(Text.assemble((f"{line.question} ", f"bold {colours[line.mood]}"), line.answer))
-    console.print()
+        echo_styled(f"{line.question} ", f"bold {colours[line.mood]}", line.answer)
+    echo_text()
     for path in written:
-        click.echo(f"Written: {path}")
-    click.echo(f"Open {written[0]} in a browser; it explains each of these answers.")
+        echo_text(f"Written: {path}")
+    echo_text(f"Open {written[0]} in a browser; it explains each of these answers.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,10 +12,12 @@ from boxloop.cli.options import (
     json_option,
     model_argument,
     output_option,
+    safe_csv_option,
     seed_option,
     threads_option,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, check_table, for_spreadsheets, tell
 
 
 @with_examples(
@@ -26,6 +29,7 @@ from boxloop.cli.options import (
 @seed_option
 @threads_option
 @output_option("The rows: .csv or .parquet; CSV on standard output if omitted.")
+@safe_csv_option
 @json_option
 def command(model: Path, rows: int, seed: int, output: Path | None, json_to: str | None) -> None:
     """Draw rows from a model.
@@ -33,8 +37,7 @@ def command(model: Path, rows: int, seed: int, output: Path | None, json_to: str
     The same seed gives the same rows. Those of a mixture come component by component.
     """
     from boxloop.cli.describe import column_names, counts, load_model
-    from boxloop.cli.output import check_outputs, check_table, tell
-    from boxloop.data import write_table, write_text
+    from boxloop.data import write_table
 
     check_outputs([output, json_to], model)
     check_table(output)
@@ -44,7 +47,17 @@ def command(model: Path, rows: int, seed: int, output: Path | None, json_to: str
         drawn = drawn.astype("int64")
     columns = dict(zip(column_names(estimator), drawn.T, strict=True))
     if output is not None:
-        write_table(output, columns)
+        write_table(output, for_spreadsheets(output, columns))
     found = {"model": model, "rows": rows, "seed": seed, "columns": list(columns), "output": output}
     values = None if output is not None else columns
-    tell({**found, "values": values}, json_to, lambda: write_text(sys.stdout, columns), output is not None)
+    tell({**found, "values": values}, json_to, lambda: _print(columns), output is not None)
+
+
+def _print(columns: dict[str, Any]) -> None:
+    """Rows as CSV on standard output; on a terminal the names do not steer it."""
+    from boxloop.data import write_text
+    from boxloop.report.sentences import escape_controls
+
+    if sys.stdout.isatty():
+        columns = {escape_controls(name): values for name, values in columns.items()}
+    write_text(sys.stdout, for_spreadsheets(None, columns))

@@ -12,11 +12,13 @@ from boxloop.cli.options import (
     json_option,
     model_argument,
     output_option,
+    safe_csv_option,
     threads_option,
     watch_options,
     watching,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, check_table, echo_facts, tell
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 @threads_option
 @cluster_options
 @output_option("One line for each row: .csv or .parquet.")
+@safe_csv_option
 @json_option
 def command(
     model: Path,
@@ -62,7 +65,6 @@ def command(
     With --workers or --cluster rows stay where they are read; with -o their lines come back, in the order of the rows.
     """
     from boxloop.cli.describe import Networks, TwoViews, load_any
-    from boxloop.cli.output import check_outputs, check_table, tell
 
     check_outputs([output, json_to], data, model)
     check_table(output)
@@ -151,7 +153,6 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
 
 def _show(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
-    from boxloop.cli.output import echo_facts
     from boxloop.numeric.written import number, with_error
 
     worst = "\n".join(f"row {low['row']}: {number(low['log_density'])}" for low in found["least_likely"])

@@ -25,6 +25,7 @@ from boxloop.cli.options import (
     watching,
     with_examples,
 )
+from boxloop.cli.output import check_outputs, echo_table, echo_text, tell, write_figure
 
 
 @with_examples(
@@ -97,11 +98,10 @@ def command(
     distance from the best on the same rows.
     """
     from boxloop.cli.making import make_estimator, rows_with_names
-    from boxloop.cli.output import check_outputs, tell
     from boxloop.data import open_table
     from boxloop.select import Select
 
-    check_outputs([output, figure, json_to], data)
+    check_outputs([output, figure, json_to], data, folders=[how["checkpoint"]])
     grid: dict[str, list[Any]] = {"n_components": numbers(components)}
     if covariance is not None:
         grid["covariance_type"] = covariance.split(",")
@@ -109,15 +109,16 @@ def command(
     search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how)
     with _shared(search, workers, cluster) as there:
         source = open_table(data, columns=columns, drop=drop, cluster=there)
+        if source.n_rows < how["cv"]:
+            raise click.UsageError(
+                f"--folds {how['cv']}: {data} has {source.n_rows} rows, and each fold needs one"
+            )
         search.fit(source if there else rows_with_names(source))
     if search.best_estimator_.interrupted_:
         raise KeyboardInterrupt  # the last fit, to all rows, is not the model that was chosen
     if output is not None:
         search.best_estimator_.save(output)
-    if figure is not None:
-        from boxloop.figures import png
-
-        figure.write_bytes(png(search.plot()))
+    write_figure(figure, lambda: search.plot())
     found = {**_found(search, data), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(search, data, output), quiet)
 
@@ -161,7 +162,6 @@ def numbers(text: str) -> list[int]:
 
 
 def _show(search: Any, data: str, output: Path | None) -> None:
-    from boxloop.cli.output import echo_table
     from boxloop.numeric.written import number, with_error
 
     table = search.table()
@@ -181,6 +181,6 @@ def _show(search: Any, data: str, output: Path | None) -> None:
     ]
     echo_table(f"log-likelihood of a row of {data}", heads, rows)
     chosen = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
-    click.echo(f"Chosen: {chosen}.")
+    echo_text(f"Chosen: {chosen}.")
     if output is not None:
-        click.echo(f"Written: {output}")
+        echo_text(f"Written: {output}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxloop.cli.options import json_option, model_argument, with_examples
+from boxloop.cli.output import check_outputs, echo_facts, echo_table, tell
 
 if TYPE_CHECKING:
     from boxloop.cli.describe import Fitted
@@ -20,7 +21,6 @@ MOST_NAMES = 16
 def command(model: Path, json_to: str | None) -> None:
     """Print what a model file holds."""
     from boxloop.cli.describe import Networks, TwoViews, column_names, facts, load_any
-    from boxloop.cli.output import check_outputs, echo_facts, echo_table, tell
     from boxloop.cli.parts import parameters, readable
 
     check_outputs([json_to], model)

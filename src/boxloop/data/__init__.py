@@ -19,7 +19,7 @@ from boxloop.data.stream import StreamSource
 from boxloop.data.table import open_table
 from boxloop.data.tasks import ClusterError, watched
 from boxloop.data.tiles import Tiled, View, WeightedSum
-from boxloop.data.write import table_writer, write_table, write_text
+from boxloop.data.write import escape_formulas, table_writer, write_table, write_text
 
 __all__ = [
     "ArraySource",
@@ -48,6 +48,7 @@ __all__ = [
     "WeightedSum",
     "bundled",
     "dask_source",
+    "escape_formulas",
     "identity_frame",
     "kept_rows",
     "moment_source",

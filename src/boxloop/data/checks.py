@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 
-def check_shape(n_rows: int, n_columns: int) -> None:
-    """Refuse a table without rows or without columns, in scikit-learn's words."""
+def check_shape(n_rows: int, n_columns: int, where: str = "") -> None:
+    """Refuse a table without rows or without columns, in scikit-learn's words, after words on where it is from."""
     for count, word in ((n_rows, "sample"), (n_columns, "feature")):
         if count == 0:
             shape = f"(shape=({n_rows}, {n_columns}))"
-            raise ValueError(f"Found array with 0 {word}(s) {shape} while a minimum of 1 is required.")
+            raise ValueError(f"{where}Found array with 0 {word}(s) {shape} while a minimum of 1 is required.")
 
 
 def check_no_paths(data: object) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.lib.format import MAGIC_PREFIX
 from torch import Tensor
 
 from boxloop.data.checks import given_names
@@ -132,6 +133,11 @@ def open_map(path: Path) -> np.ndarray:
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            if (
+                file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX
+            ):  # NumPy takes it for a pickle, and advises to run it
+                raise ValueError(f"{path}: not a .npy file; numpy.save writes one") from error
         raise ValueError(f"{path}: cannot be read as a .npy file: {error}") from error
     return array
 

@@ -133,7 +133,10 @@ def open_reader(data: str | PathLike[str]) -> Reader:
         raise not_there(str(path))
     reader = _reader(path)
     if reader is None:
-        raise ValueError(f"{path}: a .npy, .csv, .csv.gz or .parquet file or a folder of them is needed")
+        model = " and not a model file" if path.suffix == ".boxloop" else ""
+        raise ValueError(
+            f"{path}: a .npy, .csv, .csv.gz or .parquet file or a folder of them is needed{model}"
+        )
     return reader
 
 

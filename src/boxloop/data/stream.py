@@ -92,7 +92,7 @@ class StreamSource(Tiled):
             mass += float(weight.sum())
             yield tile[:, :d], weight
             start = stop
-        check_shape(start, d)
+        check_shape(start, d, f"{self.reader.label}: the table has no rows. ")
         if mass == 0.0 and not self.part:
             raise ValueError(f"{self.reader.label}: the weights are all zero")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import IO, Any
 import numpy as np
 
 Columns = Mapping[str, np.ndarray]
+
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a text begins with, after spaces and tabs, that a spreadsheet takes for a formula; wide forms, too."""
 
 
 def write_table(path: str | Path, columns: Columns) -> None:
@@ -62,11 +66,14 @@ def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
     name = path.name.lower()
     if not name.endswith((".csv", ".csv.gz", ".parquet", ".pq")):
         raise ValueError(f"{path}: the name must end in .csv, .csv.gz or .parquet")
+    mode = path.stat().st_mode if path.is_file() else None
     unfinished = path.with_name(f".{path.name}.part")
     begun = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
     try:
         with begun(unfinished, name.endswith(".gz")) as write:
             yield lambda columns: write(_checked(columns))
+        if mode is not None:
+            unfinished.chmod(stat.S_IMODE(mode))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -86,6 +93,33 @@ def write_text(file: IO[str], columns: Columns, header: bool = True) -> None:
     if header:
         out.writerow(columns)
     out.writerows(zip(*(_cells(values) for values in columns.values()), strict=True))
+
+
+def escape_formulas(columns: Columns, cells: bool = False) -> dict[str, np.ndarray]:
+    """Columns whose names, and with ``cells`` whose texts, no spreadsheet takes for formulas.
+
+    An apostrophe comes before those that begin like one; numbers are left alone.
+
+    Args:
+        columns: name and values of each column.
+        cells: whether to escape the texts of the columns, too.
+
+    Example:
+        >>> escape_formulas({"=1+1": np.array([-1.5]), "b": np.array(["@c"])}, cells=True)
+        {"'=1+1": array([-1.5]), 'b': array(["'@c"], dtype='<U3')}
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        head = _escaped_formula(name)
+        while head in found or (head != name and head in columns):
+            head = f"'{head}"
+        texts = cells and values.dtype.kind in "OUS"
+        found[head] = np.array([_escaped_formula(cell) for cell in values.tolist()]) if texts else values
+    return found
+
+
+def _escaped_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.lstrip().startswith(FORMULA) else cell
 
 
 def _checked(columns: Columns) -> dict[str, np.ndarray]:

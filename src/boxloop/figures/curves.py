@@ -18,6 +18,8 @@ def curves(
     *,
     best: tuple[float, float] | None = None,
     told: str = "",
+    crosses: tuple[ArrayLike, ArrayLike] = ((), ()),
+    crossed: str = "",
     title: str = "",
     across: str = "",
     up: str = "",
@@ -30,6 +32,8 @@ def curves(
         ax: where to draw; a figure of its own when omitted.
         best: the point to ring.
         told: what the legend says about it.
+        crosses: places and values of points that belong to no line.
+        crossed: what the legend says about them.
         title: of the picture.
         across: what the places are.
         up: what the values are.
@@ -56,12 +60,14 @@ def curves(
             color=colour(2 * j if len(lines) == 1 else j),
             label=short(name, 30) if len(lines) > 1 else None,
         )
+    if np.size(crosses[0]):
+        ax.plot(*crosses, "x", color=FAINT, label=crossed or None, markersize=7.0, markeredgewidth=2.0)
     if best is not None:
         (ring,) = ax.plot(*best, "o", color=MARKED, label=told or None, fillstyle="none")
         ring.set(markersize=14.0, markeredgewidth=2.0)
     if len(lines) > 1:
         add_legend(ax, beside=True)
-    elif told:
+    elif told or crossed:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.14 * (high - low))  # room for the legend above all that is drawn
         add_legend(ax, "upper right")

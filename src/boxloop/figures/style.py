@@ -106,7 +106,7 @@ def short(name: object, most: int = 18) -> str:
         >>> short("od280/od315_of_diluted_wines")
         'od280/od315_of_di…'
     """
-    line = " ".join(str(name).split())
+    line = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(name).split()))
     return line if len(line) <= most else line[: most - 1] + "…"
 
 

@@ -11,6 +11,7 @@ import fcntl
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import IO
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the file at ``path`` by ``data``, or leave it as it was.
 
-    A link at ``path`` is replaced, not followed.
+    A link at ``path`` is replaced, not followed. The permissions are those of the file that is replaced.
 
     Args:
         path: the target, in a folder that exists.
@@ -39,6 +40,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     target = Path(path)
     _sweep(target)
     with _temporary(target) as (file, temporary):
+        with suppress(OSError):  # nothing to replace, or a file system without permissions
+            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -36,6 +36,11 @@ SHAPES = {
 BAYESIAN, DEEP = "Bayesian Gaussian mixture", "Variational autoencoder"
 MOST = 10
 """Components that a Bayesian mixture may use; it empties those that do not pay for themselves."""
+LIMITS = {"component": max(MOST, SIZES[-1]), "factor": RANKS[-1]}
+"""Most components and factors on offer."""
+POISSON, BERNOULLI = "Poisson mixture", "Bernoulli mixture"
+INDEPENDENT = (SHAPES["diag"], SHAPES["spherical"], POISSON, BERNOULLI)
+"""Families whose columns are unrelated within a component."""
 UNITS = {"Factor analysis": "factor", "Probabilistic PCA": "factor", DEEP: "code"}
 LIKELIHOODS = {CONTINUOUS: "gaussian", COUNTS: "poisson", BINARY: "bernoulli"}
 CODES, HIDDEN, FEWEST_DEEP = 8, (64, 64), 50
@@ -63,7 +68,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Family and size."""
-        most = "at most " if self.family == BAYESIAN else ""
+        most = "" if self.allowed is None else "at most "
         uses = "" if self.used is None else f" (uses {self.used})"
         return f"{self.family}, {most}{counted(self.size, self.unit)}{uses}"
 
@@ -76,6 +81,16 @@ class Candidate:
     def place(self) -> int:
         """Where it stands among sizes: what it uses, where that is known."""
         return self.size if self.used is None else self.used
+
+    @property
+    def allowed(self) -> int | None:
+        """Components that a Bayesian mixture may use; None for other models, whose size is what they use."""
+        return self.size if self.family == BAYESIAN else None
+
+    @property
+    def independent(self) -> bool:
+        """Whether its columns are unrelated within a component."""
+        return self.family in INDEPENDENT
 
     @property
     def bounded(self) -> bool:
@@ -99,9 +114,7 @@ def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = T
         ['Poisson mixture, 1 component', 'Poisson mixture, 2 components']
     """
     if kind in (COUNTS, BINARY):
-        family, estimator = (
-            ("Poisson mixture", PoissonMixture) if kind == COUNTS else ("Bernoulli mixture", BernoulliMixture)
-        )
+        family, estimator = (POISSON, PoissonMixture) if kind == COUNTS else (BERNOULLI, BernoulliMixture)
         sizes = [k for k in SIZES if k == 1 or rows >= 10 * k]
         return tuple(Candidate(family, k, estimator(k, random_state=seed)) for k in sizes)
     found = []

@@ -35,6 +35,7 @@ class Column:
         deviation: their standard deviation.
         skewness: of the values present, 0 for a normal law.
         tails: excess kurtosis, 0 for a normal law.
+        common: share of the values present that are the most frequent one.
         notes: what deserves attention, in words.
     """
 
@@ -48,12 +49,23 @@ class Column:
     deviation: float = float("nan")
     skewness: float = float("nan")
     tails: float = float("nan")
+    common: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
     def used(self) -> bool:
         """Whether the models see it."""
         return not self.aside
+
+    @property
+    def skewed_positive(self) -> bool:
+        """Whether its values are positive and skewed to the right, so that their logarithm may be easier to model."""
+        return self.skewness > SKEWED and self.lowest > 0.0
+
+    @property
+    def mostly_one(self) -> bool:
+        """Whether most of its many values are the same one."""
+        return self.common >= MOSTLY_ONE and self.distinct > TWO_VALUES
 
 
 def describe(names: Sequence[str], rows: Array, words: Mapping[str, str]) -> tuple[Column, ...]:
@@ -120,19 +132,22 @@ def _measured(name: str, values: Array) -> Column:
     if len(known) > 10 and _numbered(known):
         return replace(column, aside="numbers the rows")
     z = (known - mean) / deviation
-    column = replace(column, skewness=float((z**3).mean()), tails=float((z**4).mean()) - 3.0)
-    return replace(
-        column, notes=tuple(_notes(column, float(counts.max()) / len(known), float(levels[counts.argmax()])))
+    common, skewness, tails = (
+        float(counts.max()) / len(known),
+        float((z**3).mean()),
+        float((z**4).mean()) - 3.0,
     )
+    column = replace(column, skewness=skewness, tails=tails, common=common)
+    return replace(column, notes=tuple(_notes(column, float(levels[counts.argmax()]))))
 
 
-def _notes(column: Column, share: float, value: float) -> list[str]:
+def _notes(column: Column, value: float) -> list[str]:
     found = []
     if column.missing > 0.0:
         found.append(f"{column.missing:.0%} missing" if column.missing >= 0.01 else "a few values missing")
-    if share >= MOSTLY_ONE and column.distinct > TWO_VALUES:
-        found.append(f"{share:.0%} of the values are {value:g}")
-    if column.skewness > SKEWED and column.lowest > 0.0:
+    if column.mostly_one:
+        found.append(f"{column.common:.0%} of the values are {value:g}")
+    if column.skewed_positive:
         found.append("skewed to the right: its logarithm may fit better")
     elif abs(column.skewness) > SKEWED:
         found.append(f"skewed to the {'right' if column.skewness > 0 else 'left'}")

@@ -104,7 +104,7 @@ def examine(
     known = dict(zip(places, (finalist.trial for finalist in finalists)))
     trials = tuple(known.get(place, trial) for place, trial in enumerate(trials))
     split = (first, second, len(folds))
-    return Findings(table, seed, *split, trials, best, chosen, lag, tuple(finalists), path, without)
+    return Findings(table, seed, *split, trials, best, chosen, sound, lag, tuple(finalists), path, without)
 
 
 def _offered(

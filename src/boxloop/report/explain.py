@@ -84,19 +84,19 @@ def explain(found: Findings) -> Explanation:
     weights = (share.tolist(), np.asarray(errors["weights"]).tolist() if errors else [np.nan] * len(share))
     order = tuple(np.argsort(-apart, kind="stable").tolist()) if len(share) > 1 else tuple(range(len(names)))
     meaning = "mean of the column in the component"
-    if not bayesian:
-        return Explanation("component", meaning, names, values, error, order, weights)
-    said = f"{used.sum()} of at most {len(used)} components are in use; the others were emptied and are left out."
-    few = np.flatnonzero(small(estimator)[used])
+    notes = []
+    if bayesian:
+        in_use = f"{used.sum()} of at most {len(used)} components are in use"
+        notes.append(f"{in_use}; the others were emptied and are left out.")
+    few = np.flatnonzero(small(estimator, len(rows))[used])
     if len(few):
         which = (
             f"component {few[0]} holds" if len(few) == 1 else f"components {listed(list(map(str, few)))} hold"
         )
-        said += f" Fewer than {SMALL} rows: {which} so few that they may be outliers, and no group."
-    spread = "posterior standard deviations"
-    return Explanation(
-        "component", meaning, names, values, error, order, weights, spread=spread, notes=(said,)
-    )
+        notes.append(f"Fewer than {SMALL} rows: {which} so few that they may be outliers, and no group.")
+    spread = "posterior standard deviations" if bayesian else "standard errors"
+    note = (" ".join(notes),) if notes else ()
+    return Explanation("component", meaning, names, values, error, order, weights, spread=spread, notes=note)
 
 
 def _codes(found: Findings) -> Explanation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,11 @@ class Trial:
         return held and self.candidate.unit == "component"
 
     @property
+    def unusable(self) -> str:
+        """Why it has no score to compare; empty where it has one."""
+        return self.failure or ("" if isfinite(self.score[0]) else "it gives held-out rows density zero")
+
+    @property
     def score(self) -> tuple[float, float]:
         """Mean held-out log-likelihood of a row and its standard error."""
         return (float("nan"), float("nan")) if self.density is None else self.density.mean_error()
@@ -86,6 +92,7 @@ class Findings:
         trials: every candidate, in order.
         best: place of the candidate with the highest held-out log-likelihood.
         chosen: place of the one taken.
+        sound: which candidates were considered: those that did not collapse, unless all did, (trials,).
         behind: how far each candidate is behind the best, with the error of that paired difference, (trials, 2).
         finalists: the chosen one first, then the best of every other family.
         path: which finalist a moment penalty of each weight would choose.
@@ -100,6 +107,7 @@ class Findings:
     trials: tuple[Trial, ...]
     best: int
     chosen: int
+    sound: NDArray[np.bool_]
     behind: Array
     finalists: tuple[Finalist, ...]
     path: Path
@@ -109,6 +117,13 @@ class Findings:
     def model(self) -> Finalist:
         """The model taken."""
         return self.finalists[0]
+
+    @property
+    def set_aside(self) -> tuple[int, ...]:
+        """Places of the candidates that have a score and were not considered."""
+        return tuple(
+            place for place, trial in enumerate(self.trials) if not (self.sound[place] or trial.unusable)
+        )
 
     def density(self, rows: Array) -> Array:
         """Log-density of rows under it."""

@@ -1,4 +1,4 @@
-"""Bayesian mixtures by the components they use."""
+"""Mixtures by the components that hold rows enough."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from boxloop.estimators import BayesianGaussianMixture
+from boxloop.estimators.mixture import MixtureEstimator
+from boxloop.laws.tied import TiedGaussian
 from boxloop.models import Mixture
 from boxloop.report.columns import Array
 
 SMALL = 10
 """Rows from which on a component counts as a group."""
+RARE = 0.05
+"""Share of the rows from which on a component counts as a group, however few these are; not of Bayesian mixtures."""
 
 
 def criticised(estimator: Any) -> Any:
@@ -25,12 +30,7 @@ def criticised(estimator: Any) -> Any:
     """
     if not isinstance(estimator, BayesianGaussianMixture):
         return estimator
-    used = torch.from_numpy(np.flatnonzero(estimator.active_))
-    weight = estimator.model_.log_weight[used]
-    family = estimator.model_.family
-    tied = estimator.covariance_type == "tied"
-    few = replace(family, mean=family.mean[used]) if tied else family.map(lambda leaf: leaf[used])
-    return Mixture(weight - weight.logsumexp(0), few)
+    return _part(estimator.model_, estimator.active_)
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,45 @@ class ComponentsInUse:
     training_digest_: str | None
 
 
-def small(estimator: Any) -> Any:
-    """Which components of a Bayesian mixture are in use by fewer than :data:`SMALL` rows, (k,)."""
-    return estimator.active_ & (estimator.model_.counts.numpy() < SMALL)
+def small(estimator: Any, n_rows: int) -> NDArray[np.bool_]:
+    """Which components of a fitted mixture are in use by so few rows that these may be outliers, (k,).
 
-
-def without_small(estimator: Any) -> Mixture[Any] | None:
-    """The predictive law of a Bayesian mixture without its small components; None where it has none, or no others.
-
-    A few rows far from all others get a component of their own: in judging which rows are strange they must not vouch
-    for one another.
+    Args:
+        estimator: the mixture.
+        n_rows: that it was fitted to.
     """
-    if not isinstance(estimator, BayesianGaussianMixture):
+    if isinstance(estimator, BayesianGaussianMixture):
+        held: NDArray[np.bool_] = estimator.active_ & (estimator.model_.counts.numpy() < SMALL)
+        return held
+    return np.asarray(estimator.weights_) * n_rows < min(SMALL, RARE * n_rows)
+
+
+def without_small(estimator: Any, n_rows: int) -> Mixture[Any] | None:
+    """The distribution of a fitted mixture without its small components; None where it has none, or no others.
+
+    A few rows far from all others get a component of their own: in judging which rows are outliers they must not vouch
+    for one another. Of a Bayesian mixture it is the predictive distribution.
+    """
+    if not isinstance(estimator, MixtureEstimator):
         return None
-    kept = estimator.active_ & ~small(estimator)
-    if not small(estimator).any() or not kept.any():
+    few = small(estimator, n_rows)
+    bayesian = isinstance(estimator, BayesianGaussianMixture)
+    kept = (estimator.active_ if bayesian else np.ones(len(few), dtype=bool)) & ~few
+    if not few.any() or not kept.any():
         return None
-    places, whole = torch.from_numpy(np.flatnonzero(kept)), estimator.model_.predictive
-    weight = whole.log_weight[places]
-    return Mixture(weight - weight.logsumexp(0), whole.family.map(lambda leaf: leaf[places]))
+    return _part(estimator.model_.predictive if bayesian else estimator.model_, kept)
+
+
+def _part(mixture: Mixture[Any], kept: NDArray[np.bool_]) -> Mixture[Any]:
+    """Some of the components, by their weights."""
+    places = torch.from_numpy(np.flatnonzero(kept))
+    family: Any = mixture.family
+    weight = mixture.log_weight[places]
+    if isinstance(family, TiedGaussian):  # one covariance for all
+        few = replace(family, mean=family.mean[places])
+    else:
+        few = family.map(lambda leaf: leaf[places])
+    return Mixture(weight - weight.logsumexp(0), few)
 
 
 def components(estimator: Any, rows: Any) -> tuple[Array, Array, Array, Any]:

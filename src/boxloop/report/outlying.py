@@ -71,13 +71,13 @@ def outlying(found: Findings) -> Outlying:
 
     A row is flagged where its log-density is too low for the model itself: among as many rows drawn from the model,
     fewer than one in twenty of those flagged would be there by chance (Benjamini and Hochberg 1995). Components of a
-    Bayesian mixture that hold a handful of rows are left out here.
+    mixture that hold a handful of rows are left out here.
 
     Args:
         found: what :func:`boxloop.report.examine.examine` gave.
     """
     table, names = found.table, found.table.names
-    law = without_small(found.model.estimator)
+    law = without_small(found.model.estimator, len(found.first))
     density = found.density if law is None else _density(law)
     scores = density(table.rows)
     n = min(max(20_000, 20 * len(scores)), MOST_DRAWN)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import html
 import platform
+import re
 
 import numpy as np
 import sklearn
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from boxloop.report.sentences import escape_controls
 from boxloop.version import __version__
 
 
@@ -28,8 +31,21 @@ def template(name: str) -> Template:
         keep_trailing_newline=True,
     )
     environment.filters["data"] = lambda png: base64.b64encode(png).decode()
-    environment.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
+    environment.filters["markdown"] = escape_markdown
+    environment.filters["shown"] = escape_controls
     return environment.get_template(name)
+
+
+def escape_markdown(text: object) -> str:
+    r"""Text as Markdown shows it on one line, in a table or out of one: no markup, no tags, no cell of its own.
+
+    Example:
+        >>> escape_markdown("<b> a|b *c* $d$ my_column")
+        '&lt;b&gt; a\\|b \\*c\\* \\$d\\$ my_column'
+    """
+    line = escape_controls(" ".join(str(text).split("\n")), keep="")
+    line = re.sub(r"([\\`*\[\]|~$!]|(?<!\w)_|_(?!\w))", r"\\\1", line)
+    return html.escape(line, quote=False)
 
 
 def versions() -> dict[str, str]:

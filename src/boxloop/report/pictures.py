@@ -66,6 +66,10 @@ def _comparison(found: Findings) -> Iterator[Picture]:
     chosen = found.trials[found.chosen].candidate
     said = f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
     caption = "Each point is one candidate; bars are one standard error."
+    if found.set_aside:
+        caption += (
+            f" Crosses are the {len(found.set_aside)} that were set aside, as their components collapsed."
+        )
     axes = _curve(found)
     yield Picture("curve", _png(axes), caption, said, curve_spots(found, axes))
     if len(found.finalists) > 1:
@@ -84,19 +88,24 @@ def _curve(found: Findings, ax: Any = None) -> Any:
     lines = {}
     for family, places in by_family.items():
         sizes = np.array([found.trials[p].candidate.place for p in places])
-        lines[family] = (sizes, -found.behind[places, 0], found.behind[places, 1])
+        heights = np.where(found.sound[places], -found.behind[places, 0], np.nan)
+        lines[family] = (sizes, heights, found.behind[places, 1])
     chosen = found.trials[found.chosen].candidate
     ring = (float(chosen.place), -float(found.behind[found.chosen, 0]))
+    aside = list(found.set_aside)
     axes = figures.curves(
         lines,
         ax,
         best=ring,
         told="chosen",
+        crosses=([found.trials[p].candidate.place for p in aside], -found.behind[aside, 0]),
+        crossed="set aside",
         title="Rows held out choose the size",
         across=_sizes(found),
-        up="log-likelihood a row, less the best's",
+        up="log-likelihood per row, less the best's",
     )
-    low = float(np.nanquantile(-found.behind[:, 0], 0.25))
+    heights = -found.behind[found.sound, 0]
+    low = float(np.quantile(heights, 0.25))
     axes.set_ylim(bottom=min(1.3 * low, ring[1] - 0.1 * abs(low) - 1e-9))
     return axes
 

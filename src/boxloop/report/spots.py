@@ -42,8 +42,8 @@ def curve_spots(found: Findings, axes: Any) -> tuple[Spot, ...]:
     """Every candidate on the curve of held-out likelihoods."""
     sizes = [trial.candidate.place for trial in found.trials]
     words = [
-        f"{trial.candidate.name}: {with_error(-behind, error)}"
-        for trial, (behind, error) in zip(found.trials, found.behind, strict=True)
+        f"{trial.candidate.name}: {with_error(-behind, error)}{', set aside' if place in found.set_aside else ''}"
+        for place, (trial, (behind, error)) in enumerate(zip(found.trials, found.behind, strict=True))
     ]
     return spots(axes, sizes, -found.behind[:, 0], words)
 

@@ -11,8 +11,8 @@ from boxloop.numeric.written import number, with_error
 from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Finalist, Findings
+from boxloop.report.misfits import Misfit
 from boxloop.report.outlying import Outlying
-from boxloop.report.verdict import Misfit
 
 BOUND = "The score of an autoencoder is a lower bound of its log-likelihood: it may be better than it looks."
 MOST_ROWS = 40
@@ -30,36 +30,38 @@ class Table:
 
 
 def candidate_table(found: Findings) -> Table:
-    """Every candidate, best first."""
-    order = np.argsort(np.where(np.isfinite(found.behind[:, 0]), found.behind[:, 0], np.inf), kind="stable")
+    """Every candidate, best first; those that were not considered come after all others."""
+    lag = np.where(np.isfinite(found.behind[:, 0]), found.behind[:, 0], np.inf)
+    order = np.lexsort((lag, ~found.sound)).tolist()
     rows = []
-    for place in order.tolist():
+    for place in order:
         trial = found.trials[place]
         behind = "best" if place == found.best else with_error(*found.behind[place])
-        said = (
-            "failed"
-            if trial.failure
-            else "collapsed"
-            if trial.collapsed
-            else "warned"
-            if trial.troubles
-            else ""
-        )
-        level = with_error(*trial.score) if not trial.failure else "-"
+        level = "-" if trial.failure else with_error(*trial.score)
         size = f"{trial.n_parameters:.0f}" if np.isfinite(trial.n_parameters) else "-"
         cells = [size, level, "-" if trial.failure else behind]
-        rows.append([trial.candidate.name, *cells, number(trial.aic, 6), number(trial.bic, 6), said])
+        remark = _remark(found, place)
+        rows.append([trial.candidate.name, *cells, number(trial.aic, 6), number(trial.bic, 6), remark])
     heads = [
         "candidate",
         "parameters",
-        "held-out log-likelihood a row",
+        "held-out log-likelihood per row",
         "behind the best",
         "AIC",
         "BIC",
         "fits",
     ]
     note = BOUND if any(trial.candidate.bounded for trial in found.trials) else ""
-    return Table(heads, rows, order.tolist().index(found.chosen), note)
+    return Table(heads, rows, order.index(found.chosen), note)
+
+
+def _remark(found: Findings, place: int) -> str:
+    trial = found.trials[place]
+    if trial.unusable:
+        return "failed"
+    if place in found.set_aside:
+        return "set aside: collapsed"
+    return "collapsed" if trial.collapsed else "warned" if trial.troubles else ""
 
 
 def finalist_table(found: Findings) -> Table:
@@ -67,7 +69,7 @@ def finalist_table(found: Findings) -> Table:
     rows = [[f.trial.candidate.name, with_error(*f.score), *_gaps(f)] for f in found.finalists]
     heads = [
         "finalist",
-        "log-likelihood a row",
+        "log-likelihood per row",
         "means",
         "covariances",
         "skewness",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,11 +14,14 @@ from boxloop.persist import write_atomic
 from boxloop.report import tables
 from boxloop.report.explain import Explanation, explain
 from boxloop.report.findings import Finalist, Findings
+from boxloop.report.lines import Line, write_lines
+from boxloop.report.misfits import Misfit, misfits
 from boxloop.report.outlying import Outlying, outlying
 from boxloop.report.pages import template, versions
 from boxloop.report.pictures import Picture, overview, pictures
 from boxloop.report.plain import plain
-from boxloop.report.verdict import Line, Misfit, misfits, verdict
+from boxloop.report.siblings import check_replaceable, digest, page_files
+from boxloop.report.verdict import Verdict, judge
 
 OTHERS = 10
 """Misfits shown of each finalist that was not taken."""
@@ -30,18 +34,26 @@ class Report:
     Args:
         found: the findings.
         command: what a reader types to have the same report.
-        lines: the verdict.
-        misfits: of the chosen model.
+        verdict: what it comes to.
         parts: its components, factors or codes.
         outlying: the strangest rows.
     """
 
     found: Findings
     command: str
-    lines: tuple[Line, ...]
-    misfits: tuple[Misfit, ...]
+    verdict: Verdict
     parts: Explanation
     outlying: Outlying
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The verdict as questions and answers."""
+        return write_lines(self.verdict)
+
+    @property
+    def misfits(self) -> tuple[Misfit, ...]:
+        """The moments in which the chosen model fails."""
+        return self.verdict.misfits
 
     @property
     def estimator(self) -> Any:
@@ -51,27 +63,30 @@ class Report:
     def __str__(self) -> str:
         return "\n".join(f"{line.question} {line.answer}" for line in self.lines)
 
-    def save(self, path: str | PathLike[str]) -> list[Path]:
+    def save(self, path: str | PathLike[str], *, force: bool = False) -> list[Path]:
         """Write the page, and beside it the same as Markdown, all numbers as JSON, a picture and the model.
 
         Args:
-            path: of the page, ``report.html`` say.
+            path: of the page, ``report.html`` say; a page of this name is replaced.
+            force: whether to replace files beside it that no report wrote, or that have changed since.
 
         Returns:
             The paths written.
+
+        Raises:
+            ValueError: a name that does not end in ``.html``.
+            FileExistsError: without ``force``, a file beside the page that no report wrote; nothing is written.
         """
-        page = Path(path)
-        model = page.with_suffix(".boxloop")
+        page, markdown, numbers, picture, model = page_files(Path(path))
+        if not force:
+            check_replaceable([markdown, numbers, picture, model], numbers)
         self.estimator.save(model)
-        parts = {
-            page: as_html(self, model.name).encode(),
-            page.with_suffix(".md"): as_markdown(self, model.name).encode(),
-            page.with_suffix(".json"): as_json(self).encode(),
-            page.with_suffix(".png"): overview(self.found),
-        }
-        for place, content in parts.items():
-            write_atomic(place, content)
-        return [*parts, model]
+        write_atomic(page, as_html(self, model.name).encode())
+        write_atomic(markdown, as_markdown(self, model.name).encode())
+        write_atomic(picture, overview(self.found))
+        digests = {file.suffix: digest(file) for file in (page, markdown, picture, model)}
+        write_atomic(numbers, as_json(self, digests).encode())
+        return [page, markdown, numbers, picture, model]
 
 
 def written_up(found: Findings, command: str) -> Report:
@@ -82,7 +97,7 @@ def written_up(found: Findings, command: str) -> Report:
         command: that reproduces it.
     """
     strange = outlying(found)
-    return Report(found, command, verdict(found, strange), misfits(found.model), explain(found), strange)
+    return Report(found, command, judge(found, strange), explain(found), strange)
 
 
 def as_html(report: Report, model: str) -> str:
@@ -143,7 +158,7 @@ def facts(report: Report) -> dict[str, Any]:
         "not_tried": {"autoencoder": found.without} if found.without else {},
         "finalists": [_finalist(f) for f in found.finalists],
         "path": {"breakpoints": found.path.breakpoints, "chosen": found.path.chosen},
-        "misfits": [asdict(misfit) for misfit in report.misfits],
+        "misfits": [{"what": misfit.what, **asdict(misfit)} for misfit in report.misfits],
         "parts": {
             key: getattr(report.parts, key)
             for key in (
@@ -166,9 +181,9 @@ def facts(report: Report) -> dict[str, Any]:
     }
 
 
-def as_json(report: Report) -> str:
-    """The same as text; what is not finite is null."""
-    return json.dumps(plain(facts(report)), indent=1, ensure_ascii=False) + "\n"
+def as_json(report: Report, files: Mapping[str, str]) -> str:
+    """The same as text, with the SHA-256 of the files beside it; what is not finite is null."""
+    return json.dumps(plain({**facts(report), "files": files}), indent=1, ensure_ascii=False) + "\n"
 
 
 def _trial(found: Findings, place: int) -> dict[str, Any]:
@@ -188,6 +203,7 @@ def _trial(found: Findings, place: int) -> dict[str, Any]:
         "aic": trial.aic,
         "bic": trial.bic,
         "chosen": place == found.chosen,
+        "set_aside": place in found.set_aside,
         "warnings": trial.troubles,
         "failure": trial.failure,
     }

@@ -1,0 +1,101 @@
+"""Moments in which a model and the rows that judge it differ: which moment, of which columns, which way, how far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from boxloop.criticise.gaps import Gap
+from boxloop.criticise.probes import BelowProbe
+from boxloop.numeric.written import number
+from boxloop.report.findings import Finalist
+
+RATE = 0.05
+"""Rate of false discoveries among the misfits that are named, and level of the test of all moments together."""
+
+Moment = Literal["mean", "variance", "covariance", "skewness", "tails", "share"]
+
+WORDS: dict[Moment, str] = {
+    "mean": "mean of {0}",
+    "variance": "variance of {0}",
+    "covariance": "covariance of {0} and {1}",
+    "skewness": "third moment (skewness) of {0}",
+    "tails": "fourth moment (tails) of {0}",
+    "share": "share of {0} up to {at:.4g}",
+}
+OF_COLUMNS: dict[str, Moment] = {"first": "mean", "third": "skewness", "fourth": "tails"}
+"""Test functions with one entry for each column."""
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A moment in which data and model differ.
+
+    Args:
+        moment: which one.
+        columns: it is about: two for a covariance, else one.
+        data: its value in the data.
+        model: its value under the model.
+        z: data less model, in units of its error.
+        p_value: of this moment by itself.
+        discovery: rate of false discoveries at which it counts as a misfit.
+        at: of a share, the value up to which rows are counted.
+    """
+
+    moment: Moment
+    columns: tuple[str, ...]
+    data: float
+    model: float
+    z: float
+    p_value: float
+    discovery: float
+    at: float | None = None
+
+    @property
+    def what(self) -> str:
+        """The moment, in words."""
+        return WORDS[self.moment].format(*self.columns, at=self.at)
+
+    @property
+    def sentence(self) -> str:
+        """The misfit as a person would say it."""
+        more = "too small" if self.z > 0 else "too large"
+        return (
+            f"the model's {self.what} is {more}: {number(self.model, 3)} where the data have {number(self.data, 3)} "
+            f"({'over 999' if abs(self.z) > 999 else f'{abs(self.z):.1f}'} standard errors)"
+        )
+
+
+def misfits(finalist: Finalist) -> tuple[Misfit, ...]:
+    """The moments in which a model differs from the rows that judge it, worst first."""
+    # A label is for people, and a column may be named like one: entries are matched with their z-scores, too.
+    entries = {
+        (gap.name, label, z): entry
+        for gap in finalist.criticism.gaps
+        for label, z, entry in zip(gap.labels, gap.z.tolist(), _entries(gap), strict=True)
+    }
+    found = []
+    for row in finalist.criticism.misfits(RATE).to_dict("records"):
+        moment, columns, at = entries[row["function"], row["entry"], row["z"]]
+        data, model, z, p_value, discovery = (
+            float(row[key]) for key in ("data", "model", "z", "p_value", "discovery")
+        )
+        found.append(Misfit(moment, columns, data, model, z, p_value, discovery, at))
+    return tuple(found)
+
+
+def _entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None]]:
+    """Which moment of which columns each entry of a test function is, in its order."""
+    names = gap.probe.scene.names
+    if isinstance(gap.probe, BelowProbe):
+        for place, at in zip(gap.probe.places.tolist(), gap.probe.thresholds.tolist(), strict=True):
+            yield "share", (names[place],), at
+    elif gap.gap.dim() == 2:
+        for i, j in zip(*np.triu_indices(len(names)), strict=True):
+            yield ("variance", (names[i],), None) if i == j else ("covariance", (names[i], names[j]), None)
+    else:
+        for name in names:
+            yield OF_COLUMNS[gap.name], (name,), None
