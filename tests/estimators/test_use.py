@@ -163,6 +163,7 @@ def test_weights_reach_a_search_with_routing() -> None:
     weight = np.r_[np.full(75, 1e-9), np.ones(75)]
     with config_context(enable_metadata_routing=True):
         model = GaussianMixture(random_state=0).set_fit_request(sample_weight=True)
+        model.set_score_request(sample_weight=True)
         search = GridSearchCV(model, {"n_components": [1]}, cv=2).fit(X, sample_weight=weight)
     np.testing.assert_allclose(search.best_estimator_.means_[0], X[75:].mean(0), atol=1e-6)
 

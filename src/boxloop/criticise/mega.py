@@ -8,7 +8,6 @@ Document 000, sections 4 and 5, with the errors that it leaves out.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.criticise.adapt import LongRun, as_model, as_rows, check_independent
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
@@ -150,12 +150,11 @@ def _warn_of_tails(case: _Case) -> None:
     ]
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-        warnings.warn(
+        warn_caller(
             f"a few nodes carry nearly all of the model's {', '.join(lost[:5])}{more}: their Monte Carlo errors cannot "
             "be estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions, Fourier() "
             "and Below()",
             UserWarning,
-            stacklevel=4,
         )
 
 

@@ -9,7 +9,6 @@ Directions that do not change the law (a rotation of factors) have neither score
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -17,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.data import ArraySource, Kept
 from boxloop.models.information import differences, information
 from boxloop.tree import flatten, unflatten
@@ -180,10 +180,9 @@ def are_training_rows(model: object, adapted: LatentModel, digest: str, train: s
         if knows_error(adapted)
         else "as the error of its parameters is not known, p-values are too large"
     )
-    warnings.warn(
+    warn_caller(
         f"X holds the rows that the {name} was fitted to: moments that the fit matches have no gap by construction, "
         f"and {how}. Judge by held-out rows; if these are meant, give them as train= (--train) too",
         UserWarning,
-        stacklevel=4,
     )
     return True

@@ -99,7 +99,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
     state = outcome.state
     model = state.fitted(ready.start)
     model = model.affine(frame.origin, frame.scale) if model.head.continuous else _widened(model)
-    done = settled(estimator, outcome, ready.held is not None, "the validation bound still rose", depth=3)
+    done = settled(estimator, outcome, ready.held is not None, "the validation bound still rose")
     return Trained(
         replace(model, score_draws=estimator.score_draws),
         state.told(),

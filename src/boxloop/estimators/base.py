@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.data import (
     Gathered,
     SparseSource,
@@ -167,14 +167,13 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         self.interrupted_ = fit.outcome.interrupted
         self.events_ = list(fit.worries)
         self._publish(self.model_)
-        warn_of(fit.worries, depth=4)
+        warn_of(fit.worries)
         # The other methods run for a planned number of passes, at whose end nothing is tested.
         if self.method == "em" and not self.converged_ and not self.interrupted_:
-            warnings.warn(
+            warn_caller(
                 f"EM reached max_iter={self.max_iter} before the {self._height} settled (tol={self.tol:g}); "
                 "raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=5,
             )
 
     def _each(self, X: Any, function: Any) -> Tensor:

@@ -133,7 +133,7 @@ class BayesianLinearRegression(SingleThreaded, RegressorMixin, BaseEstimator):
         model, told = linear_regression(sums, self.alpha, self.beta, centre)
         self.events_ = [*told, *self._unlike(sums.gram.diagonal())]
         self._publish(model)
-        warn_of(self.events_, depth=2)
+        warn_of(self.events_)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -230,7 +230,7 @@ class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
         self.contrasts_ = list(outcome.trace)
         self.events_ = [*outcome.events, *doubts]
         self._publish(model)
-        warn_of(self.events_, depth=3)
+        warn_of(self.events_)
 
     def _publish(self, model: EnergyModel) -> None:
         self.model_ = model

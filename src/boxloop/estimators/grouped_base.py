@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.data.validated import validated
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
@@ -184,12 +184,10 @@ class RandomEffectsEstimator(SingleThreaded, BaseEstimator):
         self.converged_ = bool(ended and fitted.converged)
         worries = self._worries(fitted)
         self.events_ = [*fitted.outcome.events, *worries]
-        warn_of(worries, depth=3)
+        warn_of(worries)
         if not self.converged_ and not self.interrupted_:
-            warnings.warn(
-                f"{self.method} did not settle in {self.max_iter} rounds; raise max_iter",
-                ConvergenceWarning,
-                stacklevel=4,
+            warn_caller(
+                f"{self.method} did not settle in {self.max_iter} rounds; raise max_iter", ConvergenceWarning
             )
 
     def _worries(self, fitted: GroupFit) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -16,6 +15,7 @@ from sklearn.utils._param_validation import Interval
 from torch import nn
 
 from boxloop.average import Schedule
+from boxloop.caller import warn_caller
 from boxloop.estimate.adam import Constant, Cooling
 from boxloop.estimate.train_state import TrainPlan, TrainState, continued
 from boxloop.estimate.training import Trainer
@@ -135,9 +135,7 @@ def _told(values: torch.Tensor) -> torch.Tensor:
     )
 
 
-def settled(
-    estimator: BaseEstimator, outcome: Outcome[TrainState], judged: bool, rising: str, depth: int
-) -> bool:
+def settled(estimator: BaseEstimator, outcome: Outcome[TrainState], judged: bool, rising: str) -> bool:
     """Whether validation rows stopped improving; a warning where training was cut short of that.
 
     A fit of planned length (a cosine schedule, no patience, no rows held out) tests nothing at its end, and is not said
@@ -148,14 +146,12 @@ def settled(
         outcome: of the training.
         judged: whether rows were held out.
         rising: what still became better on them, in words.
-        depth: calls between the user and this function.
     """
     planned = estimator.schedule == "cosine" or estimator.patience is None or not judged
     if not (outcome.converged or outcome.interrupted or planned):
-        warnings.warn(
+        warn_caller(
             f"training reached max_iter={estimator.max_iter} while {rising} within the last "
             f"patience={estimator.patience} passes; raise max_iter, or set schedule='cosine'",
             ConvergenceWarning,
-            stacklevel=depth + 1,
         )
     return outcome.converged

@@ -133,7 +133,7 @@ class NetworkEstimator(SingleThreaded, BaseEstimator):
         self.predictor_ = tuned(self, self.posterior_, rows, seed(drawing))
         met = (event for one in found for event in one.events)
         self.events_ = list(dict.fromkeys((*told, *self._worries(rows), *met)))
-        warn_of(self.events_, depth=3)
+        warn_of(self.events_)
         return self
 
     def _check_draws(self) -> None:

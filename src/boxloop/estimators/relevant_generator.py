@@ -166,7 +166,7 @@ class RelevantGenerator(FittedGenerator):
         self.model_, self.history_, self.error_ = found.model, found.history, found.error
         self.n_iter_, self.converged_, self.interrupted_ = found.epochs, found.converged, found.interrupted
         self.events_ = list(found.events)
-        warn_of(self.events_, depth=2)
+        warn_of(self.events_)
         return self
 
     def _featured(self, X: Any, source: Source, weight: Any) -> Any:

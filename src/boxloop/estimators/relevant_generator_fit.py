@@ -98,7 +98,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
         _in_units(state.told(), frame),
         trainer.epochs(state),
         _error(fitted, judge, variables, frame),
-        settled(estimator, outcome, held is not None, "the error of validation rows still fell", depth=4),
+        settled(estimator, outcome, held is not None, "the error of validation rows still fell"),
         outcome.interrupted,
         tuple(outcome.events),
     )

@@ -109,7 +109,7 @@ def train_views(
         state.told(),
         trainer.epochs(state),
         max(epochs.sizes),
-        settled(estimator, outcome, judged, "the relevance of validation rows still rose", depth=5),
+        settled(estimator, outcome, judged, "the relevance of validation rows still rose"),
         outcome.interrupted,
         (*_batched(min(epochs.sizes), width), *outcome.events),
     )

@@ -46,7 +46,7 @@ class TwoViewEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transfor
         self.interrupted_ = training is not None and training.interrupted
         self.events_, self.ridge_ = list(fitted.events), fitted.ridge
         self._publish(fitted.fit, most)
-        warn_of(self.events_, depth=3)
+        warn_of(self.events_)
 
     def _publish(self, fit: RelevanceFit, most: int) -> None:
         self.fit_, self.model_ = fit, fit.model

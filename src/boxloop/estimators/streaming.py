@@ -84,7 +84,7 @@ class StreamingEstimator(LatentEstimator):
         self._announce(fit, fit.frame.weight)
         if not enough:
             return kept
-        warn_of(fit.worries, depth=2)
+        warn_of(fit.worries)
         state: OnlineState[Any] = OnlineState(fit.standard, Running(fit.statistics, 1))
         return Flowing(fit.frame, state, fit.frame.weight)
 
@@ -100,7 +100,7 @@ class StreamingEstimator(LatentEstimator):
         level = level_of(best, ArraySource(rows, weight), here)
         model = from_standard(best, frame, self._kind)
         self._announce(Fit(model, best, frame, outcome, level, done.events), seen)
-        warn_of(done.events, depth=2)
+        warn_of(done.events)
         return Flowing(frame, done.state, seen, since)
 
     def _announce(self, fit: Fit[Any], seen: float) -> None:

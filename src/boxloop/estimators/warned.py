@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
+
+from boxloop.caller import warn_caller
 
 
 class FitWarning(UserWarning):
@@ -17,7 +18,7 @@ class FitWarning(UserWarning):
     """
 
 
-def warn_of(worries: Iterable[str], depth: int) -> None:
-    """One warning for each worry, told to the caller ``depth`` calls above the one who calls this."""
+def warn_of(worries: Iterable[str]) -> None:
+    """One warning for each concern about a fit."""
     for worry in worries:
-        warnings.warn(worry, FitWarning, stacklevel=depth + 2)
+        warn_caller(worry, FitWarning)

@@ -16,13 +16,13 @@ temperatures by effective sample size.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.threads import single_threaded
@@ -113,7 +113,7 @@ def annealed_importance(
         worries += down.doubts("down from the draws")
         upper, upper_error = -down.log_mean, down.error
     for worry in worries:
-        warnings.warn(worry, UserWarning, stacklevel=2)
+        warn_caller(worry, UserWarning)
     return Annealing(up.log_mean, up.error, up.effective, up, upper, upper_error, tuple(worries))
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, joined
 from boxloop.sample.draws import SampleWarning
 
@@ -207,11 +208,7 @@ class Graphs:
                     f"the density cannot be captured in a graph ({said}): mode='eager'"
                 ) from error
         torch.cuda.synchronize()
-        warnings.warn(
-            f"the density cannot be captured in a graph, and is run as it is ({said})",
-            SampleWarning,
-            stacklevel=2,
-        )
+        warn_caller(f"the density cannot be captured in a graph, and is run as it is ({said})", SampleWarning)
         return block
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.distributions.constraints import Constraint
 
 from boxloop.average import Running
+from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
 from boxloop.numeric.random import RandomState, generator, seed
 from boxloop.numeric.threads import single_threaded
@@ -148,7 +148,7 @@ def sample(
     outcome = _run(plan, position, checkpoint, random_state, [*observers, *watching(verbose, plan)])
     found = gather(plan, outcome, target.space or Space.of(position), superchains)
     if found.faults:
-        warnings.warn("; ".join(found.faults), SampleWarning, stacklevel=2)
+        warn_caller("; ".join(found.faults), SampleWarning)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,6 +15,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from boxloop.caller import warn_caller
 from boxloop.data import ArraySource, At, Gathered, stays
 from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
@@ -156,11 +156,10 @@ class OutlierDetector(SingleThreaded, OutlierMixin, MetaEstimatorMixin, BaseEsti
         held = self.calibration_scores_
         rank = int(np.sum(np.arange(1.0, len(held) + 2.0) / (len(held) + 1.0) <= self.level))
         if rank == 0:
-            warnings.warn(
+            warn_caller(
                 f"{len(held)} calibration rows give no p-value below {1.0 / (len(held) + 1):.3g}: "
                 f"at level={self.level:g} no row can be flagged; give more rows or raise level",
                 SelectionWarning,
-                stacklevel=4,
             )
             return float("-inf")
         return below(float(held[rank - 1]))

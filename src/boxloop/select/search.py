@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
@@ -18,6 +17,7 @@ from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
+from boxloop.caller import warn_caller
 from boxloop.data import open_source, stays
 from boxloop.data.checks import check_weight
 from boxloop.data.frames import make_frame
@@ -196,16 +196,15 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
         for params, failure in zip(found["parameters"], found["failure"]):
             if failure:
                 message = f"{label(params)} could not be fitted and is left out: {failure}"
-                warnings.warn(message, SelectionWarning, stacklevel=4)
+                warn_caller(message, SelectionWarning)
         uneasy = [
             (label(params), told[0]) for params, told in zip(found["parameters"], found["warnings"]) if told
         ]
         if uneasy:
-            warnings.warn(
+            warn_caller(
                 f"fits of {len(uneasy)} of {len(found['warnings'])} candidates warned, first that of {uneasy[0][0]}: "
                 f"{uneasy[0][1]} (all are in results_['warnings'])",
                 SelectionWarning,
-                stacklevel=4,
             )
 
     def table(self) -> Any:

@@ -6,13 +6,13 @@ r"""Main directions of conditional covariances, which signed weights may make in
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.numeric import generator, normal, product
 from boxloop.tree import Tree
 from boxloop.twoview.errors import deviation_error
@@ -131,11 +131,10 @@ def _searched(matrix: _Operator, rank: int) -> tuple[Tensor, Tensor]:
             break
         block = torch.linalg.qr(block).Q
     else:
-        warnings.warn(
+        warn_caller(
             f"main directions of a conditional covariance are right to {float((left / largest[:, None]).max()):.1g} "
             "of its largest variance only: neighbouring variances are nearly equal",
             UserWarning,
-            stacklevel=5,
         )
     return values[:, :rank], block[..., :rank]
 

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from inspect import currentframe
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
 
+from boxloop.caller import warn_caller
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
-
-OURS = {"boxloop", "sklearn", "joblib"}
-"""Whose lines no warning points at: scikit-learn stands between an estimator's ``fit`` and its caller."""
 
 
 class WeightWarning(UserWarning):
     """Something about a posterior over weights that its user should know."""
 
 
-def warn(said: str) -> None:
-    """A :class:`WeightWarning` that points at the line by which the user came into the library."""
-    frame, depth, inside = currentframe(), 0, 0
-    while frame is not None:
-        depth += 1
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in OURS:
-            inside = depth
-        frame = frame.f_back
-    warnings.warn(said, WeightWarning, stacklevel=inside + 1)
+def warn(message: str) -> None:
+    """A :class:`WeightWarning` at the user's line."""
+    warn_caller(message, WeightWarning)
 
 
 class Follower(Protocol):

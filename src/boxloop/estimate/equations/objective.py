@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.data.open import open_source
 from boxloop.estimate.equations.ascent import (
     AscentPoint,
@@ -109,10 +109,9 @@ def m_estimate(
     order = [tops[best], *tops[:best], *tops[best + 1 :]]
     found = distinct([top.point for top in order], error)
     if len(found) > 1:
-        warnings.warn(
+        warn_caller(
             f"{len(found)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
             EstimateWarning,
-            stacklevel=2,
         )
     return replace(estimate, roots=tuple(first.shaped(point) for point in found))
 
@@ -186,11 +185,10 @@ def _worry(top: AscentPoint, one: Parameters, rounds: int) -> None:
             f"{worst:.3g} standard errors from zero: is it smooth? (for kinks give its gradient to z_estimate, "
             "with smooth=)"
         )
-    warnings.warn(
+    warn_caller(
         f"the maximum was not reached in {rounds} rounds: the mean gradient is still {worst:.3g} standard errors from "
         "zero, and the maximum may lie at infinity",
         EstimateWarning,
-        stacklevel=4,
     )
 
 

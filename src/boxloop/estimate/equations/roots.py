@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.data.open import open_source
 from boxloop.estimate.equations.faults import EstimateWarning, NoRootError
 from boxloop.estimate.equations.identified import check_identified, scales
@@ -112,10 +112,8 @@ def z_estimate(
     error = estimate.covariance.diagonal().sqrt()
     roots = distinct([one.point for one in found if one.converged], error)
     if len(roots) > 1:
-        warnings.warn(
-            f"{len(roots)} different roots were found from {len(begin)} starts; see .roots",
-            EstimateWarning,
-            stacklevel=2,
+        warn_caller(
+            f"{len(roots)} different roots were found from {len(begin)} starts; see .roots", EstimateWarning
         )
     return replace(estimate, roots=tuple(first.shaped(root) for root in roots))
 

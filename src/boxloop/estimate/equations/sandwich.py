@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.data import Gathered
 from boxloop.data.checks import column_place
 from boxloop.estimate.equations.faults import EstimateWarning
@@ -56,10 +55,9 @@ def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
         raise ValueError(f"the group of row {int(np.isnan(labels).argmax())} (counted from 0) is missing")
     found, place_of = np.unique(labels, return_inverse=True)
     if len(found) <= p:
-        warnings.warn(
+        warn_caller(
             f"{len(found)} groups for {p} parameters: errors from so few groups are not to be trusted",
             EstimateWarning,
-            stacklevel=5,
         )
     return torch.from_numpy(np.asarray(place_of, dtype=np.int64)), len(found)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from boxloop.caller import warn_caller
 from boxloop.estimate.equations.faults import EquationError, EstimateWarning, NoRootError
 from boxloop.estimate.equations.identified import free_direction
 from boxloop.estimate.equations.newton import Measuring, RootState, at_least, at_root, left_over, newton, pull
@@ -72,11 +72,10 @@ def find_root(
         return Found(state.point, state.here, rounds, True)
     if state.stuck or _at_bottom(state, whiten):
         raise NoRootError(_no_root(state, names))
-    warnings.warn(
+    warn_caller(
         f"the search for a root did not converge in {rounds} rounds: the mean of equation "
         f"{int(left.argmax())} is still {worst:.3g} standard errors from zero",
         EstimateWarning,
-        stacklevel=4,
     )
     return Found(state.point, state.here, rounds, False)
 
@@ -107,10 +106,8 @@ def find_least(
     state, rounds = outcome.state, outcome.rounds - int(outcome.converged)
     done = settled(state) or (state.stuck and at_least(whiten, NEARLY)(state))
     if not done:
-        warnings.warn(
-            f"the weighted equations did not reach their least value in {rounds} rounds",
-            EstimateWarning,
-            stacklevel=4,
+        warn_caller(
+            f"the weighted equations did not reach their least value in {rounds} rounds", EstimateWarning
         )
     return Found(state.point, state.here, rounds, done)
 
