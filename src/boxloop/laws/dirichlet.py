@@ -14,7 +14,6 @@ from boxloop.asking import ask
 from boxloop.laws.gamma import draw_log_gamma
 from boxloop.tree import Tree
 
-
 LARGE = 1e3
 """Concentrations beyond which the terms of Stirling's series that are left out are below rounding."""
 

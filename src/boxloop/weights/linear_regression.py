@@ -26,6 +26,8 @@ from boxloop.types import Source
 from boxloop.weights.linear_evidence import ROUNDING, Precisions, Spectrum, highest, positive
 
 EPS = torch.finfo(torch.float64).eps
+SMALLEST, LARGEST = 1e-152, 1e152
+"""Sizes of values whose squares, and sums of them, float64 holds to the last digit."""
 UNSEEN = 8.0 * EPS
 """A column times this, over the largest eigenvalue of XᵀX: below it an eigenvalue is rounding, and taken for zero."""
 
@@ -107,6 +109,13 @@ def regression_moments(
     found = summarise_moments(source)
     if found is None:
         raise ValueError("the rows have a missing value (NaN): exact regression needs whole rows")
+    frame = found.frame
+    sizes = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale)
+    for name, size in zip(found.names, sizes.tolist(), strict=True):
+        if not SMALLEST < size < LARGEST:
+            raise ValueError(
+                f"column {name!r} has values of the size {size:.1e}, whose squares float64 cannot hold: rescale it"
+            )
     return _placed(found, source.n_columns - n_targets, centred, scaled)
 
 
