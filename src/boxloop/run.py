@@ -220,6 +220,6 @@ def _checked(last: Outcome[S], done: Round[S], again: Repeatable[S] | None) -> R
         )
     event = (
         f"the objective fell by {before - after:.2g}, as rounding alone may move it by {rounding:.2g}: a matrix is "
-        "nearly singular"
+        "nearly singular, or some rows are far larger than the others"
     )
     return replace(done, events=(*done.events, event))

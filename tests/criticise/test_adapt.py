@@ -21,6 +21,7 @@ from boxloop.criticise.functions import First, Lagged, Second
 from boxloop.criticise.information import information_criteria
 from boxloop.criticise.mega import mega
 from boxloop.criticise.scene import model_scene
+from boxloop.laws import DiagonalGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 
@@ -223,3 +224,19 @@ def test_a_network_works_in_its_own_precision(whole):
     torch.testing.assert_close(model.emission(z).mean.detach(), wanted)
     rows = wanted[:1] + torch.randn(50, 3, generator=generator(0)).double()
     assert mega(model, rows, draws=0)["first"].norm() > 0
+
+
+def test_normal_columns_have_a_closed_form():
+    """Whether they come as a batch of rows and columns or as independent events; other distributions keep their own."""
+    z = torch.zeros(4, 2).double()
+    plain = torch.distributions.Normal(z, z + 2.0)
+    for given in (plain, torch.distributions.Independent(plain, 1)):
+        law = as_model(2, lambda z, given=given: given).emission(z)
+        assert isinstance(law, DiagonalGaussian)
+        torch.testing.assert_close(law.variance, z + 4.0)
+    other = as_model(2, lambda z: torch.distributions.Laplace(z, z + 2.0)).emission(z)
+    assert not isinstance(other, DiagonalGaussian)
+    single = as_model(
+        1, lambda z: torch.distributions.Normal(torch.zeros(3).double(), torch.ones(3).double())
+    )
+    assert not isinstance(single.emission(z[:, :1]), DiagonalGaussian)

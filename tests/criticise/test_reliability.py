@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -191,3 +193,16 @@ def test_bad_settings_are_said():
         reliability(p, y, event=4)
     with pytest.raises(ValueError, match="floor"):
         classification_scores(p, y, floor=2.0)
+
+
+def test_bins_of_equal_count_hold_their_lower_edge():
+    """Edges are probabilities that rows have: such a row belongs to the bin that starts there."""
+    rng = np.random.default_rng(5)
+    said = rng.integers(1, 20, 400) / 20.0
+    found = reliability(said, rng.random(400) < said, bins=5, equal="count", event=1)
+    edges = found.edges
+    assert (edges[0], edges[-1]) == (0.0, 1.0)
+    assert np.isin(edges[1:-1], said).all()
+    inside = [int(((low <= said) & (said < high)).sum()) for low, high in itertools.pairwise(edges)]
+    assert list(found.count) == inside
+    assert min(inside) > 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -73,3 +76,19 @@ def test_tiles_of_which_the_first_is_the_smallest():
     assert plain is not None
     torch.testing.assert_close(summary.frame.origin, plain.frame.origin, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(summary.covariance, plain.covariance, rtol=1e-10, atol=1e-12)
+
+
+def test_the_volume_of_a_frame_weighs_columns_by_the_values_they_have():
+    summary = summarise_moments(ArraySource(table()))
+    assert summary is not None
+    scale, observed = torch.tensor([1.0, 2.0, 8.0]).double(), torch.tensor([5.0, 3.0, 2.0]).double()
+    frame = replace(summary.frame, scale=scale, observed=observed)
+    assert frame.log_volume == pytest.approx(9.0 * math.log(2.0), rel=1e-12)  # 3 * 1 + 2 * 3
+
+
+def test_units_are_those_of_the_first_rows_about_their_mean():
+    rows = table(n=200)
+    rows = rows + 30.0 * rows.std(0)
+    summary = summarise_moments(ArraySource(rows), torch.float32)
+    assert summary is not None
+    torch.testing.assert_close(summary.scale, rows.std(0, correction=0), rtol=1e-9, atol=0.0)

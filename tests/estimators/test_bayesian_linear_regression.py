@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,54 @@ def test_values_far_from_zero_lose_no_noise() -> None:
     near, far = BayesianLinearRegression().fit(X, y), BayesianLinearRegression().fit(X + 1e8, y + 1e8)
     assert far.beta_ == pytest.approx(near.beta_, rel=1e-4)
     np.testing.assert_allclose(far.coef_, near.coef_, rtol=1e-5)
+
+
+SIZES = (1e-150, 1e-70, 1e-8, 1e8, 1e70, 1e150)
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+@pytest.mark.parametrize("fit_intercept", [False, True])
+def test_sizes_of_columns_and_outputs_change_units_alone(fit_intercept: bool, standardise: bool) -> None:
+    """The same fit in other units, or a refusal that names the sizes where alpha is beyond float64."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 3))
+    y = 2.0 + X @ [1.0, -2.0, 0.5] + 0.5 * rng.normal(size=100)
+    made = {"fit_intercept": fit_intercept, "standardise": standardise}
+    one = BayesianLinearRegression(**made).fit(X, y)
+    mean, deviation = one.predict(X, return_std=True)
+    refused = 0
+    for a, b in itertools.product((1.0, *SIZES), (1.0, *SIZES)):
+        try:
+            other = BayesianLinearRegression(**made).fit(a * X, b * y)
+        except ValueError as error:
+            assert "columns (about" in str(error)  # noqa: PT017 - which of the two sizes are too far apart varies
+            assert abs(np.log10(a / b)) > 150.0
+            refused += 1
+            continue
+        found, spread = other.predict(a * X, return_std=True)
+        np.testing.assert_allclose(found / b, mean, rtol=1e-6)
+        np.testing.assert_allclose(spread / b, deviation, rtol=1e-6)
+        np.testing.assert_allclose(other.coef_ * (a / b), one.coef_, rtol=1e-6)
+        count = 99 if fit_intercept else 100
+        assert other.log_evidence_ == pytest.approx(one.log_evidence_ - count * np.log(b), rel=1e-6, abs=1e-6)
+        np.testing.assert_allclose(
+            [other.n_effective_, other.beta_ * b * b], [one.n_effective_, one.beta_], rtol=1e-6
+        )
+    assert refused <= 12
+
+
+def test_given_precisions_are_in_the_units_of_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=50)
+    one = BayesianLinearRegression(alpha=2.0, beta=0.7).fit(X, y)
+    other = BayesianLinearRegression(alpha=2.0 * 1e6, beta=0.7e-6).fit(1e6 * X, 1e3 * y)
+    assert other.alpha_ == pytest.approx(2e6, rel=1e-12)
+    np.testing.assert_allclose(other.coef_ * 1e3, one.coef_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-160, 1e160, 1e200])
+def test_a_column_beyond_float64_is_named(size: float) -> None:
+    X = np.random.default_rng(0).normal(size=(50, 2)) * [1.0, size]
+    with pytest.raises(ValueError, match="x1"):
+        BayesianLinearRegression().fit(X, np.arange(50.0))

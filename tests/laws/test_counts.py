@@ -13,6 +13,8 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from boxloop.laws import Bernoulli, Multinomial, Poisson
+from boxloop.laws.product import alternating
+from boxloop.laws.sums import Sums
 from boxloop.models import Mixture
 from contract.law_checks import near
 from contract.laws import uniform
@@ -131,3 +133,28 @@ def test_a_floor_keeps_the_density_finite(name: str) -> None:
     fitted = family.fitted(family.view(rows).summarise(torch.ones(K, 4).double()))
     assert bool(torch.isfinite(fitted.log_prob(torch.ones(1, D).double())).all())
     assert_close(fitted.log_prob(rows), torch.zeros(K, 4).double(), rtol=0, atol=1e-8)
+
+
+def test_pieces_of_a_poisson_member_are_half_a_standard_deviation_away() -> None:
+    """Along alternating signs of columns: four times a rate of 16 is 2 above or below it, and a rate of 0.01 no less
+    than a tenth of itself."""
+    law = Poisson(torch.tensor([[16.0, 64.0, 0.01]]).double())
+    pieces = law.nudged(0, 3)
+    signs = alternating(law.mean[0], 3)
+    assert_close(pieces[:, :2] - law.mean[:, :2], signs[:, :2] * torch.tensor([2.0, 4.0]).double())
+    assert float(pieces[:, 2].min()) == pytest.approx(0.001)
+    assert len({tuple(piece.tolist()) for piece in pieces}) == 3
+
+
+def test_log_probabilities_near_one_keep_their_digits() -> None:
+    """log(1 - 1e-12) from its own logarithm errs by 2e-5 of itself, and a document of 1e12 words by as many nats."""
+    law = Multinomial(torch.tensor([[1.0 - 3e-12, 1e-12, 2e-12]]).double())
+    assert float(law.log_probability[0, 0]) == pytest.approx(math.log1p(-3e-12), rel=1e-15)
+    assert_close(law.log_probability[:, 1:], law.probability[:, 1:].log(), rtol=0.0, atol=0.0)
+
+
+def test_one_long_document_does_not_smooth_the_others_away() -> None:
+    """A pseudo-count is at most 1e-10 of a document's word, however long one document is."""
+    words = torch.tensor([[1.0, 1e12, 0.0]]).double()
+    law = Multinomial(torch.full((1, 2), 0.5).double()).fitted(Sums(words))
+    assert float(law.probability[0, 1]) == pytest.approx(1e-22, rel=1e-6)

@@ -23,7 +23,7 @@ from boxloop.estimate.variational import elbo
 from boxloop.laws import DiagonalGaussian
 from boxloop.laws.gamma import InverseGamma
 from boxloop.models import FactorModel
-from boxloop.models import factor_law as law_module
+from boxloop.models.asymptotic import factor_errors
 from boxloop.models.expected_linear import ExpectedLinear
 from boxloop.models.linear import LinearStatistics
 from boxloop.models.relevance import RelevancePrior, best_turn
@@ -266,23 +266,76 @@ def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
             assert height(step @ turn.forward) <= best + 1e-9
 
 
-def test_predictive_density_is_that_of_students_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One factor: the integral over it by quadrature, the columns independent given it."""
+@pytest.mark.parametrize(("n", "error"), [(12, 0.02), (60, 0.004), (300, 0.001)])
+@both
+def test_predictive_density_is_that_of_students_laws(n: int, error: float, gone: float) -> None:
+    """One factor: the integral over it by 4000 points, the columns independent given it. Rows far out err more."""
     import numpy as np
 
-    case = make_case(k=1, n=12)
-    model, rows = sweeps(case, 20)[0], case.rows[:6]
-    z, w = np.polynomial.hermite_e.hermegauss(120)
-    centre, scale = model._given(torch.from_numpy(z)[:, None])
+    case = make_case(gone, k=1, n=n)
+    model, rows = sweeps(case, 20)[0], case.rows[:12].clone()
+    rows[0, 0] += 6.0
+    at = np.linspace(-12.0, 12.0, 4001)
+    centre, scale = model.given(torch.from_numpy(at)[:, None])
     each = student(2 * model.shape.numpy(), centre.numpy()[:, None], scale.sqrt().numpy()[:, None])
-    log_w = np.log(w) - 0.5 * np.log(2 * np.pi)
-    exact = torch.logsumexp(torch.from_numpy(each.logpdf(rows.numpy()).sum(-1) + log_w[:, None]), 0)
-    monkeypatch.setattr(law_module, "PREDICTIVE_DRAWS", 10_000)
-    drawn = zip(*model.draw(10_000, generator(law_module.PREDICTIVE_SEED)), strict=True)
-    density = torch.cat([law_module.LowRankGaussian(*one).log_prob(rows) for one in drawn]).exp()
-    error = density.std(0) / density.mean(0) / 10_000**0.5
-    assert float(error.max()) < 0.02
-    assert float(((model.log_prob(rows) - exact).abs() / error).max()) < 4.5
+    seen = np.nan_to_num(each.logpdf(rows.numpy())).sum(-1)
+    log_weight = np.log(at[1] - at[0]) - 0.5 * at**2 - 0.5 * np.log(2 * np.pi)
+    exact = torch.logsumexp(torch.from_numpy(seen + log_weight[:, None]), 0)
+    away = (model.log_prob(rows) - exact).abs()
+    assert float(away[1:].max()) < error
+    assert float(away[0]) < 0.1
+
+
+def test_factors_out_of_use_are_noise_to_the_predictive_density() -> None:
+    """Moments are kept: beside the density of all the factors, by draws of parameters and factors."""
+    case = make_case(n=60, k=2)
+    model = replace(case.model, total=float(case.weight.sum())).emptied(1)
+    assert model.used.tolist() == [True, False]
+    z = normal((40_000, 2), generator(1))
+    centre, scale = model.given(z)
+    row = case.rows[:1]
+    each = torch.distributions.StudentT(2.0 * model.shape, centre, scale.sqrt()).log_prob(row).sum(1).exp()
+    z_score = (model.log_prob(row).exp() - each.mean()) / (each.std() / 200.0)
+    assert abs(float(z_score)) < 4.5
+
+
+def turned_information(loadings: Tensor, noise: Tensor) -> Tensor:
+    """Inverse of the dense expected information on loadings and log-noise, F' Psi^-1 F kept diagonal."""
+    d, k = loadings.shape
+
+    def covariance(point: Tensor) -> Tensor:
+        f = point[: d * k].reshape(d, k)
+        return f @ f.mT + torch.diag(point[d * k :].exp())
+
+    def constraint(point: Tensor) -> Tensor:
+        f = point[: d * k].reshape(d, k)
+        inner = f.mT @ (f / point[d * k :].exp()[:, None])
+        return inner[*torch.triu_indices(k, k, offset=1)]
+
+    point = torch.cat([loadings.reshape(-1), noise.log()])
+    slope = torch.autograd.functional.jacobian(covariance, point).permute(2, 0, 1)
+    scaled = torch.linalg.solve(covariance(point), slope)
+    information = 0.5 * torch.einsum("aij,bji->ab", scaled, scaled)
+    free = torch.eye(len(point)).double()
+    if k > 1:
+        _, _, right = torch.linalg.svd(torch.autograd.functional.jacobian(constraint, point))
+        free = right[k * (k - 1) // 2 :].mT
+    return free @ torch.linalg.inv(free.mT @ information @ free) @ free.mT
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_standard_errors_are_those_of_the_dense_information(k: int) -> None:
+    d, n = 8, 1e6
+    stream = generator(k)
+    noise = 0.3 + torch.rand(d, generator=stream, dtype=torch.float64)
+    loadings = FactorModel(noise, normal((d, k), stream), noise).canonical().loadings
+    found = factor_errors(loadings, noise, torch.full_like(noise, n), torch.zeros_like(noise))
+    exact = (turned_information(loadings, noise) / n).diagonal().sqrt()
+    assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=1e-8, atol=0.0)
+    assert_close(found.log_noise, exact[d * k :], rtol=1e-8, atol=0.0)
+    assert_close(
+        found.mean, ((loadings @ loadings.mT).diagonal() + noise).div(n).sqrt(), rtol=1e-12, atol=0.0
+    )
 
 
 def test_draws_have_the_moments_of_the_law() -> None:

@@ -136,18 +136,19 @@ def _on_gpu(source: Source) -> bool:
 
 
 def _rounding(source: Source, objective: Objective, state: EMState[M]) -> float:
-    """How far the objective of a model moves with the last digits of the statistics that it was solved from.
+    """How far the objective of a model moves with its last digits and those of the statistics it was solved from.
 
     Twice the range of a few trials, a pass each: where a covariance is nearly singular, its smallest eigenvalue is
-    known to no more digits than these leave of it.
+    known to no more digits than these leave of it; and a row that is far larger than the others multiplies the last
+    digits of what it is modelled by.
     """
     if state.statistics is None:
         return 0.0
     heights = []
     for trial in range(SHAKES):
-        shaken = state.statistics.map(partial(_shaken, stream=generator(trial)))
+        shaken = partial(_shaken, stream=generator(trial))
         try:
-            model = state.best.solve(shaken)
+            model = state.best.solve(state.statistics.map(shaken)).map(shaken)
             heights.append(float(objective(model, source.reduce(model.expect))))
         except SINGULAR:
             return torch.inf
@@ -155,6 +156,8 @@ def _rounding(source: Source, objective: Objective, state: EMState[M]) -> float:
 
 
 def _shaken(leaf: Tensor, stream: torch.Generator) -> Tensor:
+    if not leaf.is_floating_point():
+        return leaf
     return leaf * (1.0 + SHAKEN * normal(tuple(leaf.shape), stream, leaf.dtype).to(leaf.device))
 
 

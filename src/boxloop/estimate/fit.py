@@ -67,6 +67,10 @@ class Fit(Generic[M]):
         return [value + self.level for value in self.outcome.trace]
 
 
+SMALLEST = 1e-152
+"""Standard deviation below which squares lose digits of float64, or vanish and make a column look constant."""
+
+
 def coordinates(source: Source, kind: Coordinates) -> Frame:
     """Survey the rows: a scale for each column, one for all, or none at all."""
     return usable(identity_frame(source) if kind == "none" else survey(source), kind, source.names)
@@ -75,11 +79,16 @@ def coordinates(source: Source, kind: Coordinates) -> Frame:
 def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
     """A frame of the given kind, if its columns can be fitted."""
     scale = frame.scale.tolist()
-    for name, seen, spread in zip(names, frame.observed.tolist(), scale, strict=True):
+    size = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale).tolist()
+    for name, seen, spread, least in zip(names, frame.observed.tolist(), scale, size, strict=True):
         if seen <= 0.0:
             raise ValueError(f"column {name!r} has no observed value")
         if not spread < float("inf"):
             raise ValueError(f"column {name!r} holds values so large that their squares overflow: rescale it")
+        if least < SMALLEST:
+            raise ValueError(
+                f"column {name!r} holds values so small that their squares underflow: rescale it"
+            )
     if kind == "common":
         free = frame.scale[~frame.constant]
         common = free.square().mean().sqrt() if len(free) else frame.scale.new_ones(())

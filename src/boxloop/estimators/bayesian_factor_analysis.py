@@ -41,10 +41,16 @@ class BayesianFactorAnalysis(LinearEstimator):
     (document 002, section 3.2; Bishop 1999; Ghahramani and Beal 2000). Factors that do not pay for themselves lose
     their loadings, so that ``n_components`` is an upper bound. The prior is stated in units of each column's variance,
     with noise :math:`1/\tau_j \sim \mathrm{IG}(3/2, v_j/4)`: other units of the columns do not change the fit. Complete
-    rows are read once, as second moments. Deviations of the law are too small where parameters hang together (noise
-    variances of columns that a factor explains almost wholly, by more than half), since the law treats factors and
-    loadings as independent. In a stream (``partial_fit``) factors that are not needed fade slowly and are still
-    counted: fit the rows at once to count factors.
+    rows are read once, as second moments. In a stream (``partial_fit``) factors that are not needed fade slowly and are
+    still counted: fit the rows at once to count factors.
+
+    The variational distribution takes factors and parameters for independent, and is narrower than the posterior with
+    any number of rows. So standard errors and intervals are not its own: they come from the expected information with
+    the factors integrated out, and the prior of the noise (:mod:`boxloop.models.asymptotic`), given the number of
+    factors. In 300 tables each of 60, 100, 300 and 1000 rows, 5, 10 and 20 columns and 1 to 3 factors, intervals of 95%
+    held the noise variances in 91 to 95% (with 5 columns and 2 factors, of which few rows show only one, in 87 to 93%),
+    the means in 94 to 96%, and the loadings in 93 to 96% where the signals of factors differ by several standard
+    errors. Factors of nearly equal signal turn into one another: then loadings are held in 80 to 90%.
 
     Args:
         n_components: most factors; when ``None``, as many as a covariance of this width identifies (Ledermann's
@@ -66,7 +72,7 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     Attributes:
         components_: expected loadings, (k, d), the most relevant factor first; those not in use are zero, nearly.
-        loading_sd_: their standard deviations, (k, d).
+        loading_sd_: their standard errors, (k, d).
         noise_variance_: expected noise variances, (d,).
         mean_: expected mean, (d,).
         relevance_: :math:`1 / E[\alpha_l]`, the mean squared signal-to-noise ratio of each factor's loadings, (k,).
@@ -131,16 +137,21 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
-        self.loading_sd_ = to_numpy(model.deviations()["components"])
+        self.loading_sd_ = to_numpy(model.errors().loadings.mT)
         self.relevance_ = to_numpy(1.0 / model.precision)
         self.n_components_ = int(model.used.sum())
         explained = (self.components_**2).sum(0)
         self.communalities_ = explained / (explained + to_numpy(model.psi))
 
     def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
-        """Posterior standard deviations of the fitted parameters, by name; no rows are needed."""
+        """Standard errors of the fitted parameters, by name, as in ``posterior_summary``; no rows are needed."""
         check_is_fitted(self)
-        return {name: to_numpy(value) for name, value in self.model_.deviations().items()}
+        found = self.model_.errors()
+        return {
+            "mean": to_numpy(found.mean),
+            "components": to_numpy(found.loadings.mT),
+            "noise_variance": self.noise_variance_ * np.sqrt(np.expm1(to_numpy(found.log_noise) ** 2)),
+        }
 
     def summary(self) -> Any:
         """One row a column: loading on every factor in use, communality and noise variance, as a pandas frame."""
@@ -151,11 +162,10 @@ class BayesianFactorAnalysis(LinearEstimator):
         return make_frame(columns, self._names())
 
     def posterior_summary(self, level: float = 0.95) -> Any:
-        """Mean, standard deviation and an interval of every parameter of the factors in use, as a pandas frame.
+        """Mean, standard error and an interval of every parameter of the factors in use, as a pandas frame.
 
         Args:
-            level: probability of the interval, equal on both sides; loadings and means have Student's law, noise
-                variances an inverse gamma law.
+            level: probability of the interval, equal on both sides, by Student's t; noise variances on a log scale.
 
         Returns:
             Rows named ``mean[column]``, ``loading[factor, column]`` and ``noise variance[column]``.
@@ -163,14 +173,13 @@ class BayesianFactorAnalysis(LinearEstimator):
         check_is_fitted(self)
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie between 0 and 1, got {level}")
-        used, sd = range(self.n_components_), self.standard_errors()
-        shape, rate = np.broadcast_arrays(to_numpy(self.model_.shape), to_numpy(self.model_.rate))
-        ends = np.array([0.5 - 0.5 * level, 0.5 + 0.5 * level])[:, None]
-        reach = stats.t.ppf(ends, 2.0 * shape) * np.sqrt((shape - 1.0) / shape)  # in units of the deviation
+        used, sd, model = range(self.n_components_), self.standard_errors(), self.model_
+        freedom = np.maximum(to_numpy(model.present()) - self.n_components_ - 1.0, 1.0)
+        reach = np.array([-1.0, 1.0])[:, None] * stats.t.ppf(0.5 + 0.5 * level, freedom)
         centre = [self.mean_, *(self.components_[f] for f in used)]
         spread = [sd["mean"], *(sd["components"][f] for f in used)]
         bounds = [m + reach * s for m, s in zip(centre, spread, strict=True)]
-        bounds.append(stats.invgamma.ppf(ends, shape, scale=rate))
+        bounds.append(self.noise_variance_ * np.exp(reach * to_numpy(model.errors().log_noise)))
         named = self._names()
         words = [f"mean[{name}]" for name in named]
         words += [f"loading[{f}, {name}]" for f in used for name in named]

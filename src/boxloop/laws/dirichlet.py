@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -12,6 +13,9 @@ from torch import Generator, Tensor
 from boxloop.asking import ask
 from boxloop.laws.gamma import draw_log_gamma
 from boxloop.tree import Tree
+
+LARGE = 1e3
+"""Concentrations beyond which the terms of Stirling's series that are left out are below rounding."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,15 @@ class Dirichlet(Tree):
     def divergence(self, prior: Dirichlet) -> Tensor:
         r"""Kullback-Leibler divergence from a prior, (...).
 
-        .. math:: \log \frac{B(a_0)}{B(a)} + \sum_k (a_k - a_{0k}) E[\log \pi_k],
-                  \qquad B(a) = \prod_k \Gamma(a_k) / \Gamma(\textstyle\sum_k a_k)
+        .. math:: \log \frac{B(a_0)}{B(a)} + \sum_k (a_k - a_{0k}) E[\log \pi_k]
+                  = \log B(a_0) + \sum_k h(a_k) - h(\textstyle\sum_k a_k) - \sum_k a_{0k} E[\log \pi_k],
+                  \qquad h(a) = a \psi(a) - \log \Gamma(a) - a
+
+        Counts of 1e9 have terms of 1e10 whose sum is of the size of 10; those of h are as small as the sum.
         """
-        moved = (self.concentration - prior.concentration) * self._logs
-        return prior._log_beta - self._log_beta + moved.sum(-1)
+        a = self.concentration
+        gain = _entropy_excess(a).sum(-1) - _entropy_excess(a.sum(-1))
+        return prior._log_beta + gain - (prior.concentration * self._logs).sum(-1)
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
@@ -86,11 +94,27 @@ class Dirichlet(Tree):
     @cached_property
     def _logs(self) -> Tensor:
         a = self.concentration
-        return torch.digamma(a) - torch.digamma(a.sum(-1, keepdim=True))
+        total = a.sum(-1, keepdim=True)
+        plain = torch.digamma(a) - torch.digamma(total)
+        # log(a / total), to the last digit of what is short of zero, and what digamma has beside its logarithm
+        rest = torch.where(a > 0.5 * total, 0.0, a).sum(-1, keepdim=True)
+        ratio = torch.where(a > 0.5 * total, torch.log1p(-rest / total), (a / total).log())
+        return torch.where(a > LARGE, ratio + _beside_log(a) - _beside_log(total), plain)
 
     @cached_property
     def _log_beta(self) -> Tensor:
         return log_beta(self.concentration)
+
+
+def _beside_log(a: Tensor) -> Tensor:
+    """Digamma less the logarithm, for large a."""
+    return -0.5 / a - (1.0 / 12.0 - 1.0 / (120.0 * a.square())) / a.square()
+
+
+def _entropy_excess(a: Tensor) -> Tensor:
+    """a digamma(a) - log Gamma(a) - a, without its cancellation for large a."""
+    large = 0.5 * (a / (2.0 * math.pi)).log() - 0.5 - (1.0 / 6.0 - 1.0 / (90.0 * a.square())) / a
+    return torch.where(a > LARGE, large, a * torch.digamma(a) - torch.lgamma(a) - a)
 
 
 def log_beta(concentration: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -27,7 +28,8 @@ class Multinomial(Tree):
     Args:
         probability: (k, d), rows sum to one.
         total: words in a drawn document; ``mean`` and ``covariance`` refer to it.
-        smoothing: pseudo-count of each word in ``fitted``, relative to a member's average count.
+        smoothing: pseudo-count of each word in ``fitted``, relative to a member's average count, or to its documents
+            where these are fewer.
 
     Example:
         >>> import torch
@@ -45,12 +47,19 @@ class Multinomial(Tree):
         """Expected counts of a document of ``total`` words, (k, d)."""
         return self.total * self.probability
 
+    @cached_property
+    def log_probability(self) -> Tensor:
+        """(k, d). That of a word near one is found from the others: a document of 1e9 words multiplies its error."""
+        p = self.probability
+        rest = torch.where(p > 0.5, 0.0, p).sum(1, keepdim=True).clamp(max=0.5)
+        return torch.where(p > 0.5, torch.log1p(-rest), p.log())
+
     def view(self, rows: Tensor) -> LinearView | GappyCountView:
         """A tile of counts (n, d), dense or sparse CSR."""
         sparse = rows.layout != torch.strided
         if has_missing(rows.values() if sparse else rows):
             return GappyCountView(self, rows.to_dense() if sparse else rows)
-        log_probability = self.probability.log()
+        log_probability = self.log_probability
         return LinearView(log_probability, log_probability.new_zeros(len(log_probability)), rows)
 
     def log_prob(self, rows: Tensor) -> Tensor:
@@ -66,7 +75,8 @@ class Multinomial(Tree):
     def fitted(self, statistics: Sums) -> Self:
         """Weighted word frequencies, smoothed so that no probability is exactly zero."""
         counts = statistics.features[:, 1:]
-        level = counts.mean(1, keepdim=True).clamp(min=1e-300)
+        # One document that is far longer than the others must not smooth away what these say.
+        level = torch.minimum(counts.mean(1, keepdim=True), statistics.count[:, None]).clamp(min=1e-300)
         counts = counts + self.smoothing * level
         return type(self)(counts / counts.sum(1, keepdim=True), self.total, self.smoothing)
 
@@ -101,7 +111,7 @@ class Multinomial(Tree):
 
     def complete(self, statistics: Sums) -> Tensor:
         """Expected log-probability of the statistics, summed over members."""
-        return (statistics.features[:, 1:] * self.probability.log()).sum()
+        return (statistics.features[:, 1:] * self.log_probability).sum()
 
     def free(self) -> dict[str, Tensor]:
         """Log-probabilities relative to each member's most frequent word."""
@@ -143,7 +153,7 @@ class GappyCountView:
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-probability of the words seen, (k, n)."""
-        joint = self.family.probability.log() @ self.counts.mT - self.length * self.mass.log()
+        joint = self.family.log_probability @ self.counts.mT - self.length * self.mass.log()
         return joint + offset[:, None]
 
     def summarise(self, share: Tensor) -> Sums:

@@ -10,28 +10,21 @@ of a row:
 .. math:: E[x] = m_c, \qquad \mathrm{Cov}(x) = M M^\top + \mathrm{diag}(\psi), \quad
           \psi_j = \frac{b_j}{a_j - 1} (1 + \mathrm{tr}\, V_j).
 
-Its density has no closed form.
+Its density has no closed form; :mod:`boxloop.models.predictive_density` has an approximation.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import DiagonalGaussian, LowRankGaussian
+from boxloop.laws import DiagonalGaussian
 from boxloop.models.expected_linear import ExpectedLinear
 from boxloop.numeric import covariance as forms
-from boxloop.numeric import generator, normal
+from boxloop.numeric import normal
 from boxloop.tree import Tree
-
-PREDICTIVE_DRAWS = 64
-"""Draws of the parameters over which a predictive density is averaged."""
-
-PREDICTIVE_SEED = 0
-"""Of these draws: the same for every call, so that densities of one row are equal wherever it stands."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class FactorLaw(Tree):
         return self.shape / self.rate
 
     def deviations(self) -> dict[str, Tensor]:
-        """Standard deviations of mean (d,), components (k, d) and noise_variance (d,); the last may be infinite."""
+        """Those of q: mean (d,), components (k, d), noise_variance (d,). The last may be infinite; see ``errors``."""
         own = self.noise[:, None] * self.spread.diagonal(dim1=-2, dim2=-1)
         excess = (self.shape - 2.0).clamp(min=0.0)
         return {
@@ -94,10 +87,10 @@ class FactorLaw(Tree):
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
         """The laws of x given factors z, (m, k): Gaussians with the mean and variance of Student's laws."""
-        mean, variance = self._given(z)
+        mean, variance = self.given(z)
         return DiagonalGaussian(mean, variance * (self.shape / (self.shape - 1.0)))
 
-    def _given(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def given(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and squared scale of x given factors, both (m, d)."""
         u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
         if len(self.spread) == 1:
@@ -113,7 +106,7 @@ class FactorLaw(Tree):
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n new rows (n, d) with their factors (n, k); every row has parameters of its own draw."""
         z = self.prior().draw(n, generator)[0]
-        mean, scale = self._given(z)
+        mean, scale = self.given(z)
         precision = self._gamma(n, generator) / self.shape
         return mean + (scale / precision).sqrt() * normal(tuple(mean.shape), generator, mean.dtype), z
 
@@ -131,19 +124,6 @@ class FactorLaw(Tree):
         """Gamma draws of unit rate, (n, d)."""
         shape = self.shape.expand(n, len(self.rate)).contiguous()
         return torch._standard_gamma(shape, generator=stream)
-
-    def log_prob(self, rows: Tensor) -> Tensor:
-        r"""Log of the predictive density of each row, by Monte Carlo, (n,).
-
-        .. math:: \log \frac1S \sum_{s=1}^S N(x; c_s, F_s F_s^\top + \Psi_s), \qquad (c_s, F_s, \psi_s) \sim q
-
-        with S = 64 and the same draws in every call, on every device: the mean density is unbiased, its logarithm a
-        little low.
-        """
-        found = self.to(device="cpu").draw(PREDICTIVE_DRAWS, generator(PREDICTIVE_SEED))
-        drawn = zip(*(part.to(self.rate.device) for part in found), strict=True)
-        each = torch.cat([LowRankGaussian(*one).log_prob(rows.to(self.rate.dtype)) for one in drawn])
-        return torch.logsumexp(each, 0) - math.log(PREDICTIVE_DRAWS)
 
     def named(self) -> dict[str, Tensor]:
         """Expected parameters under their public names."""

@@ -34,8 +34,10 @@ import torch
 from torch import Tensor
 
 from boxloop.laws.gamma import InverseGamma
+from boxloop.models.asymptotic import FactorErrors, factor_errors
 from boxloop.models.factor_law import FactorLaw
 from boxloop.models.linear import LOG_2PI, LinearStatistics
+from boxloop.models.predictive_density import predictive_density
 from boxloop.models.relevance import RelevancePrior, best_turn
 from boxloop.numeric import cholesky
 from boxloop.types import Expected
@@ -100,6 +102,22 @@ class VariationalFactor(FactorLaw):
         """Which factors are in use, (k,): those whose loadings are, in mean square, more than their own deviation."""
         return self.signal > self.doubt
 
+    def present(self) -> Tensor:
+        """Weight of the values of each column, (d,)."""
+        return (2.0 * (self.shape - self.prior_law.noise_shape)).expand_as(self.rate)
+
+    def errors(self) -> FactorErrors:
+        """Standard errors of mean, loadings (d, k) and log-noise; q's own for loadings of factors out of use.
+
+        q takes factors and parameters for independent, and so is narrower than the posterior, however many rows
+        there are.
+        """
+        used = self.used
+        found = factor_errors(self.loadings[:, used], self.noise, self.present(), self.prior_law.noise_rate)
+        loadings = self.deviations()["components"].mT.clone()
+        loadings[:, used] = found.loadings
+        return found._replace(loadings=loadings)
+
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         """The best laws of the factors: their statistics, and what the rows add to the bound."""
         return self.expected().expect(rows, weight)
@@ -151,6 +169,17 @@ class VariationalFactor(FactorLaw):
         away[:, -1] -= self.prior_law.centre
         whole: Tensor = (away.mT * self.noise_precision) @ away
         return whole + self.spread.mean(0) * len(self.rate)
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log of the predictive density of each row, (n,); the factors out of use are a part of the noise."""
+        used = self.used
+        kept = torch.cat([torch.nonzero(used)[:, 0], torch.tensor([len(used)], device=used.device)])
+        lost = self.noise_precision[:, None] * self.loadings[:, ~used].square()
+        more = 1.0 + (lost + self.spread.diagonal(dim1=-2, dim2=-1)[:, :-1][:, ~used]).sum(1)
+        spread = self.spread[:, kept][:, :, kept] / more[:, None, None]
+        return predictive_density(
+            FactorLaw(self.coefficients[:, kept], spread, self.shape, self.rate * more), rows
+        )
 
     def divergence(self) -> Tensor:
         r"""Kullback-Leibler divergence of q from the prior: coefficients given noise, noise, relevances.

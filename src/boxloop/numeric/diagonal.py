@@ -93,7 +93,7 @@ def power(tensor: Array, generator: Generator) -> Array:
 
 def _ascended(tensor: Array, starts: Array) -> Array:
     """The unit vector with the largest T(v, v, v) that power iterations reach."""
-    v = starts / np.linalg.norm(starts, axis=1, keepdims=True)
+    v = starts
     for _ in range(POWERS):
         v = np.einsum("abc,tb,tc->ta", tensor, v, v)
         v /= np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-300)

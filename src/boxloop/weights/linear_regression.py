@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -26,6 +26,8 @@ from boxloop.types import Source
 from boxloop.weights.linear_evidence import ROUNDING, Precisions, Spectrum, highest, positive
 
 EPS = torch.finfo(torch.float64).eps
+SMALLEST, LARGEST = 1e-152, 1e152
+"""Sizes of values whose squares, and sums of them, float64 holds to the last digit."""
 UNSEEN = 8.0 * EPS
 """A column times this, over the largest eigenvalue of XᵀX: below it an eigenvalue is rounding, and taken for zero."""
 
@@ -107,6 +109,13 @@ def regression_moments(
     found = summarise_moments(source)
     if found is None:
         raise ValueError("the rows have a missing value (NaN): exact regression needs whole rows")
+    frame = found.frame
+    sizes = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale)
+    for name, size in zip(found.names, sizes.tolist(), strict=True):
+        if not SMALLEST < size < LARGEST:
+            raise ValueError(
+                f"column {name!r} has values of the size {size:.1e}, whose squares float64 cannot hold: rescale it"
+            )
     return _placed(found, source.n_columns - n_targets, centred, scaled)
 
 
@@ -243,16 +252,60 @@ def linear_regression(
             f"a regression on {float(moments.weight):g} row(s) has nothing to learn from: 1 sample is too few"
         )
     alphas, betas = _given("alpha", alpha, k), _given("beta", beta, k)
+    # In units near the sizes of columns and outputs no square leaves the range of float64.
+    column = _unit(moments.gram.diagonal()[None], moments.weight)
+    output = _unit(moments.square[:, None], moments.weight)
+    ratio = (output / column).tolist()
+    alphas = [None if a is None else a * r * r for a, r in zip(alphas, ratio, strict=True)]
+    betas = [None if b is None else b * u * u for b, u in zip(betas, output.tolist(), strict=True)]
+    moments = RegressionMoments(
+        moments.gram / column / column,
+        moments.cross / column / output,
+        moments.square / output / output,
+        moments.weight,
+    )
     values, vectors = torch.linalg.eigh(moments.gram)
     top = float(values.max()) if d else 0.0
     seen = values > max(d, 32) * UNSEEN * top
     values = torch.where(seen, values, 0.0)
     cross = torch.where(seen[:, None], vectors.mT @ moments.cross, 0.0)
-    lost = ROUNDING * moments.square + float(moments.weight) * (EPS * centre.level).square()
+    lost = ROUNDING * moments.square + float(moments.weight) * (EPS * centre.level / output).square()
     spectra = [_spectrum(values[seen], cross[seen, j], moments.square[j], lost[j], count) for j in range(k)]
     best = [highest(found, a, b) for found, a, b in zip(spectra, alphas, betas, strict=True)]
     told = tuple(dict.fromkeys(found.edge for found in best if found.edge))
-    return _posterior(values, vectors, cross, moments, centre, spectra, best), told
+    found = _posterior(values, vectors, cross, moments, centre, spectra, best)
+    return _in_units(found, column, output, count), told
+
+
+def _unit(squares: Tensor, weight: Tensor) -> Tensor:
+    """A power of two near the root of the largest mean square of each row of ``squares``, (k, p) -> (k,)."""
+    if not bool(torch.isfinite(squares).all()):
+        raise ValueError(
+            "sums of squares of the rows are not finite: divide columns and outputs by their standard deviations"
+        )
+    size = (squares.amax(1) if squares.shape[1] else squares.new_zeros(len(squares))) / weight
+    return torch.where(size > 0.0, torch.exp2((0.5 * size.log2()).round()), 1.0)
+
+
+def _in_units(found: LinearPosterior, column: Tensor, output: Tensor, count: float) -> LinearPosterior:
+    """A posterior found in units of columns (1,) and outputs (k,), for the columns and outputs as they came."""
+    ratio = output / column
+    moved = replace(
+        found,
+        mean=found.mean * ratio[:, None],
+        variance=found.variance * ratio[:, None] * ratio[:, None],
+        level_variance=found.level_variance * output * output,
+        alpha=found.alpha / ratio / ratio,
+        beta=found.beta / output / output,
+        log_evidence=found.log_evidence - count * output.log(),
+    )
+    positive = torch.stack([moved.alpha, moved.beta, *moved.variance.unbind(1)])
+    if bool((torch.isfinite(positive) & (positive > torch.finfo(positive.dtype).tiny)).all()):
+        return moved
+    raise ValueError(
+        f"the columns (about {float(column):.0e}) and the outputs (about {float(output.max()):.0e}) are of sizes at "
+        "which float64 cannot hold the precisions alpha and beta: divide both by their standard deviations"
+    )
 
 
 def _spectrum(values: Tensor, cross: Tensor, square: Tensor, lost: Tensor, count: float) -> Spectrum:

@@ -1,0 +1,31 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from boxloop.numeric.written import number, with_error
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (3.14159, 4, "3.142"),
+        (3.14159, 2, "3.1"),
+        (-3.14159, 4, "-3.142"),
+        (31.4159, 4, "31.42"),
+        (314159.0, 4, "3.142e+05"),
+        (99999.0, 4, "99999"),
+        (0.0314159, 4, "0.03142"),
+        (0.00031, 2, "0.00031"),
+        (0.0, 3, "0"),
+        (float("inf"), 4, "inf"),
+    ],
+)
+def test_a_number_has_as_many_significant_digits_as_asked_for(value: float, digits: int, text: str) -> None:
+    assert number(value, digits) == text
+
+
+def test_an_error_has_two_digits_and_its_number_as_many_places() -> None:
+    assert with_error(1234.5678, 12.3) == "1235 ± 12"
+    assert with_error(0.123456, 0.00123) == "0.1235 ± 0.0012"
