@@ -9,8 +9,8 @@ from importlib import metadata
 
 from boxloop.cli.options import json_option, with_examples
 
-PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn")
-OPTIONAL = ("pyarrow", "pandas", "polars", "dask", "distributed")
+PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
+OPTIONAL = ("polars", "dask", "distributed")
 LABELS = {"memory_gib": "memory (GiB)", "cuda": "CUDA"}
 
 Facts = dict[str, dict[str, object]]
