@@ -1,6 +1,6 @@
 """Install the oldest releases that pyproject.toml allows, all of them together, and run a choice of fast tests on them.
 
-torch is the one of constraints.txt: its oldest release is to be had with CUDA alone.
+torch is the one of constraints.txt: the package index has its oldest release with CUDA alone, gigabytes of it.
 
 Usage: python tests/wheel/run_oldest.py
 """
