@@ -10,7 +10,7 @@ DOCS_READY := $(VENV)/.docs-ready
 # The main job of the library, as `make demo` shows it.
 DEMO := boxloop report wine -o report.html --progress
 
-.PHONY: setup demo test test-slow lint format bench docs clean
+.PHONY: setup demo test test-wheel test-lowest test-slow lint format bench docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -32,8 +32,16 @@ $(DOCS_READY): $(READY)
 demo: $(READY)
 	$(BIN)/$(DEMO)
 
-test: $(READY)
+test: $(READY) test-wheel
 	$(BIN)/pytest -m 'not slow' -n $(WORKERS)
+
+# What the README shows, where only the wheel is installed.
+test-wheel: $(READY)
+	$(BIN)/python tests/wheel/run_readme.py
+
+# The oldest releases that pyproject.toml allows, but for torch, whose release is that of constraints.txt.
+test-lowest: $(READY)
+	$(BIN)/python tests/wheel/run_oldest.py
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow

@@ -157,6 +157,8 @@ def _bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
 
 def _end(bar: Bar, task: TaskID, keep: bool) -> None:
     """End a stage; a display that others share goes on."""
+    if bar.disable:
+        return  # older releases of rich print an empty line where a bar that was never drawn stops
     if bar is not _shared.get():
         bar.stop()
     elif keep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,14 +98,6 @@ def test_a_folder_of_two_kinds_is_refused(tmp_path: Path) -> None:
 def test_sparse_tensors_get_advice() -> None:
     with pytest.raises(ValueError, match="give a SciPy sparse array"):
         open_source(torch.eye(3).to_sparse_coo())
-
-
-def test_csv_is_read_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_table(tmp_path / "t.csv", TABLE)
-    monkeypatch.setattr("boxloop.data.csv.find_spec", lambda name: None)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    np.testing.assert_array_equal(open_source(tmp_path / "t.csv").rows[:, 0].numpy(), TABLE["a"])
 
 
 def test_a_tensor_keeps_no_graph() -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from boxloop.data import ArraySource, StreamSource, identity_frame, open_source, survey, write_table
 from boxloop.data.array import tile_rows
-from boxloop.data.csv import CsvReader
 from boxloop.data.stream import BATCH_ROWS, hold, retile, stream
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -232,10 +231,3 @@ def test_sources_can_be_sent_to_another_process(tmp_path: Path) -> None:
         source = open_source(path, memory=0)
         expected = source.reduce(second).second
         assert torch.equal(pickle.loads(pickle.dumps(source)).reduce(second).second, expected)
-
-
-def test_csv_without_pyarrow_gives_the_same_rows(tmp_path: Path) -> None:
-    path = as_csv(tmp_path)
-    ours = [stream(CsvReader(path, fast)) for fast in (True, False)]
-    assert ours[0].n_rows == ours[1].n_rows == N
-    np.testing.assert_array_equal(*(torch.cat([r for r, _ in s.chunks()]).numpy() for s in ours))

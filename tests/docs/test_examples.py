@@ -5,13 +5,13 @@ Pages of several seconds run with less of everything here, and as they are print
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from docs.blocks import run_blocks
 from docs.shorter import LONG, SHORTER, changes, shortened
 from report.small import few_candidates
 
@@ -26,20 +26,6 @@ PAGES = [
     if "```python" in page.read_text(encoding="utf-8")
 ]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
-
-
-def blocks(page: str) -> list[tuple[int, str]]:
-    """The Python of a page: each block with the line it begins at."""
-    found = re.finditer(r"^```python\n(.*?)^```", page, re.S | re.M)
-    return [(page[: match.start(1)].count("\n"), match.group(1)) for match in found]
-
-
-def run_blocks(page: Path, text: str) -> None:
-    """Run the blocks of a page's text one after another, with the page's own lines in tracebacks."""
-    names: dict[str, object] = {"__name__": page.stem}
-    for line, block in blocks(text):
-        tree = ast.increment_lineno(ast.parse(block), line)
-        exec(compile(tree, str(page), "exec"), names)
 
 
 def same_words(printed: str, shown: str) -> bool:

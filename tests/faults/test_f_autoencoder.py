@@ -59,7 +59,8 @@ def test_values_that_the_likelihood_cannot_take(likelihood, rows, value, message
 
 
 def test_names_of_columns_are_used():
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame(spoiled(ROWS, math.nan), columns=["height", "width", "depth"])
     with pytest.raises(ValueError, match="column 'width' has a missing value"):
         quick().fit(frame)

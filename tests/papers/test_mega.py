@@ -167,6 +167,15 @@ def test_outliers_without_real_data():
     )
 
 
+@pytest.mark.parametrize("components", [(1, 3, 10), (1, 3, 20)])
+def test_counts_are_held_against_those_of_the_document_where_it_has_them(components):
+    table = ionosphere.Table(np.zeros((126, 33)), np.ones(126, bool), "made up", True)
+    run = {"found": [100, 103, 67], "AIC": [3, 2, 1], "AIC, p = 2K": [3, 2, 1], "path": (1, 3, 20)}
+    claims = [finding.claim for finding in ionosphere.judge(table, [run], components)]
+    counts = [claim for claim in claims if claim.startswith("outliers found with K")]
+    assert counts == [f"outliers found with K = {k}" for k in components if k in ionosphere.PAPER]
+
+
 def test_flagged_rows_are_those_of_lowest_density():
     table = ionosphere.Table(np.zeros((20, 1)), np.arange(20) < 5, "made up", False)
     assert table.found(np.arange(20.0)) == 5

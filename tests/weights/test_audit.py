@@ -336,7 +336,8 @@ def linear() -> WeightPosterior:
 
 
 def test_frames_and_lists_are_audited_as_tensors_are() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     x, y = made(40, 5)
     options = {"kind": "regression", "chains": 0, "n_draws": 20}
     posterior = linear()

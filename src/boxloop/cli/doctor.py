@@ -10,8 +10,8 @@ from importlib import metadata
 from boxloop.cli.options import json_option, with_examples
 from boxloop.cli.output import check_outputs, echo_facts, tell
 
-PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn")
-OPTIONAL = ("pyarrow", "pandas", "polars", "dask", "distributed")
+PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
+OPTIONAL = ("polars", "dask", "distributed")
 LABELS = {"memory_gib": "memory (GiB)", "cuda": "CUDA"}
 
 Facts = dict[str, dict[str, object]]

@@ -27,7 +27,11 @@ from boxloop.cli.output import check_outputs, echo_table, echo_text, tell
     "boxloop replicate em-mixture --quick --json findings.json",
 )
 @click.argument("names", nargs=-1, shell_complete=complete_experiment)
-@click.option("--quick", is_flag=True, help="A small size, seconds instead of minutes.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="A small size, seconds or minutes, too few repetitions to contradict a claim.",
+)
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of real data."
 )
@@ -97,9 +101,10 @@ def _run(name: str, quick: bool, data: Path | None, seed: int, show: bool) -> An
 
     module = import_module(f"boxloop.replicate.{name.replace('-', '_')}")
     with watched(name, show) as moved:
-        return module.experiment(
+        report = module.experiment(
             Options(quick, seed, data, lambda done, total, what: moved(done, total, f"{name}: {what}"))
         )
+    return report.at_quick_size() if quick else report
 
 
 def _show(report: Any, written: list[Path]) -> None:

@@ -1,6 +1,5 @@
-"""CSV files with a header row, plain or gzipped, parsed block by block.
+"""CSV files with a header row, plain or gzipped, parsed by pyarrow block by block.
 
-pyarrow parses where it is installed; else the standard library does, more slowly and with the same answers.
 pandas is not used: it fills up a row that is too short, so that a torn line would pass for missing values.
 """
 
@@ -14,13 +13,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from boxloop.data.arrow import batch_tensor
@@ -45,11 +41,9 @@ class CsvReader:
 
     Args:
         path: the file; decompressed as it is read if its name ends in ``.gz``.
-        fast: whether pyarrow parses; by default where it is installed.
     """
 
     path: Path
-    fast: bool | None = None
 
     @property
     def label(self) -> str:
@@ -90,8 +84,7 @@ class CsvReader:
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield blocks of rows as float64."""
-        fast = find_spec("pyarrow") is not None if self.fast is None else self.fast
-        return parse_fast(self, names, rows) if fast else parse(self, names, rows)
+        return parse(self, names, rows)
 
     def problem(self, row: int, what: str, column: int | None = None) -> ValueError:
         """An error that names the file, the row and, if a value is at fault, its column."""
@@ -100,26 +93,7 @@ class CsvReader:
 
 
 def parse(reader: CsvReader, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-    """Parse with the standard library."""
-    lines = enumerate(records(reader.path, blank=len(reader.names) == 1), 1)
-    next(lines)
-    columns = [reader.names.index(name) for name in names]
-    while block := list(islice(lines, rows)):
-        values = np.empty((len(columns), len(block)))
-        for i, (line, cells) in enumerate(block):
-            if len(cells) != len(reader.names):
-                wrong = f"Expected {len(reader.names)} columns, got {len(cells)}"
-                raise reader.problem(line, f"{wrong}: {','.join(cells)}")
-            for j, column in enumerate(columns):
-                value = number(cells[column])
-                if value is None:
-                    raise reader.problem(line, f"invalid value {cells[column]!r}", column)
-                values[j, i] = value
-        yield torch.from_numpy(values).mT
-
-
-def parse_fast(reader: CsvReader, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-    """Parse with pyarrow."""
+    """Blocks of rows, as pyarrow reads them; its errors with our names of rows and columns."""
     import pyarrow as pa
 
     try:

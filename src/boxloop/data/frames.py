@@ -132,8 +132,6 @@ def _numbers(name: str, series: Any) -> np.ndarray:
 
 def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None = None) -> Any:
     """A pandas frame, for summaries."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError("summary() needs pandas: pip install boxloop[frames]") from error
+    import pandas as pd
+
     return pd.DataFrame(dict(columns), index=index)

@@ -94,10 +94,8 @@ class ParquetReader:
 
 def open_parquet(path: Path | str) -> Any:
     """Open a file so that memory does not grow with its row groups; checksums are verified where present."""
-    try:
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError("reading Parquet needs pyarrow: pip install boxloop[parquet]") from error
+    import pyarrow.parquet as pq
+
     with naming(f"{path}: cannot be read as Parquet"):
         return pq.ParquetFile(
             path if isinstance(path, Path) else open_remote(path),

@@ -152,11 +152,9 @@ def _begin_csv(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]
 
 @contextmanager
 def _begin_parquet(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError("writing Parquet needs pyarrow: pip install boxloop[parquet]") from error
+    import pyarrow as pa
+    from pyarrow import parquet
+
     out = None
 
     def write(columns: Columns) -> None:

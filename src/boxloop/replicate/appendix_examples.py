@@ -52,6 +52,7 @@ def closed_forms(seed: int) -> list[Finding]:
                 None,
                 "reproduced" if apart < 1e-9 else "not reproduced",
                 f"Found by Newton's method; rounds: {estimate.n_iter}.",
+                exact=True,
             )
         )
     return lines
@@ -106,6 +107,7 @@ def normal_equations(seed: int) -> Finding:
         None,
         "not reproduced",
         f"With n = 200 rows ΦΦᵀ is {displayed}, β has 4 entries and ΦY cannot be formed; transposed, the claim holds.",
+        exact=True,
     )
 
 
@@ -128,6 +130,7 @@ def partitions() -> list[Finding]:
             None,
             "not reproduced",
             wrong,
+            exact=True,
         ),
         Finding(
             "A.8, the Gaussian density with mu/(2σ²) in B integrates to one",
@@ -136,5 +139,6 @@ def partitions() -> list[Finding]:
             None,
             "not reproduced",
             "The square of mu is missing.",
+            exact=True,
         ),
     ]

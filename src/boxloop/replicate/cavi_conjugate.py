@@ -104,6 +104,7 @@ def judge_conjugate(measured: Conjugate) -> list[Finding]:
             None,
             "reproduced" if measured.fall < FALL else "not reproduced",
             f"{measured.sweeps} sweeps; weights, means and variances are unknown, the loop is that of Algorithm 4.",
+            exact=True,
         ),
         Finding(
             f"its bound is below the log evidence, {FEW} rows",
@@ -113,6 +114,7 @@ def judge_conjugate(measured: Conjugate) -> list[Finding]:
             "reproduced" if measured.few.min() > 0.0 else "not reproduced",
             f"Every labelling of {len(measured.few)} data sets, 2 and 3 components. BayesianGaussianMixture, which "
             f"races starts of its own under the same prior, ends within {apart:.1e} of our best start.",
+            exact=True,
         ),
         Finding(
             f"the same, {SEVERAL} rows, 2 components",

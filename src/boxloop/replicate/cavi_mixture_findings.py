@@ -42,6 +42,7 @@ def _updates(orders: Orders) -> Finding:
         None,
         "reproduced" if orders.apart < 1e-12 else "not reproduced",
         "Formulas beside the generic engine, which has only the log-joint and its gradient.",
+        exact=True,
     )
 
 
@@ -56,6 +57,7 @@ def _never_falls(cells: Cells, orders: Orders) -> Finding:
         None,
         "reproduced" if worst < FALL else "not reproduced",
         f"{len(runs)} runs, {sweeps} sweeps; the loop refuses falls above 1e-9.",
+        exact=True,
     )
 
 
@@ -70,6 +72,7 @@ def _below(cells: Cells) -> Finding:
         None,
         "reproduced" if all(cell.gap > cell.exact.error for cell in every) else "not reproduced",
         f"{len(every)} data sets; evidence by quadrature over the means, error at most {error:.0e}.",
+        exact=True,
     )
 
 

@@ -119,6 +119,7 @@ def judge(results: Rows, size: str) -> list[Finding]:
             None,
             "reproduced" if apart.max() < 1e-8 else "not reproduced",
             size,
+            exact=True,
         ),
         Finding(
             "the updates of section 2.5",
@@ -127,6 +128,7 @@ def judge(results: Rows, size: str) -> list[Finding]:
             None,
             "reproduced" if update.max() < 1e-10 else "not reproduced",
             "The final updates are right, although the text has c = n (it is 1/n) and a factor 2 in a gradient.",
+            exact=True,
         ),
         Finding(
             "the log-likelihood never falls (lemma 2.1)",
@@ -135,6 +137,7 @@ def judge(results: Rows, size: str) -> list[Finding]:
             None,
             "reproduced" if lowest.min() > -FALL else "not reproduced",
             "The loop checks every round against 1e-9 of the log-likelihood.",
+            exact=True,
         ),
         Finding(
             "guarded extrapolation after as many passes",

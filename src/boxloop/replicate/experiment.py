@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Verdict = Literal["reproduced", "reproduced in distribution", "not reproduced", "target met", "target missed"]
-"""The last two are for our own targets, on which the documents are silent."""
+Verdict = Literal[
+    "reproduced",
+    "reproduced in distribution",
+    "not reproduced",
+    "target met",
+    "target missed",
+    "too few repetitions",
+]
+"""Targets are our own, where the documents are silent. The last is for a claim that fails at a small size."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,7 @@ class Finding:
         error: standard error of our number, where it is an estimate.
         verdict: whether the claim holds.
         reason: why, in one sentence.
+        exact: whether the size of the run cannot explain the verdict: an identity, or an error in the document.
     """
 
     claim: str
@@ -34,6 +42,14 @@ class Finding:
     error: float | None
     verdict: Verdict
     reason: str
+    exact: bool = False
+
+    def at_quick_size(self) -> Finding:
+        """The same from a small run, which can support a claim about averages but not contradict it."""
+        if self.exact or self.verdict not in ("not reproduced", "target missed"):
+            return self
+        why = f"{self.reason} Run without --quick to judge it."
+        return replace(self, verdict="too few repetitions", reason=why)
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,10 @@ class Report:
     findings: list[Finding]
     curves: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Figure] = field(default_factory=dict)
+
+    def at_quick_size(self) -> Report:
+        """The same with the verdicts that a small run allows."""
+        return replace(self, findings=[finding.at_quick_size() for finding in self.findings])
 
     def markdown(self) -> str:
         """The table as Markdown."""

@@ -72,6 +72,7 @@ def _correlators(gap: Array, count: int) -> list[Finding]:
             None,
             "reproduced" if gap[:3].max() < 1e-12 else "not reproduced",
             f"Against moments by Isserlis' pairings, for {count} pairs of deviations.",
+            exact=True,
         ),
         Finding(
             "M = K⁻¹AᵀL⁻¹A is triangular (eq. 51)",
@@ -80,6 +81,7 @@ def _correlators(gap: Array, count: int) -> list[Finding]:
             None,
             "reproduced" if gap[3] < 1e-9 else "not reproduced",
             "Its eigenfunctions are 1, x and x² − τ².",
+            exact=True,
         ),
     ]
 
@@ -97,6 +99,7 @@ def _eigenvalues() -> Finding:
         None,
         "reproduced" if gap < 1e-8 else "not reproduced",
         "The relevance of xⁿ less its projection on lower powers is γⁿ = η², as the correlation of x and y is √γ.",
+        exact=True,
     )
 
 
@@ -116,6 +119,7 @@ def _moments(channels: Sequence[tuple[float, float, GaussianChannel]]) -> Findin
         None,
         "reproduced" if inside < 1e-8 and beyond > 1e-6 else "not reproduced",
         "Powers below k0 lie in the span of the variables; the next does not.",
+        exact=True,
     )
 
 
@@ -131,6 +135,7 @@ def _normalised() -> Finding:
         None,
         "reproduced" if abs(both - 1.0) < abs(mass - 1.0) else "not reproduced",
         "An erratum: p(y) does not belong there; the moments of eq. 53 are those without it.",
+        exact=True,
     )
 
 
@@ -145,6 +150,7 @@ def _rank() -> Finding:
         None,
         "not reproduced" if found == count else "reproduced",
         "An erratum: γ^(n/2) falls below every positive cutoff; the rank is infinite only without one.",
+        exact=True,
     )
 
 
@@ -162,6 +168,7 @@ def _parameters() -> Finding:
         "reproduced" if near == far else "not reproduced",
         "It holds for one column in each view; of several, which products of powers come first depends on the "
         "correlations, and in which coordinates on the covariances.",
+        exact=True,
     )
 
 

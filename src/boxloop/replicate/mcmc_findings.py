@@ -190,6 +190,7 @@ def exactness(runs: list[Measured], exact: Finite) -> list[Finding]:
             "reproduced" if max(exact.invariance, exact.reversibility) < 1e-12 else "not reproduced",
             f"Matrices of our steps on 12 states; the same check says {exact.planted:.2f} where the proposal's part is "
             "left out of the ratio.",
+            exact=True,
         ),
         Finding(
             "means of a column, a square and a product on Gaussians",

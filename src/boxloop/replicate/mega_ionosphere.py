@@ -153,9 +153,11 @@ def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...])
     found = np.asarray([run["found"] for run in runs])
     few, many = components.index(3), len(components) - 1
     medians, top, findings = np.median(found, axis=0), components[-1], []
-    for place, limit in ((few, 100), (many, 90)) if table.real else ():
-        k = components[place]
-        holds = medians[place] >= limit if place == few else medians[place] <= limit
+    for k, limit in ((3, 100), (20, 90)):
+        if not table.real or k not in components:
+            continue
+        place = components.index(k)
+        holds = medians[place] >= limit if k == 3 else medians[place] <= limit
         findings.append(
             Finding(
                 f"outliers found with K = {k}",
@@ -163,7 +165,7 @@ def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...])
                 f"median {medians[place]:g}, from {found[:, place].min()} to {found[:, place].max()}",
                 None,
                 held(bool(holds)),
-                f"Over {len(runs)} seeds; the median is to be {'at least' if place == few else 'at most'} {limit}.",
+                f"Over {len(runs)} seeds; the median is to be {'at least' if k == 3 else 'at most'} {limit}.",
             )
         )
     better = float((found[:, few] > found[:, many]).mean())

@@ -215,6 +215,7 @@ def _exact(table: dict[int, dict[str, Any]]) -> list[Finding]:
             None,
             held(bool(np.ptp(full[:, 1]) > 0.01)),
             "Zero but for the floor of variances, whatever K is: the document's spread over K is Monte Carlo noise.",
+            exact=True,
         ),
         Finding(
             "exact second gap on the training rows falls with K, diagonal covariance",

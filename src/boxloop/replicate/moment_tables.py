@@ -183,6 +183,7 @@ def judge(study: Study, table: NDArray[np.float64], names: list[str], spread: fl
             held(spread > 1e-8),
             "An M step with full or tied covariance matches both moments whatever K is, so MEGA cannot tell K = 1 "
             f"from K = {study.components[-1]}: with finite m it compares the noise of its nodes.",
+            exact=True,
         )
     )
     return findings + [_power(i, table, names, study) for i in range(len(NAMES))]

@@ -61,6 +61,7 @@ def exact_order(names: Sequence[str], relevance: Array) -> Finding:
         f"Quadrature and singular values; relevances of variables 1, 3, 4, 10, 12 and the radius: {eta}. Without the "
         "constant, which is first. The radii and the shift, which the document leaves out, were chosen so that the "
         "order is this one; the last line has others.",
+        exact=True,
     )
 
 
