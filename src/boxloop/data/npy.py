@@ -137,7 +137,7 @@ def open_map(path: Path) -> np.ndarray:
             if (
                 file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX
             ):  # NumPy takes it for a pickle, and advises to run it
-                raise ValueError(f"{path}: not a .npy file; numpy.save writes one") from error
+                raise ValueError(f"{path}: cannot be read as a .npy file, which numpy.save writes") from error
         raise ValueError(f"{path}: cannot be read as a .npy file: {error}") from error
     return array
 

@@ -66,11 +66,13 @@ def _comparison(found: Findings) -> Iterator[Picture]:
     chosen = found.trials[found.chosen].candidate
     said = f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
     caption = "Each point is one candidate; bars are one standard error."
-    if found.set_aside:
-        caption += (
-            f" Crosses are the {len(found.set_aside)} that were set aside, as their components collapsed."
-        )
     axes = _curve(found)
+    if found.set_aside:
+        below = int((-found.behind[list(found.set_aside), 0] < axes.get_ylim()[0]).sum())
+        caption += (
+            f" Crosses are the {len(found.set_aside)} that were set aside, as their components collapsed"
+        )
+        caption += f"; {below} of them lie below the picture." if below else "."
     yield Picture("curve", _png(axes), caption, said, curve_spots(found, axes))
     if len(found.finalists) > 1:
         yield Picture(
