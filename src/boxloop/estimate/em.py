@@ -148,7 +148,8 @@ def _rounding(source: Source, objective: Objective, state: EMState[M]) -> float:
     for trial in range(SHAKES):
         shaken = partial(_shaken, stream=generator(trial))
         try:
-            model = state.best.solve(state.statistics.map(shaken)).map(shaken)
+            solved: Any = state.best.solve(state.statistics.map(shaken))
+            model = solved.map(shaken)
             heights.append(float(objective(model, source.reduce(model.expect))))
         except SINGULAR:
             return torch.inf

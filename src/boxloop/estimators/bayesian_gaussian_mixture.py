@@ -36,6 +36,13 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     are emptied; in a stream or a warm start they stay empty, so give the first call as many rows as there are. Missing
     values are variables of the law too; they count as rows, so that it is too narrow where much is missing.
 
+    ``posterior_summary`` and ``standard_errors`` are those of q, which takes the components of rows for known when it
+    says how sure it is of parameters: they are ranges of q, and intervals of the posterior only where components are
+    well apart. In 160 tables each of 300 and 1000 rows, ranges of 95% held 93 to 98% of weights, means and deviations
+    where the centres of two components were six standard deviations apart, 82 to 92% where they were four, 45 to 87%
+    where they were three and fewer yet where they were two. Where components overlap draw from the posterior itself
+    (``boxloop posterior``), or bootstrap.
+
     The default prior of components is weakly informative and follows the scale of the rows, so that other units of the
     columns do not change the fit: :math:`m` the mean of the rows, :math:`\kappa = 0.01`, :math:`\nu = d + 2` (3 for
     ``diag`` and ``spherical``) and :math:`\Psi = S / k^{2/d}` with S their covariance, so that a component is expected

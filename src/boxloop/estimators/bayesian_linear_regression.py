@@ -28,12 +28,11 @@ from boxloop.persist import load_tree, save_tree
 from boxloop.types import Source
 from boxloop.weights.constraints import CONSTRAINTS
 from boxloop.weights.linear_regression import (
-    Centre,
     LinearPosterior,
     LinearPrediction,
     linear_regression,
-    regression_moments,
 )
+from boxloop.weights.regression_moments import Centre, regression_moments
 
 FACTS = {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]}
 LINEAR_PARTS: dict[str, type] = {"LinearPosterior": LinearPosterior, "Centre": Centre}
@@ -50,7 +49,10 @@ class BayesianLinearRegression(SingleThreaded, RegressorMixin, BaseEstimator):
         \;\Rightarrow\; \theta \mid y \sim N(m, S), \quad S^{-1} = \alpha I + \beta X^\top X, \; m = \beta S X^\top y
 
     Document 004, section 2.2. Rows are read once, from memory or from files; the rest works on their sums. Alpha and
-    beta lie at the highest point of the evidence :math:`p(y \mid X, \alpha, \beta)`, found to the last digit.
+    beta lie at the highest point of the evidence :math:`p(y \mid X, \alpha, \beta)`, found to the last digit, and are
+    then taken as known. So with few rows deviations are too small: in 300 problems each, m plus or minus 1.96 of them
+    held 80% of the coefficients with 20 rows of 2 columns, 90% with 20 of 10, 94% with 60 of 5 and 95% with 300 of 10.
+    With both precisions given they hold 95%. Columns and outputs of any size give the same fit, in other units.
 
     Deviation: the document's bias is a column of ones with the prior of the others. Here the intercept has a flat prior
     and is integrated out, which costs one row; ``fit_intercept=False`` and a column of ones give the document's model.

@@ -149,10 +149,12 @@ class BayesianMixtureEstimator(MixtureEstimator):
         return {name: to_numpy(torch.stack([d[name] for d in drawn])) for name in drawn[0]}
 
     def posterior_summary(self, level: float = 0.95) -> Any:
-        """Mean, standard deviation and an interval of every parameter of the components in use, as a pandas frame.
+        """Mean, standard deviation and range under q of every parameter of the components in use, as a pandas frame.
+
+        q takes the components of rows for known: where components overlap its range is narrower than an interval.
 
         Args:
-            level: probability of the interval, equal on both sides.
+            level: probability of the range under q, equal on both sides.
 
         Returns:
             Rows named ``weight[component]`` and, for parameters of components, ``name[component, column]``.

@@ -42,7 +42,7 @@ def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: 
     Example:
         >>> import torch
         >>> one = torch.ones(3).double()
-        >>> factor_errors(one[:, None] * 0.0, one, 50 * one, one * 0.0).log_noise  # sqrt(2 / 50)
+        >>> factor_errors(torch.zeros(3, 0).double(), one, 50 * one, one * 0.0).log_noise  # sqrt(2 / 50)
         tensor([0.2000, 0.2000, 0.2000], dtype=torch.float64)
     """
     n = present.max()

@@ -12,19 +12,14 @@ from boxloop.weights.laplace import LastLayerPosterior, last_layer_laplace
 from boxloop.weights.last_layer import LastLayer
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
-from boxloop.weights.linear_regression import (
-    LinearPosterior,
-    LinearPrediction,
-    RegressionMoments,
-    linear_regression,
-    regression_moments,
-)
+from boxloop.weights.linear_regression import LinearPosterior, LinearPrediction, linear_regression
 from boxloop.weights.method import Follower, Method, Part, Posterior, WeightWarning
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.posterior_files import load_posterior, save_posterior
 from boxloop.weights.prediction import RegressionPrediction
 from boxloop.weights.predictor import Predictor
 from boxloop.weights.record import Record
+from boxloop.weights.regression_moments import RegressionMoments, regression_moments
 from boxloop.weights.swa import SWA
 from boxloop.weights.swag import SWAG
 from boxloop.weights.tuning import Tuning
