@@ -17,7 +17,7 @@ from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
-from boxloop.persist import save_tree
+from boxloop.persist import ModelFileError, save_tree
 
 FACTS: dict[str, Any] = {
     **PROGRESS,
@@ -55,6 +55,13 @@ def read(
     """Read what :func:`write` wrote for the class of this name, into modules where there were some."""
     kept = read_coded(path, name, Autoencoder, SAVED_PARTS, FACTS)
     tree = kept.model
+    networks = (tree.encoder.network, tree.decoder.network)
+    if kept.facts["image_shape_"] is None and any(
+        isinstance(n, Convolutions | Deconvolutions) for n in networks
+    ):
+        raise ModelFileError(
+            f"{path}: its networks are of images, but the fitted attribute 'image_shape_' is None"
+        )
     model = replace(
         tree,
         encoder=filled(path, tree.encoder, "encoder", encoder, LOADER),

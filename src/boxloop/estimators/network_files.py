@@ -91,7 +91,7 @@ def _file_fits(file: NetworkFile, axes: Axes) -> str | None:
         return "y_units.scale must be finite"
     if len({len(member.posterior.layout.names) for member in file.members}) > 1:
         return "the layouts of the members differ"
-    return None if file.buffers is None or file.own is not None else "networks of ours have no buffers"
+    return None
 
 
 def _member_fits(member: Member, axes: Axes) -> str | None:
@@ -245,7 +245,9 @@ def _filled(path: str | PathLike[str], blank: Any, member: Member, dtype: torch.
 
 def _predictor(file: NetworkFile, posterior: MultiPosterior, kind: Kind) -> Predictor:
     buffers = None if file.buffers is None else tuple(from_tree(one) for one in file.buffers)
-    return Predictor(
+    if buffers is not None and len(buffers) != len(posterior.parts()):
+        raise ValueError(f"it has buffers of {len(buffers)} networks, not of {len(posterior.parts())}")
+    made = Predictor(
         posterior.parts(),
         kind,
         file.n_draws,
@@ -256,3 +258,16 @@ def _predictor(file: NetworkFile, posterior: MultiPosterior, kind: Kind) -> Pred
         refresh=None if buffers is None else NET,
         buffers=buffers,
     )
+    for place, held in enumerate(buffers or ()):
+        _check_buffers(made, place, held)
+    return made
+
+
+def _check_buffers(predictor: Predictor, place: int, held: dict[str, Tensor]) -> None:
+    """Compare the statistics of a part with those that its network has, one set a draw."""
+    own, n = dict(predictor.parts[place].net.named_buffers()), predictor.draws.strata.counts[place]
+    for name, value in held.items():
+        if name not in own or value.shape != (n, *own[name].shape) or value.dtype != own[name].dtype:
+            raise ValueError(f"its buffer {name!r} is not one of the network's for {n} draws")
+        if not bool(torch.isfinite(value).all()) or (name.endswith("var") and bool((value < 0).any())):
+            raise ValueError(f"its buffer {name!r} must be finite, and a variance at least 0")

@@ -17,7 +17,7 @@ from boxloop.estimators.relevant_rows import Edge
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.networks import Convolutions, Layers, Part
 from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
-from boxloop.persist.annotations import check_types
+from boxloop.persist.annotations import check_types, is_of
 from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.constraints import CONSTRAINTS
 from boxloop.twoview.generator import GeneratorModel
@@ -106,8 +106,10 @@ def _edge(saved: Saved, facts: dict[str, Any], view: View, axis: str) -> Edge:
         n_values = None if edge.values is None else len(set(edge.values))
     except (KeyError, TypeError, ModelFileError) as error:
         raise saved.refusal(f"the columns of a view are not described as save does: {error}") from error
-    if any(isinstance(value, float) and not math.isfinite(value) for value in edge.values or ()):
-        raise saved.refusal(f"the values {edge.values} of {edge.word} must be finite")
+    labels = list(edge.values or ())
+    alike = is_of(labels, list[str]) or is_of(labels, list[bool | int | float])
+    if not alike or any(isinstance(label, float) and not math.isfinite(label) for label in labels):
+        raise saved.refusal(f"the values {labels} of {edge.word} must be text, or finite numbers")
     labelled = isinstance(view, FiniteView)
     wanted = (1, saved.axes[axis]) if labelled else (view.n_columns, None)
     if (len(edge.names), n_values) != wanted or (labelled and len(edge.values or ()) != n_values):

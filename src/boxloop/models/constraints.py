@@ -59,6 +59,8 @@ from boxloop.persist.constraints import (
     Table,
 )
 
+HEAD_FLOOR = Number(above=0.0, most=1e30)
+"""Of a variance in standard units, in whatever precision."""
 FLOOR, TOTAL = Number(least=0.0), Number(least=1, most=2**31)
 FAMILIES = (
     FullGaussian, TiedGaussian, DiagonalGaussian, SphericalGaussian, Poisson, Bernoulli, Multinomial,
@@ -216,8 +218,8 @@ CONSTRAINTS: Table = {
     Part: Constraints(_network_fits),
     StandardNormal: Constraints(_codes_fit),
     NormalMixture: Constraints(log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c")),
-    GaussianHead: Constraints(_head_fits, log_variance=Array("v")),
-    LowRankHead: Constraints(loadings=Array("d r"), log_noise=Array("d")),
+    GaussianHead: Constraints(_head_fits, log_variance=Array("v"), floor=HEAD_FLOOR),
+    LowRankHead: Constraints(loadings=Array("d r"), log_noise=Array("d"), floor=HEAD_FLOOR),
     CategoricalHead: Constraints(sizes=Array("d", COUNTS, torch.int64)),
     Autoencoder: Constraints(
         _autoencoder_fits,
