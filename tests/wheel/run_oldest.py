@@ -52,7 +52,7 @@ def main() -> int:
         (folder / "oldest.txt").write_text("\n".join(pins) + "\n")
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-compile"]
+        pip = [python, "-m", "pip", "-qq", "--disable-pip-version-check", "install", "--no-compile"]
         limits = ["-c", ROOT / "constraints.txt", "-c", folder / "oldest.txt"]
         subprocess.run([*pip, *limits, f"{ROOT}[{','.join(EXTRAS)}]"], check=True)
         tests = [ROOT / "tests" / path for path in TESTS]

@@ -56,7 +56,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def install(folder: Path) -> Path:
     """Build the wheel and install it with what it needs; return the environment's folder of programs."""
-    pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = ["-m", "pip", "-qq", "--disable-pip-version-check"]
     with timed("build the wheel"):
         call(sys.executable, *pip, "wheel", "--no-deps", "-w", folder, ROOT)
     (wheel,) = folder.glob("*.whl")
