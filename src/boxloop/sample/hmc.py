@@ -151,8 +151,8 @@ class HMC:
                 momentum.add_(slope, alpha=h * (last if left == 1 else inner[left % 2 == 0]))
             log_ratio = (value - chains.log_density).add_(launch.energy)
             log_ratio.sub_((momentum * momentum).sum(1), alpha=0.5)
-            if (
-                log_ratio.is_cuda or not float(log_ratio.amin()) > -DIVERGED
+            if log_ratio.is_cuda or not bool(
+                log_ratio.amin() > -DIVERGED
             ):  # a graph cannot branch; NaN is not above
                 log_ratio = mark_divergences(log_ratio, values, chains.log_density - launch.energy)
             landing = Landing(chains.position, position, momentum, gradients * h, gradients)
