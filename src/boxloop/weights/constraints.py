@@ -26,9 +26,10 @@ from boxloop.weights.factor import FactorEM
 from boxloop.weights.full import Full, FullState
 from boxloop.weights.gradient import FactorGradient, GradientUnits, WeightUnits
 from boxloop.weights.layout import Layout
-from boxloop.weights.linear_regression import Centre, LinearPosterior
+from boxloop.weights.linear_regression import LinearPosterior
 from boxloop.weights.posterior import DTYPES, PosteriorState
 from boxloop.weights.record import Record
+from boxloop.weights.regression_moments import Centre
 from boxloop.weights.swa import SWA, MeanState
 from boxloop.weights.swag import SWAG, SwagState
 from boxloop.weights.window import Windowed, WindowState
