@@ -133,7 +133,7 @@ def write_tables() -> None:
 
 
 def run_command(programs: Path, line: str, extra: str | None = None) -> None:
-    """Run a command of the README, which must succeed; without its extra it must name it, and neither print nor write."""
+    """Run a command of the README; without its extra it must fail, name the extra, and neither print nor write."""
     words, before = shlex.split(line, comments=True), set(Path().rglob("*"))
     done = subprocess.run([programs / words[0], *words[1:]], capture_output=True, text=True, check=False)
     if extra is None:
