@@ -29,7 +29,7 @@ GOOD: dict[str, list[str]] = {
     "report": ["iris", "-o", "page.html"],
     "fit": ["iris", "--model", "gaussian-mixture", "-o", "new.boxloop"],
     "score": ["m.boxloop", "iris"],
-    "criticise": ["m.boxloop", "iris", "--test", "first", "--draws", "9"],
+    "criticise": ["m.boxloop", "iris", "--train", "iris", "--test", "first", "--draws", "9"],
     "compare": ["m.boxloop", "iris"],
     "select": ["iris", "-k", "1", "--folds", "2"],
     "outliers": ["iris", "--top", "2"],

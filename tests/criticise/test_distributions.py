@@ -59,7 +59,7 @@ EVENTS = {
     "Independent": D.Independent(D.MultivariateNormal(CENTRES, COVARIANCE), 1),
     "Independent of Laplace": D.Independent(D.Laplace(CENTRES[1], 1.0), 1),
     "Independent image": D.Independent(D.Normal(CENTRES, 1.0), 2),
-    "LKJCholesky": D.LKJCholesky(2, 1.5),
+    "LKJCholesky": D.LKJCholesky(2, t(1.5)[0]),
     "LogisticNormal": D.LogisticNormal(t(0, 1), t(1, 1)),
     "LowRankMultivariateNormal": D.LowRankMultivariateNormal(CENTRES[1], CENTRES[1:].mT * 0.7, t(1, 0.5, 1)),
     "MixtureSameFamily": D.MixtureSameFamily(
