@@ -22,11 +22,12 @@ from boxloop.weights.fitting import Training
 from boxloop.weights.fitting import train as run_epochs
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import Live
-from boxloop.weights.linear_regression import RegressionMoments, linear_regression
+from boxloop.weights.linear_regression import linear_regression
 from boxloop.weights.members import ShuffledRows, summed
 from boxloop.weights.method import WeightWarning
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.predictor import Kind, Predictor
+from boxloop.weights.regression_moments import RegressionMoments
 
 STEPS, FEWEST, MOST = 2000, 10, 500
 """Of training where epochs are not given: about so many steps, in no fewer and no more epochs than these."""

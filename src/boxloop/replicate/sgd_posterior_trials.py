@@ -12,7 +12,8 @@ from torch import Generator, Tensor
 from boxloop.numeric import generator, normal
 from boxloop.numeric.distance import wasserstein
 from boxloop.replicate.sgd_linear import Descent, Tables, covariances, descend
-from boxloop.weights.linear_regression import RegressionMoments, linear_regression
+from boxloop.weights.linear_regression import linear_regression
+from boxloop.weights.regression_moments import RegressionMoments
 
 Array = NDArray[np.float64]
 

@@ -19,7 +19,8 @@ from boxloop.estimate.stream_gradient import GradientStream
 from boxloop.numeric import ConditionError, generator, spawn
 from boxloop.replicate.sgd_linear import Descent, Tables, descend
 from boxloop.weights.law import WeightLaw
-from boxloop.weights.linear_regression import RegressionMoments, linear_regression
+from boxloop.weights.linear_regression import linear_regression
+from boxloop.weights.regression_moments import RegressionMoments
 
 Array = NDArray[np.float64]
 

@@ -28,8 +28,9 @@ from boxloop.weights.last_layer import LastLayer
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
 from boxloop.weights.linear_evidence import positive
-from boxloop.weights.linear_regression import RegressionMoments, linear_regression
+from boxloop.weights.linear_regression import linear_regression
 from boxloop.weights.method import Part
+from boxloop.weights.regression_moments import RegressionMoments
 
 Kind = Literal["regression", "classification"]
 
