@@ -16,7 +16,7 @@ from boxloop.estimate.start import PARTITIONS
 from cli.calls import NAMES, call, clusters, counts, done, table
 
 COUNTED = {"multinomial-mixture", "poisson-mixture", "bernoulli-mixture", "bayesian-multinomial-mixture"}
-QUICK = {"autoencoder": ["--hidden", "8", "--learning-rate", "0.02"]}
+QUICK = {"bernoulli-mixture": ["--binarize", 8], "autoencoder": ["--hidden", "8", "--learning-rate", "0.02"]}
 """Options that make a fit quick where it is not."""
 
 

@@ -95,9 +95,11 @@ def column(y: Any) -> NDArray[Any]:
     if values.ndim != 1:
         raise ValueError(f"y must be one column, got the shape {values.shape}")
     if values.dtype.kind == "c":
-        raise ValueError("y holds complex numbers: give labels or counts")
+        raise ValueError("y must hold counts or labels, not complex numbers")
     if values.dtype.kind == "f" and np.isnan(values).any():
         raise ValueError("Input y contains NaN.")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ValueError("y must hold counts or labels, and holds an infinite value")
     return values
 
 
