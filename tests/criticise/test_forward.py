@@ -186,8 +186,7 @@ def test_errors_of_nodes_hold_for_heavy_tailed_decoders(name: str, k: int) -> No
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_errors_of_squares_of_a_linear_decoder_are_no_wider_than_they_must(k: int) -> None:
-    """Outside 1.96 errors in 4 to 8% of 300 runs, as wide as the deviations; of 100 runs 20 by chance in 1e-4 (before: none,
-    at 15 times the width)."""
+    """Outside 1.96 errors in 4 to 8% of 300 runs; 20 of 100 by chance in 1e-4. Before: none, at 15 times the width."""
     model = as_model(k, lambda z: (z.sum(1, keepdim=True) / k**0.5, torch.ones(len(z), 1).double()))
     scene = model_scene(model, ("a",), generator(0))
     found = [forward_moments(model, [Second().ready(scene)], generator(seed))[0] for seed in range(100)]

@@ -86,7 +86,7 @@ def as_rows(X: Any) -> Any:
 
 
 def open_rows(model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu") -> Source:
-    """Rows as the model of a fitted estimator has them: checked, and cut into zeros and ones where ``binarize`` says so.
+    """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so.
 
     Args:
         model: as the user gave it.

@@ -212,9 +212,9 @@ class BayesianFactorAnalysis(LinearEstimator):
         if moved:
             more = f" and {len(moved) - 5} more" if len(moved) > 5 else ""
             warn_caller(
-                f"the noise of column(s) {', '.join(map(repr, moved[:5]))}{more} is a small share of their variance, and "
-                f"its prior, which expects a half, raises it by up to {max(pull.tolist()):.1g} standard errors: its "
-                "intervals are too high; more rows, or FactorAnalysis with its standard_errors, say more",
+                f"the noise of column(s) {', '.join(map(repr, moved[:5]))}{more} is a small share of their variance, "
+                f"and its prior, which expects a half, raises it by up to {max(pull.tolist()):.1g} standard errors: "
+                "its intervals are too high; more rows, or FactorAnalysis with its standard_errors, say more",
                 FitWarning,
             )
 
