@@ -66,6 +66,8 @@ BY_DEFAULT: dict[str, dict[str, str]] = {
     "LogisticRandomEffects": dict.fromkeys((WITHOUT_GROUPS + OF_LABELS).split(), GROUPS),
     "PoissonRandomEffects": dict.fromkeys((WITHOUT_GROUPS + OF_COUNTS).split(), GROUPS),
     "VariationalAutoencoder": {WEIGHTS: BATCHES},
+    "NetworkRegressor": {WEIGHTS: BATCHES},
+    "NetworkClassifier": {WEIGHTS: BATCHES},
     "RelevantClassifier": {WEIGHTS: BATCHES},
     "RelevantGenerator": {WEIGHTS: BATCHES},
     "RelevantFeatures": {

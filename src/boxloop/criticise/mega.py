@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.criticise.adapt import LongRun, as_model, as_rows, check_independent
+from boxloop.criticise.adapt import LongRun, as_model, check_independent, open_rows
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
@@ -26,7 +26,7 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
 from boxloop.criticise.training import Free, Training, are_training_rows, knows_error, training_error
-from boxloop.data import Both, Kept, Lot, kept_rows, on_device, open_source
+from boxloop.data import Both, Kept, Lot, kept_rows
 from boxloop.data.digest import as_digest, rows_digest, rows_word
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
@@ -105,7 +105,7 @@ def mega(
     adapted = as_model(model)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
-    source = on_device(open_source(as_rows(X), sample_weight), device)
+    source = open_rows(model, X, sample_weight, device)
     scene = model_scene(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
         raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
@@ -118,7 +118,7 @@ def mega(
         return forward_moments(moved, probes, streams[1], method, nodes)
 
     tallies, kept, digest = _look(source, probes, streams[2])
-    fitted = None if train is None or train is X else on_device(open_source(as_rows(train)), device)
+    fitted = None if train is None or train is X else open_rows(model, train, None, device)
     found = digest if fitted is None else rows_digest(fitted)
     own = are_training_rows(model, adapted, digest, None if train is None else found)
     case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
