@@ -413,7 +413,7 @@ def test_mean_products_far_from_zero_keep_the_digits_of_their_errors() -> None:
     rng = np.random.default_rng(3)
     X = 1e7 + np.array([0.1, 1.0]) * rng.normal(size=(2000, 2))
     X[rng.random(X.shape) < 0.1] = np.nan
-    fit, held = GaussianMixture(1).fit(X[:1000]), X[1000:]
+    fit, held = boxloop.GaussianMixture(1).fit(X[:1000]), X[1000:]
     first, second = (mega(fit, held, functions=[f], draws=0).gaps[0] for f in (First(), Second("zero")))
     for j, place in ((0, 0), (1, 2)):
         assert float(second.row_error[place]) == pytest.approx(2e7 * float(first.row_error[j]), rel=1e-4)

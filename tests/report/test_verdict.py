@@ -291,3 +291,47 @@ def test_outliers_do_not_vouch_for_one_another(covariance_type: str) -> None:
     assert sorted(np.argsort(density)[:3].tolist()) == far
     assert density[far].max() < np.delete(density, far).min() - 20.0
     assert without_small(GaussianMixture(2, random_state=0).fit(np.delete(rows, far, 0)), 497) is None
+
+
+def test_values_far_from_zero_are_told_apart() -> None:
+    """Means of 1e7: "1e+07 where the data have 1e+07" tells nothing, nor do five thresholds of one name."""
+    rng = np.random.default_rng(6)
+    train, test = 1e7 + 0.1 * rng.normal(size=(4000, 1)), 1e7 + 0.1 * rng.normal(size=(1000, 1)) + 0.05
+    found = misfits(judged(train, test, ("a",)))
+    mean = next(m for m in found if m.moment == "mean")
+    assert "mean of a is too small: 10000000.003 where the data have 10000000.05 (" in mean.sentence
+    shares = [m.what for m in found if m.moment == "share"]
+    assert len(set(shares)) == len(shares) >= 3
+    assert all(f"{m.data:.3g}" in m.sentence or m.data > 0.99 for m in found if m.moment == "share")
+    from boxloop.criticise import Below
+
+    entries = mega(GaussianMixture(1).fit(train), test, functions=[Below()], draws=0).table()["entry"]
+    assert entries.nunique() == 5
+
+
+def test_one_misfit_by_itself_is_in_the_singular() -> None:
+    one = Misfit("mean", ("a",), 3.0, 2.0, 5.0, 1e-4, 1e-3)
+    said = write_lines(replace(BAD, p_value=0.2, misfits=(one,)))[1].answer
+    assert "1 moment by itself differs more than chance allows" in said
+    assert (
+        "2 moments by themselves differ"
+        in write_lines(replace(BAD, p_value=0.2, misfits=(one, one)))[1].answer
+    )
+
+
+def test_a_finalist_with_a_misfit_is_not_said_to_have_none() -> None:
+    """All moments of it together may pass where a single one does not."""
+    from boxloop.report.verdict import _fits
+
+    rng = np.random.default_rng(7)
+    train, test = rng.normal(size=(4000, 12)), rng.normal(size=(500, 12))
+    fine = judged(train, test, tuple("abcdefghijkl"))
+    assert fine.criticism.p_value is not None
+    assert fine.criticism.p_value > 0.05
+    assert _fits(fine) == (not misfits(fine))
+    off = replace(
+        fine,
+        criticism=replace(judged(train, test + np.eye(12)[0], tuple("abcdefghijkl")).criticism, p_value=0.2),
+    )
+    assert misfits(off)
+    assert not _fits(off)
