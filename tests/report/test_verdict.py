@@ -56,11 +56,12 @@ def verdicts(draw: st.DrawFn) -> Verdict:
     flags = st.booleans()
     failed = tuple(draw(st.lists(st.sampled_from(["X", "Y"]), unique=True)))
     independent = unit == "component" and draw(flags)
+    calm = draw(flags)  # else nearly every verdict has something against it, and few lines are ever written
     return Verdict(
         model="chosen",
         unit=unit,
         size=draw(st.integers(1, 10)),
-        at_limit=draw(flags),
+        at_limit=not calm and draw(flags),
         larger_tried=considered > 1 and draw(flags),
         independent=independent,
         best=best,
@@ -70,11 +71,11 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         ungrouped=bool(as_good) and draw(flags),
         set_aside=SetAside(total, draw(st.integers(0, total)), ("a",) if total and draw(flags) else ()),
         failed=(failed, "a singular matrix" if failed else ""),
-        p_value=draw(st.one_of(st.none(), st.floats(0.002, 1.0))),
+        p_value=draw(st.floats(0.05, 1.0) if calm else st.one_of(st.none(), st.floats(0.002, 1.0))),
         test_rows=draw(st.integers(5, 10_000)),
         error_known=draw(flags),
         detectable=0.5,
-        misfits=tuple(draw(st.lists(misfit(), max_size=9))),
+        misfits=() if calm else tuple(draw(st.lists(misfit(), max_size=9))),
         fitting=tuple(draw(st.lists(st.sampled_from(as_good), unique=True))) if as_good else (),
         outliers=tuple(range(min(flagged, 20))),
         flagged=flagged,
@@ -131,6 +132,27 @@ def test_no_two_lines_disagree(found: Verdict) -> None:
     if "Score or draw rows" in advice:
         assert fits
         assert sure == "doubtful"
+        assert found.as_good
+    # What is said of candidates and rows holds of them.
+    for said, holds in (
+        ("show no misfit", bool(found.fitting) and fit == "bad"),
+        ("the most on offer", found.at_limit),
+        ("do not predict held-out rows better", found.larger_tried),
+        ("None of the kinds of model", fit == "bad" and not found.fitting),
+        ("trouble in the fit", "Trouble in the fit?" in lines),
+        ("cannot settle", found.best != found.model),
+    ):
+        assert holds or said not in advice
+    assert ("has a single component" in answers["How sure?"]) == (
+        found.ungrouped and found.unit == "component" and found.size > 1
+    )
+    assert ("does not fit" in answers["Strange rows?"]) == (
+        fit == "bad" and rows == "doubtful" and "the model is at fault" not in answers["Strange rows?"]
+    )
+    assert ("the model is at fault" in answers["Strange rows?"]) == found.too_many_flagged
+    for moment in found.misfits[:6]:
+        assert ("too small" in moment.sentence) == (moment.data > moment.model)
+        assert moment.sentence[1:] in answers["What does it miss?"]
     # The headline counts what was considered, and names what was not.
     which = answers["Which model?"]
     assert f"{found.considered} candidate" in which
