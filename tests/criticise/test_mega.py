@@ -403,3 +403,20 @@ def test_bad_input_says_why(change, error, says):
     model, rows = given.pop("model"), given.pop("X")
     with pytest.raises(error, match=says):
         mega(model, rows, **given)
+
+
+def test_mean_products_far_from_zero_keep_the_digits_of_their_errors() -> None:
+    """Means of 1e7 with spread 0.1: a product is its mean times 1e7, and so are its gap and its error; z is the same.
+
+    Squares of products about zero, near 1e28, hold no more than 1e12 of the variance of 4e12.
+    """
+    rng = np.random.default_rng(3)
+    X = 1e7 + np.array([0.1, 1.0]) * rng.normal(size=(2000, 2))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    fit, held = boxloop.GaussianMixture(1).fit(X[:1000]), X[1000:]
+    first, second = (mega(fit, held, functions=[f], draws=0).gaps[0] for f in (First(), Second("zero")))
+    for j, place in ((0, 0), (1, 2)):
+        assert float(second.row_error[place]) == pytest.approx(2e7 * float(first.row_error[j]), rel=1e-4)
+        assert float(second.z[place]) == pytest.approx(float(first.z[j]), rel=1e-3)
+    shown = np.nanmean(held[:, 0] ** 2)
+    assert float(second.data[0, 0]) == pytest.approx(shown, rel=1e-14)

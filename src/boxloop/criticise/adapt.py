@@ -211,11 +211,14 @@ class LongRun(Mixture[Any]):
     """The mixture that each row of a hidden Markov model follows in the long run; its rows are not independent."""
 
 
+DEPENDENT = "rows of a hidden Markov model depend on one another"
+
+
 def check_independent(model: LatentModel, what: str) -> None:
     """Refuse what holds for independent rows only."""
     if isinstance(model, LongRun):
         raise ValueError(
-            f"rows of a hidden Markov model depend on one another: {what} of independent rows, and would reject true "
+            f"{DEPENDENT}: {what} of independent rows, and would reject true "
             "models. mega(..., draws=0) gives the gaps alone; a model with equal rows of transmat_ has independent rows"
         )
 
