@@ -247,5 +247,5 @@ def test_normal_columns_have_a_closed_form():
     single = as_model(
         1, lambda z: torch.distributions.Normal(torch.zeros(3).double(), torch.ones(3).double())
     )
-    with pytest.raises(ValueError, match="one for each is needed"):
+    with pytest.raises(ValueError, match="gave 1 distributions for 4 rows of z"):
         single.emission(z[:, :1])

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 import boxloop
 from boxloop.estimators import grouped_fit
@@ -268,7 +268,12 @@ BAD = {
     "NaN": (changed(X, (3, 1), np.nan), Y, GROUPS, "contains NaN in column 'x1'"),
     "infinity": (changed(X, (3, 0), np.inf), Y, GROUPS, "contains infinity in column 'x0'"),
     "NaN in y": (X, changed(Y, 2, np.nan), GROUPS, "y contains NaN"),
-    "three classes": (X, changed(Y, 2, 7), GROUPS, "two labels, got 3"),
+    "three classes": (
+        X,
+        changed(Y, 2, 7),
+        GROUPS,
+        "Only binary classification .* multiclass: .* labels, got 3",
+    ),
     "one class": (X, np.ones(len(X)), GROUPS, "two labels, got 1"),
     "y of another length": (X, Y[:-1], GROUPS, "y has the shape"),
     "y of two columns": (X, np.stack([Y, Y], 1), GROUPS, "one column"),
@@ -284,6 +289,17 @@ def test_bad_input_is_refused(case):
     X, y, groups, message = BAD[case]
     with pytest.raises(ValueError, match=message):
         quick("logistic").fit(X, y, groups)
+
+
+def test_weights_that_leave_one_class_are_refused():
+    with pytest.raises(ValueError, match="rows of positive weight hold one class"):
+        quick("logistic").fit(X, Y, GROUPS, sample_weight=np.asarray(Y, dtype=float))
+
+
+def test_responses_in_a_matrix_of_one_column_are_taken_with_a_warning():
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        found = quick("logistic").fit(X, np.asarray(Y)[:, None], GROUPS)
+    np.testing.assert_array_equal(found.coef_, quick("logistic").fit(X, Y, GROUPS).coef_)
 
 
 @pytest.mark.parametrize(

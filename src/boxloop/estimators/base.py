@@ -31,11 +31,11 @@ from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
 from boxloop.estimate.plan import Engine, Plan
 from boxloop.estimators.checkpoints import checkpointed
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.flow import continued
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
-from boxloop.numeric.threads import SingleThreaded
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
 
@@ -46,7 +46,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LatentEstimator(SingleThreaded, BaseEstimator):
+class LatentEstimator(DeviceEstimator, BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result.
 
     A parameter is a field: the constructor that scikit-learn inspects follows from the fields of a class and its bases.

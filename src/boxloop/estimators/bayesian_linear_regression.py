@@ -20,10 +20,10 @@ from boxloop.data.frames import as_column, as_frame
 from boxloop.data.validated import check_table, unmasked
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import column_names, read_facts, read_params, rebuild, told_of
 from boxloop.estimators.warned import warn_of
-from boxloop.numeric.threads import SingleThreaded
 from boxloop.persist import load_tree, save_tree
 from boxloop.types import Source
 from boxloop.weights.constraints import CONSTRAINTS
@@ -42,7 +42,7 @@ UNLIKE = 1e4
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BayesianLinearRegression(SingleThreaded, RegressorMixin, BaseEstimator):
+class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
     r"""Linear regression with its exact posterior, whose precisions are found by the evidence.
 
     .. math:: y = X \theta + \epsilon, \quad \theta \sim N(0, \alpha^{-1} I), \; \epsilon \sim N(0, \beta^{-1} I)

@@ -17,10 +17,10 @@ from boxloop.data import Gathered, WeightedSum
 from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import read_facts, read_params, read_shape
 from boxloop.numeric import generator
-from boxloop.numeric.threads import SingleThreaded
 from boxloop.persist import load_tree
 from boxloop.twoview.constraints import CONSTRAINTS
 from boxloop.types import Source
@@ -34,7 +34,7 @@ TILE = 4096
 """Codes whose rows are made at once."""
 
 
-class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators: what needs ``model_`` and its codes, and nothing of how it came to be."""
 
     @property

@@ -21,6 +21,7 @@ from boxloop.data.validated import validated
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
 from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.energy_files import fingerprint, read, write
 from boxloop.estimators.energy_fit import (
     KERNELS,
@@ -39,7 +40,6 @@ from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.models.energy import EnergyModel
 from boxloop.numeric import generator, spawn
-from boxloop.numeric.threads import SingleThreaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Outcome
@@ -53,7 +53,7 @@ LEAST_CHAINS = 256
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
+class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
     r"""A density given by a network, up to a constant that is estimated.
 
     .. math:: p(x) = \frac{b(u) \, e^{-V_\theta(u)}}{Z \prod_j s_j}, \qquad u = (x - o) / s

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import column_or_1d
 from torch import Tensor
 
 from boxloop.models.grouped import GroupedRows
@@ -92,6 +93,8 @@ def column(y: Any) -> NDArray[Any]:
     if y is None:
         raise ValueError("a model of groups requires y to be passed, but the target y is None")
     values = np.asarray(y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = column_or_1d(values, warn=True)
     if values.ndim != 1:
         raise ValueError(f"y must be one column, got the shape {values.shape}")
     if values.dtype.kind == "c":

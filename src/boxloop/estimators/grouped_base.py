@@ -22,6 +22,7 @@ from torch import Tensor
 from boxloop.caller import warn_caller
 from boxloop.data.validated import validated
 from boxloop.estimators.base import to_numpy
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
 from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, digest, fit_groups
 from boxloop.estimators.options import pick_device
@@ -30,7 +31,6 @@ from boxloop.models.grouped import GroupedRows
 from boxloop.models.quadrature import group_log_likelihood, modes
 from boxloop.models.random_effects import RandomEffects, Response
 from boxloop.numeric import generator
-from boxloop.numeric.threads import SingleThreaded
 
 NODES = 15
 IGNORED = ("verbose", "checkpoint", "max_iter")
@@ -38,7 +38,7 @@ IGNORED = ("verbose", "checkpoint", "max_iter")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RandomEffectsEstimator(SingleThreaded, BaseEstimator):
+class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
     """Base of the estimators; a subclass names its response."""
 
     slopes: Sequence[int | str] = ()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.network_files import read, write
@@ -30,7 +31,6 @@ from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator
 from boxloop.numeric.random import seed, spawn
-from boxloop.numeric.threads import SingleThreaded
 from boxloop.weights.audit import Audit
 from boxloop.weights.ensemble import MultiPosterior
 from boxloop.weights.members import ACTIVATIONS
@@ -44,7 +44,7 @@ BLOCK = 1 << 16
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class NetworkEstimator(SingleThreaded, BaseEstimator):
+class NetworkEstimator(DeviceEstimator, BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``posterior_`` and ``predictor_`` hold it."""
 
     hidden: Any = field(default=(50,), kw_only=False)

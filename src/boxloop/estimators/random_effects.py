@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, d2_tweedie_score
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from torch import Tensor
 
 from boxloop.estimators.base import Array, to_numpy
@@ -76,12 +76,20 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
         labels = column(y)
         check_classification_targets(labels)
         self.classes_, code = np.unique(labels, return_inverse=True)
-        if len(self.classes_) != 2:
-            raise ValueError(f"y must hold two labels, got {len(self.classes_)} class(es)")
+        if len(self.classes_) > 2:
+            kind = type_of_target(labels, input_name="y", raise_unknown=True)
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is {kind}: "
+                f"y must hold two labels, got {len(self.classes_)}"
+            )
+        if len(self.classes_) < 2:
+            raise ValueError(f"y must hold two labels, got {len(self.classes_)} class")
         return torch.from_numpy(code.reshape(-1)).double()
 
     def _check(self, rows: GroupedRows) -> None:
         ones, count = rows.total(rows.weight * rows.response), rows.total(rows.weight)
+        if bool((ones == 0.0).all()) or bool((ones == count).all()):
+            raise ValueError("rows of positive weight hold one class: two are needed")
         if not bool((count > 1.0).any()):
             raise ValueError("every group has one row: how groups differ cannot be told from chance")
         if bool(((ones == 0.0) | (ones == count)).all()):
@@ -113,6 +121,11 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -155,3 +168,8 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of the Poisson deviance that is explained."""
         return float(d2_tweedie_score(y, self.predict(X, groups), sample_weight=sample_weight, power=1))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags

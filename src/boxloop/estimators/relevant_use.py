@@ -15,12 +15,12 @@ from boxloop.data import Gathered, open_source, stays
 from boxloop.data.validated import to_array, validated
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import to_numpy
+from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled, name_of
 from boxloop.estimators.warned import warn_of
-from boxloop.numeric.threads import SingleThreaded
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.types import Source
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class TwoViewEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base of the estimators: rows in, the results of a fit out, and files."""
 
     x_edge_: Edge

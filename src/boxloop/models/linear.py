@@ -243,6 +243,10 @@ class LinearGaussian(Tree):
     def canonical(self) -> Self:
         r"""The same law with :math:`F^\top \Psi^{-1} F` diagonal, largest first; signs fixed in units of the noise."""
         left, size, _ = torch.linalg.svd(self.loadings / self.psi.sqrt()[:, None], full_matrices=False)
+        dust = len(left) * torch.finfo(size.dtype).eps * size.amax()
+        size = torch.where(
+            size > dust, size, 0.0
+        )  # where noise is small, what rounding leaves would show in scores
         loadings = self.psi.sqrt()[:, None] * left * size
         sign = torch.sign(left.gather(0, left.abs().argmax(0, keepdim=True)))
         sign = torch.where(sign == 0, 1.0, sign)
