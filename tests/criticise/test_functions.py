@@ -226,7 +226,7 @@ def test_thresholds_count_the_rows_below_them():
 
 
 def test_thresholds_keep_their_digits():
-    """They went through single precision: 0.7 lay below every value of 0.7, and one threshold stood for all near 1e7."""
+    """They went through single precision: 0.7 lay below every 0.7, and one threshold stood for all near 1e7."""
     given = [0.7, 10_000_000.05, 10_000_000.1]
     probe = Below(thresholds={"a": given}).ready(scene())
     assert probe.thresholds.tolist() == given

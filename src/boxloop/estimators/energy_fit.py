@@ -240,7 +240,8 @@ def remaining_gain(
 
 def _moved(model: EnergyModel, stream: Generator) -> tuple[list[EnergyModel], list[EnergyModel]]:
     """The model with its parameters a small step ahead and behind in random directions, each in its own units."""
-    ahead, behind = [], []
+    ahead: list[EnergyModel] = []
+    behind: list[EnergyModel] = []
     for _ in range(DIRECTIONS):
         move = [STEP * _size(part) * normal(tuple(part.shape), stream).to(part) for part in model.parameters]
         for models, sign in ((ahead, 1.0), (behind, -1.0)):
