@@ -232,3 +232,19 @@ def test_thresholds_keep_their_digits():
     assert probe.thresholds.tolist() == given
     assert len(set(probe.labels())) == 3
     assert float(probe.values(torch.tensor([[0.7, 0.0, 0.0]]).double())[0, 0]) == 1.0
+
+
+@pytest.mark.parametrize("about", ["mean", "zero"])
+@pytest.mark.parametrize("holes", [False, True])
+def test_sums_of_products_and_of_their_squares_are_those_of_the_entries(about, holes):
+    """Whatever the origin, with weights, and with pairs of columns that are missing in some rows."""
+    probe = Second(about=about).ready(scene())
+    rows = normal((40, D), generator(1)) + 1.0
+    if holes:
+        rows[torch.rand(40, D, generator=generator(2)) < 0.3] = torch.nan
+    weight = torch.rand(40, generator=generator(3)).double()
+    found, wanted = probe.tally(rows, weight), tally_values(probe.entries(rows), weight)
+    for part in ("count", "first", "square", "squared_weight"):
+        torch.testing.assert_close(
+            probe.flat(getattr(found, part)), getattr(wanted, part), rtol=1e-12, atol=1e-12
+        )
