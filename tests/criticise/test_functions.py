@@ -226,9 +226,25 @@ def test_thresholds_count_the_rows_below_them():
 
 
 def test_thresholds_keep_their_digits():
-    """They went through single precision: 0.7 lay below every value of 0.7; one threshold stood for all near 1e7."""
+    """They went through single precision: 0.7 lay below every 0.7, and one threshold stood for all near 1e7."""
     given = [0.7, 10_000_000.05, 10_000_000.1]
     probe = Below(thresholds={"a": given}).ready(scene())
     assert probe.thresholds.tolist() == given
     assert len(set(probe.labels())) == 3
     assert float(probe.values(torch.tensor([[0.7, 0.0, 0.0]]).double())[0, 0]) == 1.0
+
+
+@pytest.mark.parametrize("about", ["mean", "zero"])
+@pytest.mark.parametrize("holes", [False, True])
+def test_sums_of_products_and_of_their_squares_are_those_of_the_entries(about, holes):
+    """Whatever the origin, with weights, and with pairs of columns that are missing in some rows."""
+    probe = Second(about=about).ready(scene())
+    rows = normal((40, D), generator(1)) + 1.0
+    if holes:
+        rows[torch.rand(40, D, generator=generator(2)) < 0.3] = torch.nan
+    weight = torch.rand(40, generator=generator(3)).double()
+    found, wanted = probe.tally(rows, weight), tally_values(probe.entries(rows), weight)
+    for part in ("count", "first", "square", "squared_weight"):
+        torch.testing.assert_close(
+            probe.flat(getattr(found, part)), getattr(wanted, part), rtol=1e-12, atol=1e-12
+        )
