@@ -223,3 +223,12 @@ def test_thresholds_count_the_rows_below_them():
     rows = torch.tensor([[0.0, -1.0, 0.0], [0.0, 0.0, 0.0], [0.0, math.nan, 0.0]]).double()
     wanted = torch.tensor([[1.0, 1.0], [0.0, 1.0], [math.nan, math.nan]]).double()
     torch.testing.assert_close(probe.values(rows), wanted, equal_nan=True)
+
+
+def test_thresholds_keep_their_digits():
+    """They went through single precision: 0.7 lay below every value of 0.7; one threshold stood for all near 1e7."""
+    given = [0.7, 10_000_000.05, 10_000_000.1]
+    probe = Below(thresholds={"a": given}).ready(scene())
+    assert probe.thresholds.tolist() == given
+    assert len(set(probe.labels())) == 3
+    assert float(probe.values(torch.tensor([[0.7, 0.0, 0.0]]).double())[0, 0]) == 1.0

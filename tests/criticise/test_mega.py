@@ -56,7 +56,8 @@ def test_on_its_own_rows_an_em_fit_has_no_gap_whatever_k(kind, k):
         fit = boxloop.GaussianMixture(k, covariance_type=kind, random_state=0, tol=1e-12, max_iter=5000).fit(
             rows
         )
-    result = mega(fit.model_, rows, draws=0)
+    with pytest.warns(UserWarning, match="hold the rows of the fit"):
+        result = mega(fit.model_, rows, draws=0)
     assert result["first"].norm() < 1e-8
     assert result["second"].norm() < 1e-8
 
@@ -403,3 +404,20 @@ def test_bad_input_says_why(change, error, says):
     model, rows = given.pop("model"), given.pop("X")
     with pytest.raises(error, match=says):
         mega(model, rows, **given)
+
+
+def test_mean_products_far_from_zero_keep_the_digits_of_their_errors() -> None:
+    """Means of 1e7 with spread 0.1: a product is its mean times 1e7, and so are its gap and its error; z is the same.
+
+    Squares of products about zero, near 1e28, hold no more than 1e12 of the variance of 4e12.
+    """
+    rng = np.random.default_rng(3)
+    X = 1e7 + np.array([0.1, 1.0]) * rng.normal(size=(2000, 2))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    fit, held = boxloop.GaussianMixture(1).fit(X[:1000]), X[1000:]
+    first, second = (mega(fit, held, functions=[f], draws=0).gaps[0] for f in (First(), Second("zero")))
+    for j, place in ((0, 0), (1, 2)):
+        assert float(second.row_error[place]) == pytest.approx(2e7 * float(first.row_error[j]), rel=1e-4)
+        assert float(second.z[place]) == pytest.approx(float(first.z[j]), rel=1e-3)
+    shown = np.nanmean(held[:, 0] ** 2)
+    assert float(second.data[0, 0]) == pytest.approx(shown, rel=1e-14)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
+from sklearn.mixture import GaussianMixture as PeerMixture
 
 import boxloop
 from boxloop import GaussianMixture, mega
@@ -89,10 +90,9 @@ def test_weights_are_part_of_the_rows() -> None:
 
 
 def test_rows_of_a_fit_elsewhere_are_known_by_what_they_hold() -> None:
-    from sklearn.mixture import GaussianMixture as Peer
-
-    fit = Peer(1).fit(ROWS)
-    assert mega(fit, ROWS.copy(), draws=0).training == "left out"
+    fit = PeerMixture(1).fit(ROWS)
+    with pytest.warns(UserWarning, match="X seems to hold the rows of the fit"):
+        assert mega(fit, ROWS.copy(), draws=0).training == "left out"
     assert mega(fit, ROWS.copy(), train=ROWS, draws=0).training == "rows of the fit"
 
 
@@ -152,4 +152,66 @@ def test_the_digest_is_the_same_of_sparse_missing_and_single_precision_rows() ->
 def test_standardised_halves_of_a_table_are_not_taken_for_one_another() -> None:
     halves = [(half - half.mean(0)) / half.std(0) for half in (ROWS[:150], ROWS[150:])]
     fit = GaussianMixture(1).fit(halves[0])
-    assert mega(fit, halves[1], draws=0).training == "left out"
+    with pytest.warns(UserWarning, match="or was centred at its own means"):
+        assert mega(fit, halves[1], draws=0).training == "left out"
+
+
+COPIES = {
+    "single precision": lambda rows: rows.astype(np.float32),
+    "six digits": lambda rows: rows.round(6),
+    "repeated": lambda rows: np.repeat(rows, 2, axis=0),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("columns", [1, 3])
+def test_copies_of_the_rows_of_the_fit_are_told_by_their_means(name: str, columns: int) -> None:
+    """p is near 1 for these, and their digest is another one."""
+    rows = np.random.default_rng(3).normal(size=(300, columns))
+    for fit in (GaussianMixture(1).fit(rows), PeerMixture(1).fit(rows)):
+        with pytest.warns(UserWarning, match="X seems to hold the rows of the fit"):
+            assert mega(fit, COPIES[name](rows), draws=19).p_value > 0.9
+
+
+def test_held_out_rows_are_no_copies() -> None:
+    """Warnings are errors in tests: none in 300 tables of one column and of two."""
+    rng = np.random.default_rng(4)
+    for columns in (1, 2):
+        fit = GaussianMixture(1).fit(rng.normal(size=(500, columns)))
+        for _ in range(150):
+            mega(fit, rng.normal(size=(50, columns)), draws=0)
+
+
+def test_a_part_of_the_training_rows_is_told_where_they_are_given() -> None:
+    fit = GaussianMixture(1).fit(ROWS)
+    with pytest.warns(UserWarning, match="100 of 150 rows of X are among the training rows, too"):
+        mega(fit, np.vstack([HELD[:50], ROWS[:100]]), train=ROWS, draws=0)
+    assert mega(fit, HELD, train=ROWS, draws=0).training == "included"
+
+
+def test_rows_that_repeat_by_chance_are_not_said_to_be_shared() -> None:
+    rng = np.random.default_rng(5)
+    fit = boxloop.PoissonMixture(1).fit(train := rng.poisson(2.0, size=(400, 2)).astype(float))
+    mega(fit, rng.poisson(2.0, size=(300, 2)).astype(float), train=train, draws=0)
+
+
+def test_columns_in_another_order_are_refused() -> None:
+    """They were compared by place: false misfits in a true model."""
+    frame = pd.DataFrame(ROWS * [1.0, 5.0, 20.0], columns=list("abc"))
+    fit, other = GaussianMixture(1).fit(frame), frame[["c", "b", "a"]]
+    with pytest.raises(ValueError, match="X has columns c, b, a, but GaussianMixture was fitted to a, b, c"):
+        mega(fit, other.iloc[:100], draws=0)
+    with pytest.raises(ValueError, match="train has columns c, b, a"):
+        mega(fit, HELD, train=other, draws=0)
+    mega(fit, HELD, draws=0)  # without names: by place
+
+
+def test_rows_of_the_fit_of_a_bayesian_mixture_are_warned_of() -> None:
+    """It raised that it has no free parameters."""
+    fit = boxloop.BayesianGaussianMixture(2, random_state=0).fit(ROWS)
+    with pytest.warns(
+        UserWarning, match="as the error of its parameters is not known, p-values are too large"
+    ):
+        assert mega(fit, ROWS, draws=19).training == "rows of the fit, left out"
+    with pytest.raises(TypeError, match="leave out train="):
+        mega(fit, HELD, train=ROWS, draws=19)

@@ -73,6 +73,11 @@ class Case:
         """The same from one start instead of the winner of a race, for tests of what comes after it."""
         return self.make(**({"init_params": "kmeans"} if self.mixing else {}), **more)
 
+    def for_measurements(self, **more: Any) -> Any:
+        """A new estimator that takes rows of any numbers, where its own rows are zeros and ones."""
+        binary = issubclass(self.kind, boxloop.BernoulliMixture)
+        return self.make(**({"binarize": 0.0} if binary else {}), **more)
+
     @property
     def counting(self) -> bool:
         """Whether rows are counts, which have no other units."""

@@ -79,6 +79,8 @@ BY_DEFAULT: dict[str, dict[str, str]] = {
         **dict.fromkeys(OF_DECIMALS.split(), NOT_COUNTS),
     },
     "VariationalAutoencoder": {WEIGHTS: BATCHES},
+    "NetworkRegressor": {WEIGHTS: BATCHES},
+    "NetworkClassifier": {WEIGHTS: BATCHES},
     "RelevantClassifier": {WEIGHTS: BATCHES},
     "RelevantGenerator": {WEIGHTS: BATCHES},
     "RelevantFeatures": {

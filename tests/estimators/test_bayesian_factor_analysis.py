@@ -286,6 +286,19 @@ def test_intervals_cover_in_more_tables(n: int, d: int, k: int, gone: float, lea
         assert_covers(shares, least)
 
 
+def test_noise_that_the_prior_moves_is_warned_of() -> None:
+    """Of noise variances of 1% of their columns intervals hold few; those of a half are not mentioned."""
+    rng = np.random.default_rng(7)
+    loadings, noise = rng.choice([-1.0, 1.0], size=(12, 1)), np.r_[np.full(6, 0.01), np.ones(6)]
+    rows = rng.normal(size=(100, 1)) @ loadings.T + np.sqrt(noise) * rng.normal(size=(100, 12))
+    with pytest.warns(FitWarning, match=r"column\(s\) 'x0', 'x1', 'x2', 'x3', 'x4' and 1 more"):
+        found = BayesianFactorAnalysis(1).fit(rows).posterior_summary()
+    part = found[found.index.str.startswith("noise")]
+    held = ((part["low"] < noise) & (noise < part["high"])).to_numpy()
+    assert held[:6].sum() < 3
+    assert held[6:].sum() >= 5
+
+
 def test_pictures() -> None:
     for k in (1, 4):
         fitted = BayesianFactorAnalysis(k).fit(table(k=1))

@@ -48,21 +48,22 @@ NOT_FOR_US = {
 @pytest.mark.parametrize("check", EXTRA, ids=lambda check: check.__name__)
 @every
 def test_check_that_is_not_run_by_default(case: Case, check: Callable[..., None]) -> None:
-    check(case.kind.__name__, case.make(n_components=1))
+    check(case.kind.__name__, case.for_measurements(n_components=1))
 
 
 @pytest.mark.parametrize("kind", ["NotAnArray", "PandasDataframe"])
 @mixtures
 def test_what_is_not_an_array(case: Case, kind: str) -> None:
     checks.check_estimators_data_not_an_array(
-        case.kind.__name__, case.make(), abs(case.rows(20)), np.zeros(20), kind
+        case.kind.__name__, case.for_measurements(), abs(case.rows(20)), np.zeros(20), kind
     )
 
 
 @every
 def test_no_warning_about_feature_names(case: Case) -> None:
     with warnings.catch_warnings(record=True) as record:
-        checks.check_dataframe_column_names_consistency(case.kind.__name__, case.make(n_components=1))
+        estimator = case.for_measurements(n_components=1)
+        checks.check_dataframe_column_names_consistency(case.kind.__name__, estimator)
     assert not [w for w in record if "was fitted without feature names" in str(w.message)]
 
 

@@ -12,6 +12,7 @@ from sklearn.datasets import load_wine
 
 import boxloop
 from boxloop.cli import main
+from boxloop.criticise import calibration, information_criteria
 from estimators.cases import EVERYONE, Case, blobs, everyone, factors, over
 from estimators.public_cases import quietly
 
@@ -114,3 +115,23 @@ def test_the_command_cuts_measurements(tmp_path: Any) -> None:
     more = ["--model", "bernoulli-mixture", "--binarize", "13", "-k", "1", "-o", out, "--quiet"]
     assert CliRunner().invoke(main, ["fit", "wine", *more]).exit_code == 0
     assert boxloop.load(out).binarize == 13.0
+
+
+def test_criticism_sees_the_zeros_and_ones_that_were_fitted() -> None:
+    """A mixture with ``binarize`` is held against the rows as it cut them, and knows those of its fit again."""
+    X = np.random.default_rng(0).normal(size=(400, 3)) + np.repeat([[0.0], [1.5]], 200, axis=0)
+    X = X[np.random.default_rng(1).permutation(400)]
+    cut = (X > 0.5).astype(float)
+    fitted = boxloop.BernoulliMixture(2, binarize=0.5, random_state=0).fit(X[:200])
+    direct = boxloop.BernoulliMixture(2, random_state=0).fit(cut[:200])
+    one = boxloop.mega(fitted, X[200:], train=X[:200], draws=99)
+    other = boxloop.mega(direct, cut[200:], train=cut[:200], draws=99)
+    assert one.p_value == other.p_value > 0.01
+    np.testing.assert_array_equal(one.table()["gap"], other.table()["gap"])
+    assert information_criteria(fitted, X[:200]).aic == pytest.approx(fitted.aic(X[:200]))
+    np.testing.assert_array_equal(
+        calibration(fitted, X[200:], nodes=64).transform, calibration(direct, cut[200:], nodes=64).transform
+    )
+    counted = boxloop.PoissonMixture(1).fit(np.arange(20.0).reshape(10, 2))
+    with pytest.raises(ValueError, match=r"needs whole numbers, but column 'x1' holds 0\.5"):
+        boxloop.mega(counted, np.array([[1.0, 0.5], [2.0, 1.0]]))

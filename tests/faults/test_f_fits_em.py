@@ -157,7 +157,7 @@ def test_f13_float32_with_large_offset(case: Case, dtype: str) -> None:
 def test_f14_huge_float32_is_promoted(case: Case, dtype: str) -> None:
     X = case.rows(200)
     huge = (X * 1e30).astype(np.float32)
-    estimator = case.make(dtype=dtype).fit(huge)
+    estimator = case.for_measurements(dtype=dtype).fit(huge)
     assert estimator.model_.is_finite()
     assert np.isfinite(estimator.lower_bounds_).all()
     assert np.isfinite(estimator.score_samples(huge)).all()

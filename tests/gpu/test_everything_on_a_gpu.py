@@ -40,6 +40,7 @@ NUMBERS_ALONE = {
     "make_report": "estimators on the CPU",
     "one_standard_error": "NumPy",
     "penalised_path": "NumPy",
+    "use_threads": "a setting",
     "weight_decay": "a formula",
     "window_length": "a formula",
 }

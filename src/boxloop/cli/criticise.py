@@ -190,7 +190,7 @@ def _found(result: Mega, rate: float) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.numeric.written import number, with_error
+    from boxloop.numeric.written import digits_for, number, with_error
 
     heads = ["test", "moments", "norm of gap", "if true", "p"]
     lines = [
@@ -207,8 +207,7 @@ def _show(found: dict[str, Any]) -> None:
     rows = [
         [
             f"{w['function']}: {w['entry']}",
-            number(w["data"]),
-            number(w["model"]),
+            *(number(w[side], digits_for(w[side], w["gap"])) for side in ("data", "model")),
             with_error(w["gap"], w["error"]),
             f"{w['z']:.1f}",
         ]

@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from boxloop.criticise.distributions import distribution_law, repeated
+from boxloop.data import on_device, open_source
 from boxloop.laws import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
-from boxloop.types import LatentModel, Law
+from boxloop.types import LatentModel, Law, Source
 
 
 @runtime_checkable
@@ -32,6 +33,14 @@ class Modelled(Protocol):
     """A fitted estimator that keeps its model."""
 
     model_: Any
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """An estimator that checks or changes rows before its model sees them."""
+
+    def _prepare(self, source: Source) -> Source:
+        """Rows as the model has them."""
 
 
 @runtime_checkable
@@ -74,6 +83,26 @@ def as_rows(X: Any) -> Any:
         (5, 64)
     """
     return X.reshape(len(X), -1) if isinstance(X, np.ndarray | Tensor) and X.ndim > 2 else X
+
+
+def open_rows(model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu") -> Source:
+    """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so.
+
+    Args:
+        model: as the user gave it.
+        X: rows.
+        sample_weight: one non-negative weight a row.
+        device: of the model.
+
+    Example:
+        >>> from boxloop import BernoulliMixture
+        >>> fitted = BernoulliMixture(binarize=1.5).fit([[1.0], [2.0]])
+        >>> next(open_rows(fitted, [[3.0], [0.0]]).chunks())[0]
+        tensor([[1.],
+                [0.]], dtype=torch.float64)
+    """
+    source = on_device(open_source(as_rows(X), sample_weight), torch.device(device))
+    return model._prepare(source) if isinstance(model, Preparing) else source
 
 
 def as_model(given: object, emission: Callable[[Tensor], object] | None = None) -> LatentModel:
@@ -182,11 +211,14 @@ class LongRun(Mixture[Any]):
     """The mixture that each row of a hidden Markov model follows in the long run; its rows are not independent."""
 
 
+DEPENDENT = "rows of a hidden Markov model depend on one another"
+
+
 def check_independent(model: LatentModel, what: str) -> None:
     """Refuse what holds for independent rows only."""
     if isinstance(model, LongRun):
         raise ValueError(
-            f"rows of a hidden Markov model depend on one another: {what} of independent rows, and would reject true "
+            f"{DEPENDENT}: {what} of independent rows, and would reject true "
             "models. mega(..., draws=0) gives the gaps alone; a model with equal rows of transmat_ has independent rows"
         )
 

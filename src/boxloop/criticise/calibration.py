@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.criticise.adapt import as_model, as_rows, check_columns, check_independent
+from boxloop.criticise.adapt import as_model, check_columns, check_independent, open_rows
 from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
-from boxloop.data import Gathered, on_device, open_source
+from boxloop.data import Gathered
 from boxloop.data.checks import column_place
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
@@ -177,7 +177,7 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
     check_independent(adapted, "errors, bands and p-values of transforms are those")
     device = adapted.prior().mean.device
     stream = generator(random_state, device)
-    source = on_device(open_source(as_rows(X)), device)
+    source = open_rows(model, X, None, device)
     check_columns(adapted, source.n_columns)
     at = _distribution(adapted, nodes, stream)
     found = source.reduce(lambda rows, weight: Gathered.of(at(rows.to(torch.float64)).cpu()))

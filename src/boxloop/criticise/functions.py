@@ -211,7 +211,11 @@ class Below:
             raise ValueError(f"thresholds must be finite numbers, at least one, got {dict(thresholds)}")
         places, values = zip(*pairs, strict=True)
         device = scene.origin.device
-        return BelowProbe(scene, torch.tensor(places, device=device), torch.tensor(values).to(scene.origin))
+        return BelowProbe(
+            scene,
+            torch.tensor(places, device=device),
+            torch.tensor(values, dtype=torch.float64).to(scene.origin),
+        )
 
 
 @dataclass(frozen=True)

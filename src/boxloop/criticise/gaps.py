@@ -153,12 +153,14 @@ class Mega:
         training: whether the error of the fitted parameters is in the errors.
         p_value: of the whole: how often the model itself shows a test function as bad as its worst one here; None
             without draws.
+        refused: why there are no errors, z-scores and p-values; empty where there are.
     """
 
     gaps: tuple[Gap, ...]
     n_rows: int
     training: str
     p_value: float | None = field(default=None)
+    refused: str = ""
 
     def __getitem__(self, name: str) -> Gap:
         for gap in self.gaps:
@@ -213,7 +215,12 @@ class Mega:
         }
 
     def misfits(self, rate: float = 0.05) -> Any:
-        """The entries that misfit at a false-discovery rate, worst first."""
+        """The entries that misfit at a false-discovery rate, worst first.
+
+        Raises:
+            ValueError: the gaps have no errors (``refused`` says why), so that no entry can be told to misfit or not.
+        """
+        self._check_errors()
         table = self.table()
         return table[table["discovery"] <= rate]
 
@@ -235,8 +242,13 @@ class Mega:
             >>> axes = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0).plot(top=4)
             >>> len(axes.get_yticks())
             4
+
+        Raises:
+            ValueError: the gaps have no errors.
         """
         from boxloop.figures import dots, short
+
+        self._check_errors()
 
         table = self.table()[:top]
         names = [
@@ -247,14 +259,19 @@ class Mega:
         across = f"gap in units of its error\n(marked: {rate:.0%} false discovery)"
         return dots(table["z"].to_numpy(), names, ax, marked=marked, title="Worst moments", across=across)
 
+    def _check_errors(self) -> None:
+        if self.refused:
+            raise ValueError(f"no moment can be called a misfit: {self.refused}; table() has the gaps alone")
+
     def __repr__(self) -> str:
         lines = [f"moment gaps on {self.n_rows} rows; training error {self.training}"]
         for g in self.gaps:
             chance = "" if g.p_value is None else f", p = {g.p_value:.3g}"
-            worst = int(g.z.abs().argmax())
-            lines.append(
-                f"  {g.name}: norm {g.norm():.4g}{chance}; worst {g.labels[worst]} (z = {float(g.z[worst]):.1f})"
-            )
+            worst = int(torch.nan_to_num(g.z.abs(), nan=-1.0).argmax())
+            which = f"; worst {g.labels[worst]} (z = {float(g.z[worst]):.1f})"
+            lines.append(f"  {g.name}: norm {g.norm():.4g}{chance}{'' if self.refused else which}")
+        if self.refused:
+            lines.append(f"  no errors and no p-values: {self.refused}")
         if self.p_value is not None:
             lines.append(f"  together: p = {self.p_value:.3g}")
         return "\n".join(lines)

@@ -9,9 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model, check_independent
+from boxloop.criticise.adapt import as_model, check_independent, open_rows
 from boxloop.criticise.training import Free
-from boxloop.data import on_device, open_source
 from boxloop.models import Mixture
 from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree, flatten
@@ -76,7 +75,7 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
     if not isinstance(adapted, Free):
         raise TypeError(f"{type(adapted).__name__} has no likelihood and no parameters to count")
     fitted = cast(Any, adapted)
-    source = on_device(open_source(X, sample_weight), fitted.prior().mean.device)
+    source = open_rows(model, X, sample_weight, fitted.prior().mean.device)
     mixture = isinstance(fitted, Mixture)
 
     def sums(rows: Tensor, weight: Tensor) -> _Sums:

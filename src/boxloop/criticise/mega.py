@@ -16,17 +16,18 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.criticise.adapt import LongRun, as_model, as_rows, check_independent
+from boxloop.criticise.adapt import DEPENDENT, LongRun, as_model, check_independent, open_rows
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
 from boxloop.criticise.lagged import LaggedProbe
 from boxloop.criticise.null import Null, Shift, model_errors
 from boxloop.criticise.probes import Probe
+from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn_of_shared
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
-from boxloop.criticise.training import Free, Training, are_training_rows, knows_error, training_error
-from boxloop.data import Both, Kept, Lot, kept_rows, on_device, open_source
+from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
+from boxloop.data import Both, Kept, Lot, kept_rows
 from boxloop.data.digest import as_digest, rows_digest, rows_word
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
@@ -86,12 +87,13 @@ def mega(
         Gaps by test function, p-values, and tables of where the model fails.
 
     Raises:
-        ValueError: ``train`` is not what the model was fitted to; rows that do not match the model; p-values of a
+        ValueError: ``train`` is not what the model was fitted to; columns that are not the model's; p-values of a
             hidden Markov model, whose rows depend on one another.
         TypeError: not a model, or one whose training error is not known.
 
     Warns:
-        UserWarning: X holds the rows of the fit and ``train`` was left out; it is then taken from X where it is known.
+        UserWarning: X holds the rows of the fit and ``train`` was left out (it is then taken from X where it is known);
+            X seems to hold a copy of them; rows of X are among those of ``train``.
 
     Example:
         >>> import numpy as np
@@ -105,7 +107,8 @@ def mega(
     adapted = as_model(model)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
-    source = on_device(open_source(as_rows(X), sample_weight), device)
+    source = open_rows(model, X, sample_weight, device)
+    check_column_names(model, source.names, "X")
     scene = model_scene(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
         raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
@@ -118,13 +121,19 @@ def mega(
         return forward_moments(moved, probes, streams[1], method, nodes)
 
     tallies, kept, digest = _look(source, probes, streams[2])
-    fitted = None if train is None or train is X else on_device(open_source(as_rows(train)), device)
+    fitted = None if train is None or train is X else open_rows(model, train, None, device)
+    if fitted is not None:
+        check_column_names(model, fitted.names, "train")
     found = digest if fitted is None else rows_digest(fitted)
     own = are_training_rows(model, adapted, digest, None if train is None else found)
     case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
     _warn_of_tails(case)
+    if not own:
+        warn_of_copies(probes, tallies, case.forward)
     if train is not None or (own and knows_error(adapted)):
         rows = kept if own or fitted is None else _kept(fitted, streams[2])
+        if not own:
+            warn_of_shared(kept, rows)
         case = replace(case, training=_training(adapted, rows, case, moments))
     fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
     return _judged(case, fresh, draws, streams[2])
@@ -216,7 +225,7 @@ def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Me
             for g in gaps
         ]
     if draws == 0:
-        return Mega(tuple(gaps), n_rows, status)
+        return Mega(tuple(gaps), n_rows, status, refused=DEPENDENT * isinstance(case.model, LongRun))
     shift: Shift | Training | None = training
     if training is not None and not case.own:
         shift = Shift(training.covariance_root, [g.training_error for g in gaps])
@@ -244,7 +253,7 @@ def _check(model: LatentModel, probes: Sequence[Probe], *, testing: bool) -> Non
 def _training(
     model: LatentModel, kept: Kept, case: _Case, moments: Callable[[LatentModel], list[Forward]]
 ) -> Training:
-    if not isinstance(model, Free):
+    if not has_free(model):
         raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
 
     def flat(moved: LatentModel) -> list[Tensor]:

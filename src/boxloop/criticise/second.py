@@ -18,15 +18,17 @@ HELD_VALUES = 1 << 22
 
 @dataclass(frozen=True)
 class SecondProbe:
-    """All products of two columns, as matrix products."""
+    r"""All products of two columns, as matrix products.
+
+    Values are taken about the origin, :math:`y = x - o`, as products there or, where they are meant about zero, as
+
+    .. math:: x_i x_j - o_i o_j = y_i y_j + o_i y_j + y_i o_j,
+
+    which keeps the digits of gaps and of their errors where the origin is far from zero.
+    """
 
     scene: Scene
     centred: bool
-
-    @property
-    def about(self) -> Tensor:
-        """The model's mean for data and model alike, or zero."""
-        return self.scene.origin if self.centred else torch.zeros_like(self.scene.origin)
 
     @property
     def name(self) -> str:
@@ -39,8 +41,9 @@ class SecondProbe:
         return "covariance about the model's mean" if self.centred else "mean product"
 
     def in_data_units(self, value: Tensor) -> Tensor:
-        """The same."""
-        return value
+        """With the product of the origins added back to mean products."""
+        origin = self.scene.origin
+        return value if self.centred else value + origin[:, None] * origin
 
     def labels(self) -> list[str]:
         """Pairs of column names, first column first."""
@@ -59,38 +62,56 @@ class SecondProbe:
     def multiplicity(self) -> Tensor:
         """1 on the diagonal, 2 off it."""
         d = len(self.scene.names)
-        return self.flat(2.0 - torch.eye(d, dtype=torch.float64, device=self.about.device))
+        return self.flat(2.0 - torch.eye(d, dtype=torch.float64, device=self.scene.origin.device))
 
     def entries(self, rows: Tensor) -> Tensor:
         """Every product of every row, (n, p)."""
-        y = rows - self.about
+        y = rows - self.scene.origin
         i, j = torch.triu_indices(y.shape[1], y.shape[1], device=y.device)
-        return y[:, i] * y[:, j]
+        product = y[:, i] * y[:, j]
+        if self.centred:
+            return product
+        origin = self.scene.origin
+        return product + origin[i] * y[:, j] + y[:, i] * origin[j]
 
     def tally(self, rows: Tensor, weight: Tensor) -> Tally:
         """Matrix products; a missing value leaves out its own pairs only."""
-        y = rows - self.about
-
-        def pairs(part: Tensor, by: Tensor) -> Tensor:
-            return (part * by[..., None]).mT @ part
-
+        y = rows - self.scene.origin
         if not bool(torch.isnan(y.sum())):
             one = torch.ones_like(y[..., 0, :, None] * y[..., 0, None, :])
             count, squared = (
                 one * weight.sum(-1)[..., None, None],
                 one * weight.square().sum(-1)[..., None, None],
             )
-            return Tally(count, pairs(y, weight), pairs(y.square(), weight), squared)
+            return Tally(count, *self._sums(y, torch.ones_like(y), weight), squared)
         seen = (~torch.isnan(y)).to(y.dtype)
         y = torch.nan_to_num(y, nan=0.0)
         return Tally(
-            pairs(seen, weight), pairs(y, weight), pairs(y.square(), weight), pairs(seen, weight.square())
+            _crossed(seen, weight, seen), *self._sums(y, seen, weight), _crossed(seen, weight.square(), seen)
         )
+
+    def _sums(self, y: Tensor, seen: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of the products and of their squares, over the rows in which both columns are present."""
+        square = y.square()
+        product, fourth = _crossed(y, weight, y), _crossed(square, weight, square)
+        if self.centred:
+            return product, fourth
+        at, by = self.scene.origin, self.scene.origin[:, None]
+        alone, spread = _crossed(y, weight, seen) * at, _crossed(square, weight, seen) * at.square()
+        bent = _crossed(square, weight, y) * at
+        cross = 2.0 * (by * at) * product
+        return product + alone + alone.mT, fourth + spread + spread.mT + 2.0 * (bent + bent.mT) + cross
 
     def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
         """Mean covariance plus mean product of means (document 000, eq. 8, with outer products)."""
-        mean = law.mean - self.about
-        return averaged(law.covariance(), weight.to(law.mean.dtype)) + (mean * weight[:, None]).mT @ mean
+        mean = law.mean - self.scene.origin
+        about = averaged(law.covariance(), weight.to(law.mean.dtype)) + (mean * weight[:, None]).mT @ mean
+        return about if self.centred else about + self._shifts(weight.to(mean) @ mean)
+
+    def _shifts(self, mean: Tensor) -> Tensor:
+        """What means about the origin (..., d) add to products about zero, less the product of the origins."""
+        alone = mean[..., :, None] * self.scene.origin.to(mean)
+        return alone + alone.mT
 
     def has_closed_form(self, law: Law) -> bool:
         """Always: laws know their covariances."""
@@ -101,7 +122,7 @@ class SecondProbe:
         value = self.forward(law, weight, generator)
         near = value.detach() / weight.detach().sum() if about is None else about
         with torch.no_grad():
-            mean, covariance, by = law.mean - self.about, law.covariance(), weight.square()
+            mean, covariance, by = law.mean - self.scene.origin, law.covariance(), weight.square()
             if self.centred and isinstance(covariance, forms.Diagonal):
                 return NodeSums(value, *_of_products(mean, covariance.variance, by, near))
             square, fourth = torch.zeros_like(value), torch.zeros_like(value)
@@ -109,10 +130,17 @@ class SecondProbe:
             for start in range(0, len(mean), step):
                 part = slice(start, start + step)
                 products = mean[part, :, None] * mean[part, None, :]
+                if not self.centred:
+                    products = products + self._shifts(mean[part])
                 apart = (_members(covariance, part) + products - near).square()
                 square += torch.einsum("m,mij->ij", by[part], apart)
                 fourth += torch.einsum("m,mij->ij", by[part].square(), apart.square())
         return NodeSums(value, square, fourth)
+
+
+def _crossed(left: Tensor, weight: Tensor, right: Tensor) -> Tensor:
+    """Weighted sums over rows of products of a value of the left and one of the right."""
+    return (left * weight[..., None]).mT @ right
 
 
 def _members(covariance: Covariance, part: slice) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -147,9 +147,20 @@ def _standardised(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tenso
     return model, torch.zeros_like(origin), torch.ones_like(scale), False
 
 
+def has_free(model: LatentModel) -> TypeGuard[Free]:
+    """Whether a model has parameters that can be moved; a distribution over parameters refuses to name any."""
+    if not isinstance(model, Free):
+        return False
+    try:
+        model.free()
+    except TypeError:
+        return False
+    return True
+
+
 def knows_error(model: LatentModel) -> bool:
     """Whether the error of a model's parameters follows from its training rows, at a bearable cost."""
-    return isinstance(model, Free) and flatten(model.free()).numel() <= MOST_PARAMETERS
+    return has_free(model) and flatten(model.free()).numel() <= MOST_PARAMETERS
 
 
 def are_training_rows(model: object, adapted: LatentModel, digest: str, train: str | None) -> bool:

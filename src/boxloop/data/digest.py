@@ -67,16 +67,24 @@ def rows_word(rows: Tensor, weight: Tensor) -> Tensor:
         weight: (n,).
     """
     key = _keys(rows.shape[1]).to(rows.device)
+    line = _line(rows, key) + _bits(weight) * key[-1]
+    line = (line ^ (line >> 31)).mul_(SCRAMBLE)
+    return (line ^ (line >> 29)).sum()
+
+
+def _line(rows: Tensor, key: Tensor) -> Tensor:
+    """Bits of each row by odd words, (n,)."""
     if rows.layout != torch.strided:
         line = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
         coo = rows.to_sparse_coo().coalesce()
-        line.index_add_(0, coo.indices()[0], _bits(coo.values()) * key[coo.indices()[1]])
-    else:
-        words = _bits(rows)
-        line = words @ key[:-1] if words.device.type == "cpu" else (words * key[:-1]).sum(1)
-    line = line + _bits(weight) * key[-1]
-    line = (line ^ (line >> 31)).mul_(SCRAMBLE)
-    return (line ^ (line >> 29)).sum()
+        return line.index_add_(0, coo.indices()[0], _bits(coo.values()) * key[coo.indices()[1]])
+    words = _bits(rows)
+    return words @ key[:-1] if words.device.type == "cpu" else (words * key[:-1]).sum(1)
+
+
+def row_words(rows: Tensor) -> Tensor:
+    """64 bits of each row, (n,): the same for rows that hold the same values."""
+    return _line(rows, _keys(rows.shape[1]).to(rows.device))
 
 
 def rows_digest(source: Source) -> str:

@@ -21,6 +21,7 @@ from boxloop.laws import DiagonalGaussian, FullGaussian
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.models.networks import ModuleNetwork
 from boxloop.numeric import floor_covariance, spawn
+from boxloop.numeric.random import normal
 from boxloop.run import Observer, Outcome, run
 from boxloop.sample.annealed import pilot
 from boxloop.sample.bridge import Bridge, Kernels, Weighted
@@ -43,6 +44,9 @@ FLOOR = 1e-3
 
 RUNG_STEPS, SETTLE = 2, 25
 """Steps at each temperature, and, long and short, at the last once draws are chosen by weight: so that copies part."""
+
+DIRECTIONS, STEP = 16, 1e-3
+"""Random directions of the parameters in which a fit is asked for more, and the length of a step in them."""
 
 BLOCK = 1 << 12
 """Chains that are annealed together."""
@@ -189,3 +193,63 @@ def disagreement(model: EnergyModel, rows: Standardised, drawn: Tensor) -> tuple
     with torch.no_grad():
         at_rows, value = WeightedSum.over(rows, model.potential), model.potential(drawn).double()
     return float(value.mean()) - at_rows.mean, float(value.std() / len(value) ** 0.5)
+
+
+def remaining_gain(
+    model: EnergyModel, rows: Standardised, drawn: Tensor, stream: Generator
+) -> tuple[float, float]:
+    r"""Log-likelihood per row that one more step would add, and the noise in that.
+
+    .. math:: \tfrac12 \delta^\top \Sigma^{-1} \delta, \qquad
+              \delta = E_\mathrm{draws}[f] - E_\mathrm{rows}[f], \quad \Sigma = \mathrm{Var}_\mathrm{draws}(f)
+
+    with f the derivatives of V in random directions of the parameters: the gain of a natural-gradient step within
+    these. Unlike the mean of V itself it is not zero at the start, where V is. What rows and draws of one law would
+    show by chance is taken off.
+
+    Args:
+        model: of standardised rows.
+        rows: standardised.
+        drawn: draws of the model, (N, d).
+        stream: of the directions.
+    """
+    ahead, behind = _moved(model, stream)
+
+    def slopes(some: Tensor) -> Tensor:
+        pairs = [(a.potential(some) - b.potential(some)).double() for a, b in zip(ahead, behind, strict=True)]
+        return torch.stack(pairs, 1) / (2.0 * STEP)
+
+    def sums(some: Tensor) -> Tensor:
+        found = slopes(some)
+        return torch.cat([found[:, None], found[:, :, None] * found[:, None, :]], 1)
+
+    with torch.no_grad():
+        total = WeightedSum.over(rows, sums)
+        there = total.value / total.weight
+        at_rows = there[1:] - there[:1].mT @ there[:1]
+        found = slopes(drawn)
+        spread = found.mT.cov()
+        values, vectors = torch.linalg.eigh(spread)
+        keep = values > 1e-8 * values[-1]
+        whiten = vectors[:, keep] / values[keep].sqrt()
+        gain = 0.5 * ((found.mean(0) - there[0]) @ whiten).square().sum()
+        noise = spread / len(found) + at_rows / total.weight
+        chance = 0.5 * float((whiten.mT @ noise @ whiten).trace())
+    return float(gain) - chance, chance * (2.0 / max(int(keep.sum()), 1)) ** 0.5
+
+
+def _moved(model: EnergyModel, stream: Generator) -> tuple[list[EnergyModel], list[EnergyModel]]:
+    """The model with its parameters a small step ahead and behind in random directions, each in its own units."""
+    ahead: list[EnergyModel] = []
+    behind: list[EnergyModel] = []
+    for _ in range(DIRECTIONS):
+        move = [STEP * _size(part) * normal(tuple(part.shape), stream).to(part) for part in model.parameters]
+        for models, sign in ((ahead, 1.0), (behind, -1.0)):
+            parameters = tuple(p + sign * m for p, m in zip(model.parameters, move, strict=True))
+            models.append(replace(model, parameters=parameters))
+    return ahead, behind
+
+
+def _size(part: Tensor) -> float:
+    """Root mean square of parameters; 1 where they are all zero."""
+    return float(part.square().mean().sqrt()) or 1.0

@@ -29,6 +29,7 @@ from boxloop.estimators.energy_fit import (
     disagreement,
     explore,
     frame_of,
+    remaining_gain,
     start_model,
     train,
 )
@@ -45,7 +46,7 @@ from boxloop.run import Outcome
 from boxloop.types import Source
 
 APART = 0.15
-"""Largest difference of mean energies, in nats and besides Monte Carlo error, of a fit that has settled."""
+"""Largest difference of mean energies, and gain of one more step, in nats besides noise, of a fit that has settled."""
 
 LEAST_CHAINS = 256
 """Chains annealed for even one draw: it is chosen among them by weight."""
@@ -90,7 +91,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         contrast_: mean energy of the fitted model's draws less that of the rows: zero at a maximum of the likelihood.
         contrast_error_: its standard error.
         contrasts_: the same of the training's chains in each round.
-        converged_: whether draws and rows agree.
+        converged_: whether draws and rows agree, in their mean energy and in its derivatives by the parameters.
         events_: what went wrong on the way.
         n_iter_: rounds done.
 
@@ -182,7 +183,11 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         )
         self.n_samples_seen_ = frame.weight
         self.contrast_, self.contrast_error_ = disagreement(model, rows, drawn)
-        self._store(model.affine(frame.origin, frame.scale), outcome, list(found.doubts("up from the base")))
+        unsettled = self._unsettled(*remaining_gain(model, rows, drawn, streams[2]))
+        doubts = list(found.doubts("up from the base"))
+        if unsettled and not outcome.interrupted:
+            doubts.append(unsettled)
+        self._store(model.affine(frame.origin, frame.scale), outcome, doubts, not unsettled)
         return self
 
     def _means(self) -> Means:
@@ -217,16 +222,26 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
             resume=resume,
         )
 
-    def _store(self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str]) -> None:
-        self.n_iter_ = outcome.rounds
-        self.interrupted_ = outcome.interrupted
-        settled = abs(self.contrast_) <= APART + 4.0 * self.contrast_error_
-        self.converged_ = settled and not outcome.interrupted
-        if not settled and not outcome.interrupted:
-            doubts.append(
+    def _unsettled(self, gain: float, noise: float) -> str:
+        """Why the fit has not settled; empty where it has."""
+        if abs(self.contrast_) > APART + 4.0 * self.contrast_error_:
+            return (
                 f"energies of the model's draws and of the rows differ by {self.contrast_:.2f} on average: the fit has "
                 "not settled; raise max_iter or steps, or lower restart"
             )
+        if gain > APART + 4.0 * noise:
+            return (
+                f"the log-likelihood per row would still rise by about {gain:.2f} in one more step: the fit has not "
+                "settled; raise max_iter or learning_rate"
+            )
+        return ""
+
+    def _store(
+        self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str], settled: bool
+    ) -> None:
+        self.n_iter_ = outcome.rounds
+        self.interrupted_ = outcome.interrupted
+        self.converged_ = settled and not outcome.interrupted
         self.contrasts_ = list(outcome.trace)
         self.events_ = [*outcome.events, *doubts]
         self._publish(model)

@@ -43,7 +43,7 @@ def audit_network(
         :class:`boxloop.weights.Audit`; scores are in standard units.
 
     Raises:
-        ValueError: X and y are not the rows of the fit, in their order; or a label is none of its.
+        ValueError: X and y are not the rows of the fit, in their order; a label is none of its; or rows had weights.
 
     Example:
         >>> import numpy as np
@@ -56,6 +56,11 @@ def audit_network(
         >>> found.title.partition(" after")[0]
         'Audit of FactorEM, rank 10, over 31 weights'
     """
+    if estimator.weighted_:
+        raise ValueError(
+            "an audit counts every row once, and these networks were fitted to weighted rows: repeat rows by their "
+            "weights, and fit to them without sample_weight"
+        )
     learned = training_rows(estimator, y)
     _check(estimator, X, y)
     rows, tests = estimator._rows(X)[torch.from_numpy(learned)], estimator._rows(X_test)

@@ -101,6 +101,7 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
         y_units: Units | None,
         outputs: int,
         told: Sequence[str] = (),
+        weight: Tensor | None = None,
     ) -> Self:
         """Standardise, hold rows out, train, tune, store.
 
@@ -110,13 +111,14 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
             y_units: of the numbers.
             outputs: of a network.
             told: what is known about y, for the events.
+            weight: of the rows, (n,), all above 0.
         """
         self._check_draws()
         if len(X) < 2:
             raise ValueError(f"a network needs at least 2 rows, got n_samples = {len(X)}")
         device, dtype = pick_device(self.device), pick_dtype(self.dtype)
         splitting, training, drawing = spawn(generator(self.random_state), 3)
-        self.x_units_, self.y_units_ = Units.of(X, self._names()), y_units
+        self.x_units_, self.y_units_ = Units.of(X, self._names(), weight), y_units
         self._mark = mark_of(X, y, self.x_units_, y_units)
         x = self.x_units_.standard(X, dtype, device)
         t = (
@@ -127,7 +129,10 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
         mask = torch.from_numpy(held_out(y, self.validation_fraction, splitting)).to(device)
         some = bool(mask.any())
         held_x, held_y = (x[mask] if some else None), (t[mask] if some else None)
-        rows = Rows(x[~mask], t[~mask], held_x, held_y, outputs, self._ignorance(t))
+        w = None if weight is None else weight.to(x)
+        parts = (None, None) if w is None else (w[~mask], w[mask] if some else None)
+        rows = Rows(x[~mask], t[~mask], held_x, held_y, outputs, self._ignorance(t), *parts)
+        self.weighted_ = weight is not None
         found = train_networks(self, rows, training)
         self._store(found)
         self.predictor_ = tuned(self, self.posterior_, rows, seed(drawing))

@@ -15,6 +15,7 @@ from torch import Tensor
 from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
+from boxloop.estimators.network_rows import weighted_rows
 from boxloop.weights.classes import ClassificationPrediction
 from boxloop.weights.predictor import Kind
 
@@ -30,7 +31,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
     :math:`N(0, \alpha^{-1} I)` asks for, :math:`\alpha / N`; SGD at a constant rate then wanders around it, and is
     followed. The scale s of the covariance and the temperature T are those of the best log score of rows held out, of
     each class the same share, with weak priors where these are few (:meth:`boxloop.weights.Predictor.tuned`). X is
-    standardised inside. ``sample_weight`` is not taken.
+    standardised inside. Weights of rows are taken as by :class:`NetworkRegressor`.
 
     Args:
         hidden: widths of the hidden layers.
@@ -67,6 +68,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         history_: ``loss``, the mean of each epoch.
         n_iter_: epochs, of both phases.
         interrupted_: whether Ctrl-C ended the training.
+        weighted_: whether rows had weights.
         events_: what is worth knowing of the fit; each was a warning.
 
     Example:
@@ -86,12 +88,13 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
     _kind: ClassVar[Kind] = "classification"
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train, follow the weights, and tune on rows held out.
 
         Args:
             X: rows, (n, d): an array or a frame.
             y: labels, (n,): text, integers or booleans.
+            sample_weight: one non-negative weight a row, (n,), as its repetitions.
 
         Returns:
             The estimator itself.
@@ -99,13 +102,16 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         X, y = validated(self, X, y, dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
+        X, labels, weight = weighted_rows(X, labels, sample_weight)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"y has one class only, {self.classes_.tolist()}: there is nothing to tell apart"
             )
         self.n_outputs_ = len(self.classes_)
-        return self._learn(np.ascontiguousarray(X), codes.astype(np.int64), None, self.n_outputs_)
+        return self._learn(
+            np.ascontiguousarray(X), codes.astype(np.int64), None, self.n_outputs_, weight=weight
+        )
 
     def _ignorance(self, y: Tensor) -> float:
         return float(np.log(self.n_outputs_))

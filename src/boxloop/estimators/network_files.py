@@ -37,6 +37,7 @@ FACTS: dict[str, Any] = {
     "collect_rate_": float | None,
     "weight_decay_": float,
     "_mark": list[float],
+    "weighted_": bool,
 }
 REGRESSION_FACTS: dict[str, Any] = {"single_": bool}
 CLASS_FACTS: dict[str, Any] = {"classes_": list[bool | int | float | str]}

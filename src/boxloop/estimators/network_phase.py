@@ -23,7 +23,7 @@ from boxloop.weights.fitting import train as run_epochs
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import Live
 from boxloop.weights.linear_regression import linear_regression
-from boxloop.weights.members import ShuffledRows, summed
+from boxloop.weights.members import ShuffledRows, summed, weighted
 from boxloop.weights.method import WeightWarning
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.predictor import Kind, Predictor
@@ -80,7 +80,10 @@ class Phase:
 
     def loss(self) -> Loss:
         """Of all members together."""
-        plain = cross_entropy if self.rows.classified else mse_loss
+        plain: Loss = cross_entropy if self.rows.classified else mse_loss
+        if self.rows.weight is not None:
+            each = _row_entropy if self.rows.classified else _row_square
+            plain = weighted(each, float(self.rows.weight.mean()))
         return plain if self.group.alone else summed(plain, len(self.group.nets))
 
     def each(self, done: Training) -> tuple[float, ...]:
@@ -89,11 +92,12 @@ class Phase:
 
     def batches(self) -> ShuffledRows:
         """Of every member."""
-        return ShuffledRows(self.rows.x, self.rows.y, self.size, self.group.streams, self.group.alone)
+        rows, group = self.rows, self.group
+        return ShuffledRows(rows.x, rows.y, self.size, group.streams, group.alone, rows.weight)
 
     def set_decay(self, optimiser: Optimizer, noise: float) -> float:
         """The decay that the prior asks for, where observations have this variance of noise."""
-        alpha, n = self.estimator.prior_precision, len(self.rows.x)
+        alpha, n = self.estimator.prior_precision, self.rows.count
         if self.rows.classified:
             decay = weight_decay(alpha, n, "mean_log")
         else:
@@ -107,18 +111,19 @@ class Phase:
         if self.rows.classified:
             return 1.0
         x, y = self.rows.x.double(), self.rows.y.double()
-        found, _ = linear_regression(RegressionMoments.of(x, y))
+        found, _ = linear_regression(RegressionMoments.of(x, y, self.rows.weight))
         return _variance(AT_FIRST * torch.as_tensor(found.beta).reciprocal())
 
     def left(self, before: float) -> float:
         """What the networks leave of rows held out, or else of those that they learn from."""
         if self.rows.classified:
             return before
-        x, y = self.rows.x, self.rows.y
+        x, y, weight = self.rows.x, self.rows.y, self.rows.weight
         if self.rows.held_x is not None and self.rows.held_y is not None:
-            x, y = self.rows.held_x, self.rows.held_y
+            x, y, weight = self.rows.held_x, self.rows.held_y, self.rows.held_weight
         with self._at_rest() as net, torch.no_grad():
-            return _variance((net(x) - y).square())
+            square = (net(x) - y).square()
+            return _variance(square if weight is None else square * (weight / weight.mean())[:, None])
 
     def beside(self, posteriors: Sequence[WeightPosterior], before: float) -> float:
         """The noise that rows held out find beside the spread of the weights."""
@@ -155,8 +160,16 @@ def tuned(estimator: BaseEstimator, posterior: MultiPosterior, rows: Rows, own: 
     refresh = rows.x if has_batch_norm(posterior.parts()) else None
     made = Predictor.of(posterior, kind, estimator.n_draws, refresh=refresh, random_state=own)
     if rows.held_x is not None and rows.held_y is not None:
-        return made.tuned(rows.held_x, rows.held_y)
-    return made if rows.classified else made.with_noise(rows.x, rows.y)
+        return made.tuned(rows.held_x, rows.held_y, sample_weight=rows.held_weight)
+    return made if rows.classified else made.with_noise(rows.x, rows.y, rows.weight)
+
+
+def _row_square(out: Tensor, y: Tensor) -> Tensor:
+    return mse_loss(out, y, reduction="none").mean(-1)
+
+
+def _row_entropy(out: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(out, y, reduction="none")
 
 
 def _variance(values: Tensor) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 from boxloop.data.validated import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
-from boxloop.estimators.network_rows import Units
+from boxloop.estimators.network_rows import Units, weighted_rows
 from boxloop.weights.prediction import RegressionPrediction
 from boxloop.weights.predictor import Kind
 
@@ -30,7 +30,8 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
     noise found in the end is another, by a factor of 1.5 or more, training goes on with it, up to three times. The
     scale c of the covariance and the noise :math:`\sigma` are those of the best log score of the rows held out, with
     weak priors where these are few (:meth:`boxloop.weights.Predictor.tuned`). X and y are standardised inside.
-    ``sample_weight`` is not taken: the path of SGD has no rows that count twice.
+    A weight of a row multiplies its loss, and N is the sum of the weights, so that the loss and the prior are those of
+    repeated rows; mini-batches, and the rows held out, are drawn from rows as they are.
 
     Args:
         hidden: widths of the hidden layers.
@@ -67,6 +68,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         history_: ``loss``, the mean of each epoch.
         n_iter_: epochs, of all phases.
         interrupted_: whether Ctrl-C ended the training.
+        weighted_: whether rows had weights.
         events_: what is worth knowing of the fit; each was a warning.
 
     Example:
@@ -84,29 +86,31 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
     _kind: ClassVar[Kind] = "regression"
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train, follow the weights, and tune on rows held out.
 
         Args:
             X: rows, (n, d): an array or a frame.
             y: numbers, (n,) or (n, q).
+            sample_weight: one non-negative weight a row, (n,), as its repetitions.
 
         Returns:
             The estimator itself.
         """
         _refuse_text(y)
         X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y, weight = weighted_rows(X, y, sample_weight)
         self.single_ = np.ndim(y) == 1
         table = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self.n_outputs_ = table.shape[1]
         names = ["y"] if self.single_ else [f"y{j}" for j in range(self.n_outputs_)]
-        units = Units.of(table, names)
+        units = Units.of(table, names, weight)
         told = [
             f"no spread is found in {name}: it is learned in units of 1, by which deviations mean little; if it "
             "varies, rescale it"
             for name in units.still(names)
         ]
-        return self._learn(np.ascontiguousarray(X), table, units.counted(), self.n_outputs_, told)
+        return self._learn(np.ascontiguousarray(X), table, units.counted(), self.n_outputs_, told, weight)
 
     def _ignorance(self, y: Tensor) -> float:
         return 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
+from boxloop.data.checks import check_weight
 from boxloop.estimate.fit import coordinates
 from boxloop.tree import Tree
 
@@ -27,14 +29,15 @@ class Units(Tree):
     scale: Tensor
 
     @classmethod
-    def of(cls, table: Array, names: list[str]) -> Units:
+    def of(cls, table: Array, names: list[str], weight: Tensor | None = None) -> Units:
         """Of a table (n, d); constant columns count 0.
 
         Args:
             table: finite.
             names: of its columns, for messages.
+            weight: of its rows.
         """
-        frame = coordinates(ArraySource(_tensor(table), columns=tuple(names)), "columns")
+        frame = coordinates(ArraySource(_tensor(table), weight, columns=tuple(names)), "columns")
         return cls(frame.origin.double(), torch.where(frame.constant, torch.inf, frame.scale.double()))
 
     def still(self, names: list[str]) -> list[str]:
@@ -49,6 +52,21 @@ class Units(Tree):
         """Rows in these units."""
         rows = (_tensor(table) - self.origin) / self.scale
         return rows.to(device=device, dtype=dtype)
+
+
+def weighted_rows(X: Array, y: NDArray[Any], sample_weight: Any) -> tuple[Array, NDArray[Any], Tensor | None]:
+    """Rows, what belongs to them, and their weights (n,), without rows of weight zero; None where there are no weights.
+
+    Args:
+        X: rows, (n, d).
+        y: numbers or labels, (n, ...).
+        sample_weight: one non-negative weight a row; None where each counts once.
+    """
+    if sample_weight is None:
+        return X, y, None
+    weight = check_weight(sample_weight, len(X)).cpu()
+    counted = (weight > 0.0).numpy()
+    return X[counted], y[counted], weight[counted]
 
 
 def mark_of(X: Array, y: Array | NDArray[np.int64], x_units: Units, y_units: Units | None) -> list[float]:
@@ -82,6 +100,8 @@ class Rows:
         held_y: what belongs to them.
         outputs: of a network.
         ignorance: loss of a network that knows nothing.
+        weight: of the rows, (n,); None where all count once.
+        held_weight: of those held out.
     """
 
     x: Tensor
@@ -90,11 +110,18 @@ class Rows:
     held_y: Tensor | None
     outputs: int
     ignorance: float
+    weight: Tensor | None = None
+    held_weight: Tensor | None = None
 
     @property
     def classified(self) -> bool:
         """Whether y holds classes."""
         return not self.y.is_floating_point()
+
+    @property
+    def count(self) -> float:
+        """N, the sum of the weights."""
+        return float(len(self.x) if self.weight is None else self.weight.sum())
 
 
 def held_out(y: Array | NDArray[np.int64], share: float, stream: Generator) -> NDArray[np.bool_]:

@@ -25,6 +25,18 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
+def digits_for(value: float, unit: float, least: int = 4) -> int:
+    """Significant digits that show two digits of a unit, however small it is beside the value.
+
+    Example:
+        >>> digits_for(12.5, 3.0), digits_for(1e7, 0.1), digits_for(1.0, 0.0)
+        (4, 10, 4)
+    """
+    if not (math.isfinite(value) and value and math.isfinite(unit) and unit):
+        return least
+    return min(max(least, math.ceil(math.log10(abs(value) / abs(unit))) + 2), 16)
+
+
 def with_error(value: float, error: float, *, sign: str = "") -> str:
     """A number and its standard error, both to the error's second digit.
 

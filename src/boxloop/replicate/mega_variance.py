@@ -90,7 +90,7 @@ def exact_error(model: LatentModel, stream: Generator) -> float:
     """Distance of the library's exact second moment from a sum over components written out."""
     columns = tuple(f"x{i}" for i in range(truth(model)[0].shape[0]))
     probe = Second(about="zero").ready(model_scene(model, columns, stream, 8))
-    found = forward_moments(model, [probe], stream, "exact")[0].value
+    found = probe.in_data_units(forward_moments(model, [probe], stream, "exact")[0].value)
     finite = marginal(model)
     assert finite is not None
     law, weight = finite

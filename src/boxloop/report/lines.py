@@ -74,9 +74,8 @@ def _does_it_fit(found: Verdict) -> Line:
     if found.fit == "partial":
         why = []
         if found.misfits:
-            why.append(
-                f"{counted(len(found.misfits), 'moment')} by themselves differ more than chance allows"
-            )
+            differ = "itself differs" if len(found.misfits) == 1 else "themselves differ"
+            why.append(f"{counted(len(found.misfits), 'moment')} by {differ} more than chance allows")
         if found.too_many_flagged:
             why.append(f"{found.flagged / found.rows:.0%} of all rows are less likely than it allows")
         together = (

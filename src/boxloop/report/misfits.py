@@ -10,7 +10,7 @@ import numpy as np
 
 from boxloop.criticise.gaps import Gap
 from boxloop.criticise.probes import BelowProbe
-from boxloop.numeric.written import number
+from boxloop.numeric.written import digits_for, number
 from boxloop.report.findings import Finalist
 
 RATE = 0.05
@@ -24,7 +24,7 @@ WORDS: dict[Moment, str] = {
     "covariance": "covariance of {0} and {1}",
     "skewness": "third moment (skewness) of {0}",
     "tails": "fourth moment (tails) of {0}",
-    "share": "share of {0} up to {at:.4g}",
+    "share": "share of {0} up to {at}",
 }
 OF_COLUMNS: dict[str, Moment] = {"first": "mean", "third": "skewness", "fourth": "tails"}
 """Test functions with one entry for each column."""
@@ -43,6 +43,7 @@ class Misfit:
         p_value: of this moment by itself.
         discovery: rate of false discoveries at which it counts as a misfit.
         at: of a share, the value up to which rows are counted.
+        scale: of a share, the standard deviation of the column under the model.
     """
 
     moment: Moment
@@ -53,18 +54,27 @@ class Misfit:
     p_value: float
     discovery: float
     at: float | None = None
+    scale: float | None = None
 
     @property
     def what(self) -> str:
         """The moment, in words."""
-        return WORDS[self.moment].format(*self.columns, at=self.at)
+        at = "" if self.at is None else f"{self.at:.{digits_for(self.at, self.scale or 0.0)}g}"
+        return WORDS[self.moment].format(*self.columns, at=at)
+
+    def values(self, digits: int = 4) -> tuple[str, str]:
+        """The data's value and the model's, with digits enough to tell them apart."""
+        gap = self.data - self.model
+        data, model = (number(value, digits_for(value, gap, digits)) for value in (self.data, self.model))
+        return data, model
 
     @property
     def sentence(self) -> str:
         """The misfit as a person would say it."""
         more = "too small" if self.z > 0 else "too large"
+        data, model = self.values(3)
         return (
-            f"the model's {self.what} is {more}: {number(self.model, 3)} where the data have {number(self.data, 3)} "
+            f"the model's {self.what} is {more}: {model} where the data have {data} "
             f"({'over 999' if abs(self.z) > 999 else f'{abs(self.z):.1f}'} standard errors)"
         )
 
@@ -79,23 +89,24 @@ def misfits(finalist: Finalist) -> tuple[Misfit, ...]:
     }
     found = []
     for row in finalist.criticism.misfits(RATE).to_dict("records"):
-        moment, columns, at = entries[row["function"], row["entry"], row["z"]]
+        moment, columns, at, scale = entries[row["function"], row["entry"], row["z"]]
         data, model, z, p_value, discovery = (
             float(row[key]) for key in ("data", "model", "z", "p_value", "discovery")
         )
-        found.append(Misfit(moment, columns, data, model, z, p_value, discovery, at))
+        found.append(Misfit(moment, columns, data, model, z, p_value, discovery, at, scale))
     return tuple(found)
 
 
-def _entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None]]:
-    """Which moment of which columns each entry of a test function is, in its order."""
+def _entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None, float | None]]:
+    """Which moment of which columns each entry of a test function is, up to which value, in its order."""
     names = gap.probe.scene.names
     if isinstance(gap.probe, BelowProbe):
         for place, at in zip(gap.probe.places.tolist(), gap.probe.thresholds.tolist(), strict=True):
-            yield "share", (names[place],), at
+            yield "share", (names[place],), at, float(gap.probe.scene.scale[place])
     elif gap.gap.dim() == 2:
         for i, j in zip(*np.triu_indices(len(names)), strict=True):
-            yield ("variance", (names[i],), None) if i == j else ("covariance", (names[i], names[j]), None)
+            pair = (names[i],) if i == j else (names[i], names[j])
+            yield "variance" if i == j else "covariance", pair, None, None
     else:
         for name in names:
-            yield OF_COLUMNS[gap.name], (name,), None
+            yield OF_COLUMNS[gap.name], (name,), None, None

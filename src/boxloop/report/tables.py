@@ -101,7 +101,7 @@ def chance(value: float | None) -> str:
 def misfit_table(misfits: Sequence[Misfit]) -> Table:
     """The moments that misfit, worst first."""
     rows = [
-        [m.what, number(m.data), number(m.model), f"{m.z:+.1f}", chance(m.p_value), chance(m.discovery)]
+        [m.what, *m.values(), f"{m.z:+.1f}", chance(m.p_value), chance(m.discovery)]
         for m in misfits[:MOST_ROWS]
     ]
     left = len(misfits) - len(rows)

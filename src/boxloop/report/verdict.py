@@ -15,7 +15,7 @@ from scipy import stats
 
 from boxloop.report.candidates import LIMITS, Candidate
 from boxloop.report.columns import COUNTS
-from boxloop.report.findings import Findings
+from boxloop.report.findings import Finalist, Findings
 from boxloop.report.misfits import RATE, Misfit, misfits
 from boxloop.report.outlying import Outlying
 
@@ -80,7 +80,7 @@ class Verdict:
         error_known: whether the error of the fit is part of this test.
         detectable: gap of a mean in standard deviations, or of a correlation, that is noticed with chance one half.
         misfits: moments that stand out, worst first.
-        fitting: finalists, but for the chosen one, whose moments do not stand out together.
+        fitting: finalists, but for the chosen one, whose moments stand out neither together nor alone.
         outliers: places of the rows flagged, the worst first; not all where they are many.
         flagged: how many rows are flagged.
         rows: of how many.
@@ -178,7 +178,7 @@ def judge(found: Findings, outlying: Outlying) -> Verdict:
         error_known=criticism.training == "included",
         detectable=_detectable(criticism.n_rows, sum(len(gap.labels) for gap in criticism.gaps)),
         misfits=misfits(found.model),
-        fitting=tuple(f.trial.candidate.name for f in found.finalists[1:] if _fits(f.criticism.p_value)),
+        fitting=tuple(f.trial.candidate.name for f in found.finalists[1:] if _fits(f)),
         outliers=tuple(row.place for row in outlying.rows if row.flagged),
         flagged=outlying.flagged,
         rows=len(outlying.scores),
@@ -210,8 +210,9 @@ def _known(p_value: float | None) -> float | None:
     return None if p_value is None or not isfinite(p_value) else p_value
 
 
-def _fits(p_value: float | None) -> bool:
-    return p_value is not None and p_value >= RATE
+def _fits(finalist: Finalist) -> bool:
+    p_value = finalist.criticism.p_value
+    return p_value is not None and p_value >= RATE and not misfits(finalist)
 
 
 def _set_aside(found: Findings) -> SetAside:

@@ -42,7 +42,7 @@ SAME, NEAR = 1.05, 2.0
 
 def weight_decay(
     prior_precision: float,
-    n_rows: int,
+    n_rows: float,
     loss: Loss = "mean_squared",
     noise_precision: float | None = None,
     outputs: int = 1,
@@ -60,7 +60,7 @@ def weight_decay(
 
     Args:
         prior_precision: alpha, of :math:`N(0, \alpha^{-1} I)`.
-        n_rows: N, all rows of the training set, not of a batch.
+        n_rows: N, all rows of the training set, not of a batch; the sum of their weights where they have any.
         loss: ``mean_squared``, ``half_mean_squared``; ``mean_log`` for mean cross-entropy or mean minus log-likelihood;
             ``sum_squared``, ``half_sum_squared``, ``sum_log`` for sums over all rows (a batch's times the number of
             batches).
@@ -83,7 +83,7 @@ def weight_decay(
 
 def implied_precision(
     decay: float,
-    n_rows: int,
+    n_rows: float,
     loss: Loss = "mean_squared",
     noise_precision: float | None = None,
     outputs: int = 1,
@@ -109,12 +109,12 @@ def implied_precision(
     return decay / _factor(n_rows, loss, noise_precision, outputs)
 
 
-def _factor(n_rows: int, loss: Loss, noise_precision: float | None, outputs: int) -> float:
+def _factor(n_rows: float, loss: Loss, noise_precision: float | None, outputs: int) -> float:
     """What a weight decay is for a prior of precision 1."""
     if loss not in get_args(Loss):
         raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, got {loss!r}")
-    if n_rows < 1 or outputs < 1:
-        raise ValueError(f"n_rows and outputs must be 1 at least, got {n_rows} and {outputs}")
+    if not n_rows > 0 or outputs < 1:
+        raise ValueError(f"n_rows must be above 0, and outputs 1 at least, got {n_rows} and {outputs}")
     if loss.endswith("log"):
         return 1.0 / n_rows if loss == "mean_log" else 1.0
     if noise_precision is None or not 0.0 < noise_precision < math.inf:

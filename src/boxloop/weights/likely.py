@@ -28,7 +28,7 @@ HEAT_SPREAD = math.log(2.0)
 """Standard deviation of the logarithm of a temperature, before any row is seen."""
 
 
-def best_noise(centres: Array, weight: Array, y: Array) -> Found:
+def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None = None) -> Found:
     r"""Noise of most density of held-out rows and two more, by output, and the log score of the rows.
 
     .. math:: \max_\sigma \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
@@ -42,6 +42,7 @@ def best_noise(centres: Array, weight: Array, y: Array) -> Found:
         centres: what the draws say, (m, n, k).
         weight: of the draws, (m,).
         y: observed, (n, k).
+        row_weight: of the rows, (n,), as repetitions: n is their sum.
 
     Returns:
         Standard deviations (k,), log scores (n,) with these, and the logarithm of the prior.
@@ -49,12 +50,14 @@ def best_noise(centres: Array, weight: Array, y: Array) -> Found:
     Raises:
         ValueError: an output that is predicted without any error.
     """
-    start = np.sqrt(((y - np.tensordot(weight, centres, 1)) ** 2).mean(0))
+    start = np.sqrt(np.average((y - np.tensordot(weight, centres, 1)) ** 2, axis=0, weights=row_weight))
     if not np.isfinite(start).all():
         return np.full(y.shape[1], np.nan), np.full(len(y), np.nan), 0.0
     if not (start > 0.0).all():
         raise ValueError("an output is predicted exactly on all rows: noise of zero has no density")
     square, rows = ((y - centres) ** 2).reshape(-1, y.shape[1]), len(y)
+    each = np.ones(rows) if row_weight is None else row_weight
+    count = float(each.sum())
 
     def loss(log_noise: Array) -> tuple[float, Array]:
         precision = np.exp(-2.0 * log_noise)
@@ -63,9 +66,10 @@ def best_noise(centres: Array, weight: Array, y: Array) -> Found:
         share = np.exp(joint - top)
         total = share.sum(0)
         share /= total
-        score = (top + np.log(total)).sum() - rows * log_noise.sum() + _noise_prior(log_noise, start)
-        slope = precision * (share.reshape(-1) @ square + PRIOR_ROWS * start**2) - rows - PRIOR_ROWS
-        return -float(score) / rows, -slope / rows
+        score = (top + np.log(total)) @ each - count * log_noise.sum() + _noise_prior(log_noise, start)
+        left = (share * each).reshape(-1) @ square + PRIOR_ROWS * start**2
+        slope = precision * left - count - PRIOR_ROWS
+        return -float(score) / count, -slope / count
 
     # A mixture may have two maxima: noise for the residuals, or for those of some draws.
     found = [
@@ -80,7 +84,7 @@ def best_noise(centres: Array, weight: Array, y: Array) -> Found:
         for shift in (0.0, -1.5)
     ]
     best = min(found, key=lambda one: one.fun).x
-    noise = np.exp(best) * math.sqrt((rows + PRIOR_ROWS) / rows)
+    noise = np.exp(best) * math.sqrt((count + PRIOR_ROWS) / count)
     return noise, mixture_log_prob(centres, weight, y, noise), _noise_prior(best, start)
 
 
@@ -88,14 +92,18 @@ def _noise_prior(log_noise: Array, left: Array) -> float:
     return -0.5 * PRIOR_ROWS * float((2.0 * log_noise + (left * np.exp(-log_noise)) ** 2).sum())
 
 
-def likely_temperature(logits: Array, weight: Array, seen: NDArray[np.int64]) -> Found:
+def likely_temperature(
+    logits: Array, weight: Array, seen: NDArray[np.int64], row_weight: Array | None = None
+) -> Found:
     """The most probable temperature (1,), the log score of rows (n,), and the logarithm of the prior.
 
     Args:
         logits: (m, n, C).
         weight: of the draws, (m,).
         seen: classes, (n,).
+        row_weight: of the rows, (n,), as repetitions.
     """
+    counted = np.ones(len(seen)) if row_weight is None else row_weight
 
     if not np.isfinite(logits).all():
         return np.array([np.nan]), np.full(len(seen), np.nan), 0.0
@@ -105,7 +113,7 @@ def likely_temperature(logits: Array, weight: Array, seen: NDArray[np.int64]) ->
         return mean_log_probability(np.take_along_axis(each, seen[None, :, None], 2)[..., 0], weight)
 
     def loss(log_temperature: float) -> float:
-        return -float(rows(log_temperature).sum() + _prior(log_temperature)) / len(seen)
+        return -float(rows(log_temperature) @ counted + _prior(log_temperature)) / float(counted.sum())
 
     grid = np.linspace(-HOT, HOT, 29)
     place = int(np.argmin([loss(at) for at in grid]))

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.utils import skip_init
 
 from boxloop.numeric.random import normal
+from boxloop.weights.inputs import mapped
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -125,6 +127,7 @@ class ShuffledRows:
         size: most rows of a batch.
         streams: of the orders, one a member.
         alone: whether batches of a single member have no axis of members.
+        weight: of the rows, (n,), which then come with y, as a pair.
 
     Example:
         >>> import torch
@@ -135,23 +138,39 @@ class ShuffledRows:
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, size: int, streams: Sequence[Generator], alone: bool = False
+        self,
+        x: Tensor,
+        y: Tensor,
+        size: int,
+        streams: Sequence[Generator],
+        alone: bool = False,
+        weight: Tensor | None = None,
     ) -> None:
-        self.x, self.y, self.streams, self.alone = x, y, list(streams), alone
+        self.x, self.y, self.weight, self.streams, self.alone = x, y, weight, list(streams), alone
         self.count = -(-len(x) // size)
 
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Any]]:
         orders = torch.stack([torch.randperm(len(self.x), generator=own) for own in self.streams])
         least, more = divmod(len(self.x), self.count)
         sizes = [least + 1] * more + [least] * (self.count - more)
         chosen = orders[0] if self.alone else orders
         for some in chosen.to(self.x.device).split(sizes, dim=-1):
-            yield self.x[some], self.y[some]
+            y = self.y[some]
+            yield self.x[some], y if self.weight is None else (y, self.weight[some])
 
 
-def summed(loss: Callable[[Tensor, Tensor], Tensor], members: int) -> Callable[[Tensor, Tensor], Tensor]:
+def summed(loss: Callable[[Tensor, Any], Tensor], members: int) -> Callable[[Tensor, Any], Tensor]:
     """The losses of all members together, from a mean over all rows: each member's gradient is that of its own mean."""
-    return lambda out, y: members * loss(out.flatten(0, 1), y.flatten(0, 1))
+    return lambda out, y: members * loss(out.flatten(0, 1), mapped(y, lambda one: one.flatten(0, 1)))
+
+
+def weighted(loss: Callable[[Tensor, Tensor], Tensor], level: float) -> Callable[[Tensor, Any], Tensor]:
+    """The mean over a batch of y and weights, from the loss of each row.
+
+    Weights count in units of ``level``, their mean over all rows and not over the batch: so the expectation over
+    batches is the weighted mean over all rows.
+    """
+    return lambda out, given: (loss(out, given[0]) * given[1]).mean() / level

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from boxloop.data.checks import check_weight
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.random import seed as seed_of
 from boxloop.numeric.threads import SingleThreaded
@@ -24,6 +25,7 @@ from boxloop.weights.predictor_checks import look_at, noise_for, refuse_old_stat
 from boxloop.weights.tuning import SCALES, Tuning, scale_prior, tune
 
 Kind = Literal["regression", "classification"]
+Array = NDArray[np.float64]
 Prediction = RegressionPrediction | ClassificationPrediction
 
 FEWEST = 8
@@ -189,7 +191,7 @@ class Predictor(SingleThreaded):
         found = refreshed(made.draws, self.refresh, together=self.together, memory=self.memory)
         return replace(made, buffers=found)
 
-    def with_noise(self, X: Any, y: Any) -> Self:
+    def with_noise(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         r"""With noise estimated from rows: the root mean square of what the mean prediction leaves, by output.
 
         .. math:: \hat\sigma_j^2 = \tfrac1n \sum_r (y_{rj} - \bar f_j(x_r))^2
@@ -200,16 +202,25 @@ class Predictor(SingleThreaded):
         Args:
             X: inputs (n, ...).
             y: (n, ...) as the outputs.
+            sample_weight: one non-negative weight a row.
         """
         self._must_be("regression", "noise")
         mean = replace(self, noise=None).predict(X).mean
         left = targets(y, mean.shape) - mean.reshape(len(mean), -1)
-        noise = np.sqrt((left**2).mean(0))
+        noise = np.sqrt(np.average(left**2, axis=0, weights=_row_weight(sample_weight, len(left))))
         if not (noise > 0.0).all():
             raise ValueError("an output is predicted exactly on all rows: give noise= yourself")
         return replace(self, noise=noise.reshape(mean.shape[1:]))
 
-    def tuned(self, X: Any, y: Any, *, scales: Sequence[float] = SCALES, refine: int = 6) -> Self:
+    def tuned(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        scales: Sequence[float] = SCALES,
+        refine: int = 6,
+    ) -> Self:
         r"""With the scale of the covariance, and noise or temperature, that held-out rows prefer.
 
         .. math:: \max\; \sum_{r=1}^n \log p(y_r \mid x_r; c, \sigma, T) - \tfrac12 (\log_{10} c)^2
@@ -224,6 +235,7 @@ class Predictor(SingleThreaded):
         Args:
             X: inputs (n, ...) that were not trained on.
             y: (n, ...) as the outputs, or classes (n,).
+            sample_weight: one non-negative weight a row, as its repetitions; n is their sum.
             scales: to try; 0 is the mean network alone.
             refine: how many more, between the neighbours of the best.
 
@@ -235,6 +247,7 @@ class Predictor(SingleThreaded):
         """
         rows, known = as_inputs(X), self.kind == "classification" or self.noise is not None
         first, n = self.predict(rows if known else cut(rows, 0, 1)), count(rows)
+        weight = _row_weight(sample_weight, n)
         if n < FEWEST:
             warn(f"{n} row(s) tell little of noise, temperature or scale: hold out {FEWEST} at least")
         made = replace(
@@ -242,10 +255,14 @@ class Predictor(SingleThreaded):
         )  # whether draws go together was decided, and told, just now
         before = first.log_prob(y) if known else None
         if self.kind == "regression":
-            found = tune("noise", lambda scale: made._noise_at(scale, rows, y), before, scales, refine)
+            found = tune(
+                "noise", lambda c: made._noise_at(c, rows, y, weight), before, scales, refine, weight
+            )
             kept = replace(made, noise=found.value.reshape(first.outputs.shape[2:]))
         else:
-            found = tune("temperature", lambda scale: made._heat_at(scale, rows, y), before, scales, refine)
+            found = tune(
+                "temperature", lambda c: made._heat_at(c, rows, y, weight), before, scales, refine, weight
+            )
             kept = replace(made, temperature=float(found.value[0]))
         return replace(kept.at_scale(found.scale), tuning=found)
 
@@ -256,16 +273,18 @@ class Predictor(SingleThreaded):
 
     __repr__ = __str__
 
-    def _noise_at(self, scale: float, rows: Any, y: Any) -> Found:
+    def _noise_at(self, scale: float, rows: Any, y: Any, weight: Array | None) -> Found:
         found = self.at_scale(scale)._run(rows)
         centres = found.outputs.reshape(*found.outputs.shape[:2], -1)
-        noise, score, prior = best_noise(centres, found.strata.weight, targets(y, found.outputs.shape[1:]))
+        seen = targets(y, found.outputs.shape[1:])
+        noise, score, prior = best_noise(centres, found.strata.weight, seen, weight)
         return noise, score, prior + scale_prior(scale)
 
-    def _heat_at(self, scale: float, rows: Any, y: Any) -> Found:
+    def _heat_at(self, scale: float, rows: Any, y: Any, weight: Array | None) -> Found:
         found = self.at_scale(scale)._run(rows)
         logits = as_logits(found.outputs)
-        heat, score, prior = likely_temperature(logits, found.strata.weight, classes(y, logits.shape[1:]))
+        seen = classes(y, logits.shape[1:])
+        heat, score, prior = likely_temperature(logits, found.strata.weight, seen, weight)
         return heat, score, prior + scale_prior(scale)
 
     def _run(self, X: Any) -> Outputs:
@@ -280,3 +299,8 @@ class Predictor(SingleThreaded):
     def _must_be(self, kind: str, what: str) -> None:
         if self.kind != kind:
             raise ValueError(f"{what} is of {kind}, and this predicts a {self.kind}")
+
+
+def _row_weight(given: Any, n: int) -> Array | None:
+    """Checked weights of rows, where there are any."""
+    return None if given is None else check_weight(given, n).cpu().numpy()

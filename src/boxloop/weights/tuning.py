@@ -65,7 +65,7 @@ class Tuning:
         gain: of the best over what the predictor said before, a row; NaN where that had no score.
         gain_error: its standard error.
         at_end: whether the best scale is the largest tried: a larger one may be better still.
-        n_rows: n.
+        n_rows: n, or the sum of the weights of the rows.
     """
 
     what: str
@@ -79,7 +79,7 @@ class Tuning:
     gain: float
     gain_error: float
     at_end: bool
-    n_rows: int
+    n_rows: float
 
     @property
     def best(self) -> int:
@@ -137,12 +137,19 @@ class Tuning:
             "" if np.isnan(self.gain) else f", {with_error(self.gain, self.gain_error, sign='+')} over before"
         )
         score = with_error(self.scores[self.best], self.errors[self.best])
-        return f"{said}{end}{none}: log score {score} a row of {self.n_rows}{gain}"
+        return f"{said}{end}{none}: log score {score} a row of {self.n_rows:.12g}{gain}"
 
     __repr__ = __str__
 
 
-def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[float], refine: int) -> Tuning:
+def tune(
+    what: str,
+    profile: Profile,
+    before: Array | None,
+    scales: Sequence[float],
+    refine: int,
+    row_weight: Array | None = None,
+) -> Tuning:
     """Try every scale, then a few more between the neighbours of the best.
 
     Args:
@@ -151,6 +158,7 @@ def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[flo
         before: log score of every row as things were, (n,).
         scales: to try.
         refine: how many more.
+        row_weight: of the rows, (n,), as repetitions.
 
     Warns:
         WeightWarning: the best scale is the largest tried.
@@ -163,16 +171,18 @@ def tune(what: str, profile: Profile, before: Array | None, scales: Sequence[flo
         raise ValueError(f"scales must be finite numbers that are not negative, got {scales}")
     tried = _finite({float(scale): profile(float(scale)) for scale in grid})
     grid = np.array(sorted(tried))
-    best = int(np.argmax([_gained(one) for one in tried.values()]))
+    if row_weight is None:
+        row_weight = np.ones(len(next(iter(tried.values()))[1]))
+    best = int(np.argmax([_gained(one, row_weight) for one in tried.values()]))
     at_end = best == len(grid) - 1 and grid[best] > 0.0
     if refine > 0 and not at_end and grid[best] > 0.0:
-        _refine(profile, tried, grid, best, refine)
+        _refine(profile, tried, grid, best, refine, row_weight)
         tried = _finite(tried)
     if at_end:
         warn(
             f"the best scale of the covariance is the largest tried, {grid[best]:.4g}: a larger one may be better"
         )
-    return _summary(what, tried, before, at_end)
+    return _summary(what, tried, before, at_end, row_weight)
 
 
 def scale_prior(scale: float) -> float:
@@ -180,9 +190,9 @@ def scale_prior(scale: float) -> float:
     return -0.5 * (math.log(max(scale, LEAST)) / SCALE_SPREAD) ** 2
 
 
-def _gained(found: Found) -> float:
+def _gained(found: Found, row_weight: Array) -> float:
     """What is maximised."""
-    return float(found[1].sum()) + found[2]
+    return float(found[1] @ row_weight) + found[2]
 
 
 def _finite(tried: dict[float, Found]) -> dict[float, Found]:
@@ -195,7 +205,9 @@ def _finite(tried: dict[float, Found]) -> dict[float, Found]:
     return found
 
 
-def _refine(profile: Profile, tried: dict[float, Found], grid: Array, best: int, n: int) -> None:
+def _refine(
+    profile: Profile, tried: dict[float, Found], grid: Array, best: int, n: int, row_weight: Array
+) -> None:
     low = grid[best - 1] if best > 0 and grid[best - 1] > 0.0 else grid[best] / 4.0
 
     def loss(log_scale: float) -> float:
@@ -204,33 +216,42 @@ def _refine(profile: Profile, tried: dict[float, Found], grid: Array, best: int,
         )  # further digits mean nothing, and would be another machine's own
         if scale not in tried:
             tried[scale] = profile(scale)
-        return -_gained(tried[scale]) / len(tried[scale][1])
+        return -_gained(tried[scale], row_weight) / float(row_weight.sum())
 
     ends = (float(np.log(low)), float(np.log(grid[best + 1])))
     minimize_scalar(loss, bounds=ends, method="bounded", options={"maxiter": n, "xatol": 1e-3})
 
 
-def _summary(what: str, tried: dict[float, Found], before: Array | None, at_end: bool) -> Tuning:
+def _summary(
+    what: str, tried: dict[float, Found], before: Array | None, at_end: bool, row_weight: Array
+) -> Tuning:
     scales = sorted(tried)
     rows = np.array([tried[scale][1] for scale in scales])
-    top = tried[max(scales, key=lambda scale: _gained(tried[scale]))][1]
-    gain = np.array([np.nan, np.nan]) if before is None else top - before
+    top = tried[max(scales, key=lambda scale: _gained(tried[scale], row_weight))][1]
+    gain = np.full_like(top, np.nan) if before is None else top - before
+    (scores, errors), (behind, behind_errors), (gained, gain_error) = (
+        _mean_and_error(table, row_weight) for table in (rows, rows - top, gain[None])
+    )
     return Tuning(
         what,
         np.array(scales),
         np.array([tried[scale][0] for scale in scales]),
-        rows.mean(1),
-        _error(rows),
+        scores,
+        errors,
         np.array([tried[scale][2] for scale in scales]),
-        (rows - top).mean(1),
-        _error(rows - top),
-        float(gain.mean()),
-        float(_error(gain[None])[0]),
+        behind,
+        behind_errors,
+        float(gained[0]),
+        float(gain_error[0]),
         at_end,
-        rows.shape[1],
+        float(row_weight.sum()),
     )
 
 
-def _error(rows: Array) -> Array:
-    n = rows.shape[1]
-    return np.asarray(rows.std(1, ddof=1) / np.sqrt(n)) if n > 1 else np.full(len(rows), np.nan)
+def _mean_and_error(table: Array, row_weight: Array) -> tuple[Array, Array]:
+    """Weighted mean of each line (g, n) and its standard error, NaN for a single row."""
+    count = float(row_weight.sum())
+    mean = table @ row_weight / count
+    square = (table - mean[:, None]) ** 2 @ row_weight
+    error = np.sqrt(square / (count - 1.0) / count) if count > 1.0 else np.full(len(table), np.nan)
+    return np.asarray(mean), np.asarray(error)

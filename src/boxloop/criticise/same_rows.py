@@ -1,0 +1,73 @@
+"""Rows to judge by that are rows of the fit although their digest does not say so: copies and parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from boxloop.caller import warn_caller
+from boxloop.criticise.forward import Forward
+from boxloop.criticise.probes import FirstProbe, Probe
+from boxloop.criticise.tally import Tally
+from boxloop.data import Kept
+from boxloop.data.digest import row_words
+
+CLOSE = 1e-3
+"""Standard errors within which all column means of held-out rows are as the model's in fewer than 1 table in 1e6."""
+CLOSE_ALONE = 1e-4
+"""The same for a table of one column: fewer than 1 in 1e4."""
+
+SHARED, DISTINCT = 0.05, 0.99
+"""Share of the rows found among the training rows that is no chance where so many of these differ from one another."""
+
+
+def check_column_names(model: object, names: Sequence[str], what: str) -> None:
+    """Refuse rows whose columns have other names than those of the fit, or another order.
+
+    Args:
+        model: an estimator that may know the names it was fitted to.
+        names: of the columns; those that a table without names is given are not checked.
+        what: the argument that holds the rows.
+
+    Raises:
+        ValueError: other names.
+    """
+    known = getattr(model, "feature_names_in_", None)
+    unnamed = [f"x{j}" for j in range(len(names))]
+    if known is None or len(known) != len(names) or list(names) in (unnamed, list(known)):
+        return
+    raise ValueError(
+        f"{what} has columns {', '.join(names)}, but {type(model).__name__} was fitted to {', '.join(map(str, known))}"
+    )
+
+
+def warn_of_copies(probes: Sequence[Probe], tallies: Sequence[Tally], forward: Sequence[Forward]) -> None:
+    """Warn where the means of the rows are the model's, as they are of rows that were rounded after the fit."""
+    for probe, tally, model in zip(probes, tallies, forward, strict=True):
+        if not isinstance(probe, FirstProbe) or bool((model.error > 0).any()):
+            continue
+        moving = tally.error > 0
+        apart = ((tally.mean - model.value.detach()).abs() / tally.error)[moving]
+        if len(apart) and bool((apart < (CLOSE if len(apart) > 1 else CLOSE_ALONE)).all()):
+            warn_caller(
+                "the column means of X are those of the model to a thousandth of their errors: X seems to hold the "
+                "rows of the fit, rounded, repeated or with other weights, or was centred at its own means as they "
+                "were. Moments that the fit matches then have no gap by construction, and p-values are too large; "
+                "judge by held-out rows, in the units of the fit",
+                UserWarning,
+            )
+
+
+def warn_of_shared(judges: Kept, training: Kept) -> None:
+    """Warn where rows to judge by are among the training rows, if these are so distinct that it is no chance."""
+    words = row_words(training.rows)
+    if len(words.unique()) < len(words) * (1.0 - (1.0 - DISTINCT) * training.chance):
+        return
+    found = int(torch.isin(row_words(judges.rows), words).sum())
+    if found > SHARED * training.chance * len(judges.rows):
+        warn_caller(
+            f"{found} of {len(judges.rows)} rows of X are among the training rows, too: gaps are smaller on these than "
+            "on held-out rows, and p-values too large; leave them out of X",
+            UserWarning,
+        )
