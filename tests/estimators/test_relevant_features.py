@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Generator, Tensor, nn
 
 from boxloop import FitWarning, RelevantFeatures, load
+from boxloop.data import ArraySource
+from boxloop.estimators.relevant_refit import Refits
 from boxloop.persist import ModelFileError
 
 Array = NDArray[np.float64]
@@ -342,6 +345,31 @@ def small_network(seed: int) -> RelevantFeatures:
     return RelevantFeatures(
         6, hidden=(24,), learning_rate=5e-3, schedule="cosine", max_iter=25, patience=None, random_state=seed
     )
+
+
+def test_error_bars_are_lengthened_by_what_halves_of_the_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the root of half the mean squared difference over the mean squared error, of means and of deviations."""
+    x, y = related()
+    fit = RelevantFeatures(2, **LINEAR).fit(x, y)
+    found = fit.expect(given=x[:5])
+    apart = iter([(3.0, 5.0), (-3.0, -5.0), (1.0, 2.0), (-1.0, -2.0)])
+
+    def inferred(self: Refits, *_: Any) -> Any:
+        mean, deviation = next(apart)
+        return replace(
+            found,
+            mean=found.mean + mean * found.standard_error,
+            deviation=found.deviation + deviation * found.deviation_error,
+        )
+
+    monkeypatch.setattr(Refits, "_inferred", inferred)
+    rows = ArraySource(torch.from_numpy(np.hstack([x, y])))
+    given: Any = torch.from_numpy(x[:5])
+    long = Refits(fit, rows, 2).lengthened(found, None, given, False)
+    assert long.inflation == pytest.approx(np.sqrt((6.0**2 + 2.0**2) / 4.0), rel=1e-12)
+    np.testing.assert_allclose(long.standard_error, found.standard_error * long.inflation, rtol=1e-12)
+    factor = np.sqrt((10.0**2 + 4.0**2) / 4.0)
+    np.testing.assert_allclose(long.deviation_error, found.deviation_error * factor, rtol=1e-12)
 
 
 @pytest.mark.slow

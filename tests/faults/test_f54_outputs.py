@@ -142,7 +142,9 @@ def test_a_file_that_is_replaced_keeps_its_mode(mode: int, folder: Path) -> None
         done("fit", "one.csv", "--model", "gaussian-mixture", "-o", "m2.boxloop", "-q", "--json", "f.json")
         done("score", "m.boxloop", "one.csv", "-o", "s.csv", "-q")
         done("score", "m.boxloop", "one.csv", "-o", "d.parquet", "-q")
-        done("criticise", "m.boxloop", "one.csv", "--draws", "0", "--figure", "g.png", "-q")
+        held = np.random.default_rng(1).normal(size=(40, 2))
+        write_table("held.csv", {"a": held[:, 0], "b": held[:, 1]})
+        done("criticise", "m.boxloop", "held.csv", "--draws", "0", "--figure", "g.png", "-q")
         (folder / "new.csv").unlink(missing_ok=True)
         write_atomic(folder / "new.csv", b"new")
     finally:

@@ -135,6 +135,13 @@ def test_a_floor_keeps_the_density_finite(name: str) -> None:
     assert_close(fitted.log_prob(rows), torch.zeros(K, 4).double(), rtol=0, atol=1e-8)
 
 
+def test_a_floor_keeps_chances_from_one() -> None:
+    family, rows = families()["Bernoulli"], torch.ones(4, D).double()
+    fitted = family.fitted(family.view(rows).summarise(torch.ones(K, 4).double()))
+    assert bool(torch.isfinite(fitted.log_prob(torch.zeros(1, D).double())).all())
+    assert_close(fitted.log_prob(rows), torch.zeros(K, 4).double(), rtol=0, atol=1e-8)
+
+
 def test_pieces_of_a_poisson_member_are_half_a_standard_deviation_away() -> None:
     """Along alternating signs of columns: four times a rate of 16 is 2 above or below it, and a rate of 0.01 no less
     than a tenth of itself."""

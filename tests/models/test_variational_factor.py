@@ -6,8 +6,9 @@ Statistical tests are z-scores; those of ``contract.scores`` carry their own rat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any, Self
 
 import pytest
@@ -299,8 +300,17 @@ def test_factors_out_of_use_are_noise_to_the_predictive_density() -> None:
     assert abs(float(z_score)) < 4.5
 
 
-def turned_information(loadings: Tensor, noise: Tensor) -> Tensor:
-    """Inverse of the dense expected information on loadings and log-noise, F' Psi^-1 F kept diagonal."""
+def turned_information(
+    loadings: Tensor, noise: Tensor, part: Tensor | None = None, prior: Tensor | float = 0.0
+) -> Tensor:
+    """Inverse of the dense expected information on loadings and log-noise, F' Psi^-1 F kept diagonal.
+
+    Args:
+        loadings: (d, k).
+        noise: (d,).
+        part: chance that each column is present, whatever the others; one when omitted.
+        prior: what a prior adds to the information on log-noise.
+    """
     d, k = loadings.shape
 
     def covariance(point: Tensor) -> Tensor:
@@ -314,13 +324,26 @@ def turned_information(loadings: Tensor, noise: Tensor) -> Tensor:
 
     point = torch.cat([loadings.reshape(-1), noise.log()])
     slope = torch.autograd.functional.jacobian(covariance, point).permute(2, 0, 1)
-    scaled = torch.linalg.solve(covariance(point), slope)
-    information = 0.5 * torch.einsum("aij,bji->ab", scaled, scaled)
+    information = torch.zeros(len(point), len(point)).double()
+    for chance, seen in patterns(torch.ones(d).double() if part is None else part):
+        block = slope[:, seen][:, :, seen]
+        scaled = torch.linalg.solve(covariance(point)[seen][:, seen], block)
+        information += 0.5 * chance * torch.einsum("aij,bji->ab", scaled, scaled)
+    information[d * k :, d * k :] += torch.diag(torch.as_tensor(prior).expand(d).double())
     free = torch.eye(len(point)).double()
     if k > 1:
         _, _, right = torch.linalg.svd(torch.autograd.functional.jacobian(constraint, point))
         free = right[k * (k - 1) // 2 :].mT
     return free @ torch.linalg.inv(free.mT @ information @ free) @ free.mT
+
+
+def patterns(part: Tensor) -> Iterator[tuple[float, Tensor]]:
+    """Every set of columns that may be present together, with its chance."""
+    for seen in product([True, False], repeat=len(part)):
+        mask = torch.tensor(seen)
+        chance = float(torch.where(mask, part, 1.0 - part).prod())
+        if chance > 0.0:
+            yield chance, mask
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -336,6 +359,34 @@ def test_standard_errors_are_those_of_the_dense_information(k: int) -> None:
     assert_close(
         found.mean, ((loadings @ loadings.mT).diagonal() + noise).div(n).sqrt(), rtol=1e-12, atol=0.0
     )
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_standard_errors_under_a_prior_of_the_noise(k: int) -> None:
+    """An inverse gamma prior of rate b adds b / psi to the information on log-noise."""
+    d, n = 8, 200.0
+    stream = generator(k)
+    noise = 0.3 + torch.rand(d, generator=stream, dtype=torch.float64)
+    loadings = FactorModel(noise, normal((d, k), stream), noise).canonical().loadings
+    rate = 30.0 * torch.rand(d, generator=stream, dtype=torch.float64)
+    found = factor_errors(loadings, noise, torch.full_like(noise, n), rate)
+    exact = (turned_information(loadings, noise, prior=rate / noise / n) / n).diagonal().sqrt()
+    assert_close(found.log_noise, exact[d * k :], rtol=1e-8, atol=0.0)
+    assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=1e-8, atol=0.0)
+
+
+@pytest.mark.parametrize(("k", "gone", "error"), [(1, 1.0, 0.05), (2, 0.2, 0.1), (3, 0.1, 0.05)])
+def test_standard_errors_where_values_are_missing(k: int, gone: float, error: float) -> None:
+    """Close to those of the information averaged over all patterns, where few are missing or there is one factor."""
+    d, n = 7, 1e6
+    stream = generator(k)
+    noise = 0.3 + torch.rand(d, generator=stream, dtype=torch.float64)
+    loadings = FactorModel(noise, normal((d, k), stream), noise).canonical().loadings
+    part = 1.0 - gone * torch.tensor([0.0, 0.5, 0.1, 0.0, 0.3, 0.2, 0.4]).double()
+    found = factor_errors(loadings, noise, n * part, torch.zeros_like(noise))
+    exact = (turned_information(loadings, noise, part) / n).diagonal().sqrt()
+    assert_close(found.log_noise, exact[d * k :], rtol=error, atol=0.0)
+    assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=error, atol=0.0)
 
 
 def test_draws_have_the_moments_of_the_law() -> None:

@@ -42,6 +42,8 @@ def test_factors_have_their_exact_posterior() -> None:
     z = draws["z"]
     assert z.shape == (4, 1500, 6, 2)
     assert draws.converged
+    assert draws.acceptance.shape == (4,)  # the mean over the rows of a chain
+    assert bool(((draws.acceptance > 0.3) & (draws.acceptance < 1.0)).all())
     ess = draws.diagnosis.ess_bulk.reshape(6, 2)
     for i, row in enumerate(rows):
         mean, covariance = exact_factors(model, row)

@@ -36,7 +36,9 @@ def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: 
     Args:
         loadings: F, (d, k), with :math:`F^\top \Psi^{-1} F` nearly diagonal.
         noise: psi, (d,).
-        present: weight of the values of each column, (d,); they are taken to be missing completely at random.
+        present: weight of the values of each column, (d,); they are taken to be missing completely at random. Errors
+            are then approximate: right to 5% for one factor, and for more of them too small, by about half the share
+            of values that is missing with two and all of it with three.
         prior_rate: rates b of the inverse gamma prior of the noise variances, (d,).
 
     Example:
