@@ -21,7 +21,8 @@ from typing import IO
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the file at ``path`` by ``data``, or leave it as it was.
 
-    A link at ``path`` is replaced, not followed. The permissions are those of the file that is replaced.
+    A link at ``path`` is replaced, not followed. The permissions are those of the file that is replaced. A device or
+    pipe, ``/dev/null`` say, is not replaced.
 
     Args:
         path: the target, in a folder that exists.
@@ -38,6 +39,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         b'new'
     """
     target = Path(path)
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise OSError(f"{target}: a device or pipe cannot be replaced; give the name of an ordinary file")
     _sweep(target)
     with _temporary(target) as (file, temporary):
         with suppress(OSError):  # nothing to replace, or a file system without permissions
