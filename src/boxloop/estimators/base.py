@@ -180,7 +180,7 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         """``function(rows)`` of every tile, joined along rows."""
         check_is_fitted(self)
         source = self._open(X, reset=False)
-        return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
+        return check_no_overflow(source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined())
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,)."""
@@ -198,6 +198,8 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         total = WeightedSum.over(
             self._open(X, sample_weight, reset=False), lambda rows: model.log_prob(rows.double())
         )
+        if bool(total.value.isnan()):
+            self.score_samples(X)  # names the row
         return float(total.value), float(total.weight)
 
     def _n_parameters(self) -> int:
@@ -286,6 +288,22 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = self._sparse
         return tags
+
+
+def check_no_overflow(found: Tensor) -> Tensor:
+    """What a model says of rows, (n, ...), unless it is not a number.
+
+    Raises:
+        ValueError: a row so far away that infinity was taken from infinity; the message names it.
+    """
+    bad = found.isnan()
+    if bool(bad.any()):
+        row = int(bad.reshape(len(found), -1).any(1).nonzero()[0])
+        raise ValueError(
+            f"row {row} (counted from 0) of X lies so far from the rows of the fit that numbers overflow: leave it out "
+            "or bring it to the scale of the fit"
+        )
+    return found
 
 
 def to_numpy(value: Tensor) -> Array:

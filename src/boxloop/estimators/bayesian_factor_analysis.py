@@ -175,6 +175,7 @@ class BayesianFactorAnalysis(LinearEstimator):
             raise ValueError(f"level must lie between 0 and 1, got {level}")
         used, sd, model = range(self.n_components_), self.standard_errors(), self.model_
         freedom = np.maximum(to_numpy(model.present()) - self.n_components_ - 1.0, 1.0)
+        freedom = np.minimum(freedom, 1e15)  # beyond, SciPy has no quantile, and the law is normal
         reach = np.array([-1.0, 1.0])[:, None] * stats.t.ppf(0.5 + 0.5 * level, freedom)
         centre = [self.mean_, *(self.components_[f] for f in used)]
         spread = [sd["mean"], *(sd["components"][f] for f in used)]

@@ -16,7 +16,7 @@ from torch import Tensor
 from boxloop.data import Gathered, WeightedSum
 from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import read_facts, read_params, read_shape
 from boxloop.numeric import generator
@@ -82,7 +82,7 @@ class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transforme
 
     def reconstruct(self, X: Any) -> Array:
         """E[x | z] at the code of each row (the mean of its law, where it has one): rows (n, d), or images."""
-        return self._shown(self._each(X, lambda rows: self.model_.reconstruct(rows)))
+        return self._shown(check_no_overflow(self._each(X, lambda rows: self.model_.reconstruct(rows))))
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Rows of the fitted model with their noise, (n, d) or images, and the codes behind them, (n, k).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -20,7 +21,7 @@ from boxloop.data import Gathered, Standardised, WeightedSum, on_device, open_so
 from boxloop.data.validated import validated
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.energy_files import fingerprint, read, write
 from boxloop.estimators.energy_fit import (
     KERNELS,
@@ -244,7 +245,7 @@ class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
         source = self._open(X, reset=False)
         with torch.no_grad():
             found = source.reduce(lambda rows, weight: Gathered.of(function(rows.double())))
-        return to_numpy(found.joined())
+        return to_numpy(check_no_overflow(found.joined()))
 
     def energy_of(self, X: Any) -> Array:
         """E(x) of each row, (n,): minus the log-density, but for ``log_partition_``."""
@@ -258,9 +259,12 @@ class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
         """Mean log-density of the rows, by their weights where they have any."""
         check_is_fitted(self)
         with torch.no_grad():
-            return WeightedSum.over(
+            mean = WeightedSum.over(
                 self._open(X, sample_weight, reset=False), lambda rows: self.model_.log_prob(rows.double())
             ).mean
+        if math.isnan(mean):
+            self.score_samples(X)  # names the row
+        return mean
 
     def n_parameters(self) -> int:
         """Number of trained parameters."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Exchanged, Gathered, paired
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.numeric import generator, spawn
@@ -42,8 +42,8 @@ class InferringViews(TwoViewEstimator):
     def transform(self, X: Any, y: Any = None) -> Any:
         """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
         source = self._x(X)
-        left = to_numpy(each(source, self.model_.left))
-        return left if y is None else (left, to_numpy(each(self._y(y), self.model_.right)))
+        left = to_numpy(check_no_overflow(each(source, self.model_.left)))
+        return left if y is None else (left, to_numpy(check_no_overflow(each(self._y(y), self.model_.right))))
 
     def predict(self, X: Any) -> Array:
         """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0.
@@ -52,7 +52,7 @@ class InferringViews(TwoViewEstimator):
         for X given Y, see :meth:`expect`.
         """
         source = self._x(X)
-        found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
+        found: Array = self.y_edge_.shown(to_numpy(check_no_overflow(each(source, self.fit_.infer_right))))
         return found
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -68,7 +68,7 @@ class InferringViews(TwoViewEstimator):
             return Gathered.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
 
         with torch.no_grad():
-            found = to_numpy(paired(first, second).reduce(at).joined())
+            found = to_numpy(check_no_overflow(paired(first, second).reduce(at).joined()))
         left, right = np.hsplit(found[:, :-1], 2)
         return float(np.trace(correlations(left, right, found[:, -1])))
 
