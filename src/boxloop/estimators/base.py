@@ -26,6 +26,7 @@ from boxloop.data import (
     open_source,
     stays,
 )
+from boxloop.data.checks import check_count
 from boxloop.data.validated import validated
 from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
@@ -217,7 +218,7 @@ class LatentEstimator(SingleThreaded, BaseEstimator):
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Draw rows from the fitted model, with the latent variable of each."""
         check_is_fitted(self)
-        if n_samples < 1:
+        if check_count(n_samples, "n_samples", None) < 1:
             raise ValueError(
                 f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample."
             )

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.estimate.fit import Fit
 from boxloop.estimate.plan import Plan
@@ -171,8 +172,7 @@ class BayesianFactorAnalysis(LinearEstimator):
             Rows named ``mean[column]``, ``loading[factor, column]`` and ``noise variance[column]``.
         """
         check_is_fitted(self)
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        check_level(level)
         used, sd, model = range(self.n_components_), self.standard_errors(), self.model_
         freedom = np.maximum(to_numpy(model.present()) - self.n_components_ - 1.0, 1.0)
         freedom = np.minimum(freedom, 1e15)  # beyond, SciPy has no quantile, and the law is normal

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Gathered, WeightedSum
+from boxloop.data.checks import check_count
 from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
@@ -90,7 +91,7 @@ class CodedEstimator(SingleThreaded, ClassNamePrefixFeaturesOutMixin, Transforme
         ``inverse_transform(codes)`` shows the same without the noise.
         """
         check_is_fitted(self)
-        if n_samples < 1:
+        if check_count(n_samples, "n_samples", None) < 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
         with torch.no_grad():
             stream = generator(self.random_state, self.model_.origin.device)

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from boxloop.data import Gathered, Standardised, WeightedSum, on_device, open_source, stays
+from boxloop.data.checks import check_count
 from boxloop.data.validated import validated
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
@@ -274,7 +275,7 @@ class EnergyBasedModel(SingleThreaded, DensityMixin, BaseEstimator):
     def sample(self, n_samples: int = 1) -> Array:
         """Independent rows of the fitted model, (n, d), each from a chain of its own annealed from the base."""
         check_is_fitted(self)
-        if n_samples < 1:
+        if check_count(n_samples, "n_samples", None) < 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
         stream = generator(self.random_state, self.model_.origin.device)
         _, drawn = explore(self.model_, self._means(), max(n_samples, LEAST_CHAINS), stream)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxloop.data.validated import to_labels, to_vector
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.random_effects import RandomEffects, Response
 from boxloop.numeric import ConditionError
@@ -79,7 +80,7 @@ def vector(value: Any, n: int, name: str, least: float = -np.inf) -> Tensor | No
     """One finite number a row, or None as it is."""
     if value is None:
         return None
-    array = np.asarray(value, dtype=np.float64)
+    array = to_vector(value, name)
     if array.shape != (n,):
         raise ValueError(f"{name} has the shape {array.shape}, but there are {n} rows")
     if not np.isfinite(array).all() or (array < least).any():
@@ -91,7 +92,7 @@ def column(y: Any) -> NDArray[Any]:
     """Responses as one column without holes."""
     if y is None:
         raise ValueError("a model of groups requires y to be passed, but the target y is None")
-    values = np.asarray(y)
+    values = to_labels(y, "y")
     if values.ndim != 1:
         raise ValueError(f"y must be one column, got the shape {values.shape}")
     if values.dtype.kind == "c":
@@ -119,7 +120,7 @@ def numbered(groups: Any, n: int) -> tuple[NDArray[Any], Tensor]:
     """Labels of groups, and the number of each row's group."""
     if groups is None:
         raise ValueError("groups are needed: one label a row, equal for the rows of a group")
-    labels = np.asarray(groups)
+    labels = to_labels(groups, "groups")
     if labels.shape != (n,):
         raise ValueError(f"groups has the shape {labels.shape}, but there are {n} rows")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs
@@ -97,7 +97,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         Returns:
             The estimator itself.
         """
-        X, y = validated(self, X, y, dtype=np.float64)
+        X, y = validated(self, X, to_labels(y, "y"), dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)

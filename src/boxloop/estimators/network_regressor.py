@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from torch import Tensor
 
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units, check_outputs
@@ -160,6 +160,6 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
 
 def _refuse_text(y: Any) -> None:
     """Labels are not numbers, even those that look like some."""
-    given = np.asarray(y)
+    given = to_labels(y, "y")
     if given.dtype.kind in "US" or any(isinstance(one, str) for one in given.flat if given.dtype == object):
         raise ValueError("y holds text, and NetworkRegressor learns numbers: NetworkClassifier takes labels")

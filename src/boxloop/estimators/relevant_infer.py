@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Exchanged, Gathered, paired
+from boxloop.data.checks import check_choice, check_count
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
@@ -134,8 +135,7 @@ class InferringViews(TwoViewEstimator):
         """
         if not (theta is None or callable(theta)):
             raise TypeError(f"theta must be a function of rows, not {type(theta).__name__}; rows are given=")
-        if refits < 0 or refits != int(refits):
-            raise ValueError(f"refits must be a whole number, 0 or more, got {refits!r}")
+        check_count(refits, "refits", 0)
         conditional = self._conditional(direction, data)
         known = self._x(given) if direction == "y_given_x" else self._y(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
@@ -219,8 +219,7 @@ class InferringViews(TwoViewEstimator):
 
     def _conditional(self, direction: str, data: Any) -> Conditional:
         """The law of one view given the other, over rows of the fit; or over others, on which variables are solved."""
-        if direction not in ("x_given_y", "y_given_x"):
-            raise ValueError(f"direction must be 'y_given_x' or 'x_given_y', got {direction!r}")
+        check_choice(direction, "direction", ("y_given_x", "x_given_y"))
         rows, model = self._data(data), self.model_
         if data is not None:
             model = RelevanceModel.solve(model.pair, rows, len(self.correlation_), self.ridge_)

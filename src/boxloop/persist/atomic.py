@@ -14,6 +14,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import IO
 
@@ -39,7 +40,9 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         b'new'
     """
     target = Path(path)
-    if target.exists() and not (target.is_file() or target.is_dir()):
+    if target.is_dir():
+        raise IsADirectoryError(EISDIR, "a folder is there; give the name of a file", str(target))
+    if target.exists() and not target.is_file():
         raise OSError(f"{target}: a device or pipe cannot be replaced; give the name of an ordinary file")
     _sweep(target)
     with _temporary(target) as (file, temporary):
