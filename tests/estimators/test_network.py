@@ -282,9 +282,8 @@ def test_outputs_without_spread_are_predicted_as_they_are() -> None:
     ):
         fit = NetworkRegressor(**QUICK).fit(x, np.full(200, 3.0))
     np.testing.assert_allclose(fit.predict(x), 3.0, atol=0.05)
-    with pytest.warns(FitWarning, match="no spread is found in y1: .* rescale it"):
-        fit = NetworkRegressor(**QUICK).fit(x, np.stack([x[:, 0], 1e-170 * x[:, 1]], 1))
-    assert "y1" in fit.events_[0]
+    with pytest.raises(ValueError, match=r"'y1' holds values so small .* rescale it"):
+        NetworkRegressor(**QUICK).fit(x, np.stack([x[:, 0], 1e-170 * x[:, 1]], 1))
 
 
 def test_too_few_rows_to_hold_out_are_told() -> None:

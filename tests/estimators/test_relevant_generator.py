@@ -180,7 +180,7 @@ def test_frames_keep_their_names_and_wrong_columns_are_refused(fitted: RelevantG
     assert fit.feature_names_in_.tolist() == ["a", "b", "c"]
     with pytest.raises(ValueError, match="feature"):
         fitted.transform(arc()[:, :2])
-    with pytest.raises(ValueError, match="2 columns are needed"):
+    with pytest.raises(ValueError, match="table of 2 columns"):
         fitted.inverse_transform(np.zeros((4, 3)))
     with pytest.raises(ValueError, match="n_samples"):
         fitted.sample(0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture
-from boxloop.data import open_table, write_table
+from boxloop.data import open_table, table_writer, write_table
 from boxloop.persist import write_atomic
 from boxloop.report.siblings import check_replaceable, digest, page_files
 from cli.calls import call, done
@@ -84,6 +84,35 @@ def test_no_output_is_the_input_by_another_name(name: str, option: str, folder: 
         assert "one.csv" in refused(name, option, "one.csv", place, folder)
 
 
+@pytest.mark.parametrize("scheme", ["file://", "local://", "simplecache::file://"])
+def test_no_output_is_the_input_by_its_url(scheme: str, folder: Path) -> None:
+    """A URL may lead to a folder of this machine."""
+    (folder / "parts").mkdir()
+    write_table("parts/a.parquet", {"a": np.arange(40.0), "b": np.arange(40.0) % 3})
+    url = f"{scheme}{folder}/parts"
+    for data, place in (
+        (url, "parts/a.parquet"),
+        (url, "parts/b.parquet"),
+        (f"{url}/a.parquet", "parts/a.parquet"),
+    ):
+        assert place in refused("score", "-o", data, place, folder)
+        assert place in refused("fit", "-o", data, place, folder)
+
+
+@pytest.mark.parametrize(("name", "option"), OUTPUTS)
+def test_no_device_or_pipe_is_replaced(name: str, option: str, folder: Path) -> None:
+    """As the user of all rights one could rename a file over /dev/null."""
+    place = "pipe.html" if option == "--page" or name == "report" else "pipe.json"
+    os.mkfifo(place)
+    if option != "--json" and place.endswith(".json"):
+        assert "/dev/stdout" in refused(name, option, "one.csv", "/dev/stdout", folder)
+    if name != "report" or option == "-o":
+        assert "ordinary file" in refused(name, option, "one.csv", place, folder)
+    with pytest.raises(OSError, match="ordinary file"):
+        write_atomic(place, b"new")
+    assert stat.S_ISFIFO(os.stat(place).st_mode)
+
+
 def test_the_model_that_is_read_is_not_written_to(folder: Path) -> None:
     for name in ("score", "compare"):
         refused(name, "-o", "one.csv", "m.boxloop", folder)
@@ -130,6 +159,16 @@ def test_what_an_earlier_report_wrote_is_known_by_its_digest(folder: Path) -> No
         check_replaceable(others, record)
     with pytest.raises(ValueError, match=r"must end in \.html"):
         page_files(page.with_suffix(".md"))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_table_has_its_mode_while_it_is_written(mode: int, folder: Path) -> None:
+    (folder / "s.csv").write_text("old")
+    (folder / "s.csv").chmod(mode)
+    with table_writer("s.csv") as write:
+        write({"a": np.arange(3.0)})
+        (unfinished,) = folder.glob(".s.csv*")
+        assert stat.S_IMODE(unfinished.stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])

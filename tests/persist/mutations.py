@@ -71,6 +71,9 @@ def mutations(data: bytes) -> Iterator[tuple[str, Callable[[], bytes]]]:
                 f"{place} {label}",
                 lambda path=path, changed=changed: seal(_set(document, path, changed), tensors),
             )
+    if document["columns"]:
+        same = {**document, "columns": document["columns"][:1] * len(document["columns"])}
+        yield "columns of one name", lambda: seal(same, tensors)
 
 
 def changed_tensors(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -82,6 +85,8 @@ def changed_tensors(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield "negated", -tensor
         yield "zero", torch.zeros_like(tensor)
         yield "doubled", 2.0 * tensor
+        yield "huge", torch.full_like(tensor, torch.finfo(tensor.dtype).max ** 0.75)
+        yield "as small as can be", torch.full_like(tensor, torch.finfo(tensor.dtype).smallest_normal / 4.0)
         yield "other precision", tensor.to(torch.float32 if tensor.dtype == torch.float64 else torch.float64)
         yield "half precision", tensor.half()
         yield "integers", tensor.nan_to_num(0.0, 0.0, 0.0).long()

@@ -115,6 +115,15 @@ def test_saves_every_few_rounds_and_at_the_end(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("clock")
+def test_saves_at_first_as_often_as_the_time_doubles(tmp_path, monkeypatch):
+    """So a kill in the first seconds loses no more than the half of them, and no fit saves more than once a second."""
+    writer = CheckpointWriter(tmp_path / "c", {}, seconds=10.0)
+    steps = [(0.1 * n, progress(n)) for n in range(1, 400)]
+    times = [0.1 * n for n in saves(monkeypatch, writer, steps)]
+    assert times == pytest.approx([0.1, 1.1, 2.2, 4.4, 8.8, 17.6, 27.6, 37.6], abs=0.11)
+
+
+@pytest.mark.usefixtures("clock")
 def test_saves_at_first_and_when_time_has_passed_since_the_last_save(tmp_path, monkeypatch):
     writer = CheckpointWriter(tmp_path / "c", {}, seconds=10.0)
     steps = [

@@ -49,7 +49,10 @@ def test_dense_counts_and_weights():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"most": 1}, "two eigenvalues"), ({"draws": 5}, "draws=5 cannot show a p-value of 0.05: 19 can")],
+    [
+        ({"most": 1}, "most must be at least 2"),
+        ({"draws": 5}, "draws=5 cannot show a p-value of 0.05: 19 can"),
+    ],
 )
 def test_what_is_refused(options, message):
     with pytest.raises(ValueError, match=message):

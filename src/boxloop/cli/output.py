@@ -134,16 +134,18 @@ def check_outputs(
 
     Args:
         outputs: files to be written.
-        inputs: files, and folders of tables, that are read; names of bundled data are none.
+        inputs: files, and folders of tables, that are read, by path or URL; names of bundled data are none.
         folders: folders to be written into.
     """
     places = [Path(place) for place in outputs if place is not None and place != "-"]
-    read = [Path(place) for place in inputs if place is not None]
+    read = [path for place in inputs if place is not None and (path := _local_path(place)) is not None]
     for place in places:
         if not place.parent.is_dir():
             raise click.UsageError(f"the folder of {place} does not exist")
         if place.is_dir():
             raise click.UsageError(f"{place} is a folder; the name of a file is needed")
+        if place.exists() and not _is_ordinary(place):
+            raise click.UsageError(f"{place} is a device or pipe; the name of an ordinary file is needed")
         for source in read:
             _check_not_read(place, source)
     for folder in folders:
@@ -154,6 +156,21 @@ def check_outputs(
     for one, other in combinations(places, 2):
         if _is_same(one, other):
             raise click.UsageError(f"{one} is given twice: each output needs a name of its own")
+
+
+def _local_path(source: str | Path) -> Path | None:
+    """The path on this machine that a path or URL leads to; None where it leads elsewhere."""
+    if not isinstance(source, str) or "://" not in source:
+        return Path(source)
+    protocol, _, path = source.rpartition("::")[2].partition("://")
+    return Path(path).expanduser() if protocol in ("file", "local") else None
+
+
+def _is_ordinary(place: Path) -> bool:
+    """Whether a file that is there may be replaced: no device or pipe, and no entry of the system's own."""
+    folder = place.absolute().parent
+    own = folder in (Path("/dev"), Path("/dev/fd")) or folder.is_relative_to("/proc")
+    return place.is_file() and not own
 
 
 def _check_not_read(place: Path, source: Path) -> None:

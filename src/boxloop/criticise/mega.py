@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
 from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
 from boxloop.data import Both, Kept, Lot, kept_rows
+from boxloop.data.checks import check_choice, check_count, check_list
 from boxloop.data.digest import as_digest, rows_digest, rows_word
 from boxloop.numeric import generator, spawn
 from boxloop.numeric.random import RandomState
@@ -104,6 +105,11 @@ def mega(
         >>> result.p_value < 0.05
         True
     """
+    check_choice(method, "method", get_args(Method))
+    check_choice(null, "null", ("auto", "model", "signs"))
+    check_count(nodes, "nodes")
+    check_count(draws, "draws", 0)
+    check_list(functions, "functions", "test functions")
     adapted = as_model(model)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)

@@ -17,6 +17,7 @@ from boxloop.criticise.calibration import LEVELS, Calibration
 from boxloop.criticise.crps import crps_draws, crps_mixture, crps_normal
 from boxloop.criticise.outcomes import checked_targets, like_targets, numbers
 from boxloop.criticise.paired import Difference, difference, mean_and_error
+from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
@@ -89,8 +90,7 @@ class RegressionScores:
         }
         for name, values in zip(self.names, self.transform.T, strict=True):
             for level in levels:
-                if not 0.0 < level < 1.0:
-                    raise ValueError(f"a level lies between 0 and 1, got {level}")
+                check_level(level)
                 inside = np.abs(2.0 * values - 1.0) <= level
                 share, error = float(inside.mean()), math.sqrt(level * (1.0 - level) / len(values))
                 test = stats.binomtest(int(inside.sum()), len(values), level)

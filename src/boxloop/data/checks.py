@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral, Real
 from os import PathLike
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,7 +137,7 @@ def choose_columns(
     return check_names(wanted or [name for name in names if name not in extra], label)
 
 
-def column_place(names: Sequence[str], key: str | int) -> int:
+def column_place(names: Sequence[str], key: object) -> int:
     """The place of a column given by its name or its place.
 
     Example:
@@ -146,9 +148,77 @@ def column_place(names: Sequence[str], key: str | int) -> int:
         if key not in names:
             raise ValueError(f"there is no column {key!r}; columns are {', '.join(names)}")
         return names.index(key)
-    if not 0 <= key < len(names):
+    if isinstance(key, bool) or not isinstance(key, Integral):
+        raise TypeError(f"a column is given by its name or its place, not by {_described(key)}")
+    if not 0 <= int(key) < len(names):
         raise ValueError(f"there is no column {key}; there are {len(names)}")
-    return key
+    return int(key)
+
+
+def column_places(names: Sequence[str], keys: object) -> list[int]:
+    """The places of columns given by a list of their names or places."""
+    return [column_place(names, key) for key in check_list(keys, "columns", "names or places")]
+
+
+def check_list(value: object, name: str, what: str) -> Iterable[Any]:
+    """Refuse what cannot be gone through, and a text, which is one value."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of {what}, got {_described(value)}")
+    return value
+
+
+def check_count(value: object, name: str, least: int | None = 1) -> int:
+    """A whole number that is large enough, whatever its size with None.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: too small a one.
+
+    Example:
+        >>> check_count(3, "n_draws")
+        3
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {_described(value)}")
+    if least is not None and value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return int(value)
+
+
+def check_level(value: object, name: str = "level") -> float:
+    """A probability above 0 and below 1.
+
+    Raises:
+        TypeError: no number.
+        ValueError: one that is no such probability.
+
+    Example:
+        >>> check_level(0.95)
+        0.95
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number between 0 and 1, got {_described(value)}")
+    if not 0.0 < float(value) < 1.0:
+        raise ValueError(f"{name} must lie between 0 and 1, got {value}")
+    return float(value)
+
+
+def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
+    """Refuse what is none of some words.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> check_choice("auto", "method", ("auto", "exact"))
+    """
+    if not isinstance(value, str) or value not in choices:
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {known}; got {_described(value)}")
+
+
+def _described(value: object) -> str:
+    return repr(value) if isinstance(value, Real | str | None) else f"a {type(value).__name__}"
 
 
 def near_misses(name: str, known: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from boxloop.data.parquet import ParquetReader
 from boxloop.data.remote import BELOW, is_remote, list_remote
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, hold, stream
+from boxloop.data.validated import to_array
 from boxloop.types import Source
 
 MEMORY = 1 << 27
@@ -72,10 +73,12 @@ def open_source(
         return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
         check_no_paths(data)
-        data = np.asarray(data)
+        data = to_array(data, "a list")
     if isinstance(data, np.ndarray):
         return _open_array(data, weight, columns, memory)
     if isinstance(data, Tensor):
+        if data.is_meta:
+            raise ValueError("a tensor on the meta device holds no values; give one that does")
         if data.layout != torch.strided:
             raise ValueError(
                 f"a tensor of layout {data.layout} cannot be read; give a SciPy sparse array instead"
@@ -87,7 +90,9 @@ def open_source(
     if frame is not None:
         return frame_source(frame, weight, columns)
     if not isinstance(data, AnySource):
-        raise TypeError(f"a table is needed: an array, data frame, sparse matrix or path, not {type(data)}")
+        raise TypeError(
+            f"a table is needed: an array, data frame, sparse matrix or path, not a {type(data).__name__}"
+        )
     if weight is not None or columns is not None:
         raise ValueError("a source has its own weights and columns; give them where it is made")
     return data

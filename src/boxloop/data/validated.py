@@ -44,11 +44,52 @@ def check_table(X: Any, name: str = "X") -> None:
         batches = isinstance(X, Iterable) and not isinstance(X, str | Collection)
         hint = "; gather its batches into one array" if batches else ""
         raise TypeError(f"{name} must be a table of rows, as an array or a data frame; got {_kind(X)}{hint}")
+    _check_held(X, name)
     X = to_array(X, name)
+    if isinstance(X, np.ndarray) and X.dtype.kind == "V":
+        raise TypeError(
+            f"{name} must be a table of numbers, not of records or bytes ({X.dtype}); give its fields as columns"
+        )
     if isinstance(X, np.ndarray) and X.ndim and X.dtype.kind in "USO":
         table = X.reshape(len(X), -1) if X.size else X[:, None][:0]
         for j in range(table.shape[1]):
             _check_values(table[:, j], f"column {j} of {name}")
+
+
+def _check_held(X: Any, name: str) -> None:
+    """Refuse a tensor that holds no plain array of numbers."""
+    from torch import Tensor, strided
+
+    if not isinstance(X, Tensor):
+        return
+    if X.is_meta:
+        raise TypeError(f"{name} is a tensor without values, on the meta device; give one that holds them")
+    if X.layout != strided:
+        raise TypeError(
+            f"{name} is a tensor of layout {X.layout}; give {name}.to_dense(), or a SciPy sparse array"
+        )
+
+
+def to_vector(values: Any, name: str) -> Any:
+    """A list of numbers as an array of float64; its shape is the caller's to check."""
+    try:
+        found = np.asarray(unmasked(values))
+        found = found.astype(np.float64) if found.dtype.kind == "O" else found
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a list of numbers; got {_kind(values)}") from error
+    if found.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be a list of numbers; got {_kind(values)} of {found.dtype}")
+    return found.astype(np.float64)
+
+
+def to_labels(values: Any, name: str) -> Any:
+    """A list of labels as an array; its shape is the caller's to check."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be a list of labels, one a row; got rows of different lengths"
+        ) from error
 
 
 def to_array(rows: Any, name: str) -> Any:
@@ -63,6 +104,8 @@ def to_numbers(table: Any, name: str, columns: int | None = None) -> Any:
     """A table of float64, of so many columns where this is known."""
     check_table(table, name)
     given = np.asarray(unmasked(table))
+    if given.dtype.kind in "mM":
+        raise TypeError(f"{name} must hold numbers, not times")
     if np.iscomplexobj(given):
         raise ValueError(f"{name} must hold real numbers, not complex ones")
     found = given.astype(np.float64)

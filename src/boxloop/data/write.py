@@ -70,10 +70,11 @@ def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
     unfinished = path.with_name(f".{path.name}.part")
     begun = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
     try:
+        if mode is not None:  # before the first row is written: nobody reads who may not read the old file
+            unfinished.touch(stat.S_IMODE(mode))
+            unfinished.chmod(stat.S_IMODE(mode))
         with begun(unfinished, name.endswith(".gz")) as write:
             yield lambda columns: write(_checked(columns))
-        if mode is not None:
-            unfinished.chmod(stat.S_IMODE(mode))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

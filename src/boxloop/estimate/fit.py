@@ -83,7 +83,7 @@ def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
     for name, seen, spread, least in zip(names, frame.observed.tolist(), scale, size, strict=True):
         if seen <= 0.0:
             raise ValueError(f"column {name!r} has no observed value")
-        if not spread < float("inf"):
+        if not (spread < float("inf") and least * least < float("inf")):
             raise ValueError(f"column {name!r} holds values so large that their squares overflow: rescale it")
         if least < SMALLEST:
             raise ValueError(

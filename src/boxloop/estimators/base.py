@@ -26,6 +26,7 @@ from boxloop.data import (
     open_source,
     stays,
 )
+from boxloop.data.checks import check_count
 from boxloop.data.validated import validated
 from boxloop.estimate.errors import standard_errors
 from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
@@ -180,7 +181,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         """``function(rows)`` of every tile, joined along rows."""
         check_is_fitted(self)
         source = self._open(X, reset=False)
-        return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
+        return check_no_overflow(source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined())
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,)."""
@@ -198,6 +199,8 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         total = WeightedSum.over(
             self._open(X, sample_weight, reset=False), lambda rows: model.log_prob(rows.double())
         )
+        if bool(total.value.isnan()):
+            self.score_samples(X)  # names the row
         return float(total.value), float(total.weight)
 
     def _n_parameters(self) -> int:
@@ -215,7 +218,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Draw rows from the fitted model, with the latent variable of each."""
         check_is_fitted(self)
-        if n_samples < 1:
+        if check_count(n_samples, "n_samples", None) < 1:
             raise ValueError(
                 f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample."
             )
@@ -286,6 +289,22 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = self._sparse
         return tags
+
+
+def check_no_overflow(found: Tensor) -> Tensor:
+    """What a model says of rows, (n, ...), unless it is not a number.
+
+    Raises:
+        ValueError: a row so far away that infinity was taken from infinity; the message names it.
+    """
+    bad = found.isnan()
+    if bool(bad.any()):
+        row = int(bad.reshape(len(found), -1).any(1).nonzero()[0])
+        raise ValueError(
+            f"row {row} (counted from 0) of X lies so far from the rows of the fit that numbers overflow: leave it out "
+            "or bring it to the scale of the fit"
+        )
+    return found
 
 
 def to_numpy(value: Tensor) -> Array:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.caller import warn_caller
+from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.estimate.fit import Fit
 from boxloop.estimate.plan import Plan
@@ -181,11 +182,11 @@ class BayesianFactorAnalysis(LinearEstimator):
             FitWarning: noise variances so small that their prior moves them by more than half a standard error.
         """
         check_is_fitted(self)
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        check_level(level)
         self._warn_of_prior()
         used, sd, model = range(self.n_components_), self.standard_errors(), self.model_
         freedom = np.maximum(to_numpy(model.present()) - self.n_components_ - 1.0, 1.0)
+        freedom = np.minimum(freedom, 1e15)  # beyond, SciPy has no quantile, and the law is normal
         reach = np.array([-1.0, 1.0])[:, None] * stats.t.ppf(0.5 + 0.5 * level, freedom)
         centre = [self.mean_, *(self.components_[f] for f in used)]
         spread = [sd["mean"], *(sd["components"][f] for f in used)]

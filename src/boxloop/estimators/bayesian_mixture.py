@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Frame
+from boxloop.data.checks import check_count, check_level
 from boxloop.data.frames import make_frame
 from boxloop.estimate.fit import Fit
 from boxloop.estimate.plan import Plan
@@ -142,8 +143,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             Parameters by name, each with the draws along its first axis: ``weights`` (n, k), and those of components.
         """
         check_is_fitted(self)
-        if n_samples < 1:
-            raise ValueError(f"n_samples must be at least 1, got {n_samples}")
+        check_count(n_samples, "n_samples")
         device = self.model_.log_weight.device
         drawn = [m.named() for m in self.model_.draw(n_samples, generator(self.random_state, device))]
         return {name: to_numpy(torch.stack([d[name] for d in drawn])) for name in drawn[0]}
@@ -160,8 +160,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             Rows named ``weight[component]`` and, for parameters of components, ``name[component, column]``.
         """
         check_is_fitted(self)
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1, got {level}")
+        check_level(level)
         used = np.flatnonzero(self.active_)
         law = self.model_.found.weights
         low, high = self._weight_interval(0.5 - 0.5 * level, 0.5 + 0.5 * level)

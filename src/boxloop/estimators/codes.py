@@ -14,9 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Gathered, WeightedSum
+from boxloop.data.checks import check_count
 from boxloop.data.validated import to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import read_facts, read_params, read_shape
@@ -82,7 +83,7 @@ class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transform
 
     def reconstruct(self, X: Any) -> Array:
         """E[x | z] at the code of each row (the mean of its law, where it has one): rows (n, d), or images."""
-        return self._shown(self._each(X, lambda rows: self.model_.reconstruct(rows)))
+        return self._shown(check_no_overflow(self._each(X, lambda rows: self.model_.reconstruct(rows))))
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Rows of the fitted model with their noise, (n, d) or images, and the codes behind them, (n, k).
@@ -90,7 +91,7 @@ class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transform
         ``inverse_transform(codes)`` shows the same without the noise.
         """
         check_is_fitted(self)
-        if n_samples < 1:
+        if check_count(n_samples, "n_samples", None) < 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
         with torch.no_grad():
             stream = generator(self.random_state, self.model_.origin.device)

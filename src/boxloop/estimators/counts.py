@@ -15,6 +15,9 @@ from boxloop.types import Source
 
 COUNTS_ONLY = "give counts, or fit measurements with GaussianMixture"
 
+MOST = 1e100
+"""No count is as large, and its square is far from overflow."""
+
 
 class CountMixture(MixtureEstimator):
     """Counts have no other coordinates and are never negative."""
@@ -24,7 +27,7 @@ class CountMixture(MixtureEstimator):
         return "none"
 
     def _prepare(self, source: Source) -> Source:
-        return within(source, 0.0, float("inf"), type(self).__name__, whole=COUNTS_ONLY)
+        return within(source, 0.0, MOST, type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -17,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from boxloop.data import Gathered, Standardised, WeightedSum, on_device, open_source, stays
+from boxloop.data.checks import check_count
 from boxloop.data.validated import validated
 from boxloop.estimate.adam import Cooling
 from boxloop.estimate.energy import EnergyPlan, EnergyState
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.energy_files import fingerprint, read, write
 from boxloop.estimators.energy_fit import (
@@ -259,7 +261,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         source = self._open(X, reset=False)
         with torch.no_grad():
             found = source.reduce(lambda rows, weight: Gathered.of(function(rows.double())))
-        return to_numpy(found.joined())
+        return to_numpy(check_no_overflow(found.joined()))
 
     def energy_of(self, X: Any) -> Array:
         """E(x) of each row, (n,): minus the log-density, but for ``log_partition_``."""
@@ -273,9 +275,12 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         """Mean log-density of the rows, by their weights where they have any."""
         check_is_fitted(self)
         with torch.no_grad():
-            return WeightedSum.over(
+            mean = WeightedSum.over(
                 self._open(X, sample_weight, reset=False), lambda rows: self.model_.log_prob(rows.double())
             ).mean
+        if math.isnan(mean):
+            self.score_samples(X)  # names the row
+        return mean
 
     def n_parameters(self) -> int:
         """Number of trained parameters."""
@@ -285,7 +290,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
     def sample(self, n_samples: int = 1) -> Array:
         """Independent rows of the fitted model, (n, d), each from a chain of its own annealed from the base."""
         check_is_fitted(self)
-        if n_samples < 1:
+        if check_count(n_samples, "n_samples", None) < 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
         stream = generator(self.random_state, self.model_.origin.device)
         _, drawn = explore(self.model_, self._means(), max(n_samples, LEAST_CHAINS), stream)

@@ -164,7 +164,10 @@ def load(path: str | PathLike[str]) -> Any:
     estimator = rebuild(path, ESTIMATORS[name], read_params(saved), facts)
     _check_model(saved, estimator)
     estimator.model_ = saved.tree
-    estimator._publish(saved.tree)
+    try:
+        estimator._publish(saved.tree)
+    except (ArithmeticError, ValueError, RuntimeError) as error:
+        raise saved.refusal(f"its model has no parameters that can be shown: {error}") from error
     return estimator
 
 

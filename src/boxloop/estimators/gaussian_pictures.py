@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import kept_rows
-from boxloop.data.checks import column_place
+from boxloop.data.checks import column_places
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator
@@ -101,7 +101,7 @@ class GaussianPictures(MixtureEstimator):
             )
             places = sorted(np.argsort(-apart, kind="stable")[:most].tolist())
         else:
-            places = [column_place(known, key) for key in columns]
+            places = column_places(known, columns)
         return places, [known[j] for j in places]
 
     def _drawn_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:

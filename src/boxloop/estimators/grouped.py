@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from torch import Tensor
 
+from boxloop.data.validated import to_labels, to_vector
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.random_effects import RandomEffects, Response
 from boxloop.numeric import ConditionError
@@ -80,7 +81,7 @@ def vector(value: Any, n: int, name: str, least: float = -np.inf) -> Tensor | No
     """One finite number a row, or None as it is."""
     if value is None:
         return None
-    array = np.asarray(value, dtype=np.float64)
+    array = to_vector(value, name)
     if array.shape != (n,):
         raise ValueError(f"{name} has the shape {array.shape}, but there are {n} rows")
     if not np.isfinite(array).all() or (array < least).any():
@@ -92,7 +93,7 @@ def column(y: Any) -> NDArray[Any]:
     """Responses as one column without holes."""
     if y is None:
         raise ValueError("a model of groups requires y to be passed, but the target y is None")
-    values = np.asarray(y)
+    values = to_labels(y, "y")
     if values.ndim == 2 and values.shape[1] == 1:
         values = column_or_1d(values, warn=True)
     if values.ndim != 1:
@@ -122,7 +123,7 @@ def numbered(groups: Any, n: int) -> tuple[NDArray[Any], Tensor]:
     """Labels of groups, and the number of each row's group."""
     if groups is None:
         raise ValueError("groups are needed: one label a row, equal for the rows of a group")
-    labels = np.asarray(groups)
+    labels = to_labels(groups, "groups")
     if labels.shape != (n,):
         raise ValueError(f"groups has the shape {labels.shape}, but there are {n} rows")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
@@ -220,7 +220,7 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
         mean = mean if known is None else mean + known
         spread = self.model_.covariance.expand(len(X), -1, -1)
         if groups is not None:
-            labels = np.asarray(groups)
+            labels = to_labels(groups, "groups")
             if labels.shape != (len(X),):
                 raise ValueError(f"groups has the shape {labels.shape}, but there are {len(X)} rows")
             place = np.searchsorted(self.groups_, labels).clip(max=len(self.groups_) - 1)

@@ -11,7 +11,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
 from boxloop.data import moment_source, summarise_moments
-from boxloop.data.validated import to_numbers
+from boxloop.data.checks import check_count
+from boxloop.data.validated import to_numbers, to_vector
 from boxloop.estimate.fit import Fit
 from boxloop.estimate.linear import fit_linear
 from boxloop.estimate.plan import Plan
@@ -112,10 +113,8 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         size = np.abs(matrix).max()
         if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12 * size):
             raise ValueError("a covariance must be finite and symmetric")
-        if n_samples < 1:
-            raise ValueError(f"n_samples must be at least 1, got {n_samples}")
-        _check_rows(self._n_latent(len(matrix)), n_samples)
-        centre = np.zeros(len(matrix)) if mean is None else np.array(mean, dtype=np.float64)
+        _check_rows(self._n_latent(len(matrix)), check_count(n_samples, "n_samples"))
+        centre = np.zeros(len(matrix)) if mean is None else to_vector(mean, "mean")
         if centre.shape != matrix.shape[:1] or not np.isfinite(centre).all():
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
         first, second = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_labels, to_vector, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import NetworkEstimator
 from boxloop.estimators.network_rows import held_out, mark_of
@@ -110,7 +110,7 @@ def _check(estimator: NetworkEstimator, X: Any, y: Any) -> None:
     """Other rows, or the same in another order, would give others than those that were held out."""
     table = np.ascontiguousarray(validated(estimator, X, reset=False, dtype=np.float64))
     units = estimator.y_units_
-    t = _codes(estimator, y) if units is None else np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+    t = _codes(estimator, y) if units is None else _columns(y)
     same = len(table) == len(t) == int(estimator._mark[0])
     if same:
         found = mark_of(table, t, estimator.x_units_, units)
@@ -128,15 +128,27 @@ def _outputs(estimator: NetworkEstimator, y: Any) -> Tensor:
     """Numbers in standard units, (n, q), or places of classes, (n,)."""
     law = estimator.posterior_.parts()[0].law.mean
     if estimator.y_units_ is not None:
-        table: Array = np.asarray(y, dtype=np.float64)
-        return estimator.y_units_.standard(table.reshape(len(table), -1), law.dtype, law.device)
+        return estimator.y_units_.standard(_columns(y), law.dtype, law.device)
     return torch.from_numpy(_codes(estimator, y)).to(law.device)
+
+
+def _columns(y: Any) -> Array:
+    """Numbers as (n, q)."""
+    table: Array = to_vector(y, "y")
+    if not table.size:
+        raise ValueError("y must be a list of numbers, one or more a row; it holds none")
+    return table.reshape(len(table) if table.ndim else 1, -1)
 
 
 def _codes(estimator: NetworkEstimator, y: Any) -> NDArray[np.int64]:
     """Places of labels among the classes, (n,)."""
-    labels, known = np.asarray(y), vars(estimator)["classes_"]
-    places = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    labels, known = to_labels(y, "y"), vars(estimator)["classes_"]
+    if labels.ndim != 1 or not labels.size:
+        raise ValueError(f"y must be a list of labels, one a row; it has the shape {labels.shape}")
+    try:
+        places = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+    except TypeError as error:
+        raise TypeError(f"y holds labels of another kind than {known.tolist()[0]!r}, of the fit") from error
     if not (known[places] == labels).all():
         unknown = next(iter(labels[known[places] != labels].tolist()))
         raise ValueError(f"the label {unknown!r} is none of those that the fit has seen")

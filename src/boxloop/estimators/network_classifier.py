@@ -12,10 +12,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
-from boxloop.estimators.network_rows import weighted_rows
+from boxloop.estimators.network_rows import check_outputs, weighted_rows
 from boxloop.weights.classes import ClassificationPrediction
 from boxloop.weights.predictor import Kind
 
@@ -99,7 +99,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         Returns:
             The estimator itself.
         """
-        X, y = validated(self, X, y, dtype=np.float64)
+        X, y = validated(self, X, to_labels(y, "y"), dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         X, labels, weight = weighted_rows(X, labels, sample_weight)
@@ -135,14 +135,18 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         Returns:
             A :class:`boxloop.weights.ClassificationPrediction`; its classes are places in ``classes_``.
         """
-        rows = self._rows(X)
+        return self._of(self._rows(X))
+
+    def _of(self, rows: Tensor, start: int = 0) -> ClassificationPrediction:
+        """Of rows in standard units; the first of them is number ``start``."""
         found: ClassificationPrediction = self.predictor_.predict(rows)
+        check_outputs(found.outputs, start)
         return found
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, (n, C), in the order of ``classes_``: the mean over networks."""
         rows = self._rows(X)
-        blocks = [self.predictor_.predict(rows[i : i + BLOCK]) for i in range(0, len(rows), BLOCK)]
+        blocks = [self._of(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
         return np.concatenate([one.probability for one in blocks])
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -19,7 +19,17 @@ from boxloop.estimators.options import pick_dtype
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
 from boxloop.numeric import generator
 from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
-from boxloop.persist.constraints import POSITIVE, Array, Axes, Constraints, Nested, Number, Values
+from boxloop.persist.constraints import (
+    LOCATION,
+    POSITIVE,
+    SCALE,
+    Array,
+    Axes,
+    Constraints,
+    Nested,
+    Number,
+    Values,
+)
 from boxloop.persist.constraints import Table as Constrained
 from boxloop.tree import Tree
 from boxloop.weights.constraints import CONSTRAINTS
@@ -42,7 +52,9 @@ FACTS: dict[str, Any] = {
 REGRESSION_FACTS: dict[str, Any] = {"single_": bool}
 CLASS_FACTS: dict[str, Any] = {"classes_": list[bool | int | float | str]}
 """Those of regressions, and of classifications, alone."""
-SCALES = Values("positive", lambda x: bool((x > 0.0).all()))
+SCALES = Values(
+    "positive, with a square that is not 0", lambda x: bool(((x > 0.0) & (x.double().square() > 0.0)).all())
+)
 """Of columns; that of a constant one is infinite."""
 
 
@@ -88,8 +100,8 @@ NETWORK_PARTS: dict[str, type] = {
 def _file_fits(file: NetworkFile, axes: Axes) -> str | None:
     if not file.members:
         return "members must not be empty"
-    if file.y_units is not None and not bool(torch.isfinite(file.y_units.scale).all()):
-        return "y_units.scale must be finite"
+    if file.y_units is not None and not SCALE.hold(file.y_units.scale):
+        return f"y_units.scale must be {SCALE.words}"
     if len({len(member.posterior.layout.names) for member in file.members}) > 1:
         return "the layouts of the members differ"
     return None
@@ -113,7 +125,7 @@ def _table_fits(table: Table, axes: Axes) -> str | None:
 NETWORK_CONSTRAINTS: Constrained = {
     **CONSTRAINTS,
     Table: Constraints(_table_fits),
-    Units: Constraints(origin=Array("d"), scale=Array("d", SCALES)),
+    Units: Constraints(origin=Array("d", LOCATION), scale=Array("d", SCALES)),
     Member: Constraints(_member_fits, net=Nested((Table,)), posterior=Nested((PosteriorState,))),
     NetworkFile: Constraints(
         _file_fits,

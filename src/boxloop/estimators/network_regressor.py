@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from torch import Tensor
 
-from boxloop.data.validated import validated
+from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
-from boxloop.estimators.network_rows import Units, weighted_rows
+from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
 from boxloop.weights.prediction import RegressionPrediction
 from boxloop.weights.predictor import Kind
 
@@ -137,9 +137,10 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         """
         return self._of(self._rows(X))
 
-    def _of(self, rows: Tensor) -> RegressionPrediction:
-        """Of rows in standard units."""
+    def _of(self, rows: Tensor, start: int = 0) -> RegressionPrediction:
+        """Of rows in standard units; the first of them is number ``start``."""
         found: RegressionPrediction = self.predictor_.predict(rows)
+        check_outputs(found.outputs, start)
         assert self.y_units_ is not None
         assert found.noise is not None
         origin, scale = self.y_units_.origin.numpy(), self.y_units_.scale.numpy()
@@ -156,13 +157,13 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
             return_std: also give the standard deviation of an observation, weights and noise together.
         """
         rows = self._rows(X)
-        found = [self._of(rows[i : i + BLOCK]) for i in range(0, len(rows), BLOCK)]
+        found = [self._of(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
         mean = np.concatenate([one.mean for one in found])
         return (mean, np.concatenate([one.deviation for one in found])) if return_std else mean
 
 
 def _refuse_text(y: Any) -> None:
     """Labels are not numbers, even those that look like some."""
-    given = np.asarray(y)
+    given = to_labels(y, "y")
     if given.dtype.kind in "US" or any(isinstance(one, str) for one in given.flat if given.dtype == object):
         raise ValueError("y holds text, and NetworkRegressor learns numbers: NetworkClassifier takes labels")

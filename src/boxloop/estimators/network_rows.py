@@ -146,3 +146,13 @@ def held_out(y: Array | NDArray[np.int64], share: float, stream: Generator) -> N
 def _tensor(table: Array) -> Tensor:
     """A table as a tensor, copied where it cannot be written to, of which torch warns."""
     return torch.from_numpy(np.require(table, dtype=np.float64, requirements=["C", "W"]))
+
+
+def check_outputs(outputs: Array, start: int) -> None:
+    """Refuse outputs of the networks, (m, n, ...), that overflowed, naming the row; ``start`` is that of row 0."""
+    bad = ~np.isfinite(outputs).all(axis=(0, *range(2, outputs.ndim)))
+    if bad.any():
+        raise ValueError(
+            f"row {start + int(bad.argmax())} (counted from 0) of X lies so far from the rows of the fit that the "
+            "networks overflow: leave it out or bring it to the scale of the fit"
+        )

@@ -86,7 +86,7 @@ def read_params(saved: Saved) -> dict[str, Any]:
 def read_facts(
     saved: Saved, facts: Mapping[str, Any], optional: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Fitted attributes, each of its type, and the names of columns; whole numbers count something.
+    """Fitted attributes, each of its type, and the names of columns; counts are not negative.
 
     Args:
         saved: a file.
@@ -105,7 +105,8 @@ def read_facts(
     known = {**facts, **{name: kind for name, kind in (optional or {}).items() if name in given}}
     for name, kind in known.items():
         started = name in STARTING and given[name] == -math.inf
-        if not started and not _is_fact(given[name], kind):
+        negative = name.startswith("n_") and isinstance(given[name], float) and given[name] < 0.0
+        if not started and (negative or not _is_fact(given[name], kind)):
             raise saved.refusal(
                 f"the fitted attribute {name!r} is {given[name]!r:.40}, not {describe_type(kind)}"
             )
@@ -121,6 +122,8 @@ def read_columns(saved: Saved, n_columns: int) -> dict[str, Any]:
         raise saved.refusal(f"n_features_in is {n_columns}, but the model has {width} columns")
     if len(saved.columns) not in (0, n_columns):
         raise saved.refusal(f"{len(saved.columns)} names are given for {n_columns} columns")
+    if len(set(saved.columns)) != len(saved.columns):
+        raise saved.refusal("a name of its columns occurs more than once")
     return {"feature_names_in_": np.asarray(saved.columns, dtype=object)} if saved.columns else {}
 
 

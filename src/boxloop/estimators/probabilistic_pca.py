@@ -79,7 +79,7 @@ class ProbabilisticPCA(LinearEstimator):
         explained = (self.components_**2).sum(1) + self.noise_variance_
         whole = (self.components_**2).sum() + len(self.mean_) * self.noise_variance_
         self.explained_variance_, self.explained_variance_ratio_ = explained, explained / whole
-        self.singular_values_ = np.sqrt(self.n_samples_seen_ * explained)
+        self.singular_values_ = np.sqrt(self.n_samples_seen_) * np.sqrt(explained)
         self.n_components_ = len(explained)
 
     def summary(self) -> Any:

@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from torch import Tensor
 
+from boxloop.data.validated import to_vector
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.grouped import column
 from boxloop.estimators.grouped_base import RandomEffectsEstimator
@@ -151,7 +152,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     _response: ClassVar[Response] = PoissonResponse()
 
     def _encoded(self, y: Any) -> Tensor:
-        counts = column(y).astype(np.float64)
+        counts = to_vector(column(y), "y")
         if not np.isfinite(counts).all() or (counts < 0.0).any() or (counts != np.round(counts)).any():
             raise ValueError("y must hold counts: whole numbers from zero up")
         return torch.from_numpy(counts)

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
 from boxloop.data import paired
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
@@ -225,13 +225,13 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
 
     def _expected(self, X: Any) -> Array:
         source = self._x(X)
-        found: Array = to_numpy(each(source, self.fit_.infer_right))
+        found: Array = to_numpy(check_no_overflow(each(source, self.fit_.infer_right)))
         return found
 
     def transform(self, X: Any) -> Array:
         """The canonical variables u of rows, most relevant first, (n, k)."""
         source = self._x(X)
-        found: Array = to_numpy(each(source, self.model_.left))
+        found: Array = to_numpy(check_no_overflow(each(source, self.model_.left)))
         return found
 
     def decision_function(self, X: Any) -> Array:

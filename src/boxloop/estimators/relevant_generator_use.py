@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from boxloop.estimators.autoencoder_rows import Likelihood
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.codes import CodedEstimator
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class FittedGenerator(CodedEstimator):
 
     def transform(self, X: Any) -> Array:
         """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
-        return self._coded(self._each(X, lambda rows: self.model_.encode(rows)))
+        return self._coded(check_no_overflow(self._each(X, lambda rows: self.model_.encode(rows))))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""
@@ -34,7 +35,10 @@ class FittedGenerator(CodedEstimator):
         def errors(rows: Tensor) -> Tensor:
             return (rows - self.model_.reconstruct(rows)).square().mean(1)
 
-        return -self._weighted(X, sample_weight, errors).mean
+        mean = self._weighted(X, sample_weight, errors).mean
+        if math.isnan(mean):
+            self.reconstruct(X)  # names the row
+        return -mean
 
     def plot_trace(self, ax: Axes | None = None) -> Axes:
         """The mean squared error after each pass: of validation rows where there are any, else of the batches."""

@@ -12,7 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Exchanged, Gathered, paired
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.data.checks import check_choice, check_count
+from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.numeric import generator, spawn
@@ -42,8 +43,8 @@ class InferringViews(TwoViewEstimator):
     def transform(self, X: Any, y: Any = None) -> Any:
         """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
         source = self._x(X)
-        left = to_numpy(each(source, self.model_.left))
-        return left if y is None else (left, to_numpy(each(self._y(y), self.model_.right)))
+        left = to_numpy(check_no_overflow(each(source, self.model_.left)))
+        return left if y is None else (left, to_numpy(check_no_overflow(each(self._y(y), self.model_.right))))
 
     def predict(self, X: Any) -> Array:
         """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may fall below 0.
@@ -52,7 +53,7 @@ class InferringViews(TwoViewEstimator):
         for X given Y, see :meth:`expect`.
         """
         source = self._x(X)
-        found: Array = self.y_edge_.shown(to_numpy(each(source, self.fit_.infer_right)))
+        found: Array = self.y_edge_.shown(to_numpy(check_no_overflow(each(source, self.fit_.infer_right))))
         return found
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -68,7 +69,7 @@ class InferringViews(TwoViewEstimator):
             return Gathered.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
 
         with torch.no_grad():
-            found = to_numpy(paired(first, second).reduce(at).joined())
+            found = to_numpy(check_no_overflow(paired(first, second).reduce(at).joined()))
         left, right = np.hsplit(found[:, :-1], 2)
         return float(np.trace(correlations(left, right, found[:, -1])))
 
@@ -134,8 +135,7 @@ class InferringViews(TwoViewEstimator):
         """
         if not (theta is None or callable(theta)):
             raise TypeError(f"theta must be a function of rows, not {type(theta).__name__}; rows are given=")
-        if refits < 0 or refits != int(refits):
-            raise ValueError(f"refits must be a whole number, 0 or more, got {refits!r}")
+        check_count(refits, "refits", 0)
         conditional = self._conditional(direction, data)
         known = self._x(given) if direction == "y_given_x" else self._y(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
@@ -219,8 +219,7 @@ class InferringViews(TwoViewEstimator):
 
     def _conditional(self, direction: str, data: Any) -> Conditional:
         """The law of one view given the other, over rows of the fit; or over others, on which variables are solved."""
-        if direction not in ("x_given_y", "y_given_x"):
-            raise ValueError(f"direction must be 'y_given_x' or 'x_given_y', got {direction!r}")
+        check_choice(direction, "direction", ("y_given_x", "x_given_y"))
         rows, model = self._data(data), self.model_
         if data is not None:
             model = RelevanceModel.solve(model.pair, rows, len(self.correlation_), self.ridge_)

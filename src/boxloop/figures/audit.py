@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from boxloop.figures.dots import dots
 from boxloop.figures.probability import coverage
-from boxloop.figures.style import FAINT, INK, PLAIN, Array, add_legend, dress, new_axes, say
+from boxloop.figures.style import FAINT, INK, PLAIN, Array, add_legend, check_axes, dress, new_axes, say
 from boxloop.numeric.written import with_error
 
 LEAST = 1e-3
@@ -32,7 +32,7 @@ def correlogram(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(6.2, 4.0)
+    ax = check_axes(ax) or new_axes(6.2, 4.0)
     dress(ax, title, "vectors apart", "autocorrelation, mean over weights")
     low = np.flatnonzero(correlation < 0.02)
     shown = correlation[: min(len(correlation), max(12, 3 * int(low[0]) if len(low) else len(correlation)))]
@@ -58,7 +58,7 @@ def width_ratios(truth: Array, ratio: Array, ax: Axes | None = None, *, title: s
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(6.2, 4.0)
+    ax = check_axes(ax) or new_axes(6.2, 4.0)
     dress(ax, title, "exact standard deviation", "law's, relative to it")
     kept = (truth > 0.0) & np.isfinite(ratio)
     if not kept.any():

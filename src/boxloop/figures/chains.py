@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from boxloop.figures.style import FAINT, INK, add_legend, colour, dress, new_axes
+from boxloop.figures.style import FAINT, INK, add_legend, check_axes, colour, dress, new_axes
 
 MOST_LINES = 7
 """Chains that have a colour of their own; more are drawn alike, and faint."""
@@ -27,7 +27,7 @@ def chain_traces(values: ArrayLike, ax: Axes | None = None, *, title: str = "") 
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(7.6, 3.6)
+    ax = check_axes(ax) or new_axes(7.6, 3.6)
     dress(ax, title, "draw", "value")
     table = np.asarray(values, dtype=float)
     table = np.where(np.isfinite(table), table, np.nan)
@@ -64,7 +64,7 @@ def chain_ranks(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(7.6, 3.6)
+    ax = check_axes(ax) or new_axes(7.6, 3.6)
     dress(ax, title, "share of all draws below", "share of the chain's, less even")
     table = np.asarray(values, dtype=float)
     chains, draws = table.shape

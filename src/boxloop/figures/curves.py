@@ -9,7 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from boxloop.figures.style import FAINT, MARKED, add_legend, colour, dress, marker, new_axes, short
+from boxloop.figures.style import (
+    FAINT,
+    MARKED,
+    add_legend,
+    check_axes,
+    colour,
+    dress,
+    marker,
+    new_axes,
+    short,
+)
 
 
 def curves(
@@ -41,7 +51,7 @@ def curves(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(6.6 if len(lines) == 1 else 8.6, 4.6)
+    ax = check_axes(ax) or new_axes(6.6 if len(lines) == 1 else 8.6, 4.6)
     dress(ax, title, across, f"{up}\n(bars: 1 standard error)")
     ax.axhline(0.0, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
     whole = True

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from boxloop.figures.style import FAINT, INK, MARKED, Array, dress, name_rows, new_axes
+from boxloop.figures.style import FAINT, INK, MARKED, Array, check_axes, dress, name_rows, new_axes
 
 
 def dots(
@@ -33,7 +33,7 @@ def dots(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(6.8, 1.5 + 0.27 * max(len(z), 3))
+    ax = check_axes(ax) or new_axes(6.8, 1.5 + 0.27 * max(len(z), 3))
     marked = np.abs(z) > 2.0 if marked is None else np.asarray(marked)
     dress(ax, title, across)
     name_rows(ax, list(names))

@@ -10,7 +10,17 @@ from matplotlib.colors import LogNorm, to_rgba
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
 
-from boxloop.figures.style import FAINT, PLENTY, Array, add_legend, colour, dress, marker, new_axes
+from boxloop.figures.style import (
+    FAINT,
+    PLENTY,
+    Array,
+    add_legend,
+    check_axes,
+    colour,
+    dress,
+    marker,
+    new_axes,
+)
 
 RADII = ((2.0, 0.07), (1.0, 0.13))
 """Standard deviations of the ellipses and how dense their fill is: they hold 86 % and 39 % of a component."""
@@ -48,7 +58,7 @@ def ellipses(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(6.4, 5.2)
+    ax = check_axes(ax) or new_axes(6.4, 5.2)
     whole = np.isfinite(rows).all(1)
     shown = rows[whole]
     if len(shown) > PLENTY:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from boxloop.figures.style import FAINT, MARKED, PLAIN, dress, name_rows, new_axes
+from boxloop.figures.style import FAINT, MARKED, PLAIN, check_axes, dress, name_rows, new_axes
 
 
 def forest(
@@ -37,7 +37,7 @@ def forest(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(7.2, 1.5 + 0.32 * max(len(names), 2))
+    ax = check_axes(ax) or new_axes(7.2, 1.5 + 0.32 * max(len(names), 2))
     middle, spread = np.asarray(value, dtype=float), np.nan_to_num(np.asarray(error, dtype=float))
     chosen = np.zeros(len(names), dtype=bool) if marked is None else np.asarray(marked, dtype=bool)
     dress(ax, title, f"{across}\n(bars: 1 and 2 standard errors)", up)

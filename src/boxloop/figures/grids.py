@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from boxloop.figures.style import INK, LABEL, Array, dress, new_axes, say, short
+from boxloop.figures.style import INK, LABEL, Array, check_axes, dress, new_axes, say, short
 
 GAP = 1
 """Pixels between two images."""
@@ -42,7 +42,7 @@ def image_grid(
     shown = _bright(images, limits)
     across = max(1, columns or math.ceil(math.sqrt(max(len(shown), 1))))
     down = max(1, math.ceil(len(shown) / across))
-    ax = ax if ax is not None else _axes(across, down, shown)
+    ax = check_axes(ax) or _axes(across, down, shown)
     _bare(ax, title)
     if not len(shown):
         say(ax, "no images")
@@ -82,7 +82,7 @@ def image_pairs(
     shown = _bright(np.concatenate([above, below]), limits)
     across = max(1, min(columns, n))
     lines = max(1, math.ceil(n / across))
-    ax = ax if ax is not None else _axes(across, 2 * lines, shown, wide=0.9)
+    ax = check_axes(ax) or _axes(across, 2 * lines, shown, wide=0.9)
     _bare(ax, title)
     if not n:
         say(ax, "no images")

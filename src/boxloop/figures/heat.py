@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 
-from boxloop.figures.style import INK, LABEL, Array, dress, new_axes, short
+from boxloop.figures.style import INK, LABEL, Array, check_axes, dress, new_axes, short
 
 NAMED = 30
 """Most columns whose names are written on the axes."""
@@ -41,7 +41,7 @@ def heat_map(
     """
     d = len(names)
     size = 3.2 + 0.24 * min(d, NAMED)
-    ax = ax if ax is not None else new_axes(size + 1.2, size)
+    ax = check_axes(ax) or new_axes(size + 1.2, size)
     seen = np.abs(values[np.isfinite(values)])
     limit = max(least, float(seen.max())) if seen.size else least
     shades = colormaps["PuOr"].with_extremes(bad="#c8c8c8")

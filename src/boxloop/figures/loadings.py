@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from boxloop.figures.style import FAINT, Array, add_legend, colour, dress, marker, name_rows, new_axes
+from boxloop.figures.style import (
+    FAINT,
+    Array,
+    add_legend,
+    check_axes,
+    colour,
+    dress,
+    marker,
+    name_rows,
+    new_axes,
+)
 
 MOST = 30
 """Columns that are shown: those with the largest loadings."""
@@ -41,7 +51,7 @@ def loadings(
     """
     k, d = values.shape
     order = np.argsort(-np.square(np.nan_to_num(values)).sum(0), kind="stable")[:most]
-    ax = ax if ax is not None else new_axes(7.4, 1.5 + max(0.24, 0.07 * k) * max(len(order), 4))
+    ax = check_axes(ax) or new_axes(7.4, 1.5 + max(0.24, 0.07 * k) * max(len(order), 4))
     dress(ax, title if len(order) == d else f"{title} ({len(order)} of {d} columns)", across)
     name_rows(ax, [names[j] for j in order], 30)
     ax.axvline(0.0, color=FAINT, linewidth=0.8, zorder=0)

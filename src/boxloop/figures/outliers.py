@@ -6,7 +6,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, PLENTY, Array, add_legend, dress, new_axes
+from boxloop.figures.style import (
+    FAINT,
+    INK,
+    MARKED,
+    PLAIN,
+    PLENTY,
+    Array,
+    add_legend,
+    check_axes,
+    dress,
+    new_axes,
+)
 
 NAMED = 5
 """How many of the lowest rows are named."""
@@ -34,7 +45,7 @@ def outlier_scores(
     Returns:
         The axes. Of more rows than can be seen, ordinary ones are thinned out evenly; flagged ones are all there.
     """
-    ax = ax if ax is not None else new_axes(8.8, 4.2)
+    ax = check_axes(ax) or new_axes(8.8, 4.2)
     values = np.asarray(scores, dtype=float)
     number = np.arange(len(values)) if places is None else np.asarray(places)
     dress(ax, title, "row", up)

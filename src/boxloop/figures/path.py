@@ -14,6 +14,7 @@ from boxloop.figures.style import (
     PLAIN,
     Array,
     add_legend,
+    check_axes,
     colour,
     dress,
     name_rows,
@@ -54,7 +55,7 @@ def path_lines(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(8.2, 4.4)
+    ax = check_axes(ax) or new_axes(8.2, 4.4)
     dress(ax, title, WEIGHT, up)
     alphas = _alphas(ax, breakpoints)
     with np.errstate(invalid="ignore"):
@@ -99,7 +100,7 @@ def path_choice(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(7.0, 1.6 + 0.28 * max(len(names), 3))
+    ax = check_axes(ax) or new_axes(7.0, 1.6 + 0.28 * max(len(names), 3))
     dress(ax, title, WEIGHT)
     name_rows(ax, list(names), 30)
     ax.invert_yaxis()

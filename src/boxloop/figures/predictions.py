@@ -17,6 +17,7 @@ from boxloop.figures.style import (
     PLAIN,
     PLENTY,
     add_legend,
+    check_axes,
     colour,
     dress,
     new_axes,
@@ -55,7 +56,7 @@ def numbers_over_column(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(7.2, 4.6)
+    ax = check_axes(ax) or new_axes(7.2, 4.6)
     at, alone, name = _across(X, column, name)
     dress(ax, "Prediction and what it does not know", name, "prediction")
     if seen is not None:
@@ -114,7 +115,7 @@ def classes_over_column(
     Returns:
         The axes. Of more classes than there are colours, those of the largest mean probability.
     """
-    ax = ax if ax is not None else new_axes(7.6, 4.4)
+    ax = check_axes(ax) or new_axes(7.6, 4.4)
     at, alone, name = _across(X, column, name)
     dress(ax, "Probability, and how far networks agree", name, "probability")
     order = np.argsort(at, kind="stable")
@@ -148,7 +149,7 @@ def tuning_curve(scales: Array, behind: Array, errors: Array, best: int, ax: Axe
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(7.0, 4.4)
+    ax = check_axes(ax) or new_axes(7.0, 4.4)
     title = "Scale of the covariance, by held-out rows"
     dress(
         ax,

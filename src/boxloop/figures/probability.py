@@ -16,6 +16,7 @@ from boxloop.figures.style import (
     PLAIN,
     Array,
     add_legend,
+    check_axes,
     dress,
     new_axes,
     say,
@@ -48,7 +49,7 @@ def probability_lines(
     Returns:
         The axes. Of many columns those that stray furthest are named; the others are grey.
     """
-    ax = ax if ax is not None else new_axes(8.2, 4.4)
+    ax = check_axes(ax) or new_axes(8.2, 4.4)
     dress(ax, title, "probability under the model", "share of rows below, less that")
     ax.axhspan(-band, band, color=FAINT, alpha=0.15, linewidth=0, label="by chance, 95 %")
     ax.axhline(0.0, color=INK, linewidth=0.8)
@@ -86,7 +87,7 @@ def uniform_histogram(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes(6.2, 4.0)
+    ax = check_axes(ax) or new_axes(6.2, 4.0)
     dress(ax, title, "probability under the model", "rows, relative to a true model")
     seen = np.asarray(values, dtype=float)
     seen = seen[np.isfinite(seen)]
@@ -136,7 +137,7 @@ def coverage(
     Returns:
         The axes; of many columns those that stray furthest are named.
     """
-    ax = ax if ax is not None else new_axes(7.2, 4.8)
+    ax = check_axes(ax) or new_axes(7.2, 4.8)
     dress(ax, title, "probability of the interval", "share of rows inside")
     low, high = np.clip(nominal - band, 0.0, 1.0), np.clip(nominal + band, 0.0, 1.0)
     ax.fill_between(nominal, low, high, color=FAINT, alpha=0.2, linewidth=0, label="by chance, ± 2 s.e.")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, Array, add_legend, dress, new_axes
+from boxloop.figures.style import FAINT, INK, MARKED, PLAIN, Array, add_legend, check_axes, dress, new_axes
 
 
 def relevance_spectrum(
@@ -40,7 +40,7 @@ def relevance_spectrum(
     Returns:
         The axes; heights run from 0 to at most 1.
     """
-    ax = ax if ax is not None else new_axes(7.0, 4.4)
+    ax = check_axes(ax) or new_axes(7.0, 4.4)
     dress(ax, title, across, f"{up}\n(bars: 1 and 2 standard errors)")
     height, spread = np.asarray(value, dtype=float), np.nan_to_num(np.asarray(error, dtype=float))
     place = np.arange(1, len(height) + 1)

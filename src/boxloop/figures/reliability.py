@@ -7,7 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from boxloop.figures.style import FAINT, INK, Array, add_legend, colour, dress, marker, new_axes, say, short
+from boxloop.figures.style import (
+    FAINT,
+    INK,
+    Array,
+    add_legend,
+    check_axes,
+    colour,
+    dress,
+    marker,
+    new_axes,
+    say,
+    short,
+)
 
 BASE = 0.18
 """Height of the tallest bar of counts, where the axis has height 1."""
@@ -28,7 +40,7 @@ def reliability_diagram(curves: Mapping[str, Lines], ax: Axes | None = None, *, 
     Returns:
         The axes. The band is the first curve's; so are the bars at the foot, its rows of every bin.
     """
-    ax = ax if ax is not None else new_axes(6.2, 4.8)
+    ax = check_axes(ax) or new_axes(6.2, 4.8)
     dress(ax, title, "probability said", "share of rows where it was so")
     ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0), aspect="equal")
     if not any(len(parts[0]) for parts in curves.values()):

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from boxloop.figures.style import COLOURS, FAINT, MARKED, Array, add_legend, dress, new_axes
+from boxloop.figures.style import COLOURS, FAINT, MARKED, Array, add_legend, check_axes, dress, new_axes
 
 
 def spectrum(
@@ -33,7 +33,7 @@ def spectrum(
     Returns:
         The axes; sizes are on a scale that is straight near zero and logarithmic beyond noise.
     """
-    ax = ax if ax is not None else new_axes(6.6, 4.2)
+    ax = check_axes(ax) or new_axes(6.6, 4.2)
     dress(ax, title, across, up)
     place = np.arange(1, len(values) + 1)
     low, high = (np.append(edge, edge[-1:]) for edge in (null.min(1), null.max(1)))

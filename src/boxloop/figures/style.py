@@ -52,6 +52,19 @@ def new_axes(width: float = 6.6, height: float = 4.6) -> Axes:
     return new_figure(width, height).subplots()
 
 
+def check_axes(ax: Any) -> Axes | None:
+    """Axes that were given, or None.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if ax is not None and not isinstance(ax, Axes):
+        raise TypeError(
+            f"ax must be matplotlib axes, or None for a figure of its own; got a {type(ax).__name__}"
+        )
+    return ax
+
+
 def dress(axes: Axes, title: str, across: str = "", up: str = "") -> None:
     """Title, labels and lines. Names of columns are text, never formulas: none of the words are read as TeX."""
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, parse_math=False)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from boxloop.figures.style import MARKED, PLAIN, add_legend, dress, new_axes, say
+from boxloop.figures.style import MARKED, PLAIN, add_legend, check_axes, dress, new_axes, say
 
 FEW = 60
 """Rounds up to which each has its own mark."""
@@ -31,7 +31,7 @@ def trace(
     Returns:
         The axes.
     """
-    ax = ax if ax is not None else new_axes()
+    ax = check_axes(ax) or new_axes()
     dress(ax, title, "round", f"{up}, less the last")
     line = np.asarray(values, dtype=float)
     line = np.where(np.isfinite(line), line, np.nan)

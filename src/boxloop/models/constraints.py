@@ -44,12 +44,15 @@ from boxloop.models.variational_factor import VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture
 from boxloop.persist.constraints import (
     COUNTS,
+    LOCATION,
     LOG_SIMPLEX,
+    LOGARITHM,
     LOWER_FACTOR,
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_DEFINITE,
     PROBABILITY,
+    SCALE,
     SIMPLEX,
     Array,
     Axes,
@@ -87,6 +90,15 @@ def _of_one_kind(model: VariationalMixture[Any], axes: Axes) -> str | None:
     return None if axes["m"] == axes["k"] else f"found.components has {axes['m']} members, not {axes['k']}"
 
 
+def _has_factors(model: Any, axes: Axes) -> str | None:
+    """Whether the posterior precision of the factors, I + loadings' loadings / noise, has a Cholesky factor."""
+    loadings = model.loadings.double()
+    precision = loadings.mT @ (loadings / model.noise.double()[:, None])
+    precision.diagonal().add_(1.0)
+    usable = torch.isfinite(precision).all() and torch.linalg.cholesky_ex(precision).info == 0
+    return None if bool(usable) else "noise is so small beside loadings that factors have no posterior"
+
+
 def _network_fits(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
     network = part.network
@@ -103,7 +115,17 @@ def _network_fits(part: Part, axes: Axes) -> str | None:
         return f"parameters have the shapes {shapes}, the network needs {network.shapes()}"
     axes["i"] = shapes[0][0] if not isinstance(network, Convolutions) else _pixels(network.shape)
     axes["o"] = shapes[-1][0] if not isinstance(network, Deconvolutions) else _pixels(network.shape)
-    return None
+    return None if _is_bounded(part, axes["i"]) else "parameters are so large that the network overflows"
+
+
+def _is_bounded(part: Part, columns: int) -> bool:
+    """Whether no row within 10 standard units makes a network of ours, or the square of its result, overflow.
+
+    As |silu(x)| <= silu(|x|), no activation is above that of the absolute parameters at the absolute row.
+    """
+    most = torch.full((1, columns), 10.0, dtype=part.parameters[0].dtype)
+    found = part.network([value.abs() for value in part.parameters], most)
+    return bool(torch.isfinite(found.square()).all())
 
 
 def _pixels(shape: tuple[int, int, int]) -> int:
@@ -152,8 +174,12 @@ CONSTRAINTS: Table = {
     TiedGaussian: Constraints(mean=Array("k d"), factor=Array("d d", LOWER_FACTOR), floor=FLOOR),
     DiagonalGaussian: Constraints(mean=Array("k d"), variance=Array("k d", POSITIVE), floor=FLOOR),
     SphericalGaussian: Constraints(mean=Array("k d"), variance=Array("k 1", POSITIVE), floor=FLOOR),
-    LowRankGaussian: Constraints(centre=Array("d"), loadings=Array("d c"), noise=Array("d", POSITIVE)),
-    TiedLowRankGaussian: Constraints(mean=Array("k d"), loadings=Array("d c"), noise=Array("d", POSITIVE)),
+    LowRankGaussian: Constraints(
+        _has_factors, centre=Array("d"), loadings=Array("d c"), noise=Array("d", POSITIVE)
+    ),
+    TiedLowRankGaussian: Constraints(
+        _has_factors, mean=Array("k d"), loadings=Array("d c"), noise=Array("d", POSITIVE)
+    ),
     Poisson: Constraints(mean=Array("k d", POSITIVE), floor=FLOOR),
     Bernoulli: Constraints(mean=Array("k d", PROBABILITY), floor=Number(least=0.0, most=0.5)),
     Multinomial: Constraints(probability=Array("k d", SIMPLEX), total=TOTAL, smoothing=FLOOR),
@@ -163,9 +189,11 @@ CONSTRAINTS: Table = {
         log_weight=Array("k", LOG_SIMPLEX), members=Nested((DiagonalGaussian,), "k dtype")
     ),
     Mixture: Constraints(log_weight=Array("k", LOG_SIMPLEX), family=Nested(FAMILIES, "k d dtype")),
-    FactorModel: Constraints(mean=Array("d"), loadings=Array("d k"), noise=Array("d", POSITIVE), floor=FLOOR),
+    FactorModel: Constraints(
+        _has_factors, mean=Array("d"), loadings=Array("d k"), noise=Array("d", POSITIVE), floor=FLOOR
+    ),
     PrincipalModel: Constraints(
-        mean=Array("d"), loadings=Array("d k"), noise=Array("1", POSITIVE), floor=FLOOR
+        _has_factors, mean=Array("d"), loadings=Array("d k"), noise=Array("1", POSITIVE), floor=FLOOR
     ),
     Dirichlet: Constraints(concentration=Array("k", POSITIVE)),
     StickBreaking: Constraints(first=Array("k-1", POSITIVE, least=0), second=Array("k-1", POSITIVE, least=0)),
@@ -217,9 +245,11 @@ CONSTRAINTS: Table = {
     ),
     Part: Constraints(_network_fits),
     StandardNormal: Constraints(_codes_fit),
-    NormalMixture: Constraints(log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c")),
-    GaussianHead: Constraints(_head_fits, log_variance=Array("v"), floor=HEAD_FLOOR),
-    LowRankHead: Constraints(loadings=Array("d r"), log_noise=Array("d"), floor=HEAD_FLOOR),
+    NormalMixture: Constraints(
+        log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c", LOGARITHM)
+    ),
+    GaussianHead: Constraints(_head_fits, log_variance=Array("v", LOGARITHM), floor=HEAD_FLOOR),
+    LowRankHead: Constraints(loadings=Array("d r"), log_noise=Array("d", LOGARITHM), floor=HEAD_FLOOR),
     CategoricalHead: Constraints(sizes=Array("d", COUNTS, torch.int64)),
     Autoencoder: Constraints(
         _autoencoder_fits,
@@ -227,19 +257,19 @@ CONSTRAINTS: Table = {
         decoder=Nested((Part,), "i=decoder_in o=decoder_out"),
         head=Nested(HEADS, "d"),
         latent=Nested(LATENTS, "c"),
-        origin=Array("d"),
-        scale=Array("d", POSITIVE),
+        origin=Array("d", LOCATION),
+        scale=Array("d", SCALE),
         score_draws=Number(least=1, most=2**31),
     ),
     EnergyModel: Constraints(
         _energy_fits,
         network=Nested((Perceptron,)),
         base=Nested((DiagonalGaussian, FullGaussian, type(None)), "d dtype"),
-        origin=Array("d"),
-        scale=Array("d", POSITIVE),
+        origin=Array("d", LOCATION),
+        scale=Array("d", SCALE),
         log_partition=Array(""),
         log_partition_error=Array("", NOT_NEGATIVE),
-        draws=Array("n d"),
+        draws=Array("n d", LOCATION),
     ),
 }
 """By class."""

@@ -14,6 +14,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,8 @@ from typing import IO
 def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the file at ``path`` by ``data``, or leave it as it was.
 
-    A link at ``path`` is replaced, not followed. The permissions are those of the file that is replaced.
+    A link at ``path`` is replaced, not followed. The permissions are those of the file that is replaced. A device or
+    pipe, ``/dev/null`` say, is not replaced.
 
     Args:
         path: the target, in a folder that exists.
@@ -38,6 +40,10 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         b'new'
     """
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(EISDIR, "a folder is there; give the name of a file", str(target))
+    if target.exists() and not target.is_file():
+        raise OSError(f"{target}: a device or pipe cannot be replaced; give the name of an ordinary file")
     _sweep(target)
     with _temporary(target) as (file, temporary):
         with suppress(OSError):  # nothing to replace, or a file system without permissions

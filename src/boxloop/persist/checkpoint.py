@@ -35,6 +35,8 @@ class Checkpoint(Tree):
             raise ValueError(f"{self.rounds} rounds need as many objectives, got {tuple(self.trace.shape)}")
 
 
+SOONEST = 1.0
+"""Seconds between two saves at the beginning of a run."""
 CONSTRAINTS = Constraints(trace=Array("n", ANY, torch.float64, least=0), rounds=Number(least=0))
 
 
@@ -49,7 +51,9 @@ class CheckpointWriter:
         fingerprint: what fit this is, as JSON: parameters, seed, a digest of the data. A checkpoint is only
             continued by a fit with the same fingerprint.
         every: save after this many rounds; ``None`` does not count rounds.
-        seconds: save after the first round, and when this long has passed since the last save; ``None`` does neither.
+        seconds: save after the first round, and when this long has passed since the last save, at first when as long
+            has passed again as before it, so that a kill loses half the work at most, but no sooner than after a
+            second; ``None`` does none of this.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -82,7 +86,7 @@ class CheckpointWriter:
         self.every = every
         self.seconds = seconds
         self._round = 0
-        self._time = time.monotonic()
+        self._begun = self._time = time.monotonic()
 
     def __call__(self, progress: Progress[Any]) -> None:
         """Save if it is time to; never before a round is complete, nor the same round twice."""
@@ -97,7 +101,8 @@ class CheckpointWriter:
         if by_round or self.seconds is None:
             return by_round
         # The first save is early: what stands before it, as starts and warm-up, is the dearest to do again.
-        return self._round == 0 or time.monotonic() - self._time >= self.seconds
+        wait = min(self.seconds, max(SOONEST, self._time - self._begun))
+        return self._round == 0 or time.monotonic() - self._time >= wait
 
     def _save(self, progress: Progress[Any]) -> None:
         checkpoint = Checkpoint(

@@ -37,8 +37,8 @@ def _is_simplex(x: Tensor) -> bool:
 
 
 def _is_lower(x: Tensor) -> bool:
-    lower = bool(torch.isfinite(x).all()) and not bool(x.triu(1).any())
-    return lower and bool((x.diagonal(dim1=-2, dim2=-1) > 0.0).all())
+    lower = _has_finite_squares(x) and not bool(x.triu(1).any())
+    return lower and _is_scale(x.diagonal(dim1=-2, dim2=-1))
 
 
 def _is_positive_definite(x: Tensor) -> bool:
@@ -50,9 +50,30 @@ def _is_positive_definite(x: Tensor) -> bool:
     return bool((torch.linalg.cholesky_ex(standard).info == 0).all())
 
 
+def _has_finite_squares(x: Tensor) -> bool:
+    """Whether a density, which is made of squares, can be computed."""
+    return bool(torch.isfinite(x.square()).all())
+
+
+def _is_location(x: Tensor) -> bool:
+    return _has_finite_squares(x.double())
+
+
+def _is_scale(x: Tensor) -> bool:
+    return _is_positive(x) and bool((x.double().square() > 0.0).all()) and _is_location(x)
+
+
+def _is_positive(x: Tensor) -> bool:
+    return bool(((x > 0.0) & (x < math.inf)).all()) and bool(torch.isfinite(x.reciprocal()).all())
+
+
 ANY = Values("numbers", lambda x: True)
-REAL = Values("finite", lambda x: bool(torch.isfinite(x).all()))
-POSITIVE = Values("finite and positive", _within(0.0, math.inf))
+REAL = Values("finite, and so must be its square", _has_finite_squares)
+LOCATION = Values("finite, and so must be its square in float64", _is_location)
+"""Of data in units of their own, of which single precision may hold more than it can square."""
+SCALE = Values("positive, with a square that is neither 0 nor infinite", _is_scale)
+LOGARITHM = Values("between -700 and 700", _within(-700.0, 700.0))
+POSITIVE = Values("finite and positive, and so must be its reciprocal", _is_positive)
 NOT_NEGATIVE = Values("finite and at least 0", lambda x: bool(((x >= 0.0) & (x < math.inf)).all()))
 PROBABILITY = Values("between 0 and 1, both excluded", _within(0.0, 1.0))
 SHARE = Values("between 0 and 1", lambda x: bool(((x >= 0.0) & (x <= 1.0)).all()))
@@ -109,7 +130,7 @@ class Number:
         """Compare with the bounds."""
         inside = self.least <= value <= self.most and (value > self.above or self.above == -math.inf)
         if not inside or (self.finite and not math.isfinite(value)):
-            raise ModelFileError(f"the field {place!r} is {value!r}: {self._words()}")
+            raise ModelFileError(f"the field {place!r} is {value!r:.40}: {self._words()}")
 
     def _words(self) -> str:
         low = f"above {self.above}" if self.above > -math.inf else f"at least {self.least}"
@@ -199,6 +220,8 @@ def validate(value: Any, table: Table, place: str = "") -> Axes:
     for field in dataclasses.fields(value):
         rule = None if constraints is None else constraints.fields.get(field.name)
         inner, inside = getattr(value, field.name), f"{place}.{field.name}".lstrip(".")
+        if isinstance(inner, tuple) and rule is not None and "tuple" not in str(field.type):
+            raise ModelFileError(f"the field {inside!r} is a list, not one value")
         items = inner if isinstance(inner, tuple) else (inner,)
         for i, item in enumerate(items):
             where = f"{inside}.{i}" if items is inner else inside

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
+from boxloop.data.checks import check_count, check_list
 from boxloop.numeric.threads import single_threaded
 from boxloop.report.examine import Tell, examine
 from boxloop.report.read import MOST_ROWS, Table, read_table
@@ -53,7 +54,13 @@ def make_report(
         >>> print(str(report).split(":")[0])
         Which model? Bayesian Gaussian mixture, at most 10 components (uses 2)
     """
-    table = read_table(data, columns, drop, rows, random_state)
+    for name, value in (("columns", columns), ("drop", drop)):
+        if value is not None:
+            check_list(value, name, "names")
+    check_count(rows, "rows", 20)
+    if jobs is not None:
+        check_count(jobs, "jobs")
+    table = read_table(data, columns, drop or (), rows, random_state)
     command = spelled(data, columns, drop, rows, random_state, deep)
     return report_on(table, command, random_state, jobs, deep, tell)
 

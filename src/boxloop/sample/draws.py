@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.sample.diagnostics import Diagnosis, diagnose, find_faults
 from boxloop.sample.hmc import HMC
@@ -141,8 +142,7 @@ class Draws:
             tails, and R-hat (rank-normalised and split; nested where chains share starts). A number that is not
             finite in every draw, constant in a chain, or fixed by its support, has NaN for them.
         """
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"the level must lie between 0 and 1; it is {level}")
+        check_level(level)
         if self.n_draws == 0:
             raise ValueError(NONE)
         table = self.table.reshape(-1, self.table.shape[2])

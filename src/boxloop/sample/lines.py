@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.sample.diagnostics import diagnose
 
@@ -66,8 +67,7 @@ def summary_frame(parts: list[Lines], level: float) -> Any:
            mean   low  high labels
         a   3.5  1.75  5.25   free
     """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level must lie between 0 and 1; it is {level}")
+    check_level(level)
     found = [part.columns(level) for part in parts]
     joined = {key: [item for columns in found for item in columns[key]] for key in found[0]}
     return make_frame(joined, [name for part in parts for name in part.values])

@@ -180,7 +180,14 @@ def compare(
         'K=2'
     """
     models = name_models(models)
+    if not isinstance(criteria, Mapping | None):
+        raise TypeError(
+            f"criteria must map names to functions of a model and rows, got a {type(criteria).__name__}"
+        )
     asked = dict(criteria or {})
+    for name, criterion in asked.items():
+        if not callable(criterion):
+            raise TypeError(f"criteria must map names to functions; {name!r} is a {type(criterion).__name__}")
     for name in asked:
         if name in OWN:
             raise ValueError(f"a criterion may not be called {name!r}: that column is there already")

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.caller import warn_caller
 from boxloop.data import ArraySource, At, Gathered, stays
+from boxloop.data.checks import check_count
 from boxloop.data.frames import make_frame
 from boxloop.data.open import AnySource
 from boxloop.data.validated import validated
@@ -217,8 +218,7 @@ class OutlierDetector(SingleThreaded, OutlierMixin, MetaEstimatorMixin, BaseEsti
             raise TypeError(
                 f"reasons need an estimator that takes missing values (NaN), {type(self.estimator).__name__} does not"
             )
-        if top < 1:
-            raise ValueError(f"top must be at least 1, got {top}")
+        check_count(top, "top")
         index = getattr(X, "index", None)
         drop = self._drops(_at_hand(self._rows(X, reset=False)))
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(drop.shape[1])])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boxloop.data.frames import make_frame
+from boxloop.data.validated import to_vector
 from boxloop.numeric import seed
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.threads import single_threaded
@@ -183,8 +184,8 @@ def penalised_path(
 
 def _checked(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, Array]:
     """Rows (n, k), one where only means are given, and penalties (k,)."""
-    rows = np.asarray(log_likelihood, dtype=np.float64)
-    cost = np.asarray(penalty, dtype=np.float64)
+    rows = to_vector(log_likelihood, "log_likelihood")
+    cost = to_vector(penalty, "penalty")
     if rows.ndim not in (1, 2) or cost.ndim != 1 or rows.shape[-1] != len(cost):
         raise ValueError(
             "log_likelihood must be (k,) or (n, k) and penalty (k,): "

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxloop.data import Gathered, open_source
+from boxloop.data.checks import check_count, check_level
 from boxloop.data.frames import make_frame
 from boxloop.data.synthetic import Topics
 from boxloop.estimate.documents import Documents
@@ -120,8 +121,9 @@ def topic_spectrum(
     """
     stream = generator(random_state)
     source = open_source(X, sample_weight)
-    if most < 2:
-        raise ValueError(f"most={most}: look at two eigenvalues at least")
+    check_count(most, "most", 2)
+    check_count(draws, "draws")
+    check_level(level)
     if draws < 1.0 / level - 1.0 - 1e-9:
         raise ValueError(
             f"draws={draws} cannot show a p-value of {level:g}: {int(np.ceil(1 / level - 1))} can"

@@ -5,7 +5,17 @@ from __future__ import annotations
 from boxloop.models.constraints import CONSTRAINTS as MODEL_CONSTRAINTS
 from boxloop.models.constraints import LATENTS
 from boxloop.models.networks import Part
-from boxloop.persist.constraints import POSITIVE, SHARE, Array, Axes, Constraints, Nested, Table
+from boxloop.persist.constraints import (
+    LOCATION,
+    POSITIVE,
+    SCALE,
+    SHARE,
+    Array,
+    Axes,
+    Constraints,
+    Nested,
+    Table,
+)
 from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.inference import RelevanceFit
@@ -47,17 +57,17 @@ def _generator_fits(model: GeneratorModel, axes: Axes) -> str | None:
 
 CONSTRAINTS: Table = {
     **MODEL_CONSTRAINTS,
-    LinearView: Constraints(_as_many_features, origin=Array("d"), scale=Array("d", POSITIVE)),
+    LinearView: Constraints(_as_many_features, origin=Array("d", LOCATION), scale=Array("d", SCALE)),
     FourierView: Constraints(
         _column_values,
-        origin=Array("d"),
-        scale=Array("d", POSITIVE),
+        origin=Array("d", LOCATION),
+        scale=Array("d", SCALE),
         frequency=Array("d k"),
         phase=Array("k"),
     ),
     FiniteView: Constraints(_indicators, codes=Array("k")),
     NetworkView: Constraints(
-        _network_view_fits, origin=Array("d"), scale=Array("d", POSITIVE), part=Nested((Part,), "i o")
+        _network_view_fits, origin=Array("d", LOCATION), scale=Array("d", SCALE), part=Nested((Part,), "i o")
     ),
     ViewPair: Constraints(left=Nested(VIEWS, "k d v=v_left"), right=Nested(VIEWS, "k=l d=e v=v_right")),
     Canonical: Constraints(
@@ -85,8 +95,8 @@ CONSTRAINTS: Table = {
         decoder=Nested((Part,), "i o"),
         latent=Nested(LATENTS, "c"),
         noise=Array("d|1", POSITIVE),
-        origin=Array("d"),
-        scale=Array("d", POSITIVE),
+        origin=Array("d", LOCATION),
+        scale=Array("d", SCALE),
     ),
 }
 """By class."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from boxloop.data import kept_rows
+from boxloop.data.checks import check_count
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.threads import single_threaded
@@ -134,6 +135,7 @@ def diagnose(
         negative variances 0.0%
     """
     model = conditional.model
+    check_count(n_given, "n_given")
     some = kept_rows(conditional.source, n_given, generator(random_state)).rows
     given = model.pair.parts(some)[1]
     found = conditional.expect(theta, given)

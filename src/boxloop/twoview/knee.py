@@ -100,9 +100,9 @@ class Knee:
             across: what x is.
             up: what the values are.
         """
-        from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_axes
+        from boxloop.figures import COLOURS, FAINT, INK, add_legend, check_axes, dress, new_axes
 
-        ax = new_axes() if ax is None else ax
+        ax = check_axes(ax) or new_axes()
         ax.set(xscale="log", yscale="log")
         ax.plot(self.x, self.y, "o", color=COLOURS[0], markersize=5, label="mean over repetitions")
         bottom, top = 0.93 * float(self.y.min()), 1.07 * float(self.y.max())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
+from boxloop.data.checks import check_count, check_level
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState, seed
@@ -233,8 +234,8 @@ def check_request(r: int, permutations: int, level: float) -> None:
     """Refuse what gives no answer."""
     if r < 1:
         raise ValueError("there are no canonical variables to judge: one of the views is constant")
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level}: give a rate between 0 and 1")
+    check_level(level)
+    check_count(permutations, "permutations")
     if permutations < 1.0 / level - 1.0 - 1e-9:
         raise ValueError(
             f"permutations={permutations} cannot show a p-value of {level:g}: {int(np.ceil(1 / level - 1))} can"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 
+from boxloop.data.checks import check_count
 from boxloop.data.frames import make_frame
 from boxloop.numeric.random import RandomState, generator, seed, spawn
 from boxloop.weights.audit_chain import Chains
@@ -204,7 +205,7 @@ def audit(
         >>> found.level, found.worries[0].what
         ('bad', 'Last layer')
     """
-    if chains is not None and (chains < 0 or chains == 1):
+    if chains is not None and (check_count(chains, "chains", 0) == 1):
         raise ValueError(f"chains must be 0, or 2 at least, which are compared with each other, got {chains}")
     asked = Inquiry(tuple(posterior.parts()), X, y, kind, prior_precision, noise)
     X_test, y_test = whole(X_test, y_test, "X_test", "y_test")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from boxloop.data.validated import to_labels
 from boxloop.weights.audit_chain import ROWS, Chains, compare_chains
 from boxloop.weights.audit_iterates import Iterates, iterates
 from boxloop.weights.audit_last import LastLayerCheck, check_last_layer, exact_last_layer, mean_network
@@ -198,7 +199,7 @@ def whole(X: Any, y: Any, *names: str) -> tuple[Inputs, Any]:
     Raises:
         ValueError: values that are not numbers, or not finite, or not one y for every row of X.
     """
-    rows, seen = as_inputs(X), y.detach() if isinstance(y, Tensor) else np.array(y)
+    rows, seen = as_inputs(X), y.detach() if isinstance(y, Tensor) else to_labels(y, names[1])
     if not isinstance(seen, Tensor) and seen.dtype.kind not in "fiub":
         raise ValueError(
             f"{names[1]} must hold numbers, or classes 0, 1, ..., got {seen.dtype}: number the labels"

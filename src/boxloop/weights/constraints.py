@@ -11,16 +11,20 @@ from boxloop.average import Power
 from boxloop.estimate.stream_gradient import GradientState
 from boxloop.estimate.stream_state import StreamSettings, StreamState
 from boxloop.persist.constraints import (
+    LOCATION,
     NOT_NEGATIVE,
     PLACES,
     POSITIVE,
     POSITIVE_DEFINITE,
+    REAL,
+    SCALE,
     Array,
     Axes,
     Constraints,
     Nested,
     Number,
     Table,
+    Values,
 )
 from boxloop.weights.factor import FactorEM
 from boxloop.weights.full import Full, FullState
@@ -34,6 +38,9 @@ from boxloop.weights.swa import SWA, MeanState
 from boxloop.weights.swag import SWAG, SwagState
 from boxloop.weights.window import Windowed, WindowState
 
+MOMENT = Values("at least 0, with a finite square", lambda x: NOT_NEGATIVE.hold(x) and REAL.hold(x))
+NOISE = Values("positive, with a finite square", lambda x: POSITIVE.hold(x) and REAL.hold(x))
+"""Of weights: their squares are added up."""
 COUNT = Number(least=0)
 AT_ONCE = Number(least=1, most=2**31)
 """Vectors that are held in memory together."""
@@ -53,8 +60,10 @@ def _layout_fits(layout: Layout, axes: Axes) -> str | None:
     sizes = [math.prod(shape) for shape in layout.shapes]
     if not sizes or len(layout.names) != len(sizes) or len(set(layout.names)) != len(sizes):
         return "names must be distinct, with as many shapes"
+    if min(length for shape in (*layout.shapes, (1,)) for length in shape) < 1 or max(sizes) >= 2**48:
+        return "shapes must be positive, and of tensors that a memory holds"
     axes["D"] = sum(sizes)
-    return None if min(sizes) > 0 else "shapes must be positive"
+    return None
 
 
 def _posterior_fits(state: PosteriorState, axes: Axes) -> str | None:
@@ -134,8 +143,8 @@ CONSTRAINTS: Table = {
         _stream_fits,
         rows=Array("R D"),
         mean=Array("D"),
-        square=Array("D", NOT_NEGATIVE),
-        noise=Array("D", NOT_NEGATIVE),
+        square=Array("D", MOMENT),
+        noise=Array("D", MOMENT),
         start=Array("K D"),
         gathered=Array("n D", least=0),
         basis=Array("K K", dtype=torch.float64),
@@ -148,7 +157,7 @@ CONSTRAINTS: Table = {
         _gradient_fits,
         rows=Array("R D"),
         mean=Array("D"),
-        noise=Array("D", POSITIVE),
+        noise=Array("D", NOISE),
         moment=Array("R R", dtype=torch.float64),
         rank=Number(least=1),
         count=COUNT,
@@ -157,9 +166,9 @@ CONSTRAINTS: Table = {
     ),
     WeightUnits: Constraints(
         mean=Array("D"),
-        square=Array("D", NOT_NEGATIVE),
+        square=Array("D", MOMENT),
         origin=Array("D"),
-        scale=Array("D", NOT_NEGATIVE),
+        scale=Array("D", MOMENT),
         due=COUNT,
     ),
     GradientUnits: Constraints(
@@ -167,7 +176,7 @@ CONSTRAINTS: Table = {
     ),
     SwagState: Constraints(
         mean=Array("D"),
-        square=Array("D", NOT_NEGATIVE),
+        square=Array("D", MOMENT),
         rows=Array("K D"),
         count=COUNT,
         floor=Number(least=0.0, most=1e30),
@@ -193,7 +202,7 @@ CONSTRAINTS: Table = {
         record=Nested((Record,)),
         n_refused=COUNT,
     ),
-    Centre: Constraints(origin=Array("d"), scale=Array("d", POSITIVE), level=Array("k")),
+    Centre: Constraints(origin=Array("d", LOCATION), scale=Array("d", SCALE), level=Array("k")),
     LinearPosterior: Constraints(
         _rank_fits,
         mean=Array("k d"),

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from boxloop.data.checks import check_level
 from boxloop.weights.inputs import as_array, as_rows
 from boxloop.weights.mixture_quantile import mixture_quantile
 from boxloop.weights.strata import Strata
@@ -98,8 +99,7 @@ class RegressionPrediction:
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Central intervals that hold an observation with this probability: lower and upper ends, (n, ...) each."""
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must be between 0 and 1, got {level}")
+        check_level(level)
         return self.quantile(0.5 * (1.0 - level)), self.quantile(0.5 * (1.0 + level))
 
     def plot(

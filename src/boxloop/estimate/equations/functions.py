@@ -13,6 +13,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from boxloop.data.checks import check_level
+
 Psi = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -108,8 +110,7 @@ def quantile(level: float, outcome: int = -1, *, intercept: bool = True) -> Psi:
         >>> bool(49.0 < middle < 51.0)
         True
     """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level must lie between 0 and 1; it is {level}")
+    check_level(level)
     return residual_equation(lambda residual: level - (residual < 0).to(residual.dtype), outcome, intercept)
 
 

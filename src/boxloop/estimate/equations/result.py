@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
+from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.estimate.equations.parameters import Theta
 from boxloop.tree import flatten, unflatten
@@ -166,8 +167,7 @@ class Estimate:
         return "\n".join(lines)
 
     def _limits(self, level: float) -> tuple[Tensor, Tensor]:
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"the level must lie between 0 and 1; it is {level}")
+        check_level(level)
         reach = float(stats.norm.ppf(0.5 + 0.5 * level)) * _errors(self.covariance)
         return self.vector - reach, self.vector + reach
 
