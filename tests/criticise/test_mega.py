@@ -56,7 +56,7 @@ def test_on_its_own_rows_an_em_fit_has_no_gap_whatever_k(kind, k):
         fit = boxloop.GaussianMixture(k, covariance_type=kind, random_state=0, tol=1e-12, max_iter=5000).fit(
             rows
         )
-    with pytest.warns(UserWarning, match="hold the rows of the fit"):
+    with pytest.warns(UserWarning, match="X seems to hold the rows of the fit"):
         result = mega(fit.model_, rows, draws=0)
     assert result["first"].norm() < 1e-8
     assert result["second"].norm() < 1e-8
