@@ -169,7 +169,7 @@ def _advance(last: Outcome[S], done: Round[S], tol: float) -> Outcome[S]:
         trace=last.trace,
         events=last.events + noted if noted else last.events,
         rounds=number,
-        converged=done.final or settled,
+        converged=bool(done.final or settled),  # a tol of NumPy's makes NumPy's truth
         excused=bool(noted),
     )
 

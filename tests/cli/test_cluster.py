@@ -93,7 +93,7 @@ def test_a_cluster_gives_the_fit_of_one_process(
 
 @pytest.mark.parametrize("command", ["criticise", "compare"])
 def test_judging_on_a_cluster(command: str, address: str, folder: Path, whole: Path, tmp_path: Path) -> None:
-    more = ["--train", folder, "--draws", 9] if command == "criticise" else []
+    more = ["--train", folder, "--weights", "w", "--draws", 9] if command == "criticise" else []
     done(command, whole, folder, *more, "-q", "-o", tmp_path / "alone.parquet")
     done(command, whole, folder, *more, "-q", "-o", tmp_path / "shared.parquet", "--cluster", address)
     names = {"criticise": ["data", "gap", "error"], "compare": ["log_likelihood", "error", "aic"]}[command]
@@ -311,7 +311,18 @@ def test_progress_is_one_display(
     assert "partitions" not in result.stderr.splitlines()[-1]
     assert "GaussianMixture" in result.stderr
     assert "partitions" not in done("fit", folder, *FIT, "--cluster", address, "-o", tmp_path / "m").stderr
-    judged = done("criticise", tmp_path / "m", folder, "--cluster", address, "--draws", 0, "--progress")
+    judged = done(
+        "criticise",
+        tmp_path / "m",
+        folder,
+        "--train",
+        folder,
+        "--cluster",
+        address,
+        "--draws",
+        0,
+        "--progress",
+    )
     assert "criticise: partitions" in judged.stderr
     scored = done("score", tmp_path / "m", folder, "--cluster", address, "--progress")
     assert "rows" in scored.stderr

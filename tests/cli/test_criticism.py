@@ -9,7 +9,10 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from boxloop import load, mega
 from boxloop.cli import main
+from boxloop.criticise import First
+from boxloop.data import open_table
 from boxloop.select import Select
 
 
@@ -178,3 +181,22 @@ def test_ctrl_c_in_the_last_fit_of_select_writes_nothing(folder, monkeypatch):
 def test_select_refuses_what_is_no_list_of_numbers(folder, numbers):
     result = CliRunner().invoke(main, ["select", str(folder / "train.csv"), "-k", numbers])
     assert result.exit_code == 2
+
+
+def test_a_weighted_fit_is_criticised_with_its_weights(folder, tmp_path):
+    """As in Python; without the weights the rows of the fit are others, and refused."""
+    weight = np.random.default_rng(1).uniform(0.5, 2.0, 300)
+    for name in ("train", "test"):
+        pd.read_csv(folder / f"{name}.csv").assign(w=weight).to_csv(tmp_path / f"{name}.csv", index=False)
+    train, held, model = (tmp_path / name for name in ("train.csv", "test.csv", "m.boxloop"))
+    call("fit", train, "--model", "gaussian-mixture", "-k", 1, "--weights", "w", "-o", model)
+    words = ["criticise", model, held, "--train", train, "--draws", 19, "--test", "first"]
+    found = json.loads(call(*words, "--weights", "w", "--json"))
+    names = ["age", "height", "shoe"]
+    rows, fitted = (open_table(place, "w", columns=names) for place in (held, train))
+    expected = mega(load(model), rows, functions=[First()], train=fitted, draws=19)
+    assert found["p_value"] == expected.p_value
+    assert found["training_error"] == "included"
+    refused = CliRunner().invoke(main, [str(word) for word in words])
+    assert refused.exit_code == 1
+    assert "with its weights" in refused.output

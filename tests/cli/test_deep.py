@@ -17,7 +17,9 @@ from cli.calls import NAMES, call, clusters, counts, done, table
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with rows, counts, and a file of each model."""
     folder = tmp_path_factory.mktemp("deep")
-    table(folder / "rows.csv", np.nan_to_num(clusters()))
+    rows = np.nan_to_num(clusters(400))
+    table(folder / "rows.csv", rows[:200])
+    table(folder / "held.csv", rows[200:])
     table(folder / "counts.csv", counts())
     done("fit", folder / "rows.csv", "--model", "bayesian-mixture", "-o", folder / "mixture")
     done("fit", folder / "counts.csv", "--model", "bayesian-multinomial-mixture", "-o", folder / "words")
@@ -91,13 +93,13 @@ def test_draws_of_counts_are_whole(fitted: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mixture", "factors", "codes"])
 def test_criticism_without_the_rows_of_the_fit(fitted: Path, name: str) -> None:
-    rows = fitted / "rows.csv"
+    rows, held = fitted / "rows.csv", fitted / "held.csv"
     found = json.loads(
-        done("criticise", fitted / name, rows, "--draws", 19, "--test", "first", "--json").stdout
+        done("criticise", fitted / name, held, "--draws", 19, "--test", "first", "--json").stdout
     )
     assert found["training_error"] == "left out"
     assert np.isfinite(found["tests"][0]["norm"])
-    refused = call("criticise", fitted / name, rows, "--train", rows)
+    refused = call("criticise", fitted / name, held, "--train", rows)
     assert refused.exit_code == 2
     assert "--train" in refused.stderr
 
@@ -108,9 +110,10 @@ def test_a_tied_mixture_is_criticised_by_the_components_in_use(fitted: Path, tmp
     estimator = load(tmp_path / "m")
     share = estimator.weights_[estimator.active_]
     mean = share / share.sum() @ estimator.means_[estimator.active_]
-    data = np.asarray(open_table(rows).rows).mean(0)
+    held = fitted / "held.csv"
+    data = np.asarray(open_table(held).rows).mean(0)
     found = json.loads(
-        done("criticise", tmp_path / "m", rows, "--draws", 9, "--test", "first", "--json").stdout
+        done("criticise", tmp_path / "m", held, "--draws", 9, "--test", "first", "--json").stdout
     )
     assert found["tests"][0]["norm"] == pytest.approx(np.linalg.norm(data - mean), rel=1e-6, abs=1e-9)
 

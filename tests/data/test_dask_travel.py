@@ -232,7 +232,7 @@ def test_a_network_fetches_every_row_once_a_pass(passes: int, monkeypatch: pytes
     assert passes * n <= brought[0] < (passes + 0.5) * n
 
 
-def test_scores_bring_back_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_bring_back_two_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).normal(size=(300, 2))
     fit = boxloop.GaussianMixture(2, random_state=0).fit(rows)
     sent, plain = [], DaskSource.reduce
@@ -245,4 +245,4 @@ def test_scores_bring_back_one_number(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = da.from_array(rows, chunks=(70, 2))
     for judge in (fit.score, fit.aic, fit.bic):
         assert judge(parts) == pytest.approx(judge(rows), rel=1e-12)
-    assert [value.numel() for value in sent] == [1, 1, 1]
+    assert [sum(leaf.numel() for _, leaf in value.leaves()) for value in sent] == [2, 2, 2]

@@ -41,7 +41,6 @@ SHORTER = {
     "is_my_vae_any_good.md": {
         "images[:1300], images[1300:]": "images[:300], images[1600:]",
         '"max_iter": 30, "score_draws": 64': '"max_iter": 3, "score_draws": 8',
-        "nodes=4096": "nodes=256",
         "range(300)": "range(20)",
     },
     "topics_from_moments.md": {"10_000": "4_000", "most=8": "most=5", "range(6)": "range(2)"},

@@ -37,7 +37,9 @@ class Cut(ArraySource):
         return super().chunks(min(size or 7, 7))
 
 
-@pytest.mark.filterwarnings("ignore:the column means of X")  # of rows of the fit, under a model without their digest
+@pytest.mark.filterwarnings(
+    "ignore:the column means of X"
+)  # of rows of the fit, under a model without their digest
 @everyone
 @pytest.mark.parametrize("name", ASKED)
 def test_many_tiles_answer_as_one_does(case: Case, name: str) -> None:

@@ -331,7 +331,7 @@ def test_judgement_and_diagnosis_speak(learned: RelevantFeatures) -> None:
 
 def test_a_direction_that_is_none_is_named() -> None:
     fit = RelevantFeatures(1, **LINEAR).fit(*related())
-    with pytest.raises(ValueError, match="'y_given_x' or 'x_given_y', got 'up'"):
+    with pytest.raises(ValueError, match="direction must be one of 'y_given_x', 'x_given_y'; got 'up'"):
         fit.expect(given=[[0.0] * 3], direction="up")  # type: ignore[arg-type]
 
 

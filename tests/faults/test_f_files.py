@@ -259,7 +259,7 @@ F53: list[tuple[str, Callable[[Document, Tensors], Any], str]] = [
     (
         "weights-swag",
         _tensor("follower.square", lambda x: x - 1.0),
-        "'follower.square' must be finite and at least",
+        "'follower.square' must be at least 0, with a finite square",
     ),
     (
         "gaussian-full",

@@ -20,6 +20,7 @@ from boxloop.cli.options import (
     threads_option,
     watch_options,
     watching,
+    weights_option,
     with_examples,
 )
 from boxloop.cli.output import (
@@ -72,6 +73,7 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
     type=click.FloatRange(0.0, 1.0),
     help="False-discovery rate of the misfits that are named.",
 )
+@weights_option
 @seed_option
 @watch_options
 @threads_option
@@ -87,6 +89,7 @@ def command(
     tests: tuple[str, ...],
     draws: int,
     rate: float,
+    weights: str | None,
     seed: int,
     quiet: bool,
     progress: bool | None,
@@ -100,9 +103,10 @@ def command(
 
     DATA are rows that the model has not seen. Without --train the error of the fitted parameters is left out, and a
     true model is rejected too often unless it was fitted to many more rows than it is judged by. Rows of the fit are
-    known again: given as DATA they are warned of, and --train refuses any others. Of Bayesian models and
-    autoencoders that error is not known, and --train is refused; of a Bayesian Gaussian mixture the components in use
-    are judged, at their expected parameters. The columns are found by the names that the model was fitted to.
+    known again: given as DATA they are warned of, and --train refuses any others. A model that was fitted with
+    --weights takes them here, too. Of Bayesian models and autoencoders that error is not known, and --train is refused;
+    of a Bayesian Gaussian mixture the components in use are judged, at their expected parameters. The columns are found
+    by the names that the model was fitted to.
     """
     from boxloop.cli.describe import errs_by_rows, load_model
     from boxloop.cli.watch import watched
@@ -117,7 +121,7 @@ def command(
             f"--train: how {type(estimator).__name__} errs does not follow from its rows; leave it out"
         )
     with on_cluster(workers, cluster) as there, watched("criticise", watching(quiet, progress)):
-        result = _judged(estimator, data, train, tests, draws, seed, there)
+        result = _judged(estimator, data, train, weights, tests, draws, seed, there)
     if output is not None:
         columns = {name: column.to_numpy() for name, column in result.table().items()}
         write_table(output, for_spreadsheets(output, columns))
@@ -130,6 +134,7 @@ def _judged(
     estimator: Fitted,
     data: str,
     train: str | None,
+    weights: str | None,
     tests: tuple[str, ...],
     draws: int,
     seed: int,
@@ -142,7 +147,7 @@ def _judged(
     from boxloop.report.in_use import ComponentsInUse, criticised
 
     def opened(place: str) -> Source:
-        return open_table(place, columns=fitted_columns(estimator), cluster=on_workers)
+        return open_table(place, weights, columns=fitted_columns(estimator), cluster=on_workers)
 
     rows = opened(data)
     fitted = None if train is None else (rows if train == data else opened(train))

@@ -26,6 +26,7 @@ from boxloop.cli.options import (
     threads_option,
     watch_options,
     watching,
+    weights_option,
     widths,
     with_examples,
 )
@@ -96,7 +97,7 @@ _count = click.IntRange(min=1)
     type=click.Choice(["constant", "cosine"]),
     help="Of its learning rate: cosine ends at --max-iter.",
 )
-@click.option("--weights", metavar="COLUMN", help="Column that holds the weight of each row.")
+@weights_option
 @column_options
 @seed_option
 @compute_options

@@ -159,8 +159,9 @@ threads_option = click.option(
     type=click.IntRange(min=1),
     callback=_use_threads,
     expose_value=False,
-    help="Threads of linear algebra; all cores if omitted.",
+    help="Threads of torch in a fit, for large networks; one if omitted.",
 )
+weights_option = click.option("--weights", metavar="COLUMN", help="Column that holds the weight of each row.")
 components_help = (
     "Components, factors or codes; of Bayesian models, the most.  [default: 1; all factors; 10; 2 codes]"
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.utils.validation import validate_data
 
 from boxloop.data.checks import check_no_paths
 from boxloop.data.frames import as_frame, check_numbers, object_columns
@@ -24,6 +23,8 @@ def validated(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
         ValueError: also for a column that holds text or times, by its name or number.
         TypeError: X is no table.
     """
+    from sklearn.utils.validation import validate_data  # takes half a second to import
+
     if not options.get("skip_check_array", False):
         check_no_paths(X)
         check_numbers(X)
