@@ -180,7 +180,7 @@ def test_criticism_sees_the_mean_over_all_draws():
 
 
 def test_the_error_of_criticism_is_honest():
-    """z-scores of a moment follow Student's law of 7; the share beyond 95% is within 4 deviations (6e-5)."""
+    """z-scores of a moment follow Student's law; the share beyond 95% is within 4 deviations (6e-5)."""
     draws = [normal((400, 1), generator(seed)) for seed in range(300)]
     scores = []
     for rows in draws:
@@ -193,7 +193,7 @@ def test_the_error_of_criticism_is_honest():
 
 
 def test_too_few_draws_have_no_error():
-    with pytest.raises(ValueError, match="at least 8 draws"):
+    with pytest.raises(ValueError, match="at least 32 draws"):
         moments(normal((5, 1), generator(0)), [First()])
 
 

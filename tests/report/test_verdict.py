@@ -117,6 +117,15 @@ def test_no_two_lines_disagree(found: Verdict) -> None:
         assert fits
         assert found.best == found.model
         assert "Collect more rows" not in advice
+        assert "the most on offer" not in advice
+    # Candidates that were set aside may score higher than all that were considered.
+    assert not (found.set_aside.higher and "very other candidate predicts" in answers["How sure?"])
+    assert not (len(found.fitting) > 1 and "its moments" in advice)
+    # More components are not worth trying where more were tried in vain, or where there are none.
+    if "Try more components" in advice:
+        assert found.unit == "component"
+        assert "do not predict held-out rows better" not in advice
+    assert "before anything else" not in advice.partition(". ")[2]
     assert (sure == "good") == answers["How sure?"].startswith("Sure")
     # A model that fits misses nothing, and what misses something does not fit.
     assert not (fits and misses != "good")
@@ -275,6 +284,15 @@ def test_counts_that_vary_less_or_more_than_poisson(kind: str) -> None:
     said = str(make_report(few[kind].astype(float), jobs=1))
     assert f"vary {kind} than" in said or (kind == "more" and "vary less" not in said)
     assert f"vary {'more' if kind == 'less' else 'less'}" not in said
+
+
+@pytest.mark.parametrize("z", [-5.0, 5.0])
+def test_a_covariance_of_counts_is_no_variance(z: float) -> None:
+    """The one word is part of the other."""
+    off = Misfit("covariance", ("a", "b"), z, 0.0, z, 1e-4, 1e-3)
+    said = " ".join(advise(replace(BAD, counts=True, independent=True, misfits=(off,))))
+    assert "1 covariance is not accounted for" in said
+    assert "vary" not in said
 
 
 def test_candidates_set_aside_are_said_and_marked() -> None:

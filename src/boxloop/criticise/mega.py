@@ -135,7 +135,7 @@ def mega(
     case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
     _warn_of_tails(case)
     if not own:
-        warn_of_copies(probes, tallies, case.forward)
+        warn_of_copies(probes, tallies, case.forward, kept, source.n_rows)
     if train is not None or (own and knows_error(adapted)):
         rows = kept if own or fitted is None else _kept(fitted, streams[2])
         if not own:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.criticise.forward import Forward
@@ -42,14 +43,30 @@ def check_column_names(model: object, names: Sequence[str], what: str) -> None:
     )
 
 
-def warn_of_copies(probes: Sequence[Probe], tallies: Sequence[Tally], forward: Sequence[Forward]) -> None:
-    """Warn where the means of the rows are the model's, as they are of rows that were rounded after the fit."""
+def warn_of_copies(
+    probes: Sequence[Probe], tallies: Sequence[Tally], forward: Sequence[Forward], judges: Kept, n_rows: int
+) -> None:
+    """Warn where the means of the rows are the model's, as they are of rows that were rounded after the fit.
+
+    Columns of few values do not count: means of counts agree by chance.
+
+    Args:
+        probes: test functions.
+        tallies: their sums over the rows.
+        forward: their moments under the model.
+        judges: the rows, or a random part of them.
+        n_rows: how many there are.
+    """
     for probe, tally, model in zip(probes, tallies, forward, strict=True):
         if not isinstance(probe, FirstProbe) or bool((model.error > 0).any()):
             continue
         moving = tally.error > 0
         apart = ((tally.mean - model.value.detach()).abs() / tally.error)[moving]
-        if len(apart) and bool((apart < (CLOSE if len(apart) > 1 else CLOSE_ALONE)).all()):
+        if not bool((apart < CLOSE).all()):
+            continue
+        fine = _steps(judges.rows)[moving] / n_rows <= CLOSE_ALONE * tally.error[moving]
+        telling = apart[fine]
+        if len(telling) and bool((telling < (CLOSE if len(telling) > 1 else CLOSE_ALONE)).all()):
             warn_caller(
                 "the column means of X are those of the model to a thousandth of their errors: X seems to hold the "
                 "rows of the fit, rounded, repeated or with other weights, or was centred at its own means as they "
@@ -57,6 +74,12 @@ def warn_of_copies(probes: Sequence[Probe], tallies: Sequence[Tally], forward: S
                 "judge by held-out rows, in the units of the fit",
                 UserWarning,
             )
+
+
+def _steps(rows: Tensor) -> Tensor:
+    """The smallest distance between two different values of each column, infinite where there is none, (d,)."""
+    apart = rows.sort(0).values.diff(dim=0)
+    return torch.where(apart > 0.0, apart, torch.inf).amin(0)
 
 
 def warn_of_shared(judges: Kept, training: Kept) -> None:

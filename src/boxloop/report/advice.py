@@ -26,7 +26,8 @@ def _steps(found: Verdict) -> Iterator[str]:
         shape = "its shape" if len(logarithms) == 1 else "their shapes"
         yield f"Take the logarithm of {_list(logarithms)}: positive and skewed, and the model misses {shape}"
     if found.fit == "bad" and found.fitting:
-        yield f"Look at {_list(found.fitting)}: on the same rows its moments show no misfit"
+        moments = "its moments" if len(found.fitting) == 1 else "their moments"
+        yield f"Look at {_list(found.fitting)}: on the same rows {moments} show no misfit"
     if found.at_limit:
         yield f"Try more {found.unit}s: {found.size}, the most on offer, are taken"
     yield from _covariances(found)
@@ -60,10 +61,11 @@ def _tails(found: Verdict, settled: tuple[str, ...]) -> Iterator[str]:
     tails = [m for m in found.misfits if m.moment == "tails" and m.columns[0] not in settled]
     heavier, lighter = _named(m for m in tails if m.z > 0), _named(m for m in tails if m.z < 0)
     if heavier:
+        larger = found.unit == "component" and not found.larger_tried
         first = (
-            "Look at the outliers below before anything else"
+            "Look at the outliers below"
             if found.flagged and not found.too_many_flagged
-            else "Try more components, or a transformation that draws in extreme values"
+            else f"Try {'more components, or ' if larger else ''}a transformation that draws in extreme values"
         )
         yield f"{first}: the tails of {_list(heavier)} are heavier than the model's"
     if lighter:

@@ -119,12 +119,16 @@ def _how_sure(found: Verdict) -> Line:
         if found.ungrouped and found.unit == "component" and found.size > 1:
             answer += " One of them has a single component: the components need not be groups of rows."
         return Line("How sure?", answer, "doubtful")
-    worse = f"every other candidate predicts held-out rows worse by more than {WORSE:g} standard errors"
+    every = "every other candidate considered" if found.set_aside.higher else "every other candidate"
+    worse = f"{every} predicts held-out rows worse by more than {WORSE:g} standard errors"
     if found.certain:
         return Line("How sure?", f"Sure: {worse}.", "good")
-    but = {"bad": "this one does not fit", "partial": "this one fits only in part"}.get(
-        found.fit, "whether this one fits is not known"
-    )
+    but = {
+        "bad": "this one does not fit",
+        "partial": "this one fits only in part",
+        "unknown": "whether this one fits is not known",
+        "good": f"more than {counted(found.size, found.unit)} were not tried",
+    }[found.fit]
     answer = f"{worse[0].upper()}{worse[1:]}, but {but}: rest no conclusion on its {found.unit}s alone."
     return Line("How sure?", answer, "doubtful")
 

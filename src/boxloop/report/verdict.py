@@ -136,8 +136,8 @@ class Verdict:
 
     @property
     def certain(self) -> bool:
-        """Whether the model fits and every other candidate predicts held-out rows worse."""
-        return self.fit == "good" and self.considered > 1 and not self.as_good
+        """Whether the model fits, every other candidate predicts held-out rows worse, and larger ones were on offer."""
+        return self.fit == "good" and self.considered > 1 and not self.as_good and not self.at_limit
 
     @property
     def too_many_flagged(self) -> bool:
