@@ -14,6 +14,8 @@ import torch
 from sklearn.exceptions import NotFittedError
 from torch.utils.data import DataLoader, TensorDataset
 
+import boxloop
+import boxloop.sample
 from estimators.public_cases import PUBLIC, Public, estimator_names, quietly
 
 PLUMBING = {"get_params", "set_params", "get_metadata_routing", "set_output", "get_feature_names_out", "load"}
@@ -29,6 +31,11 @@ RAW = (
     "could not convert",
     "setting an array element",
     "subscriptable",
+    "not supported between",
+    "at least 1 dimension",
+    "Expected array-like",
+    "to unpack",
+    "infer dtype",
 )
 """Words of NumPy and Python that name neither the argument nor a remedy."""
 
@@ -56,6 +63,7 @@ def wrong_tables(X: np.ndarray) -> dict[str, Any]:
         "another width": X[:, 1:],
         "infinite": infinite,
         "complex": X + 1j,
+        "times": np.zeros(X.shape, "datetime64[s]"),
     }
 
 
@@ -188,12 +196,97 @@ def test_f61_wrong_targets(public: Public) -> None:
         "infinite": np.full(60, np.inf),
         "missing": np.full(60, np.nan),
         "complex": np.ones(60) + 1j,
+        "times": np.zeros(60, "datetime64[s]"),
         "number": 3.5,
         "no rows": y[:0],
     }
+    if public.name in ("LogisticRandomEffects", "NetworkClassifier", "RelevantClassifier"):
+        del wrong["times"]  # labels of classes
     found = {}
     for kind, target in wrong.items():
         fault = faults_of(lambda t=target: quietly(lambda: public.make().fit(X, t, **public.settings())))  # type: ignore[misc]
         if fault is not None:
             found[kind] = fault
     assert not found, found
+
+
+SCORED = [public for public in PUBLIC if public.target in ("numbers", "labels", "counts")]
+
+
+@pytest.mark.parametrize("public", SCORED, ids=lambda public: public.name)
+def test_f61_wrong_targets_and_weights_of_a_score(public: Public) -> None:
+    X, y = public.data()
+    fitted = public.fitted()
+    wrong = {
+        "none": None,
+        "text": "high",
+        "loader": DataLoader(TensorDataset(torch.from_numpy(X))),
+        "number": np.array(3.5),
+        "another length": y[1:],
+        "three dimensions": np.ones((60, 1, 2)),
+        "several kinds": np.array([1, "a", None] * 20, dtype=object),
+        "dictionaries": [{"a": 1}] * 60,
+    }
+    found = {}
+    for kind, value in wrong.items():
+        fault = faults_of(lambda v=value: fitted.score(X, v))  # type: ignore[misc]
+        found |= {} if fault is None else {f"y: {kind}": fault}
+        if value is not None:
+            fault = faults_of(lambda v=value: fitted.score(X, y, sample_weight=v))  # type: ignore[misc]
+            found |= {} if fault is None else {f"sample_weight: {kind}": fault}
+    fault = faults_of(lambda: fitted.score(X, y, sample_weight=-np.ones(60)))
+    assert not found, found
+    assert fault is None, fault
+
+
+@over_public
+def test_f61_tensors_that_keep_gradients(public: Public) -> None:
+    """What a network gave, without detach(): its values are read."""
+    X, y = public.data()
+    fitted = public.fitted()
+    rows = torch.tensor(X.astype(np.float64), requires_grad=True)
+    answer = y
+    if y is not None and y.dtype.kind == "f":
+        answer = torch.tensor(y, requires_grad=True)
+    same = quietly(lambda: public.make().fit(rows, *(() if y is None else (answer,)), **public.settings()))
+    for name in ("score", "predict", "transform", "score_samples"):
+        if name not in methods(fitted):
+            continue
+        more = [(y,), (answer,)] if name == "score" and y is not None else [(), ()]
+        wanted, found = getattr(fitted, name)(X, *more[0]), getattr(same, name)(rows, *more[1])
+        np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+NOT_CALLABLE = [None, "text", {"a": 1}, 3.5, np.ones(3), boxloop.GaussianMixture()]
+
+
+@pytest.mark.parametrize("wrong", NOT_CALLABLE, ids=lambda wrong: type(wrong).__name__)
+def test_f61_wrong_arguments_of_functions(wrong: Any) -> None:
+    """None stands for no density of ``sample``, whose kernel then needs one."""
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    start = torch.zeros(3).double()
+    calls: dict[str, Callable[[], Any]] = {
+        "sample": lambda: boxloop.sample.sample(wrong, start, chains=2, draws=5, warmup=5),
+        "z_estimate": lambda: boxloop.z_estimate(wrong, X, start),
+        "m_estimate": lambda: boxloop.m_estimate(wrong, X, start),
+        "match_moments": lambda: boxloop.match_moments(wrong, lambda theta: theta, X, start),
+        "cavi": lambda: boxloop.cavi(wrong),
+        "MultiPosterior": lambda: boxloop.MultiPosterior(wrong),
+    }
+    if not isinstance(wrong, float):
+        calls["moment_penalty"] = lambda: boxloop.moment_penalty(wrong)
+    if not isinstance(wrong, dict | np.ndarray | float):
+        calls["start"] = lambda: boxloop.z_estimate(lambda theta, rows: rows - theta, X, wrong)
+    found = {name: faults_of(attempt) for name, attempt in calls.items()}
+    assert not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    "cv",
+    [[1, 2], np.ones(4), np.ones((3, 4)), np.ones((2, 2, 2, 2)), {"a": [1]}, ["ab", "cd"], [([0], [99])]],
+)
+def test_f61_folds_that_are_none(cv: Any) -> None:
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    select = boxloop.Select(boxloop.GaussianMixture(), {"n_components": [1]}, cv=cv)
+    with pytest.raises(ValueError, match="cv must be a number of folds"):
+        quietly(lambda: select.fit(X))

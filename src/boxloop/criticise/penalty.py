@@ -8,6 +8,7 @@ Document 000, eq. 17 to 19.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -51,6 +52,9 @@ class MomentPenalty:
     method: Literal["sobol", "monte_carlo"] = "sobol"
 
     def __post_init__(self) -> None:
+        alpha: object = self.alpha
+        if isinstance(alpha, bool) or not isinstance(alpha, Real):
+            raise TypeError(f"alpha must be a number, got {self.alpha!r}")
         if not self.alpha >= 0.0:
             raise ValueError(f"alpha must not be negative, got {self.alpha}")
 

@@ -217,6 +217,19 @@ def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {known}; got {_described(value)}")
 
 
+def check_callable(value: object, name: str, what: str) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        TypeError: anything but a function.
+
+    Example:
+        >>> check_callable(len, "psi", "the rows")
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function of {what}, got {_described(value)}")
+
+
 def _described(value: object) -> str:
     return repr(value) if isinstance(value, Real | str | None) else f"a {type(value).__name__}"
 
@@ -240,4 +253,4 @@ def _numbers(weight: object) -> np.ndarray:
     try:
         return np.array(weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the weights must be numbers: {error}") from error
+        raise ValueError(f"the weights must be numbers, one a row; got a {type(weight).__name__}") from error

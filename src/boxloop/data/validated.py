@@ -51,6 +51,8 @@ def check_table(X: Any, name: str = "X") -> None:
         raise TypeError(
             f"{name} must be a table of numbers, not of records or bytes ({X.dtype}); give its fields as columns"
         )
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        raise TypeError(f"{name} holds times ({X.dtype}): give them as numbers, or leave the columns out")
     if isinstance(X, np.ndarray) and X.ndim and X.dtype.kind in "USO":
         table = X.reshape(len(X), -1) if X.size else X[:, None][:0]
         for j in range(table.shape[1]):
@@ -86,7 +88,7 @@ def to_vector(values: Any, name: str) -> Any:
 def to_labels(values: Any, name: str) -> Any:
     """A list of labels as an array; its shape is the caller's to check."""
     try:
-        return np.asarray(values)
+        return np.asarray(detached(values))
     except ValueError as error:
         raise ValueError(
             f"{name} must be a list of labels, one a row; got rows of different lengths"
@@ -141,8 +143,13 @@ def _kind(value: Any) -> str:
 
 
 def unmasked(values: Any) -> Any:
-    """A masked array with NaN in its holes; anything else as it is."""
+    """A masked array with NaN in its holes, a tensor without its gradient; anything else as it is."""
     if not isinstance(values, np.ma.MaskedArray):
-        return values
+        return detached(values)
     real = values if values.dtype.kind in "fO" else values.astype(np.float64)
     return np.ma.filled(real, np.nan)
+
+
+def detached(values: Any) -> Any:
+    """A tensor without its gradient, which NumPy refuses to read; anything else as it is."""
+    return values.detach() if getattr(values, "requires_grad", False) is True else values

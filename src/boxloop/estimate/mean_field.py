@@ -160,6 +160,9 @@ def mean_field(
     stream: Generator,
 ) -> MeanField:
     """Put a problem together, and check it; without a log-joint, that of the conditionals by Brook's lemma."""
+    given_nodes: object = nodes
+    if not isinstance(given_nodes, Mapping):
+        raise TypeError(f"nodes must be a mapping from names to nodes, got a {type(given_nodes).__name__}")
     if not nodes:
         raise ValueError("there are no nodes")
     given = dict(conditionals or {})

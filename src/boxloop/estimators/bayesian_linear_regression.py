@@ -23,6 +23,7 @@ from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import column_names, read_facts, read_params, rebuild, told_of
+from boxloop.estimators.scored import scored_numbers
 from boxloop.estimators.warned import warn_of
 from boxloop.persist import load_tree, save_tree
 from boxloop.types import Source
@@ -120,10 +121,10 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
         Returns:
             The estimator itself.
         """
-        if not stays(X) and not isinstance(X, Tensor) and not stays(y):
-            check_consistent_length(X, y)
         rows = self._rows(X, sample_weight, reset=True)
         outputs, self.single_ = _outputs(y)
+        if not stays(X) and not isinstance(X, Tensor) and not stays(y):
+            check_consistent_length(X, y)
         k = outputs.n_columns
         sums, centre = regression_moments(
             paired(rows, on_device(outputs, pick_device(self.device))),
@@ -137,6 +138,12 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
         self._publish(model)
         warn_of(self.events_)
         return self
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the outputs' variance that is explained, by the weights of rows where they have any."""
+        check_is_fitted(self)
+        outputs, weight = scored_numbers(y, sample_weight)
+        return float(super().score(X, outputs, weight))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Expected outputs.
@@ -235,6 +242,8 @@ def _outputs(y: Any) -> tuple[Source, bool]:
         return open_source(table), table is not y
     values = y.numpy(force=True) if isinstance(y, Tensor) else y
     check_table(values, "y")
+    if np.asarray(values).ndim == 0:
+        raise ValueError(f"y must have one dimension or two; got a {type(y).__name__}, a single value")
     frame = as_frame(values)
     names = None if frame is None else [str(name) for name in frame.columns]
     table = check_array(unmasked(values), ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)

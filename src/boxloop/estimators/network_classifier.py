@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs, weighted_rows
+from boxloop.estimators.scored import scored_labels
 from boxloop.weights.classes import ClassificationPrediction
 from boxloop.weights.predictor import Kind
 
@@ -148,6 +149,12 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         rows = self._rows(X)
         blocks = [self._of(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
         return np.concatenate([one.probability for one in blocks])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows whose class is predicted, by their weights where they have any."""
+        check_is_fitted(self)
+        labels, weight = scored_labels(y, sample_weight)
+        return float(super().score(X, labels, weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of largest probability, (n,)."""

@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data.validated import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
+from boxloop.estimators.scored import scored_numbers
 from boxloop.weights.prediction import RegressionPrediction
 from boxloop.weights.predictor import Kind
 
@@ -149,6 +151,12 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
             outputs, noise = outputs[..., 0], noise[0]
         return replace(found, outputs=outputs, noise=np.asarray(noise))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the outputs' variance that is explained, by the weights of rows where they have any."""
+        check_is_fitted(self)
+        outputs, weight = scored_numbers(y, sample_weight)
+        return float(super().score(X, outputs, weight))
+
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The mean over networks, (n,) or (n, q).
 
@@ -165,5 +173,9 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
 def _refuse_text(y: Any) -> None:
     """Labels are not numbers, even those that look like some."""
     given = to_labels(y, "y")
+    if y is not None and given.ndim == 0:
+        raise TypeError(f"y must be a list of numbers, one a row; got a {type(y).__name__}")
+    if given.dtype.kind in "mM":
+        raise TypeError(f"y holds times ({given.dtype}): give them as numbers")
     if given.dtype.kind in "US" or any(isinstance(one, str) for one in given.flat if given.dtype == object):
         raise ValueError("y holds text, and NetworkRegressor learns numbers: NetworkClassifier takes labels")

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, d2_tweedie_score
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data.validated import to_vector
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.grouped import column
 from boxloop.estimators.grouped_base import RandomEffectsEstimator
+from boxloop.estimators.scored import scored_labels, scored_numbers
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.random_effects import BernoulliResponse, PoissonResponse, Response
 
@@ -121,7 +123,9 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""
-        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
+        check_is_fitted(self)
+        labels, weight = scored_labels(y, sample_weight)
+        return float(accuracy_score(labels, self.predict(X, groups), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -168,7 +172,9 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of the Poisson deviance that is explained."""
-        return float(d2_tweedie_score(y, self.predict(X, groups), sample_weight=sample_weight, power=1))
+        check_is_fitted(self)
+        counts, weight = scored_numbers(y, sample_weight)
+        return float(d2_tweedie_score(counts, self.predict(X, groups), sample_weight=weight, power=1))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

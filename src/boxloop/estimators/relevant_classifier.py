@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from boxloop.data import paired
@@ -30,6 +31,7 @@ from boxloop.estimators.relevant_fit import Fitted, fit_views
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, start_view
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
+from boxloop.estimators.scored import scored_labels
 from boxloop.numeric import generator, spawn
 from boxloop.persist import ModelFileError
 from boxloop.twoview.views import ViewPair
@@ -241,6 +243,12 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         """
         found = self._expected(X)
         return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of rows whose class is predicted, by their weights where they have any."""
+        check_is_fitted(self)
+        labels, weight = scored_labels(y, sample_weight)
+        return float(super().score(X, labels, weight))
 
     def predict(self, X: Any) -> Any:
         """The class of the largest expected indicator, (n,)."""

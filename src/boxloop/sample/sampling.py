@@ -16,6 +16,7 @@ from torch.distributions.constraints import Constraint
 from boxloop.average import Running
 from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
+from boxloop.data.checks import check_callable
 from boxloop.numeric.random import RandomState, generator, seed
 from boxloop.numeric.threads import single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
@@ -188,6 +189,7 @@ def _begin(
         return (log_density if log_density.space is not None else replace(log_density, space=space)), position
     if log_density is None:
         return Target(lambda rows: rows.new_zeros(len(rows)), None, space), position
+    check_callable(log_density, "log_density", "all chains' values")
     return make_target(log_density, space, value_and_gradient, batched), position
 
 

@@ -179,7 +179,12 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
         n = n_rows(rows)
         if isinstance(self.cv, Integral):
             return Fold.dealt(n, int(self.cv), number)
-        return Fold.given(check_cv(self.cv).split(np.empty(n)), n)
+        try:
+            return Fold.given(check_cv(self.cv).split(np.empty(n)), n)
+        except (TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"cv must be a number of folds, a splitter or pairs of lists of places below {n}: {error}"
+            ) from error
 
     def _choose(self) -> None:
         found = self.results_

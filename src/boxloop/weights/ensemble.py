@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from boxloop.data.checks import check_list
 from boxloop.numeric import generator as stream
 from boxloop.numeric.random import RandomState, spawn
 from boxloop.run import Round, run
@@ -68,7 +69,7 @@ class MultiPosterior(Usable):
             raise TypeError(
                 f"a mixture is of several posteriors: give a list of them, not a {type(given).__name__}"
             )
-        self.posteriors = tuple(posteriors)
+        self.posteriors = tuple(check_list(posteriors, "posteriors", "posteriors"))
         if not self.posteriors:
             raise ValueError("a mixture needs at least one posterior")
         for one in self.posteriors:

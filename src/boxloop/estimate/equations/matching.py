@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from boxloop.data.checks import check_callable
 from boxloop.data.open import open_source
 from boxloop.estimate.equations.faults import EquationError
 from boxloop.estimate.equations.identified import check_identified
@@ -92,6 +93,7 @@ def match_moments(
     if (expected is None) == (sampler is None):
         raise ValueError("give either expected or sampler")
     source = open_source(X, sample_weight)
+    check_callable(statistics, "statistics", "the rows")
     first = read_start(start, names)
     facts = _facts(statistics, source, groups, len(first.vector))
     q, p = len(facts.mean), len(first.vector)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
+from boxloop.data.checks import check_callable
 from boxloop.data.open import open_source
 from boxloop.estimate.equations.ascent import (
     AscentPoint,
@@ -94,6 +95,7 @@ def m_estimate(
           rate 0.5 ± 0.257 (from the information 0.289)
     """
     source = open_source(X, sample_weight)
+    check_callable(objective, "objective", "parameters and rows")
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
     values = _signed(objective, first, minimise)

@@ -78,7 +78,11 @@ def read_start(start: Any, names: Sequence[str] | None = None) -> Parameters:
 
 
 def _number(value: Any) -> Tensor:
-    return torch.as_tensor(value).detach().to(device="cpu", dtype=torch.float64).clone()
+    try:
+        given = torch.as_tensor(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"the start must hold numbers, and holds a {type(value).__name__}") from error
+    return given.detach().to(device="cpu", dtype=torch.float64).clone()
 
 
 def _labels(name: str, value: Tensor) -> list[str]:

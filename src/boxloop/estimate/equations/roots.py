@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
+from boxloop.data.checks import check_callable
 from boxloop.data.open import open_source
 from boxloop.estimate.equations.faults import EstimateWarning, NoRootError
 from boxloop.estimate.equations.identified import check_identified, scales
@@ -97,6 +98,7 @@ def z_estimate(
           slope     2.2 ± 0.254
     """
     source = open_source(X, sample_weight)
+    check_callable(psi, "psi", "parameters and rows")
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
     values = checked(lambda vector, rows: psi(first.shaped(vector), rows), len(first.vector))
