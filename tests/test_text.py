@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("src", "docs", "tests", "benchmarks", ".ci")
-FILES = [p for p in ROOT.iterdir() if p.is_file()] + [
+# In a worktree .git is a file, with the path of the repository.
+FILES = [p for p in ROOT.iterdir() if p.is_file() and p.name != ".git"] + [
     p
     for folder in FOLDERS
     for p in (ROOT / folder).rglob("*")

@@ -77,6 +77,19 @@ def test_what_is_not_here_is_listed(theirs: type[BaseEstimator], ours: type[Base
     assert methods(theirs) - methods(ours) == set()
 
 
+@pytest.mark.parametrize(("theirs", "ours"), PAIRS.items(), ids=lambda kind: kind.__name__)
+def test_defaults_that_differ_are_listed(theirs: type[BaseEstimator], ours: type[BaseEstimator]) -> None:
+    there, here = theirs().get_params(), ours().get_params()
+    different = {
+        (f"`{name}`", f"`{there[name]!r}`", f"`{here[name]!r}`")
+        for name in there.keys() & here.keys()
+        if there[name] != here[name]
+    }
+    assert {
+        tuple(cells) for kind, *cells in table("What differs") if kind == f"`{theirs.__name__}`"
+    } == different
+
+
 def test_attributes_of_principal_components_are_scikit_learns() -> None:
     X = np.random.default_rng(0).normal(size=(100, 5)) * [1.0, 2.0, 3.0, 4.0, 5.0]
     ours, theirs = boxloop.ProbabilisticPCA(2).fit(X), PCA(2).fit(X)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import linecache
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from boxloop import GaussianMixture, use_threads
-from boxloop.numeric.threads import limit_threads, single_threaded
+from boxloop.numeric import threads as limits
+from boxloop.numeric.threads import single_threaded
 from numeric.thread_jobs import JOBS
 
 VARIABLES = ("OMP_", "OPENBLAS_NUM", "MKL_", "GOTO_", "GOMP_", "KMP_")
@@ -78,11 +85,8 @@ def test_f51_cpu_seconds_of_every_job() -> None:
 
 def test_limits_every_pool_and_restores_it(two_threads: None) -> None:
     before = settings()
-    with limit_threads():
-        assert inside() == {1}
-        with limit_threads():
-            assert inside() == {1}
-        assert inside() == {1}, "the inner block restores nothing"
+    nested = single_threaded(lambda: [inside(), single_threaded(inside)(), inside()])
+    assert nested() == [{1}, {1}, {1}], "the inner function restores nothing"
     assert settings() == before
     assert torch.get_num_threads() == 2
 
@@ -101,23 +105,142 @@ def test_restores_after_an_error(two_threads: None) -> None:
     assert torch.get_num_threads() == 2
 
 
+def test_limits_in_another_python_thread_than_before(two_threads: None) -> None:
+    """threadpoolctl lets one Python thread at a time set OpenBLAS's threads: a fit must not keep that right."""
+    before, seen = settings(), []
+    fit = single_threaded(lambda: seen.append(inside()))
+    for _ in range(2):
+        fit()
+        thread = threading.Thread(target=fit)
+        thread.start()
+        thread.join()
+        with threadpool_limits(1, "blas"):
+            assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
+        assert settings() == before
+    assert seen == [{1}] * 4
+
+
+def test_leaves_what_another_python_thread_sets_meanwhile(two_threads: None) -> None:
+    """A limit of the user's own, which begins before the fit and ends during it."""
+    before = settings()
+    limited, began, restored = threading.Event(), threading.Event(), threading.Event()
+
+    def user() -> None:
+        with threadpool_limits(1, "blas"):
+            limited.set()
+            assert began.wait(10)
+        restored.set()
+
+    @single_threaded
+    def fit() -> None:
+        began.set()
+        assert restored.wait(10)
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    assert limited.wait(10)
+    fit()
+    thread.join()
+    assert settings() == before
+
+
+def interrupt(function: Callable[[], object], step: int) -> bool:
+    """Call the function with a Ctrl-C at one step of the code that limits threads; False if it has fewer steps.
+
+    Python looks for signals between statements, but not between a lock and the block that holds it.
+    """
+    steps = itertools.count()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        if frame.f_code.co_filename != limits.__file__:
+            return None
+        line = linecache.getline(limits.__file__, frame.f_lineno)
+        if event in ("call", "line") and "with self.lock" not in line and next(steps) == step:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_restores_after_ctrl_c_at_any_step(two_threads: None) -> None:
+    """Also while the limits are set and while they are taken back."""
+    before, fit = settings(), single_threaded(inside)
+    fit()
+    step = 0
+    while interrupt(fit, step):
+        assert settings() == before, f"after Ctrl-C at step {step}"
+        assert torch.get_num_threads() == 2, f"after Ctrl-C at step {step}"
+        assert fit() == {1}, f"after Ctrl-C at step {step}"
+        assert settings() == before, f"after Ctrl-C at step {step}, and another fit"
+        step += 1
+    assert step > 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_beside_a_fit_has_the_users_settings(two_threads: None) -> None:
+    """The child has none of the other Python threads, so nothing there would restore what they limited."""
+    limited, forked = threading.Event(), threading.Event()
+    receiver, sender = multiprocessing.Pipe()
+
+    @single_threaded
+    def fit() -> None:
+        limited.set()
+        assert forked.wait(30)
+
+    def fork() -> None:
+        child = multiprocessing.get_context("fork").Process(
+            target=lambda: sender.send((torch.get_num_threads(), [count for _, count in settings()]))
+        )
+        child.start()
+        forked.set()
+        child.join(20)
+        child.kill()
+
+    before = [count for _, count in settings()]
+    threads = [threading.Thread(target=fit), threading.Thread(target=fork)]
+    threads[0].start()
+    assert limited.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert receiver.poll()
+    assert receiver.recv() == (2, before)
+
+
 def test_concurrent_fits_restore_when_the_last_one_ends(two_threads: None) -> None:
     """The second thread begins during the first one's fit, and ends after it."""
     before = settings()
     began, first_ended = threading.Event(), threading.Event()
     seen: dict[str, object] = {}
 
+    @single_threaded
+    def second_fit() -> None:
+        began.set()
+        assert first_ended.wait(10)
+        seen["inside"] = inside()
+
     def second() -> None:
-        with limit_threads():
-            began.set()
-            assert first_ended.wait(10)
-            seen["inside"] = inside()
+        second_fit()
         seen["after"] = torch.get_num_threads()
 
-    with limit_threads():
-        thread = threading.Thread(target=second)
+    thread = threading.Thread(target=second)
+
+    @single_threaded
+    def first_fit() -> None:
         thread.start()
         assert began.wait(10)
+
+    first_fit()
     first_ended.set()
     thread.join()
     assert seen == {"inside": {1}, "after": 2}
@@ -145,12 +268,15 @@ def test_fits_of_many_python_threads_are_those_of_one() -> None:
 
 
 def test_use_threads(two_threads: None) -> None:
-    with use_threads(3), limit_threads():
-        assert torch.get_num_threads() == 3
-        assert {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"} == {1}
+    @single_threaded
+    def of_torch_and_blas() -> tuple[int, set[int]]:
+        blas = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+        return torch.get_num_threads(), blas
+
+    with use_threads(3):
+        assert of_torch_and_blas() == (3, {1})
     assert torch.get_num_threads() == 2
-    with limit_threads():
-        assert torch.get_num_threads() == 1
+    assert of_torch_and_blas() == (1, {1})
 
 
 @pytest.mark.parametrize("n", [0, -1, True, 1.5, "2"])

@@ -28,6 +28,7 @@ TESTS = (
     "estimate/test_em.py",
     "estimators/test_files.py",
     "figures/test_pictures.py",
+    "numeric/test_threads.py",
     "sample/test_draws.py",
     "select/test_compare.py",
     "test_import.py",
