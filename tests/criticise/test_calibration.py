@@ -94,3 +94,9 @@ def test_a_decoder_has_no_criteria():
     decoder = as_model(1, lambda z: (z, torch.ones_like(z)))
     with pytest.raises(TypeError, match="no likelihood"):
         information_criteria(decoder, np.zeros((3, 1)))
+
+
+def test_the_error_of_a_share_is_binomial():
+    rows = clusters(50)
+    found = calibration(boxloop.GaussianMixture(1).fit(rows), rows).table()
+    np.testing.assert_allclose(found["error 80%"], [(0.8 * 0.2 / 50) ** 0.5] * 2, rtol=1e-12)

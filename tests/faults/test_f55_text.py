@@ -55,6 +55,7 @@ def test_names_in_a_report(folder: Path) -> None:
     page, text = (folder / "r.html").read_text(), (folder / "r.md").read_text()
     assert TAG not in page
     assert page.count("<script>") == 1  # ours
+    assert STEERS.search(page.replace("\t", " ")) is None
     before, _, after = text.partition("## How this was made")
     assert "<script>" not in before
     assert all(

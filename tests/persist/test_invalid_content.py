@@ -195,3 +195,16 @@ def test_values_of_matrices_and_weights() -> None:
     assert not SIMPLEX.hold(torch.tensor([[0.25, 0.5]]))
     assert LOG_SIMPLEX.hold(torch.tensor([0.0, -torch.inf]))  # a component without weight
     assert not LOG_SIMPLEX.hold(torch.tensor([0.0, torch.nan]))
+
+
+@pytest.mark.parametrize(("name", "field"), [("gradient", "stream.moment"), ("factor", "turn")])
+def test_weights_of_which_no_law_comes_are_refused(name: str, field: str, tmp_path: Path) -> None:
+    """Each number may stand by itself; the variances made of them are negative, or beyond all numbers."""
+    case = next(case for case in MODELS if case.name == f"weights-{name}")
+    path = case.write(tmp_path / "m.boxloop")
+    document, tensors = split(path.read_bytes())
+    changed = tensors[f"follower.{field}"].clone().contiguous()
+    changed.reshape(-1)[1] = 1e8 if name == "gradient" else 1e100
+    path.write_bytes(seal(document, {**tensors, f"follower.{field}": changed}))
+    with pytest.raises(ModelFileError, match=r"follower gives .*law"):
+        case.load(path)

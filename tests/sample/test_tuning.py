@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.testing import assert_close
 from boxloop.chain import advance
 from boxloop.numeric import generator, normal
 from boxloop.run import Progress
-from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, sample
+from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, chees, sample
 from boxloop.sample.adapt import HOPELESS, Spread, Tuner, evened
 from boxloop.sample.chees import SHORTEST
 from boxloop.sample.diagnostics import diagnose
@@ -320,3 +321,15 @@ def test_tensors_of_scales_are_given() -> None:
     )
     assert isinstance(found.algorithm.scale, Tensor)
     assert bool((found.acceptance[:-1] > found.acceptance[1:]).all())
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3, 1e3])
+def test_the_first_step_of_the_length_is_half_the_slope_of_the_logarithm(
+    unit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """d log(C / T^(1/2)) / d log T, whatever the unit of the criterion C, and never more than a half."""
+    path: Any = SimpleNamespace(details=[None], log_ratio=[None])
+    for slope, step in ((0.2, -0.15), (1.1, 0.3), (9.0, 0.5), (-9.0, -0.5)):
+        monkeypatch.setattr(chees, "_criterion", lambda *_, s=slope: (s * unit, unit))
+        found = chees.reached(chees.Reach.of(1.0), path, torch.ones(1), None, (0.01, 100.0))
+        assert found.log_length == pytest.approx(step, rel=1e-12)

@@ -29,11 +29,17 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_written_out,
     )
     environment.filters["data"] = lambda png: base64.b64encode(png).decode()
     environment.filters["markdown"] = escape_markdown
     environment.filters["shown"] = escape_controls
     return environment.get_template(name)
+
+
+def _written_out(value: object) -> object:
+    """A value of a template without control characters: on a page, too, they could turn the direction of words."""
+    return escape_controls(value, keep="\n\t") if type(value) is str else value
 
 
 def escape_markdown(text: object) -> str:

@@ -76,7 +76,19 @@ def _posterior_fits(state: PosteriorState, axes: Axes) -> str | None:
     seen = _vectors(state.follower)
     if seen != state.record.seen:
         return f"record.seen is {state.record.seen}, but the follower has seen {seen} vectors"
-    return _method_fits(state.method, state.follower)
+    return _method_fits(state.method, state.follower) or _has_law(state)
+
+
+def _has_law(state: PosteriorState) -> str | None:
+    """What each field may hold by itself may still give variances that are negative, or beyond all numbers."""
+    if state.record.seen < state.method.least:
+        return None
+    try:
+        law = state.method.restore(state.follower.map(torch.clone), torch.device("cpu")).law()
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        return f"follower gives no law of the weights: {error}"
+    finite = all(bool(torch.isfinite(part).all()) for part in (law.mean, law.loadings, law.noise))
+    return None if finite and bool((law.noise >= 0.0).all()) else "follower gives a law that is not finite"
 
 
 def _method_fits(method: Any, state: Any) -> str | None:
