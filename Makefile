@@ -10,7 +10,7 @@ DOCS_READY := $(VENV)/.docs-ready
 # The main job of the library, as `make demo` shows it.
 DEMO := boxloop report wine -o report.html --progress
 
-.PHONY: setup demo test test-wheel test-lowest test-slow lint format bench docs clean
+.PHONY: setup demo test test-wheel test-lowest test-slow papers lint format bench docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -45,6 +45,10 @@ test-lowest: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# The experiments of the papers behind the library; run one with .venv/bin/python -m papers NAME [--quick] [--data FOLDER].
+papers: $(READY)
+	$(BIN)/python -m papers
 
 lint: $(READY)
 	$(BIN)/ruff check .

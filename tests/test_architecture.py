@@ -39,7 +39,6 @@ RANK = {
     "weights": 5,
     "estimators": 6,
     "report": 7,
-    "replicate": 7,
     "cli": 8,
     "__main__": TOP,
     "__init__": TOP,

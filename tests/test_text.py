@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("src", "docs", "tests", "benchmarks", ".ci")
+FOLDERS = ("src", "papers", "docs", "tests", "benchmarks", ".ci")
 # In a worktree .git is a file, with the path of the repository.
 FILES = [p for p in ROOT.iterdir() if p.is_file() and p.name != ".git"] + [
     p

@@ -13,7 +13,7 @@ from click.shell_completion import BashComplete
 
 from boxloop.cli import main
 from boxloop.cli.completion import SHELLS
-from boxloop.cli.names import MODELS, catalogue, experiments
+from boxloop.cli.names import MODELS, catalogue
 from boxloop.data.bundled import CATALOGUE
 from cli.calls import call, done
 
@@ -41,14 +41,11 @@ def test_bundled_names_and_tables_here(tmp_path: Path, monkeypatch: pytest.Monke
     assert [item.type for item in kinds] == ["file"]
 
 
-def test_models_and_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gas.boxloop").touch()
     assert offered("fit", "iris", "--model", "") == list(MODELS)
     assert offered("outliers", "iris", "--model", "ga") == ["gaussian-mixture", "gas.boxloop"]
-    assert offered("replicate", "em-mixture", "mega-m") == [
-        n for n in experiments() if n.startswith("mega-m")
-    ]
 
 
 def test_the_catalogue_is_that_of_the_library() -> None:

@@ -52,7 +52,6 @@ GOOD: dict[str, list[str]] = {
     "show": ["m.boxloop"],
     "datasets": [],
     "doctor": [],
-    "replicate": [],
     "completion": ["bash"],
 }
 """A call of each command that succeeds, with the data or model in its first places."""
@@ -74,7 +73,6 @@ KEYS = {
     "show": "model estimator options columns rounds converged interrupted lower_bound events components",
     "datasets": "datasets",
     "doctor": "versions compute machine",
-    "replicate": "experiments",
 }
 COMMON = {
     "--output": ("-o", "--output"),
@@ -208,7 +206,7 @@ def test_2_for_an_unknown_option(name: str) -> None:
     check_failed(call(name, *GOOD[name], "--nonsense"), 2, "--nonsense")
 
 
-@pytest.mark.parametrize("name", [n for n in WALKED if GOOD[n] and n not in ("replicate", "completion")])
+@pytest.mark.parametrize("name", [n for n in WALKED if GOOD[n] and n != "completion"])
 def test_2_for_a_missing_argument(name: str) -> None:
     check_failed(call(name), 2, "Missing")
 
@@ -256,7 +254,6 @@ def test_1_for_a_model_that_is_none(name: str) -> None:
 def test_2_for_an_unknown_name() -> None:
     check_failed(call("fitt"), 2, "did you mean fit?")
     check_failed(call("nonsense"), 2, "No such command 'nonsense'")
-    check_failed(call("replicate", "em-mixtur"), 2, "did you mean 'em-mixture'")
     check_failed(call("completion", "dos"), 2, "bash")
     check_failed(call("fit", "iris", "--model", "k-means", "-o", "x"), 2, "gaussian-mixture")
     check_failed(call("outliers", "iris", "--model", "gausian-mixture"), 2, "did you mean 'gaussian-mixture'")

@@ -46,8 +46,8 @@ READS_MODEL = {
     "sample": ["FILE", "-n", "2"],
     "show": ["FILE"],
 }
-OTHERS = {"datasets", "doctor", "replicate", "completion"}
-"""Commands that read no file of the user's; with --data, replicate takes a folder."""
+OTHERS = {"datasets", "doctor", "completion"}
+"""Commands that read no file of the user's."""
 
 TEXT = "a,b\n" + "".join(f"x{i % 3},y{i % 2}\n" for i in range(60))
 ROW = "a,b\n1.5,2.5\n"

@@ -27,10 +27,10 @@ from boxloop.models.quadrature import group_log_likelihood, modes
 from boxloop.models.random_effects import BernoulliResponse, EffectSums, PoissonResponse, RandomEffects
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.replicate.mcem_trials import LabelSums, TwoMeans, label_draws, random_walks, reference
 from boxloop.run import run
 from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
+from papers.mcem_trials import LabelSums, TwoMeans, label_draws, random_walks, reference
 
 every_kind = pytest.mark.parametrize("kind", RESPONSES)
 

@@ -8,8 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.cavi_conjugate_trials import (
+from papers.cavi_conjugate_trials import (
     DOF,
     SCALE,
     STRENGTH,
@@ -18,8 +17,8 @@ from boxloop.replicate.cavi_conjugate_trials import (
     given,
     labelled_evidence,
 )
-from boxloop.replicate.cavi_mixture import experiment
-from boxloop.replicate.cavi_mixture_trials import (
+from papers.cavi_mixture import experiment
+from papers.cavi_mixture_trials import (
     PRIOR,
     Problem,
     ascend,
@@ -27,6 +26,7 @@ from boxloop.replicate.cavi_mixture_trials import (
     information_ratio,
     sweep_difference,
 )
+from papers.experiment import Options
 
 pytestmark = pytest.mark.slow
 

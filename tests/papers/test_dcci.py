@@ -9,13 +9,12 @@ from sklearn.linear_model import LinearRegression
 from torch import nn
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.dcci import experiment
-from boxloop.replicate.dcci_data import Images, decoded
-from boxloop.replicate.dcci_figures import learning_curves
-from boxloop.replicate.dcci_findings import judge
-from boxloop.replicate.dcci_networks import Classifier, Learner
-from boxloop.replicate.dcci_trials import (
+from papers.dcci import experiment
+from papers.dcci_data import Images, decoded
+from papers.dcci_figures import learning_curves
+from papers.dcci_findings import judge
+from papers.dcci_networks import Classifier, Learner
+from papers.dcci_trials import (
     METHODS,
     Judge,
     Setting,
@@ -28,6 +27,7 @@ from boxloop.replicate.dcci_trials import (
     squared,
     tried,
 )
+from papers.experiment import Options
 
 
 @pytest.fixture(scope="module")

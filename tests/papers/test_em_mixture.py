@@ -1,7 +1,7 @@
 """Document 002, section 2.5, at a small size."""
 
-from boxloop.replicate import Options
-from boxloop.replicate.em_mixture import experiment, run_problem
+from papers.em_mixture import experiment, run_problem
+from papers.experiment import Options
 
 
 def test_every_claim_holds():

@@ -9,9 +9,8 @@ import torch
 from boxloop.laws import DiagonalGaussian
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.numeric import generator, normal
-from boxloop.replicate import Options
-from boxloop.replicate.energy_model import experiment
-from boxloop.replicate.energy_trials import (
+from papers.energy_model import experiment
+from papers.energy_trials import (
     divergence,
     exact_fit,
     family_model,
@@ -21,6 +20,7 @@ from boxloop.replicate.energy_trials import (
     ring,
     two_hills,
 )
+from papers.experiment import Options
 
 pytestmark = pytest.mark.slow
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from boxloop.replicate.experiment import Finding, Options, Report
-from cli.calls import done
+import pytest
+from click.testing import CliRunner
+
+from papers.__main__ import main
+from papers.experiment import Finding, Options, Report
 
 
 @pytest.mark.parametrize("verdict", ["not reproduced", "target missed"])
@@ -28,15 +31,23 @@ def test_a_small_run_contradicts_an_identity() -> None:
     assert finding.at_quick_size() == finding
 
 
-def test_the_command_judges_by_size(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_the_command_judges_by_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def experiment(options: Options) -> Report:
         claims = [("average", False), ("identity", True)]
         findings = [Finding(c, "b", "c", None, "not reproduced", "why.", exact=e) for c, e in claims]
         return Report("em-mixture", "made up", {}, findings)
 
-    monkeypatch.setattr("boxloop.replicate.em_mixture.experiment", experiment)
-    full = done("replicate", "em-mixture", "-o", tmp_path).stdout
-    quick = done("replicate", "em-mixture", "--quick", "-o", tmp_path).stdout
+    monkeypatch.setattr("papers.em_mixture.experiment", experiment)
+    run = CliRunner()
+    full = run.invoke(main, ["em-mixture", "-o", str(tmp_path)]).stdout
+    quick = run.invoke(main, ["em-mixture", "--quick", "-o", str(tmp_path)]).stdout
     assert (full.count("not reproduced"), full.count("too few repetitions")) == (2, 0)
     assert (quick.count("not reproduced"), quick.count("too few repetitions")) == (1, 1)
     assert "too few repetitions" in (tmp_path / "em-mixture.md").read_text()
+
+
+def test_the_command_lists_experiments_and_refuses_other_names() -> None:
+    assert "em-mixture " in CliRunner().invoke(main, []).stdout
+    unknown = CliRunner().invoke(main, ["em-mixtur"])
+    assert unknown.exit_code == 2
+    assert "there are: cavi-mixture" in unknown.stderr

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.gaussian_channel import experiment
-from boxloop.replicate.gaussian_channel_trials import correlations, exact_error, inferred_density, nodes
 from boxloop.twoview.gaussian_channel import GaussianChannel
 from boxloop.twoview.significance import Scores
+from papers.experiment import Options
+from papers.gaussian_channel import experiment
+from papers.gaussian_channel_trials import correlations, exact_error, inferred_density, nodes
 
 ERRATA = {
     "the inferred law of x given y (eq. 52)",

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxloop.replicate.experiment import Options, Report
-from boxloop.replicate.generator import SMALL, experiment
+from papers.experiment import Options, Report
+from papers.generator import SMALL, experiment
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from scipy import ndimage
 from scipy.stats import norm
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.halves import experiment
-from boxloop.replicate.halves_coverage import ranks, residuals, signed_weights
-from boxloop.replicate.halves_data import Halves, digits, disturbed, flat, left, right
-from boxloop.replicate.halves_findings import batches, errors, means, spectra
-from boxloop.replicate.halves_network import FourConvolutions, Regression
-from boxloop.replicate.halves_trials import Setting, fit, simple, small_batches, squared_error
+from papers.experiment import Options
+from papers.halves import experiment
+from papers.halves_coverage import ranks, residuals, signed_weights
+from papers.halves_data import Halves, digits, disturbed, flat, left, right
+from papers.halves_findings import batches, errors, means, spectra
+from papers.halves_network import FourConvolutions, Regression
+from papers.halves_trials import Setting, fit, simple, small_batches, squared_error
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from boxloop.estimate.monte_carlo import MonteCarloPlan
-from boxloop.replicate import Options
-from boxloop.replicate.mcem import QUICK, collapses, experiment, few, small_problems
-from boxloop.replicate.mcem_findings import settled
-from boxloop.replicate.mcem_trials import Trail, follow_trail, logistic_groups, reference, start
+from papers.experiment import Options
+from papers.mcem import QUICK, collapses, experiment, few, small_problems
+from papers.mcem_findings import settled
+from papers.mcem_trials import Trail, follow_trail, logistic_groups, reference, start
 
 
 @pytest.fixture(scope="module")

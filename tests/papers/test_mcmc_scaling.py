@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.replicate import Options
-from boxloop.replicate.mcmc_finite import finite, variances
-from boxloop.replicate.mcmc_scaling import experiment
-from boxloop.replicate.mcmc_theory import (
+from papers.experiment import Options
+from papers.mcmc_finite import finite, variances
+from papers.mcmc_scaling import experiment
+from papers.mcmc_theory import (
     EXPONENTS,
     GOALS,
     acceptance,
@@ -16,7 +16,7 @@ from boxloop.replicate.mcmc_theory import (
     mean_cost,
     scale_for,
 )
-from boxloop.replicate.mcmc_trials import measure, tuned_scale, worth_of
+from papers.mcmc_trials import measure, tuned_scale, worth_of
 
 
 @pytest.fixture(scope="module")

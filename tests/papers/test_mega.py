@@ -12,15 +12,15 @@ import torch
 
 from boxloop.criticise import paper_gaps
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate import mega_ionosphere as ionosphere
-from boxloop.replicate import mega_mnist as mnist
-from boxloop.replicate import mega_path as path
-from boxloop.replicate import mega_variance as variance
-from boxloop.replicate.component_moments import Components, apart, data_moments
-from boxloop.replicate.mega_clusters import clusters
-from boxloop.replicate.mega_moons import moons
-from boxloop.replicate.moment_tables import exact_gaps, fitted, spread_of_gaps
+from papers.component_moments import Components, apart, data_moments
+from papers.experiment import Options
+from papers.experiment import mega_ionosphere as ionosphere
+from papers.experiment import mega_mnist as mnist
+from papers.experiment import mega_path as path
+from papers.experiment import mega_variance as variance
+from papers.mega_clusters import clusters
+from papers.mega_moons import moons
+from papers.moment_tables import exact_gaps, fitted, spread_of_gaps
 
 NAMES = ["mega-variance", "mega-clusters", "mega-moons", "mega-mnist", "mega-path", "mega-ionosphere"]
 LONGER = {"mega-moons", "mega-ionosphere"}
@@ -33,7 +33,7 @@ with_data = pytest.mark.skipif(FOLDER is None, reason="BOXLOOP_DATA names no fol
 @cache
 def quick(name):
     """One quick run of an experiment, for all tests of this file."""
-    return import_module(f"boxloop.replicate.{name.replace('-', '_')}").experiment(Options(quick=True))
+    return import_module(f"papers.{name.replace('-', '_')}").experiment(Options(quick=True))
 
 
 def verdicts(name):
@@ -228,5 +228,5 @@ def test_the_path_of_figure_7_is_rare():
 
 @pytest.mark.slow
 def test_tests_reject_a_true_kind_of_model_at_their_level():
-    report = import_module("boxloop.replicate.mega_clusters").experiment(Options())
+    report = import_module("papers.mega_clusters").experiment(Options())
     assert {f.verdict for f in report.findings if f.claim.startswith("held-out test")} == {"target met"}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.replicate import Options
-from boxloop.replicate.mega_vae import experiment
-from boxloop.replicate.vae_data import Problem, clusters, digit_features
-from boxloop.replicate.vae_findings import judge
-from boxloop.replicate.vae_trials import Setting, drawn, fit, floor, judged
+from papers.experiment import Options
+from papers.mega_vae import experiment
+from papers.vae_data import Problem, clusters, digit_features
+from papers.vae_findings import judge
+from papers.vae_trials import Setting, drawn, fit, floor, judged
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,16 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.network_images import SMALL, experiment
-from boxloop.replicate.network_images_data import digits, mnist, photographs, shuffled, turned
-from boxloop.replicate.network_images_findings import SINGLE, judge_known
-from boxloop.replicate.network_images_measures import area, mean_of, placements
-from boxloop.replicate.network_images_training import classifier, gathering, trained
-from boxloop.replicate.network_images_trials import ENTROPY, INFORMATION, KINDS, Said
-from boxloop.replicate.network_images_unknown import judge_unknown
-from boxloop.replicate.uci_networks_trials import (
+from boxloop.weights.predictor import Predictor
+from papers.experiment import Options
+from papers.network_images import SMALL, experiment
+from papers.network_images_data import digits, mnist, photographs, shuffled, turned
+from papers.network_images_findings import SINGLE, judge_known
+from papers.network_images_measures import area, mean_of, placements
+from papers.network_images_training import classifier, gathering, trained
+from papers.network_images_trials import ENTROPY, INFORMATION, KINDS, Said
+from papers.network_images_unknown import judge_unknown
+from papers.uci_networks_trials import (
     ENSEMBLE,
     FACTOR,
     METHODS,
@@ -22,7 +23,6 @@ from boxloop.replicate.uci_networks_trials import (
     SWA,
     SWAG,
 )
-from boxloop.weights.predictor import Predictor
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import boxloop
 from boxloop.data.synthetic import factor_problem
 from boxloop.numeric import generator
 from boxloop.numeric.distance import relative_error, wasserstein
-from boxloop.replicate import Options
-from boxloop.replicate.online_fa import LIKELIHOOD, OURS, PAPER_EM, PAPER_SGA, experiment
+from papers.experiment import Options
+from papers.online_fa import LIKELIHOOD, OURS, PAPER_EM, PAPER_SGA, experiment
 
 
 @pytest.fixture(scope="module")

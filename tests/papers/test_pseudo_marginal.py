@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy import integrate
 
-from boxloop.replicate import Options
-from boxloop.replicate.pseudo_marginal import experiment
-from boxloop.replicate.pseudo_marginal_findings import summit
-from boxloop.replicate.pseudo_marginal_trials import (
+from papers.experiment import Options
+from papers.pseudo_marginal import experiment
+from papers.pseudo_marginal_findings import summit
+from papers.pseudo_marginal_trials import (
     GROUPS,
     PRIOR,
     Problem,

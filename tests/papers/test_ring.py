@@ -7,10 +7,10 @@ import pytest
 from scipy.special import ive
 
 from boxloop.data.synthetic import DiskAndRing
-from boxloop.replicate import Options
-from boxloop.replicate.ring import SD, SHAPE, experiment
-from boxloop.replicate.ring_channel import Channel, angle_told, families, half_wave, names_of, shares, wave
-from boxloop.replicate.ring_findings import BINARY, DISK, ORDER, RADIUS, learned_order, listed
+from papers.experiment import Options
+from papers.ring import SD, SHAPE, experiment
+from papers.ring_channel import Channel, angle_told, families, half_wave, names_of, shares, wave
+from papers.ring_findings import BINARY, DISK, ORDER, RADIUS, learned_order, listed
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.sgd_linear import Descent, Tables, covariances, descend
-from boxloop.replicate.sgd_posterior import experiment
-from boxloop.replicate.sgd_posterior_findings import PRINTED
-from boxloop.replicate.sgd_posterior_trials import ALPHA, BETA, RIGHT, chance, drawn, means_of_ten
-from boxloop.replicate.window_averaging import experiment as windows
-from boxloop.replicate.window_averaging_trials import averaged, rule
+from papers.experiment import Options
+from papers.sgd_linear import Descent, Tables, covariances, descend
+from papers.sgd_posterior import experiment
+from papers.sgd_posterior_findings import PRINTED
+from papers.sgd_posterior_trials import ALPHA, BETA, RIGHT, chance, drawn, means_of_ten
+from papers.window_averaging import experiment as windows
+from papers.window_averaging_trials import averaged, rule
 
 
 @pytest.fixture(scope="module")

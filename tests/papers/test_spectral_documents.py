@@ -12,11 +12,11 @@ import torch
 from boxloop.data.synthetic import documents
 from boxloop.estimate.documents import Documents
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate import topic_recovery as recovery
-from boxloop.replicate import topic_text as text
-from boxloop.replicate.spectral_documents import experiment
-from boxloop.replicate.topic_findings import judge_coverage, judge_exact, judge_growth, judge_recovery
+from papers.experiment import Options
+from papers.experiment import topic_recovery as recovery
+from papers.experiment import topic_text as text
+from papers.spectral_documents import experiment
+from papers.topic_findings import judge_coverage, judge_exact, judge_growth, judge_recovery
 
 FOLDER = os.environ.get("BOXLOOP_DATA")
 

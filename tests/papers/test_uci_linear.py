@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn.linear_model import LinearRegression
 
-from boxloop.replicate import Options
-from boxloop.replicate.uci_linear import experiment
-from boxloop.replicate.uci_linear_findings import judge
-from boxloop.replicate.uci_linear_trials import (
+from papers.experiment import Options
+from papers.uci_linear import experiment
+from papers.uci_linear_findings import judge
+from papers.uci_linear_trials import (
     EM,
     EXACT,
     FILE,

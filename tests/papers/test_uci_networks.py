@@ -9,13 +9,15 @@ from scipy.stats import norm
 
 from boxloop.numeric import generator
 from boxloop.numeric.random import spawn
-from boxloop.replicate import Options
-from boxloop.replicate.uci_networks import experiment
-from boxloop.replicate.uci_networks_compare import Compared, compared, split_error
-from boxloop.replicate.uci_networks_data import Table, split, tables
-from boxloop.replicate.uci_networks_findings import judge
-from boxloop.replicate.uci_networks_training import Setting, _Trainer, trained
-from boxloop.replicate.uci_networks_trials import (
+from boxloop.weights.members import StackedLayers
+from boxloop.weights.predictor import Predictor
+from papers.experiment import Options
+from papers.uci_networks import experiment
+from papers.uci_networks_compare import Compared, compared, split_error
+from papers.uci_networks_data import Table, split, tables
+from papers.uci_networks_findings import judge
+from papers.uci_networks_training import Setting, _Trainer, trained
+from papers.uci_networks_trials import (
     ALONE,
     ENSEMBLE,
     FACTOR,
@@ -28,8 +30,6 @@ from boxloop.replicate.uci_networks_trials import (
     Normal,
     _judged,
 )
-from boxloop.weights.members import StackedLayers
-from boxloop.weights.predictor import Predictor
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from boxloop.numeric import generator
-from boxloop.replicate import Options
-from boxloop.replicate.estimator_trials import PROBLEMS, bootstrap_error, growing_noise
-from boxloop.replicate.z_estimation import experiment
+from papers.estimator_trials import PROBLEMS, bootstrap_error, growing_noise
+from papers.experiment import Options
+from papers.z_estimation import experiment
 
 
 @pytest.fixture(scope="module")

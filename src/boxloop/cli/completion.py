@@ -20,7 +20,7 @@ SHELLS = ("bash", "zsh", "fish")
 def command(shell: str | None) -> None:
     """Print the script that makes Tab complete commands and names.
 
-    Commands, options, models, bundled data and experiments are completed. The shell is the one that you are in if it is
+    Commands, options, models and bundled data are completed. The shell is the one that you are in if it is
     not named. Put the first line of the examples into ~/.bashrc, or its like, to keep it.
     """
     from click.shell_completion import get_completion_class

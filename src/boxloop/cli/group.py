@@ -26,7 +26,6 @@ COMMANDS = {
     "show": "Print what a model file holds.",
     "datasets": "List bundled data, which every command takes by name.",
     "doctor": "Print versions, devices, threads and memory.",
-    "replicate": "Run an experiment of the documents: their numbers beside ours.",
     "completion": "Print the script that makes Tab complete commands and names.",
 }
 """Each command and its line in the help. The command ``name`` is ``command`` in ``boxloop.cli.name``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -35,17 +34,6 @@ def catalogue() -> dict[str, dict[str, Any]]:
     return tomllib.loads((PACKAGE / "data" / "bundled.toml").read_text(encoding="utf-8"))
 
 
-@cache
-def experiments() -> dict[str, str]:
-    """Name and first line of every experiment, read without importing it."""
-    found = {}
-    for path in sorted((PACKAGE / "replicate").glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(isinstance(node, ast.FunctionDef) and node.name == "experiment" for node in tree.body):
-            found[path.stem.replace("_", "-")] = (ast.get_docstring(tree) or "").splitlines()[0]
-    return found
-
-
 def complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Bundled names, and tables and folders here; whatever the shell finds where none of them fits."""
     found = [
@@ -60,13 +48,6 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """Names of models, and model files and folders here; whatever the shell finds where none of them fits."""
     found = [CompletionItem(name) for name in MODELS if name.startswith(incomplete)]
     return _or_files([*found, *_here(incomplete, (".boxloop",))], incomplete)
-
-
-def complete_experiment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Experiments by name, each with its line."""
-    return [
-        CompletionItem(name, help=line) for name, line in experiments().items() if name.startswith(incomplete)
-    ]
 
 
 def _here(incomplete: str, ends: tuple[str, ...]) -> list[CompletionItem]:
