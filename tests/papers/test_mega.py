@@ -12,12 +12,12 @@ import torch
 
 from boxloop.criticise import paper_gaps
 from boxloop.numeric import generator
+from papers import mega_ionosphere as ionosphere
+from papers import mega_mnist as mnist
+from papers import mega_path as path
+from papers import mega_variance as variance
 from papers.component_moments import Components, apart, data_moments
 from papers.experiment import Options
-from papers.experiment import mega_ionosphere as ionosphere
-from papers.experiment import mega_mnist as mnist
-from papers.experiment import mega_path as path
-from papers.experiment import mega_variance as variance
 from papers.mega_clusters import clusters
 from papers.mega_moons import moons
 from papers.moment_tables import exact_gaps, fitted, spread_of_gaps

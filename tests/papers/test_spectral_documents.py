@@ -12,9 +12,9 @@ import torch
 from boxloop.data.synthetic import documents
 from boxloop.estimate.documents import Documents
 from boxloop.numeric import generator
+from papers import topic_recovery as recovery
+from papers import topic_text as text
 from papers.experiment import Options
-from papers.experiment import topic_recovery as recovery
-from papers.experiment import topic_text as text
 from papers.spectral_documents import experiment
 from papers.topic_findings import judge_coverage, judge_exact, judge_growth, judge_recovery
 
