@@ -119,7 +119,7 @@ def command(
     """
     from boxloop.cli.network_read import read_problem
     from boxloop.cli.network_show import show
-    from boxloop.report.network_judge import judge
+    from boxloop.report.network_judge import judge_network
     from boxloop.report.network_page import network_facts
 
     check_outputs([output, page, figure, json_to], data)
@@ -128,7 +128,7 @@ def command(
     problem = read_problem(data, target, columns, drop, kind, share, seed)
     begun = time.perf_counter()
     network = fitted(problem, {**options, "random_state": seed}, watching(quiet, progress))
-    found = judge(problem, network, chains=chains, seed=seed)
+    found = judge_network(problem, network, chains=chains, seed=seed)
     seconds = time.perf_counter() - begun
     write(found, output, page, figure)
     facts = {"data": data, **network_facts(found), "seconds": seconds}

@@ -136,7 +136,7 @@ class NetworkFindings:
         return Worry("good", what, f"{why}: better")
 
 
-def judge(problem: Problem, network: Network, *, chains: int | None, seed: int) -> NetworkFindings:
+def judge_network(problem: Problem, network: Network, *, chains: int | None, seed: int) -> NetworkFindings:
     """Score a fitted network and simple methods on the rows held out, and audit its posterior.
 
     Args:
