@@ -17,8 +17,7 @@ import torch
 
 from boxloop.chain import advance
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, RandomWalk, Target, sample
-from boxloop.sample.movers import Graphs
+from boxloop.sample import HMC, MALA, Graphs, RandomWalk, Target, sample
 from chains_peers import TARGETS, effective
 
 STEPS = 320

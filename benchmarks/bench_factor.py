@@ -12,7 +12,7 @@ import torch
 from sklearn.decomposition import FactorAnalysis as Peer
 
 from boxloop import FactorAnalysis, FitWarning
-from boxloop.data.synthetic import factor_problem
+from boxloop.data import factor_problem
 from boxloop.numeric import generator
 from common import gemm_rate, interleave, report
 

@@ -23,17 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.chain import advance
-from boxloop.criticise import mega
-from boxloop.criticise.fused import fused_gap
-from boxloop.data import ArraySource, Mapped, Standardised, open_source, summarise_moments, survey
-from boxloop.data.prefetch import Prefetched
+from boxloop.criticise import fused_gap, mega
+from boxloop.data import ArraySource, Mapped, Prefetched, Standardised, open_source, summarise_moments, survey
 from boxloop.estimate import EMState, em
 from boxloop.laws import DiagonalGaussian, FullGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
-from boxloop.sample import HMC, RandomWalk, Target
-from boxloop.sample.movers import Graphs
+from boxloop.sample import HMC, Graphs, RandomWalk, Target
 from boxloop.twoview import relevance_loss
 from boxloop.weights import SWAG, FactorEM, WeightPosterior
 from common import report

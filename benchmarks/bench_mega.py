@@ -13,9 +13,7 @@ import time
 
 import torch
 
-from boxloop.criticise.adapt import Pair
-from boxloop.criticise.fused import fused_gap
-from boxloop.criticise.penalty import MomentPenalty
+from boxloop.criticise import MomentPenalty, Pair, fused_gap
 from boxloop.laws import DiagonalGaussian
 from boxloop.numeric import column_means, generator
 from common import gemm_rate, interleave, report
@@ -174,8 +172,7 @@ def decoder(d: int, latent: int = 8) -> tuple[list[torch.Tensor], callable]:
 
 def equal_error(d: int, m: int, n: int, evaluations: int, repeats: int = 8) -> dict:
     """500 penalties with gradients at the Monte Carlo error of m plain draws, by fewer scrambled Sobol nodes."""
-    from boxloop.criticise.forward import latent_nodes
-    from boxloop.criticise.penalty import second_moment
+    from boxloop.criticise import latent_nodes, second_moment
 
     weights, emission = decoder(d)
     zero = torch.zeros(1, 8)

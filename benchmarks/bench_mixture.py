@@ -16,8 +16,7 @@ from sklearn.mixture import GaussianMixture as Peer
 from boxloop import GaussianMixture
 from boxloop.data import ArraySource, Standardised, survey
 from boxloop.estimate import EMState, em
-from boxloop.laws import FullGaussian
-from boxloop.laws.full import QUADRATIC_COLUMNS
+from boxloop.laws import QUADRATIC_COLUMNS, FullGaussian
 from boxloop.models import Mixture
 from boxloop.run import run
 from common import gemm_rate, interleave, report

@@ -20,12 +20,8 @@ import torch
 from sklearn.decomposition import LatentDirichletAllocation
 
 from boxloop import FitWarning, MultinomialMixture
-from boxloop.data import SparseSource
-from boxloop.data.sparse import csr_tensor
-from boxloop.data.synthetic import Topics, documents
-from boxloop.estimate import EMState, em
-from boxloop.estimate.spectral import match, spectral
-from boxloop.estimate.spectral_fit import spectral_model
+from boxloop.data import SparseSource, Topics, csr_tensor, documents
+from boxloop.estimate import EMState, em, match, spectral, spectral_model
 from boxloop.laws import Multinomial
 from boxloop.numeric import generator
 from boxloop.run import run

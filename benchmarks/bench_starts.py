@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop import GaussianMixture
-from boxloop.data.synthetic import overlapping_clusters
+from boxloop.data import overlapping_clusters
 from boxloop.numeric import generator
 from common import report
 

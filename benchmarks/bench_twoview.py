@@ -19,10 +19,8 @@ import numpy as np
 import torch
 
 from boxloop import RelevantFeatures
-from boxloop.data import ArraySource
-from boxloop.data.paired import Paired
-from boxloop.twoview import LinearView, ViewPair, relevance_loss
-from boxloop.twoview.linear import fit_fixed
+from boxloop.data import ArraySource, Paired
+from boxloop.twoview import LinearView, ViewPair, fit_fixed, relevance_loss
 from common import gemm_rate, interleave, report
 from twoview_peers import deep, found_peer, means
 

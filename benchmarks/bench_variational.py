@@ -15,12 +15,10 @@ from sklearn.mixture import BayesianGaussianMixture as Peer
 
 from bench_mixture import clusters
 from boxloop.data import ArraySource, Standardised, survey
-from boxloop.estimate import EMState, em
-from boxloop.estimate.variational import elbo
-from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
-from boxloop.laws.conjugate import Dirichlet, NormalInverseWishart
-from boxloop.laws.priors import MixturePrior
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.estimate import EMState, elbo, em
+from boxloop.estimators import BayesianGaussianMixture
+from boxloop.laws import Dirichlet, MixturePrior, NormalInverseWishart
+from boxloop.models import VariationalMixture
 from boxloop.run import run
 from common import interleave, report
 

@@ -18,11 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.gradient import FactorGradient
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.swa import SWA
-from boxloop.weights.swag import SWAG
+from boxloop.weights import SWA, SWAG, FactorEM, FactorGradient, WeightPosterior
 from common import interleave, report
 
 RANK, WARMUP, EVERY, ROWS, BLOCK = 10, 12, 10, 128, 16

@@ -13,8 +13,7 @@ import torch
 
 from boxloop.chain import advance
 from boxloop.numeric import generator
-from boxloop.sample import MALA, RandomWalk, Target
-from boxloop.sample.movers import Compiled
+from boxloop.sample import MALA, Compiled, RandomWalk, Target
 from chains_peers import D, around_mode, problem
 
 PROBLEMS = {

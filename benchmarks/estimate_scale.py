@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from boxloop.data.dask import PART_VALUES
+from boxloop.data import PART_VALUES
 from common import report
 from scale_model import (
     ASSUMED,

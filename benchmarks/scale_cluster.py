@@ -17,9 +17,7 @@ import torch
 from scipy.optimize import nnls
 
 from bench_memory import peak_mib
-from boxloop.data import Standardised, dask_source, open_source
-from boxloop.data.cluster import summed
-from boxloop.data.parts import HeldPart
+from boxloop.data import HeldPart, Standardised, dask_source, open_source, summed
 from boxloop.models import Mixture
 from boxloop.types import Source
 from common import interleave

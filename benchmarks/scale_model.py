@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from boxloop.data.cluster import FAN
-from boxloop.data.dask import PART_VALUES
+from boxloop.data import FAN, PART_VALUES
 from common import RESULTS
 from scale_cluster import fitted
 

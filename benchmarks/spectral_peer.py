@@ -10,8 +10,7 @@ from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
 from boxloop.data import SparseSource
-from boxloop.estimate.documents import Documents
-from boxloop.estimate.spectral import largest
+from boxloop.estimate import Documents, largest
 from boxloop.numeric import diagonal, generator
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 from boxloop.estimate import Estimate, linear_regression, z_estimate
-from boxloop.laws.exponential_scalar import NormalFamily, PoissonFamily
+from boxloop.laws import NormalFamily, PoissonFamily
 from boxloop.numeric import generator, normal
 from papers.estimator_trials import (
     Trials,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimators import BayesianGaussianMixture
 from boxloop.run import FALL
 from papers.cavi_conjugate_trials import (
     CONCENTRATION,

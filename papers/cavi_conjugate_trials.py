@@ -11,22 +11,12 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Kernel
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, Step, em
-from boxloop.estimate.variational import elbo
-from boxloop.laws.dirichlet import Dirichlet
-from boxloop.laws.gaussian import DiagonalGaussian
-from boxloop.laws.normal_inverse_gamma import NormalInverseGamma
-from boxloop.laws.priors import MixturePrior
-from boxloop.laws.sums import Sums
-from boxloop.models.variational_mixture import VariationalMixture
-from boxloop.numeric import covariance as forms
-from boxloop.numeric import generator, normal
+from boxloop.estimate import EMState, Step, elbo, em
+from boxloop.laws import DiagonalGaussian, Dirichlet, MixturePrior, NormalInverseGamma, Sums
+from boxloop.models import VariationalMixture
+from boxloop.numeric import covariance as forms, generator, normal
 from boxloop.run import run
-from boxloop.sample import annealed_importance, pilot
-from boxloop.sample.annealed import Annealing
-from boxloop.sample.bridge import LogDensity
-from boxloop.sample.random_walk import RandomWalk
-from boxloop.sample.target import Target
+from boxloop.sample import Annealing, LogDensity, RandomWalk, Target, annealed_importance, pilot
 from papers.cavi_mixture_trials import Rows
 
 CONCENTRATION, STRENGTH, DOF, SCALE = 1.0, 0.1, 4.0, 4.0

@@ -12,12 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.estimate.cavi import Order, cavi
-from boxloop.estimate.cavi_result import Cavi
-from boxloop.estimate.em import EMState, Step, em
-from boxloop.estimate.variational import elbo
-from boxloop.laws.nodes import Node
-from boxloop.models.known_variance_mixture import KnownVarianceMixture
+from boxloop.estimate import Cavi, EMState, Order, Step, cavi, elbo, em
+from boxloop.laws import Node
+from boxloop.models import KnownVarianceMixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
 

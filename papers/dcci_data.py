@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data.bundled import bundled
+from boxloop.data import bundled
 
 Rows = NDArray[np.float32]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.numeric.random import normal
+from boxloop.numeric import normal
 
 Level = tuple[Tensor, Tensor]
 """Mean and variance of each channel."""

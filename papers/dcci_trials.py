@@ -14,22 +14,11 @@ from torch.nn import functional
 
 from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource
-from boxloop.estimate.adam import Constant
-from boxloop.estimate.epochs import Epochs
-from boxloop.estimate.train_state import TrainPlan, TrainState
-from boxloop.estimate.training import Trainer
-from boxloop.estimators.options import pick_device
-from boxloop.estimators.relevant_classifier_probability import (
-    fitted_temperature,
-    onto_simplex,
-    with_temperature,
-)
+from boxloop.estimate import Constant, Epochs, Trainer, TrainPlan, TrainState
+from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
 from boxloop.numeric import generator
 from boxloop.run import run
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.inference import RelevanceFit
-from boxloop.twoview.objective import relevance_loss
-from boxloop.twoview.views import FiniteView, LinearView, ViewPair
+from boxloop.twoview import FiniteView, LinearView, RelevanceFit, RelevanceModel, ViewPair, relevance_loss
 from papers.dcci_data import Images
 from papers.dcci_networks import TORCH_GAIN, Classifier, Learner
 

@@ -12,8 +12,7 @@ from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop.data import ArraySource
 from boxloop.estimate import EMState, accelerated_em, em
-from boxloop.laws import TiedGaussian
-from boxloop.laws.sums import PooledSums
+from boxloop.laws import PooledSums, TiedGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 from boxloop.run import FALL, run

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from boxloop.estimators.energy_model import EnergyBasedModel
+from boxloop.estimators import EnergyBasedModel
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from papers.energy_trials import Truth, log_integral
 

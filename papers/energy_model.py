@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from sklearn.mixture import GaussianMixture as Peer
 
-from boxloop.estimators import FitWarning
-from boxloop.estimators.energy_model import EnergyBasedModel
+from boxloop.estimators import EnergyBasedModel, FitWarning
 from boxloop.numeric import generator
 from papers.energy_figures import picture
 from papers.energy_trials import (

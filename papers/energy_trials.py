@@ -12,17 +12,12 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate.adam import Cooling
-from boxloop.estimate.energy import EnergyPlan, EnergyState, at, energy_ascent
-from boxloop.estimate.online import Batches
-from boxloop.estimators.energy_fit import KERNELS, Means, explore, reference
-from boxloop.estimators.energy_model import EnergyBasedModel
-from boxloop.models.energy import EnergyModel
-from boxloop.models.networks import ModuleNetwork
+from boxloop.estimate import Batches, Cooling, EnergyPlan, EnergyState, at, energy_ascent
+from boxloop.estimators import KERNELS, EnergyBasedModel, Means, explore, reference
+from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
 from boxloop.run import run
-from boxloop.sample.annealed import pilot
-from boxloop.sample.bridge import Bridge
+from boxloop.sample import Bridge, pilot
 
 Function = Callable[[Tensor], Tensor]
 Line = np.ndarray[tuple[int], np.dtype[np.float64]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from boxloop.twoview.gaussian_channel import GaussianChannel
+from boxloop.twoview import GaussianChannel
 from papers.experiment import Options, Report
 from papers.gaussian_channel_figures import draw_densities, draw_learned
 from papers.gaussian_channel_findings import judge_exact, judge_learned

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure, relevance_spectrum
-from boxloop.twoview.gaussian_channel import GaussianChannel
+from boxloop.twoview import GaussianChannel
 from papers.gaussian_channel_trials import Learned, Size, inferred_density
 
 DEGREES = ("He₁", "He₂", "He₃", "He₄")

@@ -10,17 +10,9 @@ import torch
 from torch import Tensor
 
 from boxloop.numeric import generator
-from boxloop.twoview.gaussian_channel import GaussianChannel
+from boxloop.twoview import GaussianChannel
 from papers.experiment import Finding
-from papers.gaussian_channel_trials import (
-    SIGMA,
-    TAU,
-    Array,
-    Learned,
-    Size,
-    exact_error,
-    inferred_density,
-)
+from papers.gaussian_channel_trials import SIGMA, TAU, Array, Learned, Size, exact_error, inferred_density
 from papers.words import held, met
 
 JUDGED = 4

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from boxloop.estimators import RelevantFeatures
 from boxloop.numeric import generator, spawn
-from boxloop.twoview.gaussian_channel import GaussianChannel
-from boxloop.twoview.significance import Significance
+from boxloop.twoview import GaussianChannel, Significance
 
 Array = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from boxloop.estimators.relevant_generator_curve import DimensionCurve
+from boxloop.estimators import DimensionCurve
 from boxloop.figures import COLOURS, add_legend, image_grid, new_figure
-from boxloop.twoview.knee import Knee
+from boxloop.twoview import Knee
 from papers.experiment import Options, Report
 from papers.generator_findings import judge
 from papers.generator_trials import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from boxloop.estimators.relevant_generator_curve import DimensionCurve
-from boxloop.twoview.knee import Knee
+from boxloop.estimators import DimensionCurve
+from boxloop.twoview import Knee
 from papers.experiment import Finding
 from papers.generator_trials import Sampled
 from papers.words import held, met, percent

@@ -14,15 +14,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
-from boxloop.criticise.penalty import MomentPenalty
-from boxloop.data.bundled import bundled
-from boxloop.estimators.options import pick_device
-from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.estimators.relevant_generator_curve import DimensionCurve, latent_dimension_curve
-from boxloop.estimators.warned import FitWarning
+from boxloop.criticise import MomentPenalty
+from boxloop.data import bundled
+from boxloop.estimators import (
+    DimensionCurve,
+    FitWarning,
+    RelevantFeatures,
+    RelevantGenerator,
+    latent_dimension_curve,
+    pick_device,
+)
 from boxloop.numeric import generator
-from boxloop.twoview.channels import PixelShuffle
+from boxloop.twoview import PixelShuffle
 from papers.experiment import Options
 
 SURE = 0.9

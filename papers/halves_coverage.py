@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.inference import with_one
+from boxloop.estimators import RelevantFeatures
+from boxloop.twoview import RelevanceModel, with_one
 from papers.halves_data import Halves, Images, flat, left, right
 from papers.halves_trials import Setting, fit
 from papers.words import standard_error

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.data.bundled import bundled
+from boxloop.data import bundled
 from boxloop.numeric import generator
 
 Images = NDArray[np.float32]

@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate.adam import Cooling
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.train_state import TrainPlan, TrainState
-from boxloop.estimate.training import Trainer
-from boxloop.models.networks import ModuleNetwork, Part
+from boxloop.estimate import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
+from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
 from boxloop.run import run
-from boxloop.twoview.views import NetworkView
+from boxloop.twoview import NetworkView
 
 Array = NDArray[np.float64]
 

@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import RidgeCV
 
-from boxloop.estimators.options import pick_device
-from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.warned import FitWarning
+from boxloop.estimators import FitWarning, RelevantFeatures, pick_device
 from boxloop.numeric import generator
-from boxloop.twoview.objective import relevance_loss
+from boxloop.twoview import relevance_loss
 from papers.halves_data import Halves, Images, flat, left, right
 from papers.halves_network import FourConvolutions, Regression
 from papers.words import standard_error

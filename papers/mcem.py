@@ -10,12 +10,17 @@ import numpy as np
 import torch
 
 from boxloop.average import Power
-from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, warmed
-from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
-from boxloop.estimate.monte_carlo_refine import Refined, refine
-from boxloop.estimate.monte_carlo_walk import MonteCarloState
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.quadrature import group_log_likelihood
+from boxloop.estimate import (
+    AscentPlan,
+    BurnIn,
+    MonteCarloPlan,
+    MonteCarloState,
+    Refined,
+    ascent_em,
+    refine,
+    warmed,
+)
+from boxloop.models import GroupedRows, group_log_likelihood
 from boxloop.numeric import generator, normal
 from boxloop.run import run
 from boxloop.tree import flatten

@@ -13,12 +13,15 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.estimate.monte_carlo import MonteCarloPlan, monte_carlo_em, warmed
-from boxloop.estimate.monte_carlo_walk import Kernels, LogDensity, MonteCarloState
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.information import jacobian
-from boxloop.models.quadrature import group_log_likelihood, modes
-from boxloop.models.random_effects import BernoulliResponse, RandomEffects
+from boxloop.estimate import Kernels, LogDensity, MonteCarloPlan, MonteCarloState, monte_carlo_em, warmed
+from boxloop.models import (
+    BernoulliResponse,
+    GroupedRows,
+    RandomEffects,
+    group_log_likelihood,
+    jacobian,
+    modes,
+)
 from boxloop.numeric import from_log_factor, generator, log_factor, normal
 from boxloop.run import run
 from boxloop.sample import RandomWalk, Target

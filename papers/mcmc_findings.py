@@ -8,15 +8,7 @@ import numpy as np
 
 from papers.experiment import Finding
 from papers.mcmc_finite import Finite
-from papers.mcmc_theory import (
-    BARKER_GOALS,
-    EXPONENTS,
-    GOALS,
-    acceptance,
-    limit_best,
-    limit_curve,
-    scale_for,
-)
+from papers.mcmc_theory import BARKER_GOALS, EXPONENTS, GOALS, acceptance, limit_best, limit_curve, scale_for
 from papers.mcmc_trials import Array, Measured
 from papers.words import held, met
 

@@ -22,9 +22,7 @@ from torch import Tensor
 
 from boxloop.chain import Kernel, advance
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, RandomWalk, SampleWarning, Target, sample
-from boxloop.sample.diagnostics import diagnose
-from boxloop.sample.metric import Metric
+from boxloop.sample import HMC, MALA, Metric, RandomWalk, SampleWarning, Target, diagnose, sample
 from papers.mcmc_theory import LENGTH, mean_cost
 
 Array = NDArray[np.float64]

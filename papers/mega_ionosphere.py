@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop.criticise import Fourier, Power, Second, as_model, mega
-from boxloop.data.bundled import bundled
+from boxloop.data import bundled
 from boxloop.estimators import FactorAnalysis, FitWarning, GaussianMixture
 from boxloop.numeric import generator, spawn
 from boxloop.select import penalised_path

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
-from boxloop.criticise import mmd
-from boxloop.criticise.sampling import sample_rows
-from boxloop.data.bundled import bundled
+from boxloop.criticise import mmd, sample_rows
+from boxloop.data import bundled
 from boxloop.estimators import FitWarning, GaussianMixture
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
 from boxloop.models import Mixture

@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
-from boxloop.criticise import Second, forward_moments
-from boxloop.criticise.forward import latent_nodes, marginal
-from boxloop.criticise.penalty import second_moment
-from boxloop.criticise.scene import model_scene
+from boxloop.criticise import Second, forward_moments, latent_nodes, marginal, model_scene, second_moment
 from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.laws import Categorical, FullGaussian
 from boxloop.models import FactorModel, Mixture

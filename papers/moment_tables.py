@@ -13,10 +13,18 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.criticise import First, Fourier, Power, Second, mega, mmd, paper_gaps
-from boxloop.criticise.forward import marginal
-from boxloop.criticise.penalty import second_moment
-from boxloop.criticise.sampling import sample_rows
+from boxloop.criticise import (
+    First,
+    Fourier,
+    Power,
+    Second,
+    marginal,
+    mega,
+    mmd,
+    paper_gaps,
+    sample_rows,
+    second_moment,
+)
 from boxloop.estimators import FitWarning, GaussianMixture
 from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.numeric import generator, gram, spawn

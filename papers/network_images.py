@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from boxloop.estimators.options import pick_device
+from boxloop.estimators import pick_device
 from papers.experiment import Options, Report
 from papers.network_images_data import Scene, digits, mnist, photographs
 from papers.network_images_figures import reliabilities, unknown

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data.bundled import bundled
+from boxloop.data import bundled
 from papers.dcci_data import decoded
 
 Images = NDArray[Any]

@@ -9,10 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from boxloop.criticise.reliability import reliability
-from boxloop.figures import COLOURS, dress, new_figure
-from boxloop.figures.reliability import reliability_diagram
-from boxloop.figures.style import INK, name_rows
+from boxloop.criticise import reliability
+from boxloop.figures import COLOURS, INK, dress, name_rows, new_figure, reliability_diagram
 from papers.network_images_findings import Sayings
 from papers.network_images_trials import KINDS
 from papers.network_images_unknown import areas

@@ -12,11 +12,8 @@ from torch import Generator, Tensor, nn
 from torch.nn.utils import skip_init
 from torch.optim.swa_utils import update_bn
 
-from boxloop.numeric import generator
-from boxloop.numeric.random import normal, spawn
-from boxloop.weights.decay import weight_decay
-from boxloop.weights.laplace import LastLayerPosterior, last_layer_laplace
-from boxloop.weights.layout import Layout
+from boxloop.numeric import generator, normal, spawn
+from boxloop.weights import LastLayerPosterior, Layout, last_layer_laplace, weight_decay
 from papers.network_images_data import Scene
 from papers.uci_networks_training import Point, Run, followers
 

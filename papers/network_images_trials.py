@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.criticise.reliability import reliability
-from boxloop.weights.method import Posterior, WeightWarning
-from boxloop.weights.predictor import NET, Predictor
+from boxloop.criticise import reliability
+from boxloop.weights import NET, Posterior, Predictor, WeightWarning
 from papers.network_images_data import Scene
 from papers.network_images_training import Setting, gathering, trained
 from papers.uci_networks_training import Run

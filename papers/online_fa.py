@@ -13,12 +13,10 @@ import torch
 from sklearn.decomposition import FactorAnalysis as Peer
 from torch import Tensor
 
-from boxloop.data.synthetic import FactorProblem, factor_problem
-from boxloop.estimate.stream import FactorStream
-from boxloop.estimate.stream_gradient import GradientStream
+from boxloop.data import FactorProblem, factor_problem
+from boxloop.estimate import FactorStream, GradientStream
 from boxloop.estimators import FactorAnalysis, FitWarning
-from boxloop.numeric import generator
-from boxloop.numeric.distance import relative_error, wasserstein
+from boxloop.numeric import generator, relative_error, wasserstein
 from papers.experiment import Finding, Options, Report, Verdict
 from papers.panels import panels
 

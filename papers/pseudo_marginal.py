@@ -11,16 +11,7 @@ from boxloop.sample import RandomWalk, Target
 from papers.experiment import Options, Report
 from papers.pseudo_marginal_figures import draw
 from papers.pseudo_marginal_findings import best_noise, correlation, exactness, mixing, planted
-from papers.pseudo_marginal_trials import (
-    BEST,
-    GROUPS,
-    Problem,
-    Runs,
-    idealised,
-    importance,
-    refreshing,
-    walk,
-)
+from papers.pseudo_marginal_trials import BEST, GROUPS, Problem, Runs, idealised, importance, refreshing, walk
 
 
 @dataclass(frozen=True)

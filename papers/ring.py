@@ -8,18 +8,11 @@ from typing import Any
 import torch
 from sklearn.utils.parallel import Parallel, delayed
 
-from boxloop.data.synthetic import DiskAndRing
+from boxloop.data import DiskAndRing
 from papers.experiment import Finding, Options, Report
 from papers.ring_channel import Array, Channel, angle_told, families, names_of, shares
 from papers.ring_figures import mosaics, order
-from papers.ring_findings import (
-    exact_order,
-    gap,
-    learned_order,
-    learned_radius,
-    radii,
-    relevances,
-)
+from papers.ring_findings import exact_order, gap, learned_order, learned_radius, radii, relevances
 from papers.ring_trials import Setting, Task, grid, scanned, tried
 
 SHAPE, SD, GAP = DiskAndRing(0.45, 0.78, 1.22), 0.14, 1.0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 from sklearn.isotonic import IsotonicRegression
 
-from boxloop.data.synthetic import DiskAndRing
+from boxloop.data import DiskAndRing
 
 Array = NDArray[np.float64]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from boxloop.data.synthetic import DiskAndRing
-from boxloop.estimators.relevant_features import RelevantFeatures
+from boxloop.data import DiskAndRing
+from boxloop.estimators import RelevantFeatures
 from boxloop.numeric import generator
-from boxloop.twoview.channels import GaussianNoise
+from boxloop.twoview import GaussianNoise
 from papers.ring_channel import Array, Channel, angle_told, families, names_of, shares
 
 RIDGE = 1e-6

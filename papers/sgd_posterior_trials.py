@@ -9,10 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.numeric import generator, normal
-from boxloop.numeric.distance import wasserstein
-from boxloop.weights.linear_regression import linear_regression
-from boxloop.weights.regression_moments import RegressionMoments
+from boxloop.numeric import generator, normal, wasserstein
+from boxloop.weights import RegressionMoments, linear_regression
 from papers.sgd_linear import Descent, Tables, covariances, descend
 
 Array = NDArray[np.float64]

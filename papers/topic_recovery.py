@@ -12,18 +12,8 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data import SparseSource
-from boxloop.data.sparse import sparse_source
-from boxloop.data.synthetic import Topics, documents
-from boxloop.estimate.documents import Documents
-from boxloop.estimate.spectral import (
-    DIAGONALISERS,
-    largest,
-    match,
-    spectral,
-    to_simplex,
-)
-from boxloop.estimate.spectral_errors import spectral_errors
+from boxloop.data import SparseSource, Topics, documents, sparse_source
+from boxloop.estimate import DIAGONALISERS, Documents, largest, match, spectral, spectral_errors, to_simplex
 from boxloop.estimators import FitWarning, MultinomialMixture
 from boxloop.numeric import generator, normal, spawn
 

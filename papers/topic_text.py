@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.metrics import adjusted_rand_score
 
-from boxloop.data import SparseSource
-from boxloop.data.sparse import sparse_source
-from boxloop.data.synthetic import documents
-from boxloop.estimate.plan import Plan
-from boxloop.estimate.spectral import spectral
-from boxloop.estimate.spectral_fit import spectral_model
+from boxloop.data import SparseSource, documents, sparse_source
+from boxloop.estimate import Plan, spectral, spectral_model
 from boxloop.estimators import FitWarning, MultinomialMixture
 from boxloop.laws import Multinomial
 from boxloop.models import Mixture

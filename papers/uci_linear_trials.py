@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from sklearn.model_selection import KFold
 from torch import Generator, Tensor
 
-from boxloop.data.bundled import bundled
-from boxloop.estimate.stream import FactorStream
-from boxloop.estimate.stream_gradient import GradientStream
+from boxloop.data import bundled
+from boxloop.estimate import FactorStream, GradientStream
 from boxloop.numeric import ConditionError, generator, spawn
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.linear_regression import linear_regression
-from boxloop.weights.regression_moments import RegressionMoments
+from boxloop.weights import RegressionMoments, WeightLaw, linear_regression
 from papers.sgd_linear import Descent, Tables, descend
 
 Array = NDArray[np.float64]

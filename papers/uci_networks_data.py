@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data.bundled import bundled
+from boxloop.data import bundled
 
 Array = NDArray[np.float64]
 

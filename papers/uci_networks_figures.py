@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from boxloop.figures import COLOURS, dress, new_figure
-from boxloop.figures.style import FAINT, INK, name_rows
+from boxloop.figures import COLOURS, FAINT, INK, dress, name_rows, new_figure
 from papers.uci_networks_compare import split_error
 from papers.uci_networks_trials import ALONE, SGD, SPREAD, Facts
 

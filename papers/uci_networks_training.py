@@ -8,18 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from boxloop.numeric import generator
-from boxloop.numeric.random import spawn
-from boxloop.weights.decay import weight_decay
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.laplace import LastLayerPosterior, last_layer_laplace
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.members import StackedLayers
-from boxloop.weights.method import Method, Part
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.swa import SWA
-from boxloop.weights.swag import SWAG
+from boxloop.numeric import generator, spawn
+from boxloop.weights import (
+    SWA,
+    SWAG,
+    FactorEM,
+    LastLayerPosterior,
+    Layout,
+    Method,
+    Part,
+    StackedLayers,
+    WeightLaw,
+    WeightPosterior,
+    last_layer_laplace,
+    weight_decay,
+)
 from papers.uci_networks_data import Splits
 
 

@@ -12,12 +12,15 @@ from scipy.optimize import minimize_scalar
 from scipy.special import ndtri
 from torch import Tensor
 
-from boxloop.weights.ensemble import MultiPosterior
-from boxloop.weights.likely import Found
-from boxloop.weights.method import Posterior, WeightWarning
-from boxloop.weights.prediction import RegressionPrediction
-from boxloop.weights.predictor import Predictor
-from boxloop.weights.tuning import tune
+from boxloop.weights import (
+    Found,
+    MultiPosterior,
+    Posterior,
+    Predictor,
+    RegressionPrediction,
+    WeightWarning,
+    tune,
+)
 from papers.uci_networks_data import Splits, Table, split
 from papers.uci_networks_training import Run, Setting, trained
 

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
-from boxloop.data.bundled import bundled
+from boxloop.data import bundled
 from boxloop.numeric import generator, normal
 
 Rows = NDArray[np.float64]

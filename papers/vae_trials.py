@@ -12,10 +12,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from boxloop.criticise import frechet_distance, mmd
-from boxloop.criticise.penalty import MomentPenalty
-from boxloop.estimators.autoencoder import VariationalAutoencoder
-from boxloop.estimators.warned import FitWarning
+from boxloop.criticise import MomentPenalty, frechet_distance, mmd
+from boxloop.estimators import FitWarning, VariationalAutoencoder
 from boxloop.numeric import generator, normal
 from papers.vae_data import Problem, Rows
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.weights.window import window_length
+from boxloop.weights import window_length
 from papers.sgd_linear import Descent, descend
 from papers.sgd_posterior_trials import ROWS, Distances, Problem, distances
 

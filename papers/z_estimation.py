@@ -9,15 +9,7 @@ import numpy as np
 from boxloop.numeric import generator
 from papers.appendix_examples import closed_forms, normal_equations, partitions, variances
 from papers.estimator_figures import draw
-from papers.estimator_trials import (
-    COMMON,
-    GROWTH,
-    PROBLEMS,
-    Rows,
-    Trials,
-    bootstrap_error,
-    run_trials,
-)
+from papers.estimator_trials import COMMON, GROWTH, PROBLEMS, Rows, Trials, bootstrap_error, run_trials
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met, standard_error
 

@@ -6,8 +6,8 @@ import torch
 from scipy.sparse import csr_array
 
 import boxloop
-from boxloop.criticise.fused import fused_gap
-from boxloop.data.synthetic import documents
+from boxloop.criticise import fused_gap
+from boxloop.data import documents
 from boxloop.numeric import generator, normal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

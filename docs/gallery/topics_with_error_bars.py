@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from boxloop import MultinomialMixture
-from boxloop.estimate.spectral import match
+from boxloop.estimate import match
 from boxloop.figures import COLOURS, INK, add_legend, dress, new_figure, png
 
 PLAY, SKY, BUSINESS = ["goal", "match", "team", "coach"], ["rain", "wind", "storm", "sun"], ["bank", "loan"]

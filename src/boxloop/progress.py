@@ -13,8 +13,7 @@ from boxloop.run import Observer, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
+    from rich.progress import Progress as Bar, TaskID
 
 LONG = 1.0
 """Seconds after which a pass over a cluster is worth a line."""
@@ -138,8 +137,7 @@ class _Passes:
 
 def _bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 
     console = console or Console(stderr=True)
     return Bar(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 
 S = TypeVar("S")
 

@@ -18,11 +18,9 @@ from distributed import Client, LocalCluster, default_client
 
 from boxloop import load
 from boxloop.cli import cluster as options
-from boxloop.data import ClusterError, DaskSource, open_table, write_table
-from boxloop.data import cluster as passes
-from boxloop.data.travel import packed
+from boxloop.data import ClusterError, DaskSource, cluster as passes, open_table, packed, write_table
 from boxloop.estimate import plan
-from boxloop.estimators.base import LatentEstimator
+from boxloop.estimators import LatentEstimator
 from boxloop.run import Progress, run
 from cli.calls import NAMES, call, clusters, done, signalled
 from report.small import few_candidates

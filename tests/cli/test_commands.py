@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture, load
-from boxloop.cli.fit import STARTS
-from boxloop.cli.names import MODELS
+from boxloop.cli import MODELS, STARTS
 from boxloop.data import open_source, open_table, write_table
-from boxloop.estimate.start import PARTITIONS
+from boxloop.estimate import PARTITIONS
 from cli.calls import NAMES, call, clusters, counts, done, table
 
 COUNTED = {"multinomial-mixture", "poisson-mixture", "bernoulli-mixture", "bayesian-multinomial-mixture"}

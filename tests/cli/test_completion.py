@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
-from boxloop.cli import main
-from boxloop.cli.completion import SHELLS
-from boxloop.cli.names import MODELS, catalogue
-from boxloop.data.bundled import CATALOGUE
+from boxloop.cli import MODELS, SHELLS, catalogue, main
+from boxloop.data import CATALOGUE
 from cli.calls import call, done
 
 

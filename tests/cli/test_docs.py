@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from boxloop.cli.errors import EXIT_CODES
-from boxloop.cli.group import COMMANDS
+from boxloop.cli import COMMANDS, EXIT_CODES
 from cli.calls import done
 from report.small import few_candidates
 

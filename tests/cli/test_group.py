@@ -7,8 +7,7 @@ from importlib import import_module
 import pytest
 from click.testing import CliRunner
 
-from boxloop.cli import main
-from boxloop.cli.group import COMMANDS
+from boxloop.cli import COMMANDS, main
 from boxloop.version import __version__
 
 

@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, root_mean_squared_error
 
 from boxloop import load
-from boxloop.cli.network_read import read_problem
+from boxloop.cli import read_problem
 from boxloop.data import bundled, write_table
 from boxloop.estimators import NetworkClassifier, NetworkRegressor
 from boxloop.progress import ProgressBar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boxloop.cli.output import echo_table
+from boxloop.cli import echo_table
 
 
 @pytest.mark.parametrize("width", [None, 80])

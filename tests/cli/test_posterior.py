@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from boxloop.cli.posterior import advice
+from boxloop.cli import advice
 from boxloop.data import open_table, write_table
 from boxloop.run import Progress, run
 from boxloop.sample import sample_factors, sample_mixture, sampling

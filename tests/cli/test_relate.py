@@ -15,11 +15,9 @@ from scipy import stats
 from sklearn.metrics import r2_score
 
 from boxloop import RelevantFeatures, load
-from boxloop.cli.relate_judge import explained, told_right, worries
-from boxloop.cli.relate_read import Side, read_side, set_apart
+from boxloop.cli import Side, explained, read_side, set_apart, told_right, worries
 from boxloop.data import ArraySource, bundled, table, write_table
-from boxloop.estimators import learned
-from boxloop.estimators.relevant_classifier import RelevantClassifier
+from boxloop.estimators import RelevantClassifier, learned
 from boxloop.run import Progress, run
 from cli.calls import call, done
 

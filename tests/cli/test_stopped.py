@@ -10,8 +10,8 @@ import pytest
 
 from boxloop import load
 from boxloop.estimate import plan
-from boxloop.estimators.base import LatentEstimator
-from boxloop.persist.container import read_container
+from boxloop.estimators import LatentEstimator
+from boxloop.persist import read_container
 from boxloop.run import run
 from cli.calls import call, clusters, counts, done, signalled, table
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from boxloop import GaussianMixture
-from boxloop.cli.group import COMMANDS, main
+from boxloop.cli import COMMANDS, main
 from boxloop.data import open_table
 from cli.calls import call
 

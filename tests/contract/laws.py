@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from boxloop import laws
-from boxloop.laws.sums import PooledSums, Sums
+from boxloop.laws import PooledSums, Sums
 
 Density = Callable[[int, Tensor], Tensor]
 REAL = torch.linspace(-14.0, 14.0, 281, dtype=torch.float64)

@@ -11,10 +11,8 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop import laws, models
-from boxloop.laws.pattern import PatternView
-from boxloop.laws.product import GappyView
-from boxloop.laws.sums import Sums
-from boxloop.models.linear import LinearStatistics
+from boxloop.laws import GappyView, PatternView, Sums
+from boxloop.models import LinearStatistics
 from boxloop.types import Expected
 from contract import law_checks, model_checks
 from contract.laws import law_case

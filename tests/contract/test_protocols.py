@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from boxloop.laws.family import Family
+from boxloop.laws import Family
 from boxloop.types import ExpectationModel, LatentModel, Law
 from contract.laws import EXPORTED, EXPORTED_FAMILIES
 from contract.models import EXPORTED_MODELS

@@ -14,13 +14,17 @@ from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 
 import boxloop
-from boxloop.criticise.adapt import as_model
-from boxloop.criticise.calibration import calibration
-from boxloop.criticise.forward import forward_moments
-from boxloop.criticise.functions import First, Lagged, Second
-from boxloop.criticise.information import information_criteria
-from boxloop.criticise.mega import mega
-from boxloop.criticise.scene import model_scene
+from boxloop.criticise import (
+    First,
+    Lagged,
+    Second,
+    as_model,
+    calibration,
+    forward_moments,
+    information_criteria,
+    mega,
+    model_scene,
+)
 from boxloop.laws import DiagonalGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator

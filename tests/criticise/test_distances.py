@@ -14,11 +14,11 @@ import pytest
 import torch
 from scipy import linalg, stats
 
-from boxloop.criticise import pairs
-from boxloop.criticise.distances import (
+from boxloop.criticise import (
     energy_distance,
     frechet_distance,
     gaussian_wasserstein,
+    pairs,
     relative_covariance_error,
     sliced_wasserstein,
 )

@@ -11,8 +11,16 @@ import torch
 from torch import distributions as D
 from torch.distributions import transforms as T
 
-from boxloop.criticise import First, Power, Second, as_model, mega
-from boxloop.criticise.distributions import DistributionLaw, distribution_law, has_moments
+from boxloop.criticise import (
+    DistributionLaw,
+    First,
+    Power,
+    Second,
+    as_model,
+    distribution_law,
+    has_moments,
+    mega,
+)
 from boxloop.numeric import generator
 
 

@@ -8,12 +8,19 @@ import pytest
 import torch
 from torch.quasirandom import SobolEngine
 
-from boxloop.criticise.adapt import as_model
-from boxloop.criticise.closed import count_below, count_power
-from boxloop.criticise.forward import forward_moments, latent_nodes
-from boxloop.criticise.functions import First, Fourier, Power, Second
-from boxloop.criticise.mega import mega
-from boxloop.criticise.scene import model_scene
+from boxloop.criticise import (
+    First,
+    Fourier,
+    Power,
+    Second,
+    as_model,
+    count_below,
+    count_power,
+    forward_moments,
+    latent_nodes,
+    mega,
+    model_scene,
+)
 from boxloop.laws import Bernoulli, DiagonalGaussian, FullGaussian, Poisson
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
@@ -235,7 +242,7 @@ def test_moments_of_unknown_error_are_named_and_left_out() -> None:
 
 def test_sums_over_nodes_are_those_of_single_laws() -> None:
     """Matrix products of independent columns against every law by itself; so of full and shared covariances."""
-    from boxloop.criticise.tally import NodeSums
+    from boxloop.criticise import NodeSums
     from boxloop.laws import TiedGaussian
 
     mean = normal((40, 3), generator(0))

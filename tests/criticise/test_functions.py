@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.criticise.functions import Below, Custom, First, Fourier, Lagged, Power, Second
-from boxloop.criticise.tally import Scene, tally_values
+from boxloop.criticise import Below, Custom, First, Fourier, Lagged, Power, Scene, Second, tally_values
 from boxloop.laws import (
     Bernoulli,
     DiagonalGaussian,

@@ -12,15 +12,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop import VariationalAutoencoder, mega
-from boxloop.criticise.aggregate import aggregate_gap
-from boxloop.criticise.latent import active_units
+from boxloop.criticise import active_units, aggregate_gap
 from boxloop.figures import png
 from boxloop.laws import DiagonalGaussian
-from boxloop.models import FactorModel
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import GaussianHead
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Layers, Part
+from boxloop.models import Autoencoder, FactorModel, GaussianHead, Layers, NormalMixture, Part, StandardNormal
 from boxloop.numeric import generator, normal
 from contract.scores import assert_scores
 from models.autoencoder_cases import exact, rows_of, small

@@ -13,9 +13,7 @@ from sklearn.mixture import GaussianMixture as SklearnMixture
 
 import boxloop
 import boxloop.data
-from boxloop.criticise.adapt import as_model
-from boxloop.criticise.functions import Below, Custom, First, Fourier, Power, Second
-from boxloop.criticise.mega import mega
+from boxloop.criticise import Below, Custom, First, Fourier, Power, Second, as_model, mega
 
 SEEING = [First(), Second(), Power(3), Power(4), Fourier(20)]
 
@@ -64,7 +62,7 @@ def test_on_its_own_rows_an_em_fit_has_no_gap_whatever_k(kind, k):
 
 def test_the_paper_s_second_gap_of_a_single_gaussian_is_its_bias():
     """Eq. 7 overshoots by Cov/n; ours does not."""
-    from boxloop.criticise.penalty import paper_gaps
+    from boxloop.criticise import paper_gaps
     from boxloop.numeric import generator
 
     rows = two_clusters(np.random.default_rng(0), 50)

@@ -15,8 +15,7 @@ import pytest
 import torch
 from scipy import stats
 
-from boxloop.criticise import pairs
-from boxloop.criticise.mmd import median_bandwidth, mmd
+from boxloop.criticise import median_bandwidth, mmd, pairs
 from boxloop.numeric import generator, normal
 
 METHODS = ["quadratic", "linear", "features"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from boxloop.criticise.norms import entrywise, operator, schatten
+from boxloop.criticise import entrywise, operator, schatten
 from boxloop.numeric import generator, normal
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.criticise.adapt import as_model
-from boxloop.criticise.fused import fused_gap
-from boxloop.criticise.penalty import MomentPenalty, moment_penalty, paper_gaps, second_moment
+from boxloop.criticise import MomentPenalty, as_model, fused_gap, moment_penalty, paper_gaps, second_moment
 from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, normal

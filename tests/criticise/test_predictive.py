@@ -10,8 +10,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from boxloop.criticise import regression_scores
-from boxloop.criticise.crps import crps_draws, crps_mixture, crps_normal
+from boxloop.criticise import crps_draws, crps_mixture, crps_normal, regression_scores
 from boxloop.figures import png
 
 RNG = np.random.default_rng(0)

@@ -12,8 +12,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
 from boxloop.criticise import classification_scores, reliability
-from boxloop.figures import png
-from boxloop.figures.reliability import reliability_diagram
+from boxloop.figures import png, reliability_diagram
 
 
 def drawn(p: np.ndarray, rng: np.random.Generator) -> np.ndarray:

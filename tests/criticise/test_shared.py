@@ -6,12 +6,17 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from boxloop.criticise.closed import averaged, count_below, count_power, projected_variance
-from boxloop.criticise.penalty import MomentPenalty
-from boxloop.criticise.wide import narrow, second_gap_norm
+from boxloop.criticise import (
+    MomentPenalty,
+    averaged,
+    count_below,
+    count_power,
+    narrow,
+    projected_variance,
+    second_gap_norm,
+)
 from boxloop.laws import Bernoulli, LogitBernoulli, LogPoisson, Poisson, TiedLowRankGaussian
-from boxloop.numeric import covariance as forms
-from boxloop.numeric import generator, normal
+from boxloop.numeric import covariance as forms, generator, normal
 from models.autoencoder_cases import rows_of, small
 
 LAW = TiedLowRankGaussian(

@@ -17,9 +17,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from boxloop import FactorAnalysis, GaussianMixture
-from boxloop.criticise import pairs
-from boxloop.criticise.mmd import median_bandwidth
-from boxloop.criticise.stein import kernel_stein, score_of
+from boxloop.criticise import kernel_stein, median_bandwidth, pairs, score_of
 from boxloop.laws import DiagonalGaussian, FullGaussian, Poisson, SphericalGaussian, TiedGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal

@@ -15,10 +15,8 @@ from sklearn.mixture import GaussianMixture as PeerMixture
 import boxloop
 from boxloop import GaussianMixture, mega
 from boxloop.criticise import as_model
-from boxloop.data import ArraySource, open_source, survey
-from boxloop.data.digest import rows_digest
-from boxloop.data.standard import identity_frame
-from boxloop.estimators.streaming import StreamingEstimator
+from boxloop.data import ArraySource, identity_frame, open_source, rows_digest, survey
+from boxloop.estimators import StreamingEstimator
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).round(6)
 HELD = np.random.default_rng(1).normal(size=(200, 3))

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.criticise import First, MomentPenalty, Power, Second, as_model, mega, second_gap_norm
-from boxloop.criticise.penalty import second_moment
+from boxloop.criticise import (
+    First,
+    MomentPenalty,
+    Power,
+    Second,
+    as_model,
+    mega,
+    second_gap_norm,
+    second_moment,
+)
 from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian, SphericalGaussian
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal

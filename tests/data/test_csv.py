@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.data.csv import CsvReader
-from boxloop.data.stream import stream
+from boxloop.data import CsvReader, stream
 
 NAN = np.nan
 

@@ -23,20 +23,21 @@ from boxloop.data import (
     DaskSource,
     Gathered,
     Paired,
+    Prefetched,
     cluster,
     dask_source,
+    digest,
     kept_rows,
     on_device,
     open_source,
     open_table,
+    packed,
     paired,
     some_rows,
     standard,
     survey,
+    unpacked,
 )
-from boxloop.data.digest import digest
-from boxloop.data.prefetch import Prefetched
-from boxloop.data.travel import packed, unpacked
 from boxloop.tree import Tree
 from boxloop.types import Source
 

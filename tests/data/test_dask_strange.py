@@ -13,8 +13,7 @@ import torch
 from scipy import sparse
 
 import boxloop
-from boxloop.data import ArraySource, dask_source, open_source
-from boxloop.data.digest import digest
+from boxloop.data import ArraySource, dask_source, digest, open_source
 
 N = 90
 

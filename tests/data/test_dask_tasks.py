@@ -21,9 +21,17 @@ from dask.callbacks import Callback
 from dask.task_spec import DataNode
 from torch import Tensor
 
-from boxloop.data import DaskSource, Gathered, cluster, dask_source, open_source, paired
-from boxloop.data.graph import contents
-from boxloop.data.travel import Carried, packed
+from boxloop.data import (
+    Carried,
+    DaskSource,
+    Gathered,
+    cluster,
+    contents,
+    dask_source,
+    open_source,
+    packed,
+    paired,
+)
 
 N = 40
 

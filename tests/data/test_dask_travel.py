@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import boxloop
 from boxloop.criticise import mega
-from boxloop.data import DaskSource, Gathered, cluster, open_source
-from boxloop.data.travel import packed, unpacked
+from boxloop.data import DaskSource, Gathered, cluster, open_source, packed, unpacked
 from boxloop.estimate import z_estimate
 from boxloop.select import grouped, outliers
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from boxloop.data import open_source
-from boxloop.data.digest import digest
+from boxloop.data import digest, open_source
 
 
 def test_other_tables() -> None:

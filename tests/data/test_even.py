@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.data import ArraySource, StreamSource, dask_source
-from boxloop.data.even import even
-from boxloop.data.npy import MapReader
+from boxloop.data import ArraySource, MapReader, StreamSource, dask_source, even
 
 N = 50_000
 

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 import boxloop
-from boxloop.data import dask_source, open_source, write_table
-from boxloop.data.folder import by_number
+from boxloop.data import by_number, dask_source, open_source, write_table
 
 PARTS = 12
 

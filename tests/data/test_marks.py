@@ -7,9 +7,19 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
-from boxloop.data import ArraySource, At, Folds, Gathered, Marks, Mask, SomeRows, some_rows
-from boxloop.data import marks as module
-from boxloop.data.travel import packed, unpacked
+from boxloop.data import (
+    ArraySource,
+    At,
+    Folds,
+    Gathered,
+    Marks,
+    Mask,
+    SomeRows,
+    marks as module,
+    packed,
+    some_rows,
+    unpacked,
+)
 
 N = 9001
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from boxloop.data import ArraySource, Mask, SomeRows, summarise_moments, survey
-from boxloop.data import moments as module
+from boxloop.data import ArraySource, Mask, SomeRows, moments as module, summarise_moments, survey
 from boxloop.numeric import generator, normal
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.data import StreamSource, open_source
-from boxloop.data.npy import NpyReader
+from boxloop.data import NpyReader, StreamSource, open_source
 
 ROWS = np.random.default_rng(1).normal(size=(700, 4)) * 100
 

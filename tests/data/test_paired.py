@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Paired, paired, survey
-from boxloop.data.npy import npy_source
+from boxloop.data import ArraySource, Paired, npy_source, paired, survey
 from boxloop.numeric import generator
 from boxloop.tree import Tree
 

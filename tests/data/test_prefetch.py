@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import boxloop
-from boxloop.data import ArraySource, open_source
-from boxloop.data.prefetch import AHEAD, Prefetched, ahead
+from boxloop.data import AHEAD, ArraySource, Prefetched, ahead, open_source
 from boxloop.tree import Tree
 
 CPU = torch.device("cpu")

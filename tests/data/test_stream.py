@@ -18,9 +18,19 @@ from pyarrow import parquet
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data import ArraySource, StreamSource, identity_frame, open_source, survey, write_table
-from boxloop.data.array import tile_rows
-from boxloop.data.stream import BATCH_ROWS, hold, retile, stream
+from boxloop.data import (
+    BATCH_ROWS,
+    ArraySource,
+    StreamSource,
+    hold,
+    identity_frame,
+    open_source,
+    retile,
+    stream,
+    survey,
+    tile_rows,
+    write_table,
+)
 from boxloop.tree import Tree
 from boxloop.types import Source
 

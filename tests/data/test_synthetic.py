@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from boxloop.data.synthetic import DiskAndRing
+from boxloop.data import DiskAndRing
 from boxloop.numeric import generator
 
 SHAPES = [DiskAndRing(0.42, 0.78, 1.22), DiskAndRing(0.5, 0.5, 1.0, 1.0)]

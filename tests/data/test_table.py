@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxloop.data import ArraySource, bundled, open_source, open_table, table_writer, write_table
-from boxloop.data.bundled import CATALOGUE
+from boxloop.data import CATALOGUE, ArraySource, bundled, open_source, open_table, table_writer, write_table
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Gathered, Lot, Mask, SomeRows, kept_rows
-from boxloop.data.digest import digest
-from boxloop.data.tiles import total
+from boxloop.data import ArraySource, Gathered, Lot, Mask, SomeRows, digest, kept_rows, total
 from boxloop.tree import Tree
 
 ROWS = torch.arange(60.0).double().reshape(20, 3)

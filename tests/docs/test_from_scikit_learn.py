@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import sklearn
 from sklearn.base import BaseEstimator
-from sklearn.decomposition import PCA
-from sklearn.decomposition import FactorAnalysis as TheirFactorAnalysis
+from sklearn.decomposition import PCA, FactorAnalysis as TheirFactorAnalysis
 from sklearn.linear_model import BayesianRidge
-from sklearn.mixture import BayesianGaussianMixture as TheirBayesianMixture
-from sklearn.mixture import GaussianMixture as TheirMixture
+from sklearn.mixture import BayesianGaussianMixture as TheirBayesianMixture, GaussianMixture as TheirMixture
 
 import boxloop
 from estimators.public_cases import quietly

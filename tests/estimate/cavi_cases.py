@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.laws.nodes import Node
+from boxloop.laws import Node
 from boxloop.numeric import generator, normal
 
 LOG_2PI = math.log(2 * math.pi)

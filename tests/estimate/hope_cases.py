@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from boxloop import asking
 from boxloop.data import ArraySource
-from boxloop.estimate import ahead
-from boxloop.estimate.em import EMState
+from boxloop.estimate import EMState, ahead
 from boxloop.laws import DiagonalGaussian, FullGaussian, TiedGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import ConditionError

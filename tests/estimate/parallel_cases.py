@@ -17,11 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.estimate.adam import Constant
-from boxloop.estimate.epochs import Epochs
-from boxloop.estimate.parallel import Workers, distributed
-from boxloop.estimate.train_state import TrainPlan, TrainState
-from boxloop.estimate.training import Trainer
+from boxloop.estimate import Constant, Epochs, Trainer, TrainPlan, TrainState, Workers, distributed
 from boxloop.numeric import generator, normal
 from boxloop.run import Outcome, run
 from boxloop.twoview import relevance_loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from boxloop.estimate.stream import FactorStream
+from boxloop.estimate import FactorStream
 from boxloop.models import FactorModel
 
 D, K, T, WARMUP = 37, 3, 300, 40

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.estimate import adam as engine
-from boxloop.estimate.adam import Adam, Constant, Cooling, clipped, joined, parted, resumed, stream_at
+from boxloop.estimate import (
+    Adam,
+    Constant,
+    Cooling,
+    adam as engine,
+    clipped,
+    joined,
+    parted,
+    resumed,
+    stream_at,
+)
 from boxloop.numeric import generator, normal
 
 

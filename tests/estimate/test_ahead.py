@@ -13,11 +13,9 @@ from torch import Tensor
 
 from boxloop.asking import ask, hoping, told
 from boxloop.data import ArraySource
-from boxloop.estimate import ahead
-from boxloop.estimate.em import EMState, accelerated_em, em, mean_log_likelihood
+from boxloop.estimate import EMState, accelerated_em, ahead, em, mean_log_likelihood
 from boxloop.estimate.em import _extrapolated as extrapolated
-from boxloop.laws import DiagonalGaussian, FullGaussian, TiedGaussian, full, gaussian, tied
-from boxloop.laws.sums import Sums
+from boxloop.laws import DiagonalGaussian, FullGaussian, Sums, TiedGaussian, full, gaussian, tied
 from boxloop.models import mixture
 from boxloop.numeric import ConditionError
 from boxloop.run import MonotonicityError, Outcome, Round, run

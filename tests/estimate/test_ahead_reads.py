@@ -12,8 +12,7 @@ import torch
 
 from boxloop.asking import ask, told
 from boxloop.data import ArraySource
-from boxloop.estimate import Batches, OnlinePlan, ahead, online_em
-from boxloop.estimate.em import EMState, accelerated_em, em
+from boxloop.estimate import Batches, EMState, OnlinePlan, accelerated_em, ahead, em, online_em
 from boxloop.laws import DiagonalGaussian, FullGaussian, TiedGaussian
 from boxloop.models import mixture
 from boxloop.run import Outcome, Repeatable, Round, run

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy import integrate
 
-from boxloop.estimate.cavi import cavi
-from boxloop.laws.nodes import Node
+from boxloop.estimate import cavi
+from boxloop.laws import Node
 from boxloop.numeric import generator, normal
 from estimate import cavi_cases as cases
 from estimate.cavi_cases import double

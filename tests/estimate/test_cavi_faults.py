@@ -7,9 +7,8 @@ import math
 import pytest
 import torch
 
-from boxloop.estimate.cavi import cavi
-from boxloop.estimate.mean_field import ConditionalError
-from boxloop.laws.nodes import Node
+from boxloop.estimate import ConditionalError, cavi
+from boxloop.laws import Node
 from boxloop.numeric import generator, normal
 from estimate import cavi_cases as cases
 

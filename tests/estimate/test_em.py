@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, accelerated_em, em
+from boxloop.estimate import EMState, accelerated_em, em
 from boxloop.laws import DiagonalGaussian, FullGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import ConditionError

@@ -10,19 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate import energy as engine
-from boxloop.estimate.adam import Cooling
-from boxloop.estimate.energy import EnergyPlan, EnergyState, at, contrast, energy_ascent
-from boxloop.estimate.online import Batches
+from boxloop.estimate import (
+    Batches,
+    Cooling,
+    EnergyPlan,
+    EnergyState,
+    at,
+    contrast,
+    energy as engine,
+    energy_ascent,
+)
 from boxloop.laws import DiagonalGaussian
-from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.networks import ModuleNetwork
+from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import run
-from boxloop.sample.mala import MALA
-from boxloop.sample.random_walk import RandomWalk
-from boxloop.sample.target import Target
+from boxloop.sample import MALA, RandomWalk, Target
 
 BASE = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
 ROWS = 0.3 + 0.8 * normal((500, 1), generator(0))

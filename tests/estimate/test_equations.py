@@ -17,11 +17,11 @@ from boxloop.estimate import (
     huber,
     linear_regression,
     mean_equation,
+    measure_equations,
     quantile,
     quantile_step,
 )
 from boxloop.estimate.equations import roots
-from boxloop.estimate.equations.sums import measure_equations
 from estimate.equation_cases import chunked, logit_rows, logit_score, near, regression_rows
 
 ZERO = [0.0, 0.0, 0.0]

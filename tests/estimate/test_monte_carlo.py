@@ -17,14 +17,29 @@ from scipy import stats
 
 from boxloop.average import Power, Running
 from boxloop.chain import Chains, Kernel
-from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, squares, warmed
-from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
-from boxloop.estimate.monte_carlo_errors import assess
-from boxloop.estimate.monte_carlo_refine import Refined, refine
-from boxloop.estimate.monte_carlo_walk import MonteCarloState, Walk
-from boxloop.models.information import jacobian
-from boxloop.models.quadrature import group_log_likelihood, modes
-from boxloop.models.random_effects import BernoulliResponse, EffectSums, PoissonResponse, RandomEffects
+from boxloop.estimate import (
+    AscentPlan,
+    BurnIn,
+    MonteCarloPlan,
+    MonteCarloState,
+    Refined,
+    Walk,
+    ascent_em,
+    assess,
+    monte_carlo_em,
+    refine,
+    squares,
+    warmed,
+)
+from boxloop.models import (
+    BernoulliResponse,
+    EffectSums,
+    PoissonResponse,
+    RandomEffects,
+    group_log_likelihood,
+    jacobian,
+    modes,
+)
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import run

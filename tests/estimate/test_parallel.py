@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.estimate.parallel import ALONE, Workers, current, distributed
+from boxloop.estimate import ALONE, Workers, current, distributed
 from estimate import parallel_cases as cases
 
 SIZE = 3

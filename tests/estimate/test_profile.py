@@ -13,9 +13,7 @@ from sklearn.decomposition import FactorAnalysis as Peer
 
 from boxloop import FactorAnalysis
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, em
-from boxloop.estimate.linear import RACED_ROUNDS
-from boxloop.estimate.profile import Profile, profiled
+from boxloop.estimate import RACED_ROUNDS, EMState, Profile, em, profiled
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
 from boxloop.run import run

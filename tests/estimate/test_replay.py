@@ -12,11 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Mapped
-from boxloop.data.array import array_of
-from boxloop.data.prefetch import Prefetched
-from boxloop.estimate.em import EMState
-from boxloop.estimate.replay import OFTEN, Replays, _Captured, kind_of
+from boxloop.data import ArraySource, Mapped, Prefetched, array_of
+from boxloop.estimate import OFTEN, EMState, Replays, kind_of
+from boxloop.estimate.replay import _Captured
 from boxloop.laws import DiagonalGaussian
 from boxloop.models import Mixture
 from boxloop.run import Round

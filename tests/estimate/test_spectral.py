@@ -11,12 +11,19 @@ from scipy import sparse
 from torch import Tensor
 
 from boxloop import MultinomialMixture
-from boxloop.data import ArraySource, SparseSource
-from boxloop.data.sparse import sparse_source
-from boxloop.data.synthetic import Topics, documents
-from boxloop.estimate.documents import Documents, SpectralError
-from boxloop.estimate.spectral import DIAGONALISERS, Spectral, match, spectral, to_simplex
-from boxloop.estimate.spectral_errors import bootstrap, spectral_covariance, spectral_errors
+from boxloop.data import ArraySource, SparseSource, Topics, documents, sparse_source
+from boxloop.estimate import (
+    DIAGONALISERS,
+    Documents,
+    Spectral,
+    SpectralError,
+    bootstrap,
+    match,
+    spectral,
+    spectral_covariance,
+    spectral_errors,
+    to_simplex,
+)
 from boxloop.numeric import generator
 
 PROBLEM = documents(3, 12, generator(0), concentration=1.0)

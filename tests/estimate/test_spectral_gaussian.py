@@ -8,9 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 
 from boxloop import GaussianMixture, PoissonMixture
-from boxloop.estimate.documents import SpectralError
-from boxloop.estimate.spectral_gaussian import round_clusters, round_shares
-from boxloop.estimate.start import AUTO, lineup
+from boxloop.estimate import AUTO, SpectralError, lineup, round_clusters, round_shares
 from boxloop.numeric import generator
 
 

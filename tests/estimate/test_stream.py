@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from boxloop.average import Power
-from boxloop.estimate.stream import FactorStream
-from boxloop.estimate.stream_state import StreamSettings, StreamState
+from boxloop.estimate import FactorStream, StreamSettings, StreamState
 from boxloop.persist import load_tree, save_tree
 from estimate.stream_cases import WARMUP, D, K, T, close, first_loadings, same, stream_of, vectors
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.estimate.stream import FactorStream
+from boxloop.estimate import FactorStream
 from estimate.stream_cases import D, draws, same, stream_of, vectors
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.estimate import stream_fused
-from boxloop.estimate.stream import FactorStream
+from boxloop.estimate import FactorStream, stream_fused
 
 needs_gpu = pytest.mark.skipif(
     stream_fused.triton is None or not torch.cuda.is_available(), reason="needs a GPU and Triton"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.estimate.stream_gradient import GradientStream
+from boxloop.estimate import GradientStream
 from boxloop.laws import LowRankGaussian
 
 D, K, T, WARMUP, RATE = 23, 3, 300, 30, 0.01

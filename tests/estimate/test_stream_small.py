@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boxloop.estimate.stream_small import Run, posterior
+from boxloop.estimate import Run, posterior
 
 
 def normals(*shape: int, seed: int = 0) -> np.ndarray:

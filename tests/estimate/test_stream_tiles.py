@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.estimate.stream_tiles import _gathered, cut, deviate, gather, orthonormal, spread, tile_columns
+from boxloop.estimate import cut, deviate, gather, orthonormal, spread, tile_columns
+from boxloop.estimate.stream_tiles import _gathered
 
 WIDTHS = [1, 63, 64, 4096, 4097, 9000]
 

@@ -12,11 +12,18 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource, Standardised, open_source, survey
-from boxloop.estimate import epochs as order
-from boxloop.estimate.adam import Constant, Cooling, Warming
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.train_state import TrainPlan, TrainState, continued
-from boxloop.estimate.training import Trainer
+from boxloop.estimate import (
+    Constant,
+    Cooling,
+    Epochs,
+    Trainer,
+    TrainPlan,
+    TrainState,
+    Warming,
+    continued,
+    epochs as order,
+    hold_out,
+)
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import run

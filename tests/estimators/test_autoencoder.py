@@ -14,10 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from boxloop import FactorAnalysis, FitWarning, GaussianMixture, compare, mega
-from boxloop.estimate.adam import Warming
-from boxloop.estimators import autoencoder_train as engine
-from boxloop.estimators.autoencoder import VariationalAutoencoder
-from boxloop.estimators.autoencoder_fit import ALPHAS, BoundLoss, chosen
+from boxloop.estimate import Warming
+from boxloop.estimators import ALPHAS, BoundLoss, VariationalAutoencoder, autoencoder_train as engine, chosen
 from boxloop.numeric import generator
 
 QUICK = {"hidden": (8,), "max_iter": 3, "patience": None, "score_draws": 16, "penalty_nodes": 32}

@@ -15,12 +15,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from boxloop import FactorAnalysis, FitWarning, load, mega
 from boxloop.chain import advance
 from boxloop.data import ArraySource
-from boxloop.estimate.plan import Plan
-from boxloop.estimate.variational_linear import fit_variational_factor
-from boxloop.estimators.bayesian_factor_analysis import BayesianFactorAnalysis
-from boxloop.laws.priors import FactorPrior
+from boxloop.estimate import Plan, fit_variational_factor
+from boxloop.estimators import BayesianFactorAnalysis
+from boxloop.laws import FactorPrior
 from boxloop.numeric import generator
-from boxloop.sample.gibbs_factor import Scatter, gibbs_factor, start_factors, unpack_factors
+from boxloop.sample import Scatter, gibbs_factor, start_factors, unpack_factors
 from estimate.equation_cases import Chunked
 from estimators.cases import assert_same
 

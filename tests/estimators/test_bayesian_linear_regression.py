@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import boxloop
 from boxloop import FitWarning
 from boxloop.data import ArraySource, open_source
-from boxloop.estimators.bayesian_linear_regression import BayesianLinearRegression
+from boxloop.estimators import BayesianLinearRegression
 from boxloop.persist import ModelFileError
 
 

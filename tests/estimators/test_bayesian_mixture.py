@@ -13,18 +13,17 @@ from sklearn.mixture import BayesianGaussianMixture as Peer
 
 import boxloop
 from boxloop.data import write_table
-from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
-from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
-from boxloop.laws.conjugate import (
+from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture
+from boxloop.laws import (
     Dirichlet,
+    MixturePrior,
     NormalInverseGamma,
     NormalInverseWishart,
     SphericalNormalInverseGamma,
     StickBreaking,
     TiedInverseWishart,
 )
-from boxloop.laws.priors import MixturePrior
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.models import VariationalMixture
 from estimators.cases import GAUSSIAN, assert_same, blobs, documents, told
 from estimators.test_checkpoint import Killed, kill_after
 from models.variational_cases import bound, joints

@@ -10,8 +10,7 @@ import pytest
 from sklearn.utils import estimator_checks as checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
-from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
+from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture
 from estimators.cases import blobs, documents
 from estimators.expected_checks import expected_of
 from estimators.test_sklearn_extra import EXTRA, MIXED, TOLD

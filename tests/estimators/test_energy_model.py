@@ -12,14 +12,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from boxloop import FitWarning, GaussianMixture, compare, mega
-from boxloop.criticise.functions import First, Power, Second
+from boxloop.criticise import First, Power, Second
 from boxloop.data import ArraySource
-from boxloop.estimators import energy_fit
-from boxloop.estimators.energy_model import EnergyBasedModel
+from boxloop.estimators import EnergyBasedModel, energy_fit
 from boxloop.numeric import generator
 from boxloop.persist import ModelFileError
-from boxloop.sample.mala import MALA
-from boxloop.sample.target import Target
+from boxloop.sample import MALA, Target
 
 
 def hills(n: int, seed: int) -> np.ndarray:

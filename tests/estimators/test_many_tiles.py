@@ -10,8 +10,7 @@ import pytest
 
 from boxloop import compare, mega
 from boxloop.criticise import calibration
-from boxloop.data import ArraySource, open_source
-from boxloop.data.tiles import Tile
+from boxloop.data import ArraySource, Tile, open_source
 from estimators.cases import Case, everyone
 
 ASKED: dict[str, Callable[[Any, Any], Any]] = {

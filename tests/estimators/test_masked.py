@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import boxloop
-from boxloop.data.validated import unmasked
+from boxloop.data import unmasked
 
 DRAWS = np.random.default_rng(0)
 ROWS = DRAWS.normal(size=(120, 3)) @ DRAWS.normal(size=(3, 3))

@@ -17,13 +17,8 @@ from sklearn.datasets import load_wine
 from torch import Generator, nn
 
 from boxloop import FitWarning
-from boxloop.estimators import network_phase, network_train
-from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.estimators.network_regressor import NetworkRegressor
-from boxloop.estimators.network_rows import held_out
-from boxloop.weights.decay import weight_decay
-from boxloop.weights.likely import likely_temperature
-from boxloop.weights.method import WeightWarning
+from boxloop.estimators import NetworkClassifier, NetworkRegressor, held_out, network_phase, network_train
+from boxloop.weights import WeightWarning, likely_temperature, weight_decay
 
 Array = NDArray[np.float64]
 QUICK: dict[str, Any] = {"hidden": (10,), "epochs": 20, "collect": 12, "rank": 3, "random_state": 0}

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.estimators import NetworkClassifier, NetworkRegressor, network_base
-from boxloop.estimators.network_audit import audit_network, training_rows
+from boxloop.estimators import NetworkClassifier, NetworkRegressor, audit_network, network_base, training_rows
 from boxloop.weights import audit, weight_decay
 
 SHORT = {"hidden": (6,), "epochs": 10, "collect": 10, "random_state": 3}

@@ -9,9 +9,8 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from boxloop import FitWarning
-from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.estimators.network_regressor import NetworkRegressor
-from boxloop.weights.method import WeightWarning
+from boxloop.estimators import NetworkClassifier, NetworkRegressor
+from boxloop.weights import WeightWarning
 from estimators.expected_checks import BY_DEFAULT
 
 QUICK = {"hidden": (10,), "epochs": 10, "collect": 4, "n_draws": 3, "rank": 2, "collect_rate": 0.01}

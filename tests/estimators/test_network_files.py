@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import boxloop
-from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.estimators.network_regressor import NetworkRegressor
+from boxloop.estimators import NetworkClassifier, NetworkRegressor
 from boxloop.persist import ModelFileError
 
 QUICK: dict[str, Any] = {"hidden": (6,), "epochs": 10, "collect": 10, "rank": 2, "random_state": 0}

@@ -17,10 +17,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 import boxloop
-from boxloop.estimators import grouped_fit
-from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRandomEffects
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.random_effects import RandomEffects
+from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, grouped_fit
+from boxloop.models import GroupedRows, RandomEffects
 from boxloop.persist import CheckpointWriter
 from papers.mcem_trials import reference
 

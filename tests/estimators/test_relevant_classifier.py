@@ -24,8 +24,7 @@ from torch import nn
 
 from boxloop import FitWarning
 from boxloop.data import ArraySource
-from boxloop.estimators.relevant_classifier import RelevantClassifier
-from boxloop.estimators.relevant_classifier_probability import fitted_temperature, onto_simplex
+from boxloop.estimators import RelevantClassifier, fitted_temperature, onto_simplex
 from boxloop.persist import ModelFileError
 
 Array = NDArray[np.float64]

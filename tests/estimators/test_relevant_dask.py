@@ -13,9 +13,8 @@ import torch
 from sklearn.base import clone
 
 from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator, latent_dimension_curve
-from boxloop.data import Gathered, StreamSource, dask_source, open_source
-from boxloop.data.npy import MapReader
-from boxloop.estimators.relevant_channel import BLOCK, drawn
+from boxloop.data import Gathered, MapReader, StreamSource, dask_source, open_source
+from boxloop.estimators import BLOCK, drawn
 from boxloop.numeric import generator
 from boxloop.twoview import GaussianNoise
 

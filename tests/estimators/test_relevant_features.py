@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 
 from boxloop import FitWarning, RelevantFeatures, load
 from boxloop.data import ArraySource
-from boxloop.estimators.relevant_refit import Refits
+from boxloop.estimators import Refits
 from boxloop.persist import ModelFileError
 
 Array = NDArray[np.float64]

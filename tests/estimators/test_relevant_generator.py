@@ -16,14 +16,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
-from boxloop.criticise import mega
-from boxloop.criticise.penalty import MomentPenalty
-from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.estimators.relevant_generator_curve import latent_dimension_curve
+from boxloop.criticise import MomentPenalty, mega
+from boxloop.estimators import RelevantFeatures, RelevantGenerator, latent_dimension_curve
 from boxloop.numeric import generator
 from boxloop.persist import ModelFileError
-from boxloop.twoview.channels import GaussianNoise
+from boxloop.twoview import GaussianNoise
 
 QUICK: dict[str, Any] = {
     "hidden": (32,),

@@ -13,8 +13,7 @@ from sklearn.model_selection import cross_validate
 
 import boxloop
 from boxloop.estimators import NetworkClassifier, NetworkRegressor
-from boxloop.weights import Predictor, WeightPosterior
-from boxloop.weights.tuning import SCALES
+from boxloop.weights import SCALES, Predictor, WeightPosterior
 from estimators.public_cases import quietly
 
 SMALL: dict[str, Any] = {"hidden": (6,), "rank": 2, "n_draws": 4, "activation": "tanh", "random_state": 0}

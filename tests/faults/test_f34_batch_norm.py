@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from boxloop.weights.predictor import Predictor
+from boxloop.weights import Predictor
 from weights.made import filled, part_of, rows, with_batch_norm
 
 X, BATCHES = rows(6, 1, 6, 6), [rows(9, 1, 6, 6, seed=n) for n in range(3)]

@@ -20,8 +20,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS)] if __name__ == "__main__" else []
 
-from boxloop.persist import CheckpointWriter  # noqa: E402
-from boxloop.persist.container import read_container  # noqa: E402
+from boxloop.persist import CheckpointWriter, read_container  # noqa: E402
 from estimators.public_cases import PUBLIC, Public, quietly  # noqa: E402
 
 KEPT_IN = [

@@ -12,7 +12,7 @@ import pytest
 from boxloop import GaussianMixture
 from boxloop.data import open_table, table_writer, write_table
 from boxloop.persist import write_atomic
-from boxloop.report.siblings import check_replaceable, digest, page_files
+from boxloop.report import check_replaceable, digest, page_files
 from cli.calls import call, done
 
 WRITES = {

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture
-from boxloop.cli.output import echo_styled, echo_table, echo_text
+from boxloop.cli import echo_styled, echo_table, echo_text
 from boxloop.data import escape_formulas, open_table, write_table
-from boxloop.report.pages import escape_markdown, template
-from boxloop.report.sentences import escape_controls
+from boxloop.report import escape_controls, escape_markdown, template
 from cli.calls import call, done
 from report.small import few_candidates
 

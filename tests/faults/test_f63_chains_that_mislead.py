@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from boxloop.run import Progress
-from boxloop.sample import HMC, MALA, Draws, RandomWalk, sample
-from boxloop.sample.adapt import WINDOWS
+from boxloop.sample import HMC, MALA, WINDOWS, Draws, RandomWalk, sample
 
 
 def bowl(x: Tensor) -> Tensor:

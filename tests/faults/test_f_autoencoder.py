@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from boxloop import FitWarning
 from boxloop.data import ArraySource
-from boxloop.estimators import autoencoder_fit
-from boxloop.estimators.autoencoder import VariationalAutoencoder
+from boxloop.estimators import VariationalAutoencoder, autoencoder_fit
 
 QUICK = {"hidden": (4,), "max_iter": 3, "patience": None, "score_draws": 8, "penalty_nodes": 16}
 ROWS = np.random.default_rng(0).normal(size=(60, 3))

@@ -27,16 +27,16 @@ from boxloop.run import Progress
 from boxloop.sample import (
     HMC,
     MALA,
+    STATES,
     Draws,
     Gibbs,
     Independent,
     PseudoMarginal,
     RandomWalk,
     SampleWarning,
+    diagnose,
     sample,
 )
-from boxloop.sample.diagnostics import diagnose
-from boxloop.sample.sampling import STATES
 
 SAME: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}
 SHORT: dict[str, Any] = {"draws": 64, "warmup": 64, "random_state": 0}

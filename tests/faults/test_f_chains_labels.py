@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.numeric import generator, normal
-from boxloop.sample.bayesian import sample_factors, sample_mixture
-from boxloop.sample.gibbs_mixture import pack_mixture, unpack_mixture
-from boxloop.sample.mixture_posterior import MixturePosterior
+from boxloop.sample import MixturePosterior, pack_mixture, sample_factors, sample_mixture, unpack_mixture
 
 FREE = ["mean", "sd", "low", "high"]
 

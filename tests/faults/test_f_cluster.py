@@ -31,8 +31,7 @@ from distributed.scheduler import KilledWorker
 from torch import Tensor
 
 import boxloop
-from boxloop.data import ClusterError, DaskSource, dask_source, open_source, paired, tasks, watched
-from boxloop.data.blame import killed
+from boxloop.data import ClusterError, DaskSource, dask_source, killed, open_source, paired, tasks, watched
 from boxloop.tree import Tree
 
 PARTS, ROWS = 6, 100

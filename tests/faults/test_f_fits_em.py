@@ -11,8 +11,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from boxloop import GaussianMixture
-from boxloop.models import Mixture
-from boxloop.models.linear import LinearGaussian
+from boxloop.models import LinearGaussian, Mixture
 from boxloop.run import FALL, MonotonicityError
 from estimators.cases import (
     CASES,

@@ -22,10 +22,8 @@ from click.testing import CliRunner
 
 import boxloop
 from boxloop.cli import main
-from boxloop.estimators import checkpoints
-from boxloop.estimators.allowed import CLASSES
-from boxloop.persist import CheckpointWriter, load_tree
-from boxloop.persist.checkpoint import Checkpoint
+from boxloop.estimators import CLASSES, checkpoints
+from boxloop.persist import Checkpoint, CheckpointWriter, load_tree
 from boxloop.run import Progress
 
 ROUNDS = 60

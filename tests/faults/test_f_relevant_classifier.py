@@ -11,7 +11,7 @@ import torch
 
 from boxloop import FitWarning
 from boxloop.data import ArraySource
-from boxloop.estimators.relevant_classifier import RelevantClassifier
+from boxloop.estimators import RelevantClassifier
 
 ROWS = np.random.default_rng(0).normal(size=(60, 3))
 LABELS = np.array(["a", "b", "c"])[np.arange(60) % 3]

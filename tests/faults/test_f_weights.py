@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from boxloop.weights.method import WeightWarning
-from boxloop.weights.posterior import WeightPosterior
+from boxloop.weights import WeightPosterior, WeightWarning
 
 
 class Tied(nn.Module):

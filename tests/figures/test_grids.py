@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from boxloop.figures import new_axes, png
-from boxloop.figures.grids import image_grid, image_pairs
+from boxloop.figures import image_grid, image_pairs, new_axes, png
 
 RNG = np.random.default_rng(0)
 GREY, COLOUR = RNG.random((7, 4, 5)), RNG.random((7, 4, 5, 3))

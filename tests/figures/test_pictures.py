@@ -11,9 +11,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from boxloop import figures
-from boxloop.figures import new_axes, png, short
-from boxloop.figures.ellipses import ellipse
-from boxloop.figures.style import PLENTY
+from boxloop.figures import PLENTY, ellipse, new_axes, png, short
 
 ODD = ["$x_1$", "a<b>&", "n" * 60, "", r"\frac{$", "two\nlines"]
 RNG = np.random.default_rng(0)

@@ -7,11 +7,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 
-from boxloop.figures import new_axes, png
-from boxloop.figures.predictions import BARS, classes_over_column, numbers_over_column, tuning_curve
-from boxloop.weights.classes import ClassificationPrediction
-from boxloop.weights.prediction import RegressionPrediction
-from boxloop.weights.strata import Strata
+from boxloop.figures import BARS, classes_over_column, new_axes, numbers_over_column, png, tuning_curve
+from boxloop.weights import ClassificationPrediction, RegressionPrediction, Strata
 
 RNG = np.random.default_rng(0)
 AT = RNG.permutation(np.linspace(-3.0, 3.0, 60))

@@ -12,11 +12,9 @@ from torch import Tensor
 import boxloop
 from boxloop import estimate
 from boxloop.average import Power
-from boxloop.data import ArraySource
-from boxloop.data.synthetic import documents
-from boxloop.estimate.epochs import Epochs
-from boxloop.laws import FullGaussian
-from boxloop.laws.nodes import Node
+from boxloop.data import ArraySource, documents
+from boxloop.estimate import Epochs
+from boxloop.laws import FullGaussian, Node
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
 from boxloop.run import run

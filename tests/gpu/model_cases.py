@@ -11,9 +11,7 @@ from torch import Tensor
 from boxloop import estimate
 from boxloop.data import ArraySource
 from boxloop.laws import DiagonalGaussian
-from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.random_effects import PoissonResponse, RandomEffects
+from boxloop.models import EnergyModel, GroupedRows, Perceptron, PoissonResponse, RandomEffects
 from boxloop.numeric import generator
 from boxloop.run import run
 from boxloop.sample import MALA, RandomWalk, Target

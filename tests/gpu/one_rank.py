@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 
 import boxloop
-from boxloop.estimate import parallel
-from boxloop.estimate.parallel import Workers
+from boxloop.estimate import Workers, parallel
 from estimators import parallel_fit_cases as cases
 
 FITS = ("penalty", "weighted views", "labels", "generator")

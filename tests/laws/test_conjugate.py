@@ -9,16 +9,18 @@ from scipy import stats
 from torch import Tensor
 from torch.testing import assert_close
 
-from boxloop.laws import DiagonalGaussian, FullGaussian
-from boxloop.laws.conjugate import (
+from boxloop.laws import (
+    DiagonalGaussian,
     Dirichlet,
+    FactorPrior,
+    FullGaussian,
     InverseGamma,
+    MixturePrior,
     NormalInverseGamma,
     NormalInverseWishart,
     draw_log_gamma,
     wishart_root,
 )
-from boxloop.laws.priors import FactorPrior, MixturePrior
 from boxloop.numeric import generator, normal, pack
 from contract.scores import assert_scores, mean_scores, moment_scores
 

@@ -12,9 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.testing import assert_close
 
-from boxloop.laws import Bernoulli, Multinomial, Poisson
-from boxloop.laws.product import alternating
-from boxloop.laws.sums import Sums
+from boxloop.laws import Bernoulli, Multinomial, Poisson, Sums, alternating
 from boxloop.models import Mixture
 from contract.law_checks import near
 from contract.laws import uniform

@@ -11,11 +11,17 @@ import torch
 from torch import Tensor, distributions
 from torch.testing import assert_close
 
-from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian, SphericalGaussian
-from boxloop.laws.columns import CategoricalColumns
-from boxloop.laws.logits import LogitBernoulli, LogPoisson
-from boxloop.laws.normal_mixture import NormalMixtureLaw
-from boxloop.laws.tied_lowrank import TiedLowRankGaussian
+from boxloop.laws import (
+    CategoricalColumns,
+    DiagonalGaussian,
+    FullGaussian,
+    LogitBernoulli,
+    LogPoisson,
+    LowRankGaussian,
+    NormalMixtureLaw,
+    SphericalGaussian,
+    TiedLowRankGaussian,
+)
 from boxloop.numeric import generator, normal
 from contract.scores import assert_scores, mean_scores, moment_scores
 

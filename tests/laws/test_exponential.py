@@ -10,16 +10,21 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from boxloop.laws import Bernoulli, DiagonalGaussian, FullGaussian, Multinomial, Poisson
-from boxloop.laws.exponential import ExponentialFamily
-from boxloop.laws.exponential_scalar import (
+from boxloop.laws import (
+    Bernoulli,
     BernoulliFamily,
+    DiagonalGaussian,
+    ExponentialFamily,
+    FullGaussian,
     GammaFamily,
+    Multinomial,
+    MultinomialFamily,
+    MultivariateNormalFamily,
     NormalFamily,
+    Poisson,
     PoissonFamily,
     WaitingTimeFamily,
 )
-from boxloop.laws.exponential_vector import MultinomialFamily, MultivariateNormalFamily
 from boxloop.numeric import generator, normal
 
 COVARIANCE = [[2.0, 0.3], [0.3, 1.0]]

@@ -14,8 +14,7 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from boxloop import laws
-from boxloop.laws.centred import CentredView
-from boxloop.laws.full import QuadraticView, WhitenedView
+from boxloop.laws import CentredView, QuadraticView, WhitenedView
 from contract.law_checks import FAMILY_CHECKS, holed, near
 from contract.laws import LawCase, covariances, law_case, uniform
 

@@ -7,10 +7,8 @@ import math
 import pytest
 import torch
 
-from boxloop.estimate.cavi_evidence import evidence
-from boxloop.estimate.mean_field import MeanField
-from boxloop.laws.exponential_simplex import CategoricalFamily, DirichletFamily
-from boxloop.laws.nodes import Node
+from boxloop.estimate import MeanField, evidence
+from boxloop.laws import CategoricalFamily, DirichletFamily, Node
 from boxloop.numeric import generator
 
 

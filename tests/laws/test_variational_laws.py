@@ -15,19 +15,20 @@ from scipy import integrate, special, stats
 from torch import Tensor
 from torch.testing import assert_close
 
-from boxloop.laws import FullGaussian
-from boxloop.laws.conjugate import (
+from boxloop.laws import (
     Dirichlet,
+    FullGaussian,
     InverseGamma,
+    MixturePrior,
     NormalInverseGamma,
     NormalInverseWishart,
+    PooledSums,
     SphericalNormalInverseGamma,
     StickBreaking,
+    Sums,
     TiedInverseWishart,
     WordDirichlet,
 )
-from boxloop.laws.priors import MixturePrior
-from boxloop.laws.sums import PooledSums, Sums
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal, pack
 from contract.law_checks import holed

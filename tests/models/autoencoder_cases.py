@@ -8,11 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.models import FactorModel
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Layers, Part
+from boxloop.models import (
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    FactorModel,
+    GaussianHead,
+    Layers,
+    LowRankHead,
+    NormalMixture,
+    Part,
+    PoissonHead,
+    StandardNormal,
+)
 from boxloop.numeric import generator, normal
 
 D, K = 4, 2

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.random_effects import BernoulliResponse, PoissonResponse, RandomEffects, Response
+from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, RandomEffects, Response
 from boxloop.numeric import generator, normal
 
 RESPONSES: dict[str, Response] = {"bernoulli": BernoulliResponse(), "poisson": PoissonResponse()}

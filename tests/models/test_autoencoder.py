@@ -15,11 +15,20 @@ from torch.testing import assert_close
 
 from boxloop.criticise import First, MomentPenalty, Power, Second, mega
 from boxloop.laws import DiagonalGaussian
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.evidence import row_shifts
-from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Layers, ModuleNetwork, Part
+from boxloop.models import (
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    GaussianHead,
+    Layers,
+    LowRankHead,
+    ModuleNetwork,
+    NormalMixture,
+    Part,
+    PoissonHead,
+    StandardNormal,
+    row_shifts,
+)
 from boxloop.numeric import generator, normal
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from contract.scores import assert_scores, mean_scores

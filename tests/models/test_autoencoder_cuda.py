@@ -9,10 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import BernoulliHead
-from boxloop.models.latent import StandardNormal
-from boxloop.models.networks import Convolutions, Deconvolutions, Part
+from boxloop.models import Autoencoder, BernoulliHead, Convolutions, Deconvolutions, Part, StandardNormal
 from boxloop.numeric import generator
 from models.autoencoder_cases import HEADS, LATENTS, rows_of, small
 

@@ -11,14 +11,9 @@ from scipy.stats import t as student
 from torch import nn
 
 from boxloop import laws
-from boxloop.criticise.adapt import as_model
-from boxloop.criticise.forward import REPLICATES, forward_moments
-from boxloop.criticise.functions import First, Power, Second
-from boxloop.criticise.scene import model_scene
+from boxloop.criticise import REPLICATES, First, Power, Second, as_model, forward_moments, model_scene
 from boxloop.laws import DiagonalGaussian, FullGaussian
-from boxloop.models.drawn import Drawn, Points
-from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.networks import ModuleNetwork
+from boxloop.models import Drawn, EnergyModel, ModuleNetwork, Perceptron, Points
 from boxloop.numeric import generator, normal
 from boxloop.persist import load_tree, save_tree
 

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from boxloop.data import ArraySource, moment_source, summarise_moments
-from boxloop.estimate.em import EMState, em
+from boxloop.estimate import EMState, em
 from boxloop.models import FactorModel
 from boxloop.run import run
 from contract.law_checks import holed, near

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from boxloop.data import ArraySource
-from boxloop.estimate.cavi import cavi
-from boxloop.estimate.em import EMState, accelerated_em, em
-from boxloop.estimate.variational import VariationalModel, elbo
-from boxloop.laws.nodes import Node
-from boxloop.models.known_variance_mixture import CountSum, KnownVarianceMixture
+from boxloop.estimate import EMState, VariationalModel, accelerated_em, cavi, elbo, em
+from boxloop.laws import Node
+from boxloop.models import CountSum, KnownVarianceMixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
 from estimate import cavi_cases as cases

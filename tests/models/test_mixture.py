@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from boxloop import laws
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, em
+from boxloop.estimate import EMState, em
 from boxloop.models import Mixture
 from boxloop.run import run
 from contract.law_checks import near

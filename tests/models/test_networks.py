@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, ModuleNetwork, Part
+from boxloop.models import Convolutions, Deconvolutions, Layers, ModuleNetwork, Part
 from boxloop.numeric import generator, normal
 
 

@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, em
+from boxloop.estimate import EMState, em
 from boxloop.models import PrincipalModel
 from boxloop.run import run
 from contract.law_checks import near, slope

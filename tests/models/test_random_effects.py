@@ -10,9 +10,7 @@ import torch
 from scipy.integrate import quad
 from torch import distributions as law
 
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.quadrature import group_log_likelihood, modes
-from boxloop.models.random_effects import EffectSums, RandomEffects
+from boxloop.models import EffectSums, GroupedRows, RandomEffects, group_log_likelihood, modes
 from boxloop.numeric import ConditionError, generator
 from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table

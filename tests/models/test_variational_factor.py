@@ -13,27 +13,25 @@ from typing import Any, Self
 
 import pytest
 import torch
-from scipy.stats import multivariate_t
-from scipy.stats import t as student
+from scipy.stats import multivariate_t, t as student
 from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, accelerated_em
-from boxloop.estimate.variational import elbo
-from boxloop.laws import DiagonalGaussian
-from boxloop.laws.gamma import InverseGamma
-from boxloop.models import FactorModel
-from boxloop.models.asymptotic import factor_errors
-from boxloop.models.expected_linear import ExpectedLinear
-from boxloop.models.linear import LinearStatistics
-from boxloop.models.relevance import RelevancePrior, best_turn
-from boxloop.models.variational_factor import VariationalFactor
+from boxloop.estimate import EMState, accelerated_em, elbo
+from boxloop.laws import DiagonalGaussian, InverseGamma
+from boxloop.models import (
+    ExpectedLinear,
+    FactorModel,
+    LinearStatistics,
+    RelevancePrior,
+    VariationalFactor,
+    best_turn,
+    factor_errors,
+)
 from boxloop.numeric import generator, normal
 from boxloop.run import run
-from boxloop.sample.annealed import annealed_importance, pilot
-from boxloop.sample.mala import MALA
-from boxloop.sample.target import Target
+from boxloop.sample import MALA, Target, annealed_importance, pilot
 from contract import model_checks
 from contract.law_checks import near, slope
 from contract.models import ModelCase

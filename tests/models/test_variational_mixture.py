@@ -14,12 +14,9 @@ from torch.testing import assert_close
 
 from boxloop.criticise import mega
 from boxloop.data import ArraySource
-from boxloop.estimate.em import EMState, accelerated_em, em
-from boxloop.estimate.variational import elbo
-from boxloop.laws import FullGaussian
-from boxloop.laws.conjugate import Dirichlet, NormalInverseWishart
-from boxloop.laws.priors import MixturePrior
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.estimate import EMState, accelerated_em, elbo, em
+from boxloop.laws import Dirichlet, FullGaussian, MixturePrior, NormalInverseWishart
+from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
 from boxloop.run import MonotonicityError, run
 from contract.law_checks import holed, near

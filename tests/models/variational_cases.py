@@ -7,11 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.estimate.variational import elbo
-from boxloop.laws.conjugate import Dirichlet, StickBreaking, WordDirichlet
-from boxloop.laws.priors import MixturePrior, weak_components
-from boxloop.laws.sums import PooledSums, Sums
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.estimate import elbo
+from boxloop.laws import (
+    Dirichlet,
+    MixturePrior,
+    PooledSums,
+    StickBreaking,
+    Sums,
+    WordDirichlet,
+    weak_components,
+)
+from boxloop.models import VariationalMixture
 from boxloop.numeric import generator, normal
 
 GAUSSIAN = ("full", "tied", "diag", "spherical")

@@ -11,11 +11,8 @@ from torch import Tensor
 from torch.distributions import Gamma, MultivariateNormal, kl_divergence
 
 from boxloop.data import ArraySource
-from boxloop.estimate.em import em
-from boxloop.estimate.variational import elbo
-from boxloop.models.linear import LinearStatistics
-from boxloop.models.relevance import RelevancePrior
-from boxloop.models.variational_factor import VariationalFactor
+from boxloop.estimate import elbo, em
+from boxloop.models import LinearStatistics, RelevancePrior, VariationalFactor
 from boxloop.numeric import generator, normal
 
 
@@ -106,7 +103,7 @@ def bound(model: Any, case: Case) -> float:
 
 def sweeps(case: Case, rounds: int) -> tuple[Any, list[float]]:
     """The law after some rounds, and the bound before each."""
-    from boxloop.estimate.em import EMState
+    from boxloop.estimate import EMState
 
     state, levels, step = EMState(case.model), [], em(case.source, elbo)
     for _ in range(rounds):

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.numeric import blas
-from boxloop.numeric.blas import lower_norms, lower_product, product, scatter, triangle
-from boxloop.numeric.random import generator, normal
+from boxloop.numeric import blas, generator, lower_norms, lower_product, normal, product, scatter, triangle
 
 SHAPES = [
     (1, 1, 1),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boxloop.numeric import generator
-from boxloop.numeric.diagonal import joint, power, widest_gap
+from boxloop.numeric import generator, joint, power, widest_gap
 
 EVERY = pytest.mark.parametrize("method", [joint, widest_gap, power])
 

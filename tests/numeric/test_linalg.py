@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from boxloop.numeric import (
     ConditionError,
+    covariance as forms,
     floor_covariance,
     from_log_factor,
     gram,
@@ -21,7 +22,6 @@ from boxloop.numeric import (
     upper_gram,
     woodbury,
 )
-from boxloop.numeric import covariance as forms
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 

@@ -21,8 +21,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from boxloop import GaussianMixture, use_threads
-from boxloop.numeric import threads as limits
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded, threads as limits
 from numeric.thread_jobs import JOBS
 
 VARIABLES = ("OMP_", "OPENBLAS_NUM", "MKL_", "GOTO_", "GOMP_", "KMP_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from boxloop.numeric.written import number, with_error
+from boxloop.numeric import number, with_error
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import boxloop
-from boxloop import criticise
-from boxloop import sample as sampling
+from boxloop import criticise, sample as sampling
 
 Job = Callable[[], Any]
 

@@ -8,15 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from boxloop.numeric import generator
-from papers.cavi_conjugate_trials import (
-    DOF,
-    SCALE,
-    STRENGTH,
-    TwoComponents,
-    climb,
-    given,
-    labelled_evidence,
-)
+from papers.cavi_conjugate_trials import DOF, SCALE, STRENGTH, TwoComponents, climb, given, labelled_evidence
 from papers.cavi_mixture import experiment
 from papers.cavi_mixture_trials import (
     PRIOR,

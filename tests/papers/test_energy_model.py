@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from boxloop.laws import DiagonalGaussian
-from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models import EnergyModel, Perceptron
 from boxloop.numeric import generator, normal
 from papers.energy_model import experiment
 from papers.energy_trials import (

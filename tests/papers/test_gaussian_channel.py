@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from boxloop.numeric import generator
-from boxloop.twoview.gaussian_channel import GaussianChannel
-from boxloop.twoview.significance import Scores
+from boxloop.twoview import GaussianChannel, Scores
 from papers.experiment import Options
 from papers.gaussian_channel import experiment
 from papers.gaussian_channel_trials import correlations, exact_error, inferred_density, nodes

@@ -7,15 +7,7 @@ import torch
 from papers.experiment import Options
 from papers.mcmc_finite import finite, variances
 from papers.mcmc_scaling import experiment
-from papers.mcmc_theory import (
-    EXPONENTS,
-    GOALS,
-    acceptance,
-    limit_best,
-    limit_chance,
-    mean_cost,
-    scale_for,
-)
+from papers.mcmc_theory import EXPONENTS, GOALS, acceptance, limit_best, limit_chance, mean_cost, scale_for
 from papers.mcmc_trials import measure, tuned_scale, worth_of
 
 

@@ -12,10 +12,12 @@ import torch
 
 from boxloop.criticise import paper_gaps
 from boxloop.numeric import generator
-from papers import mega_ionosphere as ionosphere
-from papers import mega_mnist as mnist
-from papers import mega_path as path
-from papers import mega_variance as variance
+from papers import (
+    mega_ionosphere as ionosphere,
+    mega_mnist as mnist,
+    mega_path as path,
+    mega_variance as variance,
+)
 from papers.component_moments import Components, apart, data_moments
 from papers.experiment import Options
 from papers.mega_clusters import clusters

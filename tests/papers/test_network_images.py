@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from boxloop.numeric import generator
-from boxloop.weights.predictor import Predictor
+from boxloop.weights import Predictor
 from papers.experiment import Options
 from papers.network_images import SMALL, experiment
 from papers.network_images_data import digits, mnist, photographs, shuffled, turned
@@ -15,14 +15,7 @@ from papers.network_images_measures import area, mean_of, placements
 from papers.network_images_training import classifier, gathering, trained
 from papers.network_images_trials import ENTROPY, INFORMATION, KINDS, Said
 from papers.network_images_unknown import judge_unknown
-from papers.uci_networks_trials import (
-    ENSEMBLE,
-    FACTOR,
-    METHODS,
-    MULTI_SWAG,
-    SWA,
-    SWAG,
-)
+from papers.uci_networks_trials import ENSEMBLE, FACTOR, METHODS, MULTI_SWAG, SWA, SWAG
 
 
 @pytest.fixture(scope="module")

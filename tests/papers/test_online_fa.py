@@ -7,9 +7,8 @@ import pytest
 import torch
 
 import boxloop
-from boxloop.data.synthetic import factor_problem
-from boxloop.numeric import generator
-from boxloop.numeric.distance import relative_error, wasserstein
+from boxloop.data import factor_problem
+from boxloop.numeric import generator, relative_error, wasserstein
 from papers.experiment import Options
 from papers.online_fa import LIKELIHOOD, OURS, PAPER_EM, PAPER_SGA, experiment
 

@@ -8,15 +8,7 @@ from scipy import integrate
 from papers.experiment import Options
 from papers.pseudo_marginal import experiment
 from papers.pseudo_marginal_findings import summit
-from papers.pseudo_marginal_trials import (
-    GROUPS,
-    PRIOR,
-    Problem,
-    idealised,
-    importance,
-    refreshing,
-    walk,
-)
+from papers.pseudo_marginal_trials import GROUPS, PRIOR, Problem, idealised, importance, refreshing, walk
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ive
 
-from boxloop.data.synthetic import DiskAndRing
+from boxloop.data import DiskAndRing
 from papers.experiment import Options
 from papers.ring import SD, SHAPE, experiment
 from papers.ring_channel import Channel, angle_told, families, half_wave, names_of, shares, wave

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.data.synthetic import documents
-from boxloop.estimate.documents import Documents
+from boxloop.data import documents
+from boxloop.estimate import Documents
 from boxloop.numeric import generator
-from papers import topic_recovery as recovery
-from papers import topic_text as text
+from papers import topic_recovery as recovery, topic_text as text
 from papers.experiment import Options
 from papers.spectral_documents import experiment
 from papers.topic_findings import judge_coverage, judge_exact, judge_growth, judge_recovery

@@ -7,10 +7,8 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from boxloop.numeric import generator
-from boxloop.numeric.random import spawn
-from boxloop.weights.members import StackedLayers
-from boxloop.weights.predictor import Predictor
+from boxloop.numeric import generator, spawn
+from boxloop.weights import Predictor, StackedLayers
 from papers.experiment import Options
 from papers.uci_networks import experiment
 from papers.uci_networks_compare import Compared, compared, split_error

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 import boxloop
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.posterior_files import load_posterior
+from boxloop.weights import WeightPosterior, load_posterior
 from estimators import cases
 from weights.trajectories import METHODS
 

@@ -6,8 +6,14 @@ import torch
 from torch import Tensor
 
 from boxloop.average import Power, Running
-from boxloop.persist import CheckpointWriter, ModelFileError, load_tree, read_checkpoint, save_tree
-from boxloop.persist import checkpoint as checkpoint_module
+from boxloop.persist import (
+    CheckpointWriter,
+    ModelFileError,
+    checkpoint as checkpoint_module,
+    load_tree,
+    read_checkpoint,
+    save_tree,
+)
 from boxloop.run import Progress, Round, run
 from boxloop.tree import Tree
 

@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.estimators.files import ALL_CONSTRAINTS, ALL_PARTS
-from boxloop.persist import ModelFileError
-from boxloop.persist.annotations import is_of
-from boxloop.persist.constraints import (
+from boxloop.estimators import ALL_CONSTRAINTS, ALL_PARTS
+from boxloop.persist import (
     LOG_SIMPLEX,
     LOWER_FACTOR,
     POSITIVE_DEFINITE,
     SIMPLEX,
     Array,
     Constraints,
+    ModelFileError,
+    is_of,
     match,
 )
-from boxloop.weights.posterior_files import CLASSES as WEIGHT_PARTS
+from boxloop.weights import CLASSES as WEIGHT_PARTS
 from persist.mutations import mutations, seal, split
 from persist.saved_models import MODELS, SavedModel, not_finite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boxloop.report.columns import BINARY, CONTINUOUS, COUNTS, describe, kind_of
+from boxloop.report import BINARY, CONTINUOUS, COUNTS, describe, kind_of
 
 RNG = np.random.default_rng(0)
 N = 400

@@ -13,15 +13,19 @@ from scipy import stats
 
 import boxloop
 from boxloop.cli import main
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import BernoulliHead, GaussianHead, PoissonHead
-from boxloop.models.latent import StandardNormal
-from boxloop.models.networks import Layers, Part
-from boxloop.report import examine as room
-from boxloop.report.candidates import BAYESIAN, DEEP, autoencoder, candidates, no_autoencoder
-from boxloop.report.codes import correlations, given_others
-from boxloop.report.findings import named
-from boxloop.report.in_use import criticised
+from boxloop.models import Autoencoder, BernoulliHead, GaussianHead, Layers, Part, PoissonHead, StandardNormal
+from boxloop.report import (
+    BAYESIAN,
+    DEEP,
+    autoencoder,
+    candidates,
+    correlations,
+    criticised,
+    examine as room,
+    given_others,
+    named,
+    no_autoencoder,
+)
 
 STRANGE = int(np.random.default_rng(0).permutation(240)[0])
 """A row that judges, so that no component can settle on it."""

@@ -14,12 +14,7 @@ import boxloop
 from boxloop.cli import main
 from boxloop.data import DaskSource, dask_source, open_source
 from boxloop.figures import outlier_scores
-from boxloop.report.examine import examine
-from boxloop.report.lines import write_lines
-from boxloop.report.misfits import misfits
-from boxloop.report.outlying import outlying
-from boxloop.report.read import read_table
-from boxloop.report.verdict import judge
+from boxloop.report import examine, judge, misfits, outlying, read_table, write_lines
 
 MEGABYTES = 2_000_000
 VOID = {"meta", "img", "br", "link", "input"}

@@ -7,20 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from boxloop import GaussianMixture, make_report
 from boxloop.criticise import mega
 from boxloop.data import open_source
-from boxloop.report.advice import advise
-from boxloop.report.candidates import Candidate
-from boxloop.report.examine import functions
-from boxloop.report.findings import Finalist, Trial
-from boxloop.report.in_use import small, without_small
-from boxloop.report.lines import write_lines
-from boxloop.report.misfits import Misfit, misfits
-from boxloop.report.verdict import Autoencoder, SetAside, Verdict
+from boxloop.report import (
+    Autoencoder,
+    Candidate,
+    Finalist,
+    Misfit,
+    SetAside,
+    Trial,
+    Verdict,
+    advise,
+    functions,
+    misfits,
+    small,
+    without_small,
+    write_lines,
+)
 
 COLUMNS = ("a", "b x c", "d <= 1", "variance", "heavy tails")
 """Names made to mislead whoever reads them in place of the facts."""
@@ -306,8 +312,8 @@ def test_candidates_set_aside_are_said_and_marked() -> None:
     assert verdict.considered + verdict.set_aside.total + len(verdict.failed[0]) == len(report.found.trials)
     assert f"{verdict.set_aside.higher} other candidate" in answers["Which model?"]
     assert "x0, mostly one value" in answers["Candidates set aside?"]
+    from boxloop.report import candidate_table
     from boxloop.report.pictures import _curve
-    from boxloop.report.tables import candidate_table
 
     axes = _curve(report.found)
     assert "set aside" in [text.get_text() for text in axes.get_legend().get_texts()]

@@ -12,8 +12,7 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.laws import FullGaussian
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, Generalised, Independent, PseudoMarginal, RandomWalk, Target
-from boxloop.sample.metropolis import RuleName
+from boxloop.sample import HMC, MALA, Generalised, Independent, PseudoMarginal, RandomWalk, RuleName, Target
 
 RULES: tuple[RuleName, ...] = ("metropolis", "barker")
 NOISE = 0.6

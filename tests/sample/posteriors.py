@@ -12,9 +12,18 @@ from torch import Generator, Tensor
 from boxloop.chain import Kernel
 from boxloop.laws import DiagonalGaussian
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, Generalised, Gibbs, Independent, PseudoMarginal, RandomWalk, Target
-from boxloop.sample.metropolis import RuleName
-from boxloop.sample.space import Space
+from boxloop.sample import (
+    HMC,
+    MALA,
+    Generalised,
+    Gibbs,
+    Independent,
+    PseudoMarginal,
+    RandomWalk,
+    RuleName,
+    Space,
+    Target,
+)
 from sample.cases import NOISE, extended
 
 

@@ -12,11 +12,7 @@ from torch import Tensor
 
 from boxloop.laws import DiagonalGaussian, FullGaussian
 from boxloop.numeric import generator
-from boxloop.sample.annealed import annealed_importance, pilot
-from boxloop.sample.bridge import Bridge, Ladder, Weighted
-from boxloop.sample.mala import MALA
-from boxloop.sample.random_walk import RandomWalk
-from boxloop.sample.target import Target
+from boxloop.sample import MALA, Bridge, Ladder, RandomWalk, Target, Weighted, annealed_importance, pilot
 
 PRECISION = torch.tensor([[3.0, 1.0], [1.0, 2.0]]).double()
 PULL = torch.tensor([2.0, -1.0]).double()

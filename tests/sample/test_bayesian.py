@@ -10,12 +10,9 @@ import torch
 from torch.testing import assert_close
 
 import boxloop
-from boxloop.laws.priors import FactorPrior, MixturePrior
+from boxloop.laws import FactorPrior, MixturePrior
 from boxloop.numeric import generator, normal
-from boxloop.sample import sample
-from boxloop.sample.bayesian import sample_factors, sample_mixture
-from boxloop.sample.gibbs_factor import Scatter, gibbs_factor
-from boxloop.sample.gibbs_mixture import gibbs_mixture
+from boxloop.sample import Scatter, gibbs_factor, gibbs_mixture, sample, sample_factors, sample_mixture
 from contract.scores import assert_scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -166,7 +163,7 @@ def test_factors_agree_with_another_sampler() -> None:
 
 
 def gap_scores(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    from boxloop.sample.diagnostics import diagnose
+    from boxloop.sample import diagnose
 
     errors = [diagnose(values.numpy()).mcse for values in (ours, theirs)]
     gap = (ours.mean((0, 1)) - theirs.mean((0, 1))).numpy()

@@ -14,8 +14,16 @@ from scipy import stats
 
 from boxloop.figures import new_axes, png
 from boxloop.numeric import normal
-from boxloop.sample import RandomWalk, RankCheck, Target, check_joint, check_ranks, check_reversible
-from boxloop.sample.check import antisymmetric, z_scores
+from boxloop.sample import (
+    RandomWalk,
+    RankCheck,
+    Target,
+    antisymmetric,
+    check_joint,
+    check_ranks,
+    check_reversible,
+    z_scores,
+)
 from sample.cases import RULES, Gaussian
 from sample.posteriors import ALGORITHMS, MODELS, posterior, with_numbers
 

@@ -14,6 +14,7 @@ from boxloop.sample import (
     HMC,
     MALA,
     Gibbs,
+    Graphs,
     Independent,
     PseudoMarginal,
     RandomWalk,
@@ -21,7 +22,6 @@ from boxloop.sample import (
     Target,
     sample,
 )
-from boxloop.sample.movers import Graphs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 SCALE = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)

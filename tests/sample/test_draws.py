@@ -29,9 +29,9 @@ from boxloop.sample import (
     PseudoMarginal,
     RandomWalk,
     SampleWarning,
+    diagnose,
     sample,
 )
-from boxloop.sample.diagnostics import diagnose
 from sample.cases import Gaussian
 
 SAME: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}

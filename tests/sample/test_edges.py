@@ -12,10 +12,8 @@ from torch import Tensor
 from torch.distributions import LKJCholesky, constraints
 
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, Gibbs, Independent, RandomWalk, sample
-from boxloop.sample.diagnostics import diagnose
+from boxloop.sample import HMC, MALA, Gibbs, Independent, RandomWalk, Space, diagnose, sample
 from boxloop.sample.gibbs import _inside
-from boxloop.sample.space import Space
 
 SHORT: dict[str, Any] = {"draws": 8, "warmup": 8, "random_state": 0}
 F64 = torch.float64

@@ -14,18 +14,19 @@ from torch.testing import assert_close
 
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.sample import (
+    RULES as LAWS_OF_ACCEPTANCE,
     Generalised,
     Gibbs,
     Independent,
     PseudoMarginal,
     RandomWalk,
+    RuleName,
+    Space,
     Target,
     check_reversible,
+    metropolis,
     transition,
 )
-from boxloop.sample.metropolis import RULES as LAWS_OF_ACCEPTANCE
-from boxloop.sample.metropolis import RuleName, metropolis
-from boxloop.sample.space import Space
 from sample.cases import RULES, extended
 
 EXACT = {"rtol": 0.0, "atol": 1e-12}

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from boxloop.chain import advance
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, Gibbs, RandomWalk, check_reversible, sample
-from boxloop.sample.diagnostics import diagnose
+from boxloop.sample import HMC, MALA, Gibbs, RandomWalk, check_reversible, diagnose, sample
 from sample.cases import ESTIMATES, KERNELS, RULES, Gaussian, exact_draws, kernel_of
 
 ALARM = 5e-4

@@ -8,15 +8,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.chain import advance
-from boxloop.laws import LowRankGaussian
-from boxloop.laws.conjugate import InverseGamma
-from boxloop.laws.priors import FactorPrior
+from boxloop.laws import FactorPrior, InverseGamma, LowRankGaussian
 from boxloop.numeric import generator, normal
-from boxloop.sample import gibbs_factor as module
-from boxloop.sample.gibbs_factor import (
+from boxloop.sample import (
     Factors,
     Scatter,
     gibbs_factor,
+    gibbs_factor as module,
     pack_factors,
     start_factors,
     unpack_factors,

@@ -8,20 +8,19 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.chain import advance
-from boxloop.laws.conjugate import Dirichlet, NormalInverseGamma, NormalInverseWishart
-from boxloop.laws.priors import Component, MixturePrior
+from boxloop.laws import Component, Dirichlet, MixturePrior, NormalInverseGamma, NormalInverseWishart
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
-from boxloop.sample import gibbs_mixture as module
-from boxloop.sample.gibbs_mixture import (
+from boxloop.sample import (
     MixtureRows,
+    allocations,
     gibbs_mixture,
+    gibbs_mixture as module,
     pack_mixture,
     start_mixture,
     sweep,
     unpack_mixture,
 )
-from boxloop.sample.labels import allocations
 from contract.scores import assert_scores, mean_scores, moment_scores
 from sample.calibrated import joint_scores, ranks, uniform_chances
 

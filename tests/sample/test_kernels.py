@@ -12,10 +12,18 @@ from torch.testing import assert_close
 
 from boxloop.chain import Chains, Kernel, advance
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, Gibbs, Independent, PseudoMarginal, RandomWalk, Target
-from boxloop.sample.hmc import Landing
-from boxloop.sample.metric import pull
-from boxloop.sample.space import Space
+from boxloop.sample import (
+    HMC,
+    MALA,
+    Gibbs,
+    Independent,
+    Landing,
+    PseudoMarginal,
+    RandomWalk,
+    Space,
+    Target,
+    pull,
+)
 from sample.cases import ESTIMATES, KERNELS, NOISE, RULES, SLOPES, Gaussian
 
 NEAR = {"rtol": 1e-10, "atol": 1e-10}

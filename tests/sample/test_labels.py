@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from boxloop.laws import DiagonalGaussian
-from boxloop.laws.priors import MixturePrior
-from boxloop.numeric import generator, normal
-from boxloop.numeric.rotation import varimax
-from boxloop.sample import labels as module
-from boxloop.sample.gibbs_mixture import MixtureRows, sweep
-from boxloop.sample.labels import Relabelling, _assigned, count_occupied, relabel, similarity_matrix
-from boxloop.sample.rotation import align
+from boxloop.laws import DiagonalGaussian, MixturePrior
+from boxloop.numeric import generator, normal, varimax
+from boxloop.sample import (
+    MixtureRows,
+    Relabelling,
+    align,
+    count_occupied,
+    labels as module,
+    relabel,
+    similarity_matrix,
+    sweep,
+)
+from boxloop.sample.labels import _assigned
 from contract.scores import assert_scores
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from boxloop.chain import Noise, advance
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, Target, sample
-from boxloop.sample.movers import Blocks, Compiled, Ends, _check_same, _filled, _shape
+from boxloop.sample import HMC, MALA, Blocks, Compiled, Ends, PseudoMarginal, RandomWalk, Target, sample
+from boxloop.sample.movers import _check_same, _filled, _shape
 
 
 def density(x: Tensor) -> Tensor:

@@ -13,20 +13,20 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
+    END,
     HMC,
     Gibbs,
     Independent,
     RandomWalk,
+    Space,
     Target,
     check_joint,
     check_ranks,
     check_reversible,
+    choose,
+    make_target,
     sample,
 )
-from boxloop.sample.hmc import END
-from boxloop.sample.metropolis import choose
-from boxloop.sample.space import Space
-from boxloop.sample.target import make_target
 from sample.cases import NOISE, Gaussian, exact_draws, kernel_of
 from sample.posteriors import MODELS, posterior, with_numbers
 from sample.test_finite import (

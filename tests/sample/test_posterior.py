@@ -8,8 +8,7 @@ import torch
 
 from boxloop import as_model
 from boxloop.laws import Poisson
-from boxloop.models import FactorModel, Mixture
-from boxloop.models.information import differences
+from boxloop.models import FactorModel, Mixture, differences
 from boxloop.numeric import generator
 from boxloop.sample import latent_target, parameter_target, sample_latent, sample_parameters
 from boxloop.tree import flatten

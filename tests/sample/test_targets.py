@@ -24,9 +24,7 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, RandomWalk, Target, sample
-from boxloop.sample.space import Space
-from boxloop.sample.target import make_target, unvalidated
+from boxloop.sample import HMC, MALA, RandomWalk, Space, Target, make_target, sample, unvalidated
 
 NEAR = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -147,7 +145,7 @@ def test_the_marginal_of_a_correlation() -> None:
     )
     factor = draws["x"]
     whole = factor @ factor.mT
-    from boxloop.sample.diagnostics import diagnose
+    from boxloop.sample import diagnose
 
     second = torch.stack([whole[..., 1, 0], whole[..., 2, 0], whole[..., 2, 1]], 2).square().numpy()
     z = (second.mean((0, 1)) - 1.0 / (2 * (1.5 + 1.5 - 1.0) + 1.0)) / diagnose(second).mcse

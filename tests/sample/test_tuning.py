@@ -16,11 +16,21 @@ from torch.testing import assert_close
 from boxloop.chain import advance
 from boxloop.numeric import generator, normal
 from boxloop.run import Progress
-from boxloop.sample import HMC, MALA, PseudoMarginal, RandomWalk, chees, sample
-from boxloop.sample.adapt import HOPELESS, Spread, Tuner, evened
-from boxloop.sample.chees import SHORTEST
-from boxloop.sample.diagnostics import diagnose
-from boxloop.sample.metric import make_factor
+from boxloop.sample import (
+    HMC,
+    HOPELESS,
+    MALA,
+    SHORTEST,
+    PseudoMarginal,
+    RandomWalk,
+    Spread,
+    Tuner,
+    chees,
+    diagnose,
+    evened,
+    make_factor,
+    sample,
+)
 from sample.cases import RULES, Gaussian
 
 SAME: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}

@@ -11,8 +11,7 @@ from sklearn.mixture import GaussianMixture as Theirs
 from sklearn.neighbors import KernelDensity
 
 import boxloop
-from boxloop.select import compare
-from boxloop.select.scores import n_parameters
+from boxloop.select import compare, n_parameters
 from estimators.cases import CASES, Case, blobs, every
 
 

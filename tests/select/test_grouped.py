@@ -11,9 +11,7 @@ import pytest
 from sklearn.model_selection import RepeatedKFold, ShuffleSplit
 
 import boxloop
-from boxloop.select import grouped
-from boxloop.select.grouped import Grouped, behind
-from boxloop.select.scores import mean_error
+from boxloop.select import Grouped, behind, grouped, mean_error
 
 N = 200_000
 

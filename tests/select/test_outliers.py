@@ -17,8 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import boxloop
-from boxloop.select import OutlierDetector, SelectionWarning
-from boxloop.select.conformal import conformal
+from boxloop.select import OutlierDetector, SelectionWarning, conformal
 from estimators.cases import CASES, Case, blobs, over
 
 ALARM = 1e-4

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 
-from boxloop.select import Select, SelectionWarning
-from boxloop.select.store import plain
+from boxloop.select import Select, SelectionWarning, plain
 
 COLUMNS = [0, 1, 2]
 FITS = len(COLUMNS) * (4 + 1)

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from boxloop import topic_spectrum
-from boxloop.data.synthetic import documents
+from boxloop.data import documents
 from boxloop.numeric import generator
 
 

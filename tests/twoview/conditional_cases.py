@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.twoview import RelevanceModel, ViewPair
-from boxloop.twoview.conditional import Conditional
-from boxloop.twoview.ratio import density_ratio
+from boxloop.twoview import Conditional, RelevanceModel, ViewPair, density_ratio
 from boxloop.twoview.views import _Fixed
 
 POINTS = torch.tensor([[-1.0], [0.2], [1.1]]).double()

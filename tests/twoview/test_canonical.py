@@ -12,7 +12,7 @@ from sklearn.cross_decomposition import CCA
 from torch import Tensor
 
 from boxloop.data import ArraySource, survey
-from boxloop.models.networks import Part
+from boxloop.models import Part
 from boxloop.numeric import generator
 from boxloop.twoview import (
     Canonical,
@@ -21,11 +21,11 @@ from boxloop.twoview import (
     LinearView,
     NetworkView,
     Products,
+    RelevanceFit,
     RelevanceModel,
     ViewPair,
+    fit_fixed,
 )
-from boxloop.twoview.inference import RelevanceFit
-from boxloop.twoview.linear import fit_fixed
 from boxloop.types import Source
 
 N = 500

@@ -7,14 +7,7 @@ import pytest
 import torch
 
 from boxloop.numeric import generator
-from boxloop.twoview.channels import (
-    Composed,
-    GaussianNoise,
-    PixelShuffle,
-    TimeShift,
-    mean_displacement,
-    self_views,
-)
+from boxloop.twoview import Composed, GaussianNoise, PixelShuffle, TimeShift, mean_displacement, self_views
 
 FAR = 4.5
 """z-score beyond which a test fails: 7e-6 for each of about 15 comparisons, 1e-4 in all."""

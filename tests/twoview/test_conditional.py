@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource, Tiled
-from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
-from boxloop.twoview.conditional import Conditional
-from boxloop.twoview.ratio import density_ratio
+from boxloop.twoview import Conditional, FiniteView, RelevanceModel, ViewPair, density_ratio
 from twoview.conditional_cases import POINTS, Powers, everything, fitted, rows_of, theta
 
 TAU, SIGMA = 1.3, 0.8

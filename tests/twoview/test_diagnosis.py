@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.twoview.diagnosis import diagnose
+from boxloop.twoview import diagnose
 from twoview.conditional_cases import fitted, rows_of
 
 

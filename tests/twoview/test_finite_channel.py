@@ -7,8 +7,7 @@ from scipy import stats
 
 from boxloop.data import ArraySource
 from boxloop.numeric import generator
-from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
-from boxloop.twoview.finite_channel import FiniteChannel
+from boxloop.twoview import FiniteChannel, FiniteView, RelevanceModel, ViewPair
 
 COUNTS = torch.tensor(
     [[20.0, 5.0, 3.0, 9.0], [4.0, 30.0, 8.0, 2.0], [6.0, 7.0, 40.0, 11.0]], dtype=torch.float64

@@ -10,8 +10,15 @@ from scipy import integrate, special, stats
 
 from boxloop.data import ArraySource
 from boxloop.numeric import ConditionError, generator
-from boxloop.twoview import LinearView, RelevanceModel, ViewPair
-from boxloop.twoview.gaussian_channel import GaussianChannel, hermite, joint_moment, normal_moment
+from boxloop.twoview import (
+    GaussianChannel,
+    LinearView,
+    RelevanceModel,
+    ViewPair,
+    hermite,
+    joint_moment,
+    normal_moment,
+)
 
 TAU, SIGMA = 1.3, 0.8
 GAMMA = TAU**2 / (TAU**2 + SIGMA**2)

@@ -10,13 +10,24 @@ from torch import Tensor
 
 from boxloop.criticise import mega
 from boxloop.data import ArraySource, survey
-from boxloop.models.latent import NormalMixture
-from boxloop.models.networks import Layers, Part
+from boxloop.models import Layers, NormalMixture, Part
 from boxloop.numeric import generator, normal
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.coder import Coder, HeldError, SquaredError, coded, leftover, linear_code, moments_of
-from boxloop.twoview.generator import GeneratorModel, most_relevant, standardised, with_mixture
-from boxloop.twoview.views import LinearView, ViewPair
+from boxloop.twoview import (
+    Coder,
+    GeneratorModel,
+    HeldError,
+    LinearView,
+    RelevanceModel,
+    SquaredError,
+    ViewPair,
+    coded,
+    leftover,
+    linear_code,
+    moments_of,
+    most_relevant,
+    standardised,
+    with_mixture,
+)
 
 
 def table(n: int, seed: int, noise: float = 0.3) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from boxloop.twoview.knee import Knee, change_of_slope
+from boxloop.twoview import Knee, change_of_slope
 
 X = np.array([1, 2, 3, 4, 6, 8, 11, 15, 19, 24, 32, 48, 64, 100.0])
 TRIALS = 100

@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from boxloop.data import ArraySource
-from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
-from boxloop.twoview.conditional import Conditional
-from boxloop.twoview.ratio import density_ratio
+from boxloop.twoview import Conditional, FiniteView, RelevanceModel, ViewPair, density_ratio
 from twoview.conditional_cases import POINTS, Powers, fitted, rows_of
 
 

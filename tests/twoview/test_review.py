@@ -9,12 +9,21 @@ from torch import Tensor
 
 from boxloop import RelevantFeatures
 from boxloop.data import ArraySource
-from boxloop.twoview import LinearView, ViewPair, choose_ridge, cross_fitted, relevance_loss
-from boxloop.twoview.canonical import Canonical, Products, RelevanceModel
-from boxloop.twoview.conditional import Conditional
-from boxloop.twoview.permuted import exchanged
-from boxloop.twoview.training import channel_error
-from boxloop.twoview.views import FiniteView, FourierView
+from boxloop.twoview import (
+    Canonical,
+    Conditional,
+    FiniteView,
+    FourierView,
+    LinearView,
+    RelevanceModel,
+    ViewPair,
+    channel_error,
+    choose_ridge,
+    cross_fitted,
+    exchanged,
+    relevance_loss,
+)
+from boxloop.twoview.canonical import Products
 
 
 def linear(columns: int) -> LinearView:

@@ -6,10 +6,16 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.twoview.canonical import Canonical, Products
-from boxloop.twoview.ridge import choose_ridge
-from boxloop.twoview.training import channel_error
-from boxloop.twoview.views import FiniteView, FourierView, LinearView, ViewPair
+from boxloop.twoview import (
+    Canonical,
+    FiniteView,
+    FourierView,
+    LinearView,
+    ViewPair,
+    channel_error,
+    choose_ridge,
+)
+from boxloop.twoview.canonical import Products
 
 
 def channel(n: int, seed: int) -> Tensor:

@@ -10,12 +10,25 @@ from scipy import stats
 from boxloop.data import ArraySource, Gathered
 from boxloop.figures import png
 from boxloop.numeric import generator
-from boxloop.twoview import FourierView, LinearView, RelevanceModel, ViewPair
-from boxloop.twoview.canonical import Canonical, Products
-from boxloop.twoview.crossfit import cross_fitted, fold_products
-from boxloop.twoview.permuted import combined, exchanged, reordered, rotated
-from boxloop.twoview.rows import chosen_rows, folds_of
-from boxloop.twoview.significance import Scores, Significance, significance
+from boxloop.twoview import (
+    Canonical,
+    FourierView,
+    LinearView,
+    RelevanceModel,
+    Scores,
+    Significance,
+    ViewPair,
+    chosen_rows,
+    combined,
+    cross_fitted,
+    exchanged,
+    fold_products,
+    folds_of,
+    reordered,
+    rotated,
+    significance,
+)
+from boxloop.twoview.canonical import Products
 
 
 def linear(d):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxloop.models.networks import ModuleNetwork, Part
+from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
 from boxloop.twoview import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
 

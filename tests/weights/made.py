@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.method import Part
+from boxloop.weights import Layout, Part, WeightLaw
 
 
 def stream(seed: int) -> torch.Generator:

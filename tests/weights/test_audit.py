@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.figures import png
-from boxloop.weights.audit import Audit, audit
-from boxloop.weights.decay import weight_decay
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.method import Part
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.predictor import Predictor
-from boxloop.weights.window import Windowed
+from boxloop.weights import (
+    Audit,
+    Layout,
+    Part,
+    Predictor,
+    WeightLaw,
+    WeightPosterior,
+    Windowed,
+    audit,
+    weight_decay,
+)
 
 ALPHA, SIGMA, N = 1.0, 0.5, 300
 TRUTH = torch.tensor([[1.0], [-2.0], [0.5]])
@@ -236,7 +239,7 @@ def test_classifiers(batch_norm, outputs):
 def test_a_small_classifier_is_sampled():
     net = nn.Linear(3, 2)
     labels, labels_test = (Y[:, 0] > 0).long(), (Y_TEST[:, 0] > 0).long()
-    from boxloop.weights.laplace import last_layer_laplace
+    from boxloop.weights import last_layer_laplace
 
     exact = last_layer_laplace(net, X, labels, "classification", 1.0)
     found = audit(

@@ -9,24 +9,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxloop.numeric.distance import wasserstein
-from boxloop.weights.audit_chain import (
+from boxloop.numeric import wasserstein
+from boxloop.weights import (
     Chains,
-    _compared,
+    Layout,
+    NetFunction,
+    Part,
+    Predictor,
+    Record,
+    WeightLaw,
+    check_last_layer,
     compare_chains,
+    exact_last_layer,
+    held_out,
+    iterates,
     judged,
     laplace_root,
     log_posterior,
+    mean_network,
 )
-from boxloop.weights.audit_held import held_out
-from boxloop.weights.audit_iterates import iterates
-from boxloop.weights.audit_last import check_last_layer, exact_last_layer, mean_network
-from boxloop.weights.functional import NetFunction
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.method import Part
-from boxloop.weights.predictor import Predictor
-from boxloop.weights.record import Record
+from boxloop.weights.audit_chain import _compared
 
 F64 = torch.float64
 

@@ -12,10 +12,16 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
-from boxloop.weights.batch_norm import Batches, has_batch_norm, refreshed
-from boxloop.weights.method import Part, WeightWarning
-from boxloop.weights.outputs import Draws, run_draws
-from boxloop.weights.predictor import Predictor
+from boxloop.weights import (
+    Batches,
+    Draws,
+    Part,
+    Predictor,
+    WeightWarning,
+    has_batch_norm,
+    refreshed,
+    run_draws,
+)
 from contract.scores import assert_scores
 from weights.made import filled, mlp, part_of, rows, with_batch_norm
 

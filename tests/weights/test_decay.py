@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxloop.weights.decay import check_decay, implied_precision, weight_decay
+from boxloop.weights import check_decay, implied_precision, weight_decay
 
 ALPHA, BETA, N = 3.0, 4.0, 60
 DRAWS = torch.Generator().manual_seed(0)

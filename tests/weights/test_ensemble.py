@@ -15,11 +15,15 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.optim.lr_scheduler import StepLR
 
-from boxloop.weights.ensemble import MultiPosterior, stacking_weights
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.method import Part, WeightWarning
-from boxloop.weights.posterior import WeightPosterior
+from boxloop.weights import (
+    Layout,
+    MultiPosterior,
+    Part,
+    WeightLaw,
+    WeightPosterior,
+    WeightWarning,
+    stacking_weights,
+)
 from weights.trained import network, optimiser, rows, shuffled
 
 
@@ -196,7 +200,7 @@ def test_a_member_is_what_a_fit_alone_gives() -> None:
     )
     net = network(torch.Generator())
     posterior = WeightPosterior(net, "swa")
-    from boxloop.weights.fitting import fit
+    from boxloop.weights import fit
 
     moves = optimiser(net)
     fit(posterior, some, mse_loss, moves, epochs=4, burn_in=1, every=2, scheduler=scheduler(moves))

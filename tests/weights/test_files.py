@@ -13,10 +13,7 @@ from torch import nn
 from boxloop.average import Power
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.tree import Tree
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.method import Method
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.posterior_files import CLASSES, load_posterior, save_posterior
+from boxloop.weights import CLASSES, FactorEM, Method, WeightPosterior, load_posterior, save_posterior
 from persist.mutations import seal, split
 from weights.trajectories import METHODS
 

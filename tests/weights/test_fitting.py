@@ -17,10 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from boxloop import use_threads
 from boxloop.persist import ModelFileError
-from boxloop.weights.fitting import fit
-from boxloop.weights.fitting_epoch import PATIENCE
-from boxloop.weights.method import WeightWarning
-from boxloop.weights.posterior import WeightPosterior
+from boxloop.weights import PATIENCE, WeightPosterior, WeightWarning, fit
 
 METHODS = ["swa", "swag", "factor", "gradient", "full"]
 OPTIMISERS = {

@@ -12,8 +12,7 @@ from torch.nn.functional import mse_loss
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
-from boxloop.weights.inputs import as_inputs, as_rows, count, cut, mapped, tensors
-from boxloop.weights.posterior import WeightPosterior
+from boxloop.weights import WeightPosterior, as_inputs, as_rows, count, cut, mapped, tensors
 from weights.made import filled, rows
 
 X, PLACES = rows(60, 3), torch.arange(60) % 4

@@ -12,9 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.func import functional_call, jacrev
 
-from boxloop.weights.laplace import last_layer_laplace
-from boxloop.weights.last_layer import LastLayer
-from boxloop.weights.predictor import Predictor
+from boxloop.weights import LastLayer, Predictor, last_layer_laplace
 
 
 def network(outputs: int, *, bias: bool = True, seed: int = 0, hidden: int = 5) -> nn.Sequential:

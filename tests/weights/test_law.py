@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from boxloop.weights.law import WeightLaw
+from boxloop.weights import WeightLaw
 from weights.trajectories import dense
 
 

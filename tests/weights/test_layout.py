@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from boxloop.weights.layout import Layout
+from boxloop.weights import Layout
 
 
 def net() -> nn.Sequential:

@@ -13,9 +13,7 @@ from sklearn.linear_model import BayesianRidge
 
 from boxloop.data import ArraySource
 from boxloop.numeric import generator
-from boxloop.weights.linear_evidence import Spectrum
-from boxloop.weights.linear_regression import linear_regression
-from boxloop.weights.regression_moments import Centre, RegressionMoments, regression_moments
+from boxloop.weights import Centre, RegressionMoments, Spectrum, linear_regression, regression_moments
 
 SHAPES = [(60, 4), (12, 20), (40, 1), (25, 25)]
 

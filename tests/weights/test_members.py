@@ -8,11 +8,18 @@ from torch import Generator, Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import SGD
 
-from boxloop.weights.fitting import fit, train
-from boxloop.weights.fitting_epoch import Epoch
-from boxloop.weights.fitting_state import Live
-from boxloop.weights.members import ACTIVATIONS, ShuffledRows, StackedLayers, perceptron, summed
-from boxloop.weights.posterior import WeightPosterior
+from boxloop.weights import (
+    ACTIVATIONS,
+    Epoch,
+    Live,
+    ShuffledRows,
+    StackedLayers,
+    WeightPosterior,
+    fit,
+    perceptron,
+    summed,
+    train,
+)
 
 
 def streams(n: int, first: int = 0) -> list[Generator]:

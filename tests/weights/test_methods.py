@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from boxloop.average import Power
-from boxloop.weights import posterior_files
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.full import Full
-from boxloop.weights.gradient import FactorGradient
-from boxloop.weights.method import Method
-from boxloop.weights.methods import WORDS, method_of
-from boxloop.weights.swa import SWA
-from boxloop.weights.swag import SWAG
-from boxloop.weights.window import Windowed
+from boxloop.weights import (
+    SWA,
+    SWAG,
+    WORDS,
+    FactorEM,
+    FactorGradient,
+    Full,
+    Method,
+    Windowed,
+    method_of,
+    posterior_files,
+)
 from weights.trajectories import CPU, METHODS, RANK, SIZE, dense, followed, reference, trajectory
 
 every = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)

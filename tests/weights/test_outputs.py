@@ -10,13 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxloop.numeric import generator
-from boxloop.numeric.random import spawn
-from boxloop.weights.inputs import as_rows
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.method import Part, WeightWarning
-from boxloop.weights.outputs import Draws, run_draws
+from boxloop.numeric import generator, spawn
+from boxloop.weights import Draws, Layout, Part, WeightLaw, WeightWarning, as_rows, run_draws
 from contract.scores import assert_scores
 from weights.made import filled, mlp, part_of, rows, stream
 

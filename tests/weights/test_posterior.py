@@ -10,13 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.full import Full
-from boxloop.weights.method import WeightWarning
-from boxloop.weights.methods import WORDS
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.swag import SWAG
-from boxloop.weights.window import Windowed
+from boxloop.weights import SWAG, WORDS, FactorEM, Full, WeightPosterior, WeightWarning, Windowed
 from weights.trajectories import dense, followed
 
 

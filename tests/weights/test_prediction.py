@@ -10,10 +10,14 @@ import torch
 from scipy import stats
 from scipy.special import softmax
 
-from boxloop.weights.classes import ClassificationPrediction, as_logits, look_like_probabilities
-from boxloop.weights.mixture_quantile import mixture_quantile
-from boxloop.weights.prediction import RegressionPrediction
-from boxloop.weights.strata import Strata
+from boxloop.weights import (
+    ClassificationPrediction,
+    RegressionPrediction,
+    Strata,
+    as_logits,
+    look_like_probabilities,
+    mixture_quantile,
+)
 from contract.scores import assert_scores
 
 RNG = np.random.default_rng(0)

@@ -8,11 +8,14 @@ import torch
 from torch import nn
 from torch.nn.functional import softmax
 
-from boxloop.weights.classes import ClassificationPrediction
-from boxloop.weights.method import Part, WeightWarning
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.prediction import RegressionPrediction
-from boxloop.weights.predictor import Predictor
+from boxloop.weights import (
+    ClassificationPrediction,
+    Part,
+    Predictor,
+    RegressionPrediction,
+    WeightPosterior,
+    WeightWarning,
+)
 from contract.scores import assert_scores
 from weights.made import filled, mlp, part_of, rows
 

@@ -2,8 +2,7 @@
 
 import torch
 
-from boxloop.weights import record as module
-from boxloop.weights.record import PROBES, Record, Recorder
+from boxloop.weights import PROBES, Record, Recorder, record as module
 
 
 def recorder(size: int) -> Recorder:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from boxloop.weights.strata import Strata
+from boxloop.weights import Strata
 from contract.scores import assert_scores
 
 

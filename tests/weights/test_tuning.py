@@ -10,13 +10,20 @@ from scipy.special import softmax
 from scipy.stats import norm
 from torch import nn
 
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.layout import Layout
-from boxloop.weights.likely import Found, best_noise, likely_temperature
-from boxloop.weights.method import Part, WeightWarning
-from boxloop.weights.prediction import mixture_log_prob
-from boxloop.weights.predictor import Predictor
-from boxloop.weights.tuning import SCALES, scale_prior, tune
+from boxloop.weights import (
+    SCALES,
+    Found,
+    Layout,
+    Part,
+    Predictor,
+    WeightLaw,
+    WeightWarning,
+    best_noise,
+    likely_temperature,
+    mixture_log_prob,
+    scale_prior,
+    tune,
+)
 from weights.made import filled, mlp, part_of, rows, with_batch_norm
 
 RNG = np.random.default_rng(3)

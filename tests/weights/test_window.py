@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.weights.full import Full
-from boxloop.weights.window import Windowed, window_length
+from boxloop.weights import Full, Windowed, window_length
 from weights.trajectories import dense, followed
 
 ROWS, BATCH, RATE = 2000, 4, 0.1

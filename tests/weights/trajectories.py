@@ -8,16 +8,21 @@ import torch
 from torch import Tensor
 
 from boxloop.average import Power
-from boxloop.estimate.stream import FactorStream
-from boxloop.weights.factor import FactorEM
-from boxloop.weights.full import Full
-from boxloop.weights.gradient import FAR, FactorGradient
-from boxloop.weights.law import WeightLaw
-from boxloop.weights.method import Follower, Method
-from boxloop.weights.methods import WORDS, method_of
-from boxloop.weights.swa import SWA
-from boxloop.weights.swag import SWAG
-from boxloop.weights.window import Windowed
+from boxloop.estimate import FactorStream
+from boxloop.weights import (
+    FAR,
+    SWA,
+    SWAG,
+    WORDS,
+    FactorEM,
+    FactorGradient,
+    Follower,
+    Full,
+    Method,
+    WeightLaw,
+    Windowed,
+    method_of,
+)
 
 SIZE, RANK = 12, 3
 CPU = torch.device("cpu")

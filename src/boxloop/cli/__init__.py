@@ -1,5 +1,5 @@
 """The command line: one file per command, loaded only when it is called."""
 
-from boxloop.cli.group import main
+from boxloop.exports import lazy_exports
 
-__all__ = ["main"]
+lazy_exports(__name__)

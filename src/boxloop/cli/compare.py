@@ -30,7 +30,7 @@ from boxloop.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from boxloop.select.compare import Comparison
+    from boxloop.select import Comparison
 
 
 @with_examples(
@@ -93,7 +93,7 @@ def _table(result: Comparison, bounds: list[str]) -> Any:
 
 
 def _show(result: Comparison, data: str, bounds: list[str]) -> None:
-    from boxloop.numeric.written import number, with_error
+    from boxloop.numeric import number, with_error
 
     heads = ["model", "log-likelihood", "behind the first", "AIC", "BIC"]
     rows = [

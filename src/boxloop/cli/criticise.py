@@ -111,7 +111,7 @@ def command(
     from boxloop.cli.describe import errs_by_rows, load_model
     from boxloop.cli.watch import watched
     from boxloop.data import write_table
-    from boxloop.report.gaps import gap_picture
+    from boxloop.report import gap_picture
 
     check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
     check_table(output)
@@ -144,7 +144,7 @@ def _judged(
     from boxloop.cli.describe import fitted_columns
     from boxloop.criticise import mega
     from boxloop.data import open_table
-    from boxloop.report.in_use import ComponentsInUse, criticised
+    from boxloop.report import ComponentsInUse, criticised
 
     def opened(place: str) -> Source:
         return open_table(place, weights, columns=fitted_columns(estimator), cluster=on_workers)
@@ -195,7 +195,7 @@ def _found(result: Mega, rate: float) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.numeric.written import digits_for, number, with_error
+    from boxloop.numeric import digits_for, number, with_error
 
     heads = ["test", "moments", "norm of gap", "if true", "p"]
     lines = [
@@ -223,6 +223,6 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _or_dash(value: float | None) -> str:
-    from boxloop.numeric.written import number
+    from boxloop.numeric import number
 
     return "-" if value is None else number(value)

@@ -8,16 +8,16 @@ from typing import Any
 from boxloop.cli.names import TABLES
 from boxloop.estimators import (
     BayesianFactorAnalysis,
+    BayesianMixtureEstimator,
+    CountMixture,
+    LatentEstimator,
+    NetworkClassifier,
+    NetworkRegressor,
+    RelevantClassifier,
     RelevantFeatures,
     VariationalAutoencoder,
     load,
 )
-from boxloop.estimators.base import LatentEstimator
-from boxloop.estimators.bayesian_mixture import BayesianMixtureEstimator
-from boxloop.estimators.counts import CountMixture
-from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.estimators.network_regressor import NetworkRegressor
-from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.persist import ModelFileError, is_checkpoint
 
 Fitted = LatentEstimator | VariationalAutoencoder

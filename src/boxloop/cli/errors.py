@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from boxloop.report.sentences import escape_controls
+from boxloop.report import escape_controls
 
 OK = 0
 FAILED = 1

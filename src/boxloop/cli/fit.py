@@ -198,7 +198,7 @@ def show(estimator: Fitted, found: dict[str, Any]) -> None:
     """Print the summary as tables."""
     from boxloop.cli.describe import likelihood_word
     from boxloop.cli.parts import readable
-    from boxloop.numeric.written import number, with_error
+    from boxloop.numeric import number, with_error
 
     table = found["data"]
     echo_facts(

@@ -13,7 +13,7 @@ import numpy as np
 from boxloop.cli.output import for_spreadsheets
 from boxloop.cli.watch import watched
 from boxloop.data import table_writer
-from boxloop.estimators.base import Array
+from boxloop.estimators import Array
 from boxloop.tree import Tree
 
 T = TypeVar("T", bound=Tree)

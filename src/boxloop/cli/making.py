@@ -30,8 +30,7 @@ USUAL: dict[str, dict[str, Any]] = {
 
 def make_estimator(model: str, given: Mapping[str, Any]) -> Fitted:
     """The estimator with the options that were given, None being none; one that it does not have is wrong usage."""
-    from boxloop.estimators import VariationalAutoencoder
-    from boxloop.estimators.files import ESTIMATORS
+    from boxloop.estimators import ESTIMATORS, VariationalAutoencoder
 
     kind: Any = {**ESTIMATORS, "VariationalAutoencoder": VariationalAutoencoder}[MODELS[model]]
     given = {name: value for name, value in given.items() if value is not None}
@@ -49,7 +48,7 @@ def rows_with_names(source: Source) -> Any:
     """A table as a frame, for work that takes rows in and out."""
     import torch
 
-    from boxloop.data.frames import make_frame
+    from boxloop.data import make_frame
 
     values: Any = torch.cat([rows for rows, _ in source.chunks()]).numpy()
     return make_frame({name: values[:, j] for j, name in enumerate(source.names)})

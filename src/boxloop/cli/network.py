@@ -27,7 +27,7 @@ from boxloop.cli.options import (
 from boxloop.cli.output import check_outputs, tell, write_figure
 
 if TYPE_CHECKING:
-    from boxloop.report.network_judge import Network, NetworkFindings
+    from boxloop.report import Network, NetworkFindings
 
 METHODS = ("factor", "gradient", "swag", "swa", "full")
 KINDS = ("auto", "regression", "classification")
@@ -119,8 +119,7 @@ def command(
     """
     from boxloop.cli.network_read import read_problem
     from boxloop.cli.network_show import show
-    from boxloop.report.network_judge import judge_network
-    from boxloop.report.network_page import network_facts
+    from boxloop.report import judge_network, network_facts
 
     check_outputs([output, page, figure, json_to], data)
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
@@ -138,8 +137,7 @@ def command(
 
 def fitted(problem: Any, options: dict[str, Any], watch: bool) -> Network:
     """The network that the options ask for, fitted to the rows that do not judge."""
-    from boxloop.estimators.network_classifier import NetworkClassifier
-    from boxloop.estimators.network_regressor import NetworkRegressor
+    from boxloop.estimators import NetworkClassifier, NetworkRegressor
 
     given = {name: value for name, value in options.items() if value is not None}
     kind: Any = NetworkRegressor if problem.kind == "regression" else NetworkClassifier
@@ -154,7 +152,7 @@ def fitted(problem: Any, options: dict[str, Any], watch: bool) -> Network:
 def write(found: NetworkFindings, output: Path | None, page: Path | None, figure: Path | None) -> None:
     """The files that were asked for."""
     from boxloop.persist import write_atomic
-    from boxloop.report.network_page import as_page
+    from boxloop.report import as_page
 
     if output is not None:
         found.network.save(output)

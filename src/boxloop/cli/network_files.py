@@ -11,11 +11,10 @@ from torch import Tensor
 from boxloop.cli.describe import Networks, column_names, fitted_columns
 from boxloop.cli.lines import Found, Summary, passed
 from boxloop.cli.output import echo_facts, echo_table, tell
-from boxloop.data import open_table
-from boxloop.data.frames import make_frame
-from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.numeric.written import number
-from boxloop.report.network_page import chosen, spoken
+from boxloop.data import make_frame, open_table
+from boxloop.estimators import NetworkClassifier
+from boxloop.numeric import number
+from boxloop.report import chosen, spoken
 
 MOST_NAMES = 16
 

@@ -11,14 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from boxloop.cli.relate_read import Side, read_side
-from boxloop.data import open_table
-from boxloop.data.checks import choose_columns
-from boxloop.data.table import open_reader_of
-from boxloop.estimators.base import Array
-from boxloop.numeric import generator
-from boxloop.numeric.random import spawn
-from boxloop.report.network_judge import Problem
-from boxloop.report.read import fingerprint
+from boxloop.data import choose_columns, open_reader_of, open_table
+from boxloop.estimators import Array
+from boxloop.numeric import generator, spawn
+from boxloop.report import Problem, fingerprint
 
 FEWEST, FEWEST_JUDGES = 40, 8
 """Rows below which a network is neither fitted nor judged, and rows that judge."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from boxloop.cli.output import echo_styled, echo_table, echo_text
-from boxloop.numeric.written import number, with_error
-from boxloop.report.network_judge import LEVEL, NetworkFindings, measures
-from boxloop.report.network_page import note
+from boxloop.numeric import number, with_error
+from boxloop.report import LEVEL, NetworkFindings, measures, note
 
 COLOURS = {"good": "green", "doubtful": "yellow", "bad": "red", "not run": "none"}
 

@@ -74,7 +74,7 @@ def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
     if value is not None and not ctx.resilient_parsing:
-        from boxloop.numeric.threads import use_threads
+        from boxloop.numeric import use_threads
 
         ctx.with_resource(use_threads(value))
 

@@ -171,7 +171,7 @@ def _fitted(
 
     from boxloop.cli.describe import fitted_columns, load_model
     from boxloop.cli.making import flag
-    from boxloop.data.checks import near_misses
+    from boxloop.data import near_misses
 
     if not Path(model).exists() and not Path(model).suffix:
         near = near_misses(model, MODELS)
@@ -197,7 +197,7 @@ def _checked(estimator: Fitted, model: str) -> Fitted:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from boxloop.numeric.written import number
+    from boxloop.numeric import number
 
     heads = ["row", "log-density", "p", "", "because of"]
     rows = [

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from boxloop.cli.lines import Columns, Found, passed
 from boxloop.data import ArraySource
-from boxloop.estimators.base import Array
-from boxloop.select import OutlierDetector
-from boxloop.select.conformal import conformal
+from boxloop.estimators import Array
+from boxloop.select import OutlierDetector, conformal
 from boxloop.tree import Tree
 from boxloop.types import Source
 

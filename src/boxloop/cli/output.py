@@ -37,7 +37,7 @@ def tell(
         show: prints the tables.
         quiet: whether to leave the tables out.
     """
-    from boxloop.report.plain import plain
+    from boxloop.report import plain
 
     text = json.dumps(plain(facts), indent=2, ensure_ascii=False)
     if json_to == "-":
@@ -79,7 +79,7 @@ def echo_table(
     from rich.table import Table
     from rich.text import Text
 
-    from boxloop.report.sentences import escape_controls
+    from boxloop.report import escape_controls
 
     heads, rows = (
         [escape_controls(head) for head in heads],
@@ -112,7 +112,7 @@ def echo_table(
 
 def echo_text(text: str = "", err: bool = False) -> None:
     """Print text of which parts may come from data or file names: what would steer a terminal is written out."""
-    from boxloop.report.sentences import escape_controls
+    from boxloop.report import escape_controls
 
     click.echo(escape_controls(text), err=err)
 
@@ -122,7 +122,7 @@ def echo_styled(head: str, style: str, text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from boxloop.report.sentences import escape_controls
+    from boxloop.report import escape_controls
 
     Console().print(Text.assemble((escape_controls(head), style), escape_controls(text)))
 

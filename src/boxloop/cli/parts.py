@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 
 from boxloop.cli.describe import Fitted, column_names
-from boxloop.estimators import BayesianFactorAnalysis, FactorAnalysis, GaussianMixture, VariationalAutoencoder
-from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.bayesian_mixture import BayesianMixtureEstimator
-from boxloop.estimators.linear import LinearEstimator
-from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.numeric import generator
-from boxloop.numeric.written import number, with_error
+from boxloop.estimators import (
+    Array,
+    BayesianFactorAnalysis,
+    BayesianMixtureEstimator,
+    FactorAnalysis,
+    GaussianMixture,
+    LinearEstimator,
+    MixtureEstimator,
+    VariationalAutoencoder,
+    to_numpy,
+)
+from boxloop.numeric import generator, number, with_error
 
 MOST_ROWS = 16
 MOST_COLUMNS = 7

@@ -139,9 +139,7 @@ def draws_table(posterior: Posterior) -> dict[str, Any]:
     """
     import torch
 
-    from boxloop.sample import MixturePosterior
-    from boxloop.sample.lines import evenly
-    from boxloop.sample.mixture_posterior import COUNTED
+    from boxloop.sample import COUNTED, MixturePosterior, evenly
 
     c, n = posterior.draws.n_chains, posterior.draws.n_draws
     values = dict(posterior._free.values)
@@ -181,8 +179,7 @@ def _found(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None) -
 
 def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path | None) -> list[str]:
     """What to do about the worries, in options of this command; nothing where there are none."""
-    from boxloop.sample import MixturePosterior
-    from boxloop.sample.diagnostics import AGREED, ENOUGH, FEWEST
+    from boxloop.sample import AGREED, ENOUGH, FEWEST, MixturePosterior
 
     draws = posterior.draws
     kept = "--checkpoint FILE keeps progress" if checkpoint is None else f"it continues from {checkpoint}"
@@ -213,7 +210,7 @@ def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path |
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.numeric.written import number
+    from boxloop.numeric import number
 
     rows = [
         [

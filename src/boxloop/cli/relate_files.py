@@ -16,11 +16,9 @@ from boxloop.cli.output import echo_facts, echo_table, tell
 from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
 from boxloop.cli.relate_read import read_side
 from boxloop.data import ArraySource, open_table
-from boxloop.estimators import RelevantFeatures
-from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.relevant_rows import Edge
-from boxloop.numeric.written import number
-from boxloop.twoview.views import FiniteView, View
+from boxloop.estimators import Array, Edge, RelevantFeatures, to_numpy
+from boxloop.numeric import number
+from boxloop.twoview import FiniteView, View
 
 MOST_NAMES = 16
 

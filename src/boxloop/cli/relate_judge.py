@@ -12,11 +12,8 @@ import torch
 from scipy import stats
 
 from boxloop.cli.relate_read import Side
-from boxloop.estimators import RelevantFeatures
-from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.relevant_infer import Direction
-from boxloop.twoview.inference import values
-from boxloop.twoview.significance import Significance
+from boxloop.estimators import Array, Direction, RelevantFeatures, to_numpy
+from boxloop.twoview import Significance, values
 
 LOADINGS = 3
 """Columns that are named for a variable of each view; JSON has all."""

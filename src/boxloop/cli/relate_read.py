@@ -13,14 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data import Mapped, bundled, open_table, some_rows
-from boxloop.data.bundled import CATALOGUE
-from boxloop.data.checks import choose_columns
-from boxloop.data.csv import MISSING, CsvReader, records
-from boxloop.data.folder import FolderReader
-from boxloop.data.parquet import ParquetReader, open_parquet
-from boxloop.data.stream import Reader
-from boxloop.data.table import open_reader_of
+from boxloop.data import (
+    CATALOGUE,
+    MISSING,
+    CsvReader,
+    FolderReader,
+    Mapped,
+    ParquetReader,
+    Reader,
+    bundled,
+    choose_columns,
+    open_parquet,
+    open_reader_of,
+    open_table,
+    records,
+    some_rows,
+)
 from boxloop.types import Source
 
 TARGET = "target"

@@ -7,7 +7,7 @@ from typing import Any
 
 from boxloop.cli.output import echo_table, echo_text
 from boxloop.cli.relate_judge import LOADINGS
-from boxloop.numeric.written import number, with_error
+from boxloop.numeric import number, with_error
 
 MOST_LINES, MOST_NAMES = 20, 4
 

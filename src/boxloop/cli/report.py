@@ -20,11 +20,10 @@ from boxloop.cli.options import (
     watching,
     with_examples,
 )
-from boxloop.cli.output import check_outputs, echo_styled, echo_text
-from boxloop.cli.output import tell as say
+from boxloop.cli.output import check_outputs, echo_styled, echo_text, tell as say
 
 if TYPE_CHECKING:
-    from boxloop.report.whole import Report
+    from boxloop.report import Report
 
 
 @with_examples(
@@ -83,10 +82,7 @@ def command(
     models are fitted here, --jobs at the same time.
     """
     from boxloop.cli.watch import watched
-    from boxloop.report.making import report_on, spelled
-    from boxloop.report.read import read_table
-    from boxloop.report.siblings import check_replaceable, page_files
-    from boxloop.report.whole import facts
+    from boxloop.report import check_replaceable, facts, page_files, read_table, report_on, spelled
 
     files = page_files(output)
     check_outputs([*files, json_to], data)

@@ -56,7 +56,7 @@ def command(model: Path, rows: int, seed: int, output: Path | None, json_to: str
 def _print(columns: dict[str, Any]) -> None:
     """Rows as CSV on standard output; on a terminal the names do not steer it."""
     from boxloop.data import write_text
-    from boxloop.report.sentences import escape_controls
+    from boxloop.report import escape_controls
 
     if sys.stdout.isatty():
         columns = {escape_controls(name): values for name, values in columns.items()}

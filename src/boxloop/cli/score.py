@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from boxloop.cli.lines import Found
     from boxloop.cli.tally import Tally
     from boxloop.data import ArraySource
-    from boxloop.estimators.base import Array
+    from boxloop.estimators import Array
 
 
 @with_examples(
@@ -132,9 +132,7 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
     """What the model makes of each row: its component and how sure that is, or its factors or codes."""
     import numpy as np
 
-    from boxloop.estimators import VariationalAutoencoder
-    from boxloop.estimators.linear import LinearEstimator
-    from boxloop.estimators.mixture import MixtureEstimator
+    from boxloop.estimators import LinearEstimator, MixtureEstimator, VariationalAutoencoder
 
     if isinstance(estimator, MixtureEstimator):
         share: Array = estimator.predict_proba(rows)
@@ -153,7 +151,7 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
 
 def _show(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
-    from boxloop.numeric.written import number, with_error
+    from boxloop.numeric import number, with_error
 
     worst = "\n".join(f"row {low['row']}: {number(low['log_density'])}" for low in found["least_likely"])
     lines = [

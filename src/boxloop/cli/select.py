@@ -162,7 +162,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _show(search: Any, data: str, output: Path | None) -> None:
-    from boxloop.numeric.written import number, with_error
+    from boxloop.numeric import number, with_error
 
     table = search.table()
     names = list(search.results_["parameters"][0])

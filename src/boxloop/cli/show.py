@@ -49,7 +49,7 @@ def command(model: Path, json_to: str | None) -> None:
 def lines(estimator: Fitted, names: list[str]) -> list[tuple[str, str]]:
     """The facts worth a line each; options only where they are not the usual ones."""
     from boxloop.cli.describe import bound, bound_word
-    from boxloop.numeric.written import number
+    from boxloop.numeric import number
 
     usual: dict[str, Any] = type(estimator)().get_params(deep=False)
     chosen = estimator.get_params(deep=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from boxloop.cli.describe import Fitted
 from boxloop.data import ArraySource
-from boxloop.estimators.base import Array
+from boxloop.estimators import Array
 from boxloop.tree import Tree
 from boxloop.types import Source
 

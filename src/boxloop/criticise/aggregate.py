@@ -21,11 +21,8 @@ from torch import Tensor
 from boxloop.criticise.adapt import as_rows, check_columns
 from boxloop.criticise.latent import Array, as_array, autoencoder_of, check_complete, code_names
 from boxloop.criticise.mmd import MMDResult, mmd
-from boxloop.data import kept_rows, on_device, open_source
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator, spawn
-from boxloop.numeric.random import RandomState, normal
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import kept_rows, make_frame, on_device, open_source
+from boxloop.numeric import RandomState, generator, normal, single_threaded, spawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

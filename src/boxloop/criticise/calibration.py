@@ -19,12 +19,8 @@ from boxloop.criticise.adapt import as_model, check_columns, check_independent, 
 from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
-from boxloop.data import Gathered
-from boxloop.data.checks import column_place
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import Gathered, column_place, make_frame
+from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.types import LatentModel, Law
 
 if TYPE_CHECKING:

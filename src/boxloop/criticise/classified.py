@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from boxloop.criticise.outcomes import checked_probability
 from boxloop.criticise.paired import Difference, difference, mean_and_error
 from boxloop.criticise.reliability import BINS, Reliability, reliability
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState, spawn
-from boxloop.numeric.written import with_error
+from boxloop.data import make_frame
+from boxloop.numeric import RandomState, generator, spawn, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,13 +11,14 @@ from boxloop.laws import (
     Bernoulli,
     DiagonalGaussian,
     FullGaussian,
+    LogitBernoulli,
+    LogPoisson,
     LowRankGaussian,
     Poisson,
     SphericalGaussian,
     TiedGaussian,
+    TiedLowRankGaussian,
 )
-from boxloop.laws.logits import LogitBernoulli, LogPoisson
-from boxloop.laws.tied_lowrank import TiedLowRankGaussian
 from boxloop.numeric import covariance as forms
 from boxloop.types import Covariance, Law
 

@@ -21,10 +21,15 @@ from boxloop.criticise.pairs import (
     square_distances,
     tile_step,
 )
-from boxloop.numeric import generator, normal, product
-from boxloop.numeric.distance import relative_error, wasserstein
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import (
+    RandomState,
+    generator,
+    normal,
+    product,
+    relative_error,
+    single_threaded,
+    wasserstein,
+)
 
 NEGLIGIBLE = 1e-12
 """Eigenvalues below this share of the largest are rounding."""

@@ -32,10 +32,8 @@ from boxloop.criticise.distributions import has_moments
 from boxloop.criticise.probes import INNER, AnyProbe, Probe, drawn_points
 from boxloop.criticise.tally import NodeSums
 from boxloop.laws import Categorical, DiagonalGaussian
-from boxloop.models.drawn import Drawn
-from boxloop.models.linear import LinearGaussian
-from boxloop.numeric.random import seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.models import Drawn, LinearGaussian
+from boxloop.numeric import seed, single_threaded
 from boxloop.types import LatentModel, Law
 
 Method = Literal["auto", "exact", "sobol", "monte_carlo", "sample"]

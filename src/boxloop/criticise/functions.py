@@ -24,8 +24,8 @@ from boxloop.criticise.lagged import LaggedProbe
 from boxloop.criticise.probes import BelowProbe, FirstProbe, FourierProbe, PowerProbe, Probe
 from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
-from boxloop.data.checks import column_place
-from boxloop.numeric.random import normal
+from boxloop.data import column_place
+from boxloop.numeric import normal
 from boxloop.types import Law
 
 WIDEST = 4096

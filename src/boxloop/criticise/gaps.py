@@ -14,7 +14,7 @@ from torch import Tensor
 from boxloop.criticise import norms
 from boxloop.criticise.null import Measure, measure
 from boxloop.criticise.probes import Probe
-from boxloop.data.frames import make_frame
+from boxloop.data import make_frame
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from torch import Tensor
 from boxloop.criticise.adapt import as_model, check_independent, open_rows
 from boxloop.criticise.training import Free
 from boxloop.models import Mixture
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.tree import Tree, flatten
 
 

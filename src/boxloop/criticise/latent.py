@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.criticise.adapt import as_model, as_rows, check_columns
-from boxloop.data import Gathered, on_device, open_source
-from boxloop.data.frames import make_frame
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import Gathered, make_frame, on_device, open_source
+from boxloop.models import Autoencoder
+from boxloop.numeric import single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

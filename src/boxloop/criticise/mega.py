@@ -27,12 +27,19 @@ from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
 from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
-from boxloop.data import Both, Kept, Lot, kept_rows
-from boxloop.data.checks import check_choice, check_count, check_list
-from boxloop.data.digest import as_digest, rows_digest, rows_word
-from boxloop.numeric import generator, spawn
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import (
+    Both,
+    Kept,
+    Lot,
+    as_digest,
+    check_choice,
+    check_count,
+    check_list,
+    kept_rows,
+    rows_digest,
+    rows_word,
+)
+from boxloop.numeric import RandomState, generator, single_threaded, spawn
 from boxloop.tree import Tree
 from boxloop.types import LatentModel, Source
 

@@ -24,9 +24,7 @@ from boxloop.criticise.pairs import (
     square_distances,
     tile_step,
 )
-from boxloop.numeric import generator, normal, product, spawn
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator, normal, product, single_threaded, spawn
 
 Radial = Callable[[Tensor], Tensor]
 """A kernel as a function of the squared distance in units of the squared bandwidth."""

@@ -20,7 +20,7 @@ from boxloop.criticise.sampling import sample_rows
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Training
 from boxloop.data import ArraySource, Kept
-from boxloop.numeric.random import normal
+from boxloop.numeric import normal
 from boxloop.types import LatentModel
 
 BATCH_VALUES = 1 << 21

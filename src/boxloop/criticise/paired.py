@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.numeric.written import with_error
+from boxloop.numeric import with_error
 
 Array = NDArray[np.float64]
 

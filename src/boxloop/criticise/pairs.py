@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.numeric import generator, product
-from boxloop.numeric.random import RandomState
+from boxloop.numeric import RandomState, generator, product
 
 SYMMETRY = 1e-6
 """Largest asymmetry, and largest negative eigenvalue, of a covariance relative to its largest entry."""

@@ -20,9 +20,7 @@ from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.fused import TINY, fused_gap
 from boxloop.criticise.wide import narrow, second_gap_norm
 from boxloop.laws import Categorical
-from boxloop.numeric import column_means, gram
-from boxloop.numeric import covariance as forms
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import column_means, covariance as forms, gram, single_threaded
 from boxloop.types import LatentModel, Law
 
 

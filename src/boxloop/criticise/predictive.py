@@ -17,11 +17,8 @@ from boxloop.criticise.calibration import LEVELS, Calibration
 from boxloop.criticise.crps import crps_draws, crps_mixture, crps_normal
 from boxloop.criticise.outcomes import checked_targets, like_targets, numbers
 from boxloop.criticise.paired import Difference, difference, mean_and_error
-from boxloop.data.checks import check_level
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.written import with_error
+from boxloop.data import check_level, make_frame
+from boxloop.numeric import RandomState, generator, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

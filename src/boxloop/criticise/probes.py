@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
 from boxloop.criticise.tally import NodeSums, Scene, Tally, tally_values
-from boxloop.models.drawn import Points
-from boxloop.numeric.written import digits_for
+from boxloop.models import Points
+from boxloop.numeric import digits_for
 from boxloop.types import Law
 
 INNER = 1 << 16

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from boxloop.criticise.outcomes import checked_probability
 from boxloop.criticise.pairs import checked_count
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
+from boxloop.data import make_frame
+from boxloop.numeric import RandomState, generator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +110,7 @@ class Reliability:
             >>> reliability([0.9, 0.2, 0.6], [1, 0, 1]).plot().get_xlabel()
             'probability said'
         """
-        from boxloop.figures.reliability import reliability_diagram
+        from boxloop.figures import reliability_diagram
 
         title = f"Reliability of {self.event}"
         return reliability_diagram({name: self.lines()}, ax, title=title)

@@ -11,8 +11,7 @@ from boxloop.caller import warn_caller
 from boxloop.criticise.forward import Forward
 from boxloop.criticise.probes import FirstProbe, Probe
 from boxloop.criticise.tally import Tally
-from boxloop.data import Kept
-from boxloop.data.digest import row_words
+from boxloop.data import Kept, row_words
 
 CLOSE = 1e-3
 """Standard errors within which all column means of held-out rows are as the model's in fewer than 1 table in 1e6."""

@@ -25,9 +25,7 @@ from boxloop.criticise.pairs import (
 )
 from boxloop.laws import Bernoulli, Multinomial, Poisson
 from boxloop.models import Mixture
-from boxloop.numeric import generator, product, spawn
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator, product, single_threaded, spawn
 
 Score = Callable[[Tensor], Any]
 """Rows (n, d) to the gradient of the log-density at each, (n, d)."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import ArraySource, Kept
-from boxloop.models.information import differences, information
+from boxloop.models import differences, information
 from boxloop.tree import flatten, unflatten
 from boxloop.types import LatentModel
 

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from boxloop.criticise.adapt import check_law
-from boxloop.numeric import covariance as forms
-from boxloop.numeric import gram
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import covariance as forms, gram, single_threaded
 from boxloop.types import Covariance, Law
 
 

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from boxloop.estimate.cavi_result import Cavi, CaviState
 from boxloop.estimate.mean_field import Conditional, LogJoint, MeanField, mean_field
-from boxloop.laws.nodes import Node
-from boxloop.numeric import generator, seed
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.laws import Node
+from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.run import Observer, Outcome, Round, run
 
 Order = Literal["sweep", "random"]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from boxloop.estimate.mean_field import MeanField
-from boxloop.laws.node_kinds import Statistic
+from boxloop.laws import Statistic
 from boxloop.numeric import generator
 
 MOST_POINTS = 4_000_000

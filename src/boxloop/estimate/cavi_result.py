@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from boxloop.data.frames import make_frame
+from boxloop.data import make_frame
 from boxloop.estimate.cavi_evidence import MOST_POINTS, Evidence, evidence
 from boxloop.estimate.mean_field import MeanField
-from boxloop.laws.node_kinds import Statistic
-from boxloop.laws.nodes import Node
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.laws import Node, Statistic
+from boxloop.numeric import SingleThreaded
 from boxloop.run import Outcome
 from boxloop.tree import Tree
 

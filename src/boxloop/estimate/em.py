@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from boxloop.asking import ask, hopes_for, hoping, told
-from boxloop.data.array import array_of
+from boxloop.data import array_of
 from boxloop.estimate.ahead import Hopeful
-from boxloop.numeric import ConditionError, generator
-from boxloop.numeric.random import normal
+from boxloop.numeric import ConditionError, generator, normal
 from boxloop.run import Round
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source

@@ -21,9 +21,8 @@ from torch import Generator, Tensor
 from boxloop.average import Power, Schedule
 from boxloop.chain import Kernel, Path, advance
 from boxloop.estimate.adam import PATIENCE, Adam, clipped, joined, parted, resumed
-from boxloop.models.energy import EnergyModel
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
+from boxloop.models import EnergyModel
+from boxloop.numeric import RandomState, generator
 from boxloop.run import Round
 from boxloop.tree import Tree
 from boxloop.types import Law

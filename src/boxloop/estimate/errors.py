@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.models.information import information, jacobian
-from boxloop.numeric.threads import single_threaded
+from boxloop.models import information, jacobian
+from boxloop.numeric import single_threaded
 from boxloop.tree import flatten, unflatten
 from boxloop.types import Source
 

@@ -13,22 +13,14 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import (
-    ArraySource,
-    Frame,
-    Standardised,
-    identity_frame,
-    kept_rows,
-    shuffled,
-    survey,
-)
+from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
 from boxloop.estimate.documents import SpectralError
 from boxloop.estimate.em import EMState, accelerated_em
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.estimate.worries import worries
-from boxloop.laws.family import Family
+from boxloop.laws import Family
 from boxloop.models import Mixture
 from boxloop.run import Outcome
 from boxloop.tree import Tree

@@ -11,20 +11,11 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame, Standardised, shuffled, summarise_moments
 from boxloop.estimate.em import EMState, Step, em
-from boxloop.estimate.fit import (
-    Coordinates,
-    Fit,
-    coordinates,
-    draw_sample,
-    finished,
-    to_standard,
-    usable,
-)
+from boxloop.estimate.fit import Coordinates, Fit, coordinates, draw_sample, finished, to_standard, usable
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.profile import profiled
 from boxloop.estimate.restarts import race
-from boxloop.models import FactorModel, PrincipalModel
-from boxloop.models.linear import LinearGaussian
+from boxloop.models import FactorModel, LinearGaussian, PrincipalModel
 from boxloop.numeric import gram
 from boxloop.run import Outcome, run
 from boxloop.types import Source

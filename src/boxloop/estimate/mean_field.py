@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.nodes import Node
+from boxloop.laws import Node
 from boxloop.numeric import normal
 
 LogJoint = Callable[[dict[str, Any]], Tensor]

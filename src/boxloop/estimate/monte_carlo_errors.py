@@ -24,9 +24,8 @@ import torch
 from torch import Tensor
 
 from boxloop.estimate.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
-from boxloop.models.information import jacobian
-from boxloop.numeric import ConditionError, safe_cholesky
-from boxloop.numeric.threads import single_threaded
+from boxloop.models import jacobian
+from boxloop.numeric import ConditionError, safe_cholesky, single_threaded
 from boxloop.tree import flatten, unflatten
 
 M = TypeVar("M", bound=SampledModel)

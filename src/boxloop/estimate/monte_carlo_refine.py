@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from boxloop.estimate.monte_carlo_errors import FAR, Assessment, Named, assess
 from boxloop.estimate.monte_carlo_walk import Kernels, MonteCarloState, SampledModel
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.run import Round
 
 M = TypeVar("M", bound=SampledModel)

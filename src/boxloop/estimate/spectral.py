@@ -22,9 +22,7 @@ from scipy.optimize import linear_sum_assignment, nnls
 from torch import Generator, Tensor
 
 from boxloop.estimate.documents import Documents, SpectralError, Weighting
-from boxloop.numeric import diagonal, normal
-from boxloop.numeric.diagonal import Diagonaliser
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import Diagonaliser, diagonal, normal, single_threaded
 from boxloop.types import Source
 
 Array = NDArray[np.float64]

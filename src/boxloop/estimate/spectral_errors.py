@@ -24,11 +24,10 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, SparseSource
-from boxloop.data.sparse import csr_tensor
+from boxloop.data import ArraySource, SparseSource, csr_tensor
 from boxloop.estimate.documents import Documents, times
 from boxloop.estimate.spectral import Method, Spectral, match, spectral
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.tree import Tree
 
 WIDEST = 3000

@@ -10,8 +10,7 @@ from boxloop.estimate.em import EMState, em
 from boxloop.estimate.fit import Fit, coordinates, finished
 from boxloop.estimate.spectral import Spectral, spectral
 from boxloop.estimate.spectral_errors import spectral_errors
-from boxloop.laws import Multinomial
-from boxloop.laws.sums import Sums
+from boxloop.laws import Multinomial, Sums
 from boxloop.models import Mixture
 from boxloop.run import run
 from boxloop.types import Source

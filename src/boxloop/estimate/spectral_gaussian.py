@@ -18,7 +18,7 @@ from scipy.special import softmax
 from torch import Generator
 
 from boxloop.estimate.documents import SpectralError
-from boxloop.numeric.diagonal import joint
+from boxloop.numeric import joint
 
 Array = NDArray[np.float64]
 

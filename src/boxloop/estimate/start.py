@@ -24,11 +24,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
 from boxloop.estimate.spectral_gaussian import round_shares
-from boxloop.laws.family import Family
-from boxloop.laws.sums import PooledSums, Sums
+from boxloop.laws import Family, PooledSums, Sums
 from boxloop.models import Mixture
-from boxloop.numeric import normal, seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import normal, seed, single_threaded
 
 S = TypeVar("S", Sums, PooledSums)
 Points = NDArray[np.float64]

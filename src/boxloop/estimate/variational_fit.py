@@ -28,8 +28,8 @@ from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.start import AUTO, BLEND
 from boxloop.estimate.variational import elbo
-from boxloop.laws.priors import MixturePrior
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.laws import MixturePrior
+from boxloop.models import VariationalMixture
 from boxloop.numeric import gram
 from boxloop.run import Outcome, run
 from boxloop.tree import Tree

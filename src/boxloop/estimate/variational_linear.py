@@ -16,9 +16,7 @@ from boxloop.estimate.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.estimate.plan import Plan
 from boxloop.estimate.restarts import race
 from boxloop.estimate.variational import elbo
-from boxloop.models import FactorModel
-from boxloop.models.relevance import RelevancePrior
-from boxloop.models.variational_factor import VariationalFactor
+from boxloop.models import FactorModel, RelevancePrior, VariationalFactor
 from boxloop.numeric import gram
 from boxloop.run import Outcome, Round
 from boxloop.types import Source

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from boxloop.data import Frame
-from boxloop.models import Mixture, PrincipalModel
-from boxloop.models.linear import LinearGaussian
+from boxloop.models import LinearGaussian, Mixture, PrincipalModel
 from boxloop.run import Outcome
 
 MOST_COLUMNS = 4096

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import boxloop.laws as laws
 import boxloop.models as models
-from boxloop.laws.conjugate import (
+from boxloop.laws import (
     Dirichlet,
+    MixturePrior,
     NormalInverseGamma,
     NormalInverseWishart,
     SphericalNormalInverseGamma,
@@ -13,10 +14,7 @@ from boxloop.laws.conjugate import (
     TiedInverseWishart,
     WordDirichlet,
 )
-from boxloop.laws.priors import MixturePrior
-from boxloop.models.relevance import RelevancePrior
-from boxloop.models.variational_factor import VariationalFactor
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.models import RelevancePrior, VariationalFactor, VariationalMixture
 
 BAYESIAN = (
     Dirichlet,

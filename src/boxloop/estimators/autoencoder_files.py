@@ -13,10 +13,20 @@ from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import OwnModule, filled, told
 from boxloop.estimators.plain import PROGRESS, column_names, told_of
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
+from boxloop.models import (
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    Convolutions,
+    Deconvolutions,
+    GaussianHead,
+    Layers,
+    LowRankHead,
+    NormalMixture,
+    Part,
+    PoissonHead,
+    StandardNormal,
+)
 from boxloop.persist import ModelFileError, save_tree
 
 FACTS: dict[str, Any] = {

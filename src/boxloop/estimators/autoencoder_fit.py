@@ -13,14 +13,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise.penalty import MomentPenalty
+from boxloop.criticise import MomentPenalty
 from boxloop.data import ArraySource, Frame
-from boxloop.estimate.parallel import ALONE, Workers
-from boxloop.estimate.train_state import drawn_by_weight
-from boxloop.models.autoencoder import Autoencoder
+from boxloop.estimate import ALONE, Workers, drawn_by_weight
+from boxloop.models import Autoencoder
 from boxloop.numeric import generator
-from boxloop.select.grouped import Grouped, behind
-from boxloop.select.scores import Array
+from boxloop.select import Array, Grouped, behind
 
 ALPHAS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights of the moment penalty that are tried on validation rows."""

@@ -11,8 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from boxloop.data import Mapped, SparseSource, on_device, open_source, stays, within
-from boxloop.data.validated import validated
+from boxloop.data import Mapped, SparseSource, on_device, open_source, stays, validated, within
 from boxloop.types import Source
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]

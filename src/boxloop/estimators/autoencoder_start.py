@@ -12,10 +12,21 @@ from torch import Generator, Tensor, nn
 
 from boxloop.data import Frame
 from boxloop.estimators.autoencoder_rows import Likelihood, Shape
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, ModuleNetwork, Part
+from boxloop.models import (
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    Convolutions,
+    Deconvolutions,
+    GaussianHead,
+    Layers,
+    LowRankHead,
+    ModuleNetwork,
+    NormalMixture,
+    Part,
+    PoissonHead,
+    StandardNormal,
+)
 from boxloop.numeric import spawn
 from boxloop.types import Source
 

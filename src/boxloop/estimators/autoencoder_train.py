@@ -11,14 +11,8 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Schedule
-from boxloop.data import Frame, Standardised, identity_frame
-from boxloop.data.even import even
-from boxloop.estimate.adam import Constant, Warming
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.fit import coordinates
-from boxloop.estimate.parallel import current
-from boxloop.estimate.train_state import TrainState
-from boxloop.estimate.training import Trainer
+from boxloop.data import Frame, Standardised, even, identity_frame
+from boxloop.estimate import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current, hold_out
 from boxloop.estimators.autoencoder_files import WATCHERS
 from boxloop.estimators.autoencoder_fit import (
     ALPHAS,
@@ -32,9 +26,8 @@ from boxloop.estimators.autoencoder_fit import (
 from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, levelled, start_model
 from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.numeric import generator, spawn
-from boxloop.numeric.random import seed
+from boxloop.models import Autoencoder
+from boxloop.numeric import generator, seed, spawn
 from boxloop.run import Outcome, Progress
 from boxloop.types import Source
 

@@ -15,7 +15,7 @@ from boxloop.estimators.autoencoder_rows import Likelihood
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.codes import CodedEstimator
 from boxloop.numeric import generator
-from boxloop.select.scores import mean_error
+from boxloop.select import mean_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,15 +22,13 @@ from boxloop.data import (
     SparseSource,
     Standardised,
     WeightedSum,
+    check_count,
     on_device,
     open_source,
     stays,
+    validated,
 )
-from boxloop.data.checks import check_count
-from boxloop.data.validated import validated
-from boxloop.estimate.errors import standard_errors
-from boxloop.estimate.fit import Coordinates, Fit, coordinates, to_standard
-from boxloop.estimate.plan import Engine, Plan
+from boxloop.estimate import Coordinates, Engine, Fit, Plan, coordinates, standard_errors, to_standard
 from boxloop.estimators.checkpoints import checkpointed
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.flow import continued

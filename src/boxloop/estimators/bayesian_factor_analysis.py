@@ -14,11 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data.checks import check_level
-from boxloop.data.frames import make_frame
-from boxloop.estimate.fit import Fit
-from boxloop.estimate.plan import Plan
-from boxloop.estimate.variational_linear import fit_variational_factor
+from boxloop.data import check_level, make_frame
+from boxloop.estimate import Fit, Plan, fit_variational_factor
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.linear import LinearEstimator

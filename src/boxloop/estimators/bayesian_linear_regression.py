@@ -15,9 +15,17 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered, on_device, open_source, paired, stays
-from boxloop.data.frames import as_column, as_frame
-from boxloop.data.validated import check_table, unmasked
+from boxloop.data import (
+    Gathered,
+    as_column,
+    as_frame,
+    check_table,
+    on_device,
+    open_source,
+    paired,
+    stays,
+    unmasked,
+)
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -27,13 +35,14 @@ from boxloop.estimators.scored import scored_numbers
 from boxloop.estimators.warned import warn_of
 from boxloop.persist import load_tree, save_tree
 from boxloop.types import Source
-from boxloop.weights.constraints import CONSTRAINTS
-from boxloop.weights.linear_regression import (
+from boxloop.weights import (
+    CONSTRAINTS,
+    Centre,
     LinearPosterior,
     LinearPrediction,
     linear_regression,
+    regression_moments,
 )
-from boxloop.weights.regression_moments import Centre, regression_moments
 
 FACTS = {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]}
 LINEAR_PARTS: dict[str, type] = {"LinearPosterior": LinearPosterior, "Centre": Centre}

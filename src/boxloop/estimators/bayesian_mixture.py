@@ -14,18 +14,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Frame
-from boxloop.data.checks import check_count, check_level
-from boxloop.data.frames import make_frame
-from boxloop.estimate.fit import Fit
-from boxloop.estimate.plan import Plan
-from boxloop.estimate.variational_fit import fit_variational
+from boxloop.data import Frame, check_count, check_level, make_frame
+from boxloop.estimate import Fit, Plan, fit_variational
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws.conjugate import Dirichlet, StickBreaking
-from boxloop.laws.family import Family
-from boxloop.laws.priors import ComponentLaw, MixturePrior
+from boxloop.laws import ComponentLaw, Dirichlet, Family, MixturePrior, StickBreaking
 from boxloop.numeric import generator
 from boxloop.types import Source
 

@@ -15,8 +15,7 @@ from boxloop.data import Frame
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
 from boxloop.estimators.counts import CountMixture
-from boxloop.laws.priors import ComponentLaw
-from boxloop.laws.words import WordDirichlet
+from boxloop.laws import ComponentLaw, WordDirichlet
 from boxloop.types import Source
 
 WORD = 0.1

@@ -13,8 +13,7 @@ from torch import Tensor
 from boxloop.data import Mapped, within
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws import Bernoulli
-from boxloop.laws.family import Family
+from boxloop.laws import Bernoulli, Family
 from boxloop.types import Source
 
 ZEROS_AND_ONES = (

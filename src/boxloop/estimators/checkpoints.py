@@ -12,21 +12,30 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Running
-from boxloop.data.digest import digest
-from boxloop.estimate.em import EMState
-from boxloop.estimate.gradient import AscentState
-from boxloop.estimate.online import OnlineState
-from boxloop.estimate.plan import Plan
+from boxloop.data import digest
+from boxloop.estimate import AscentState, EMState, OnlineState, Plan
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
-from boxloop.laws.sums import PooledSums, Sums
-from boxloop.models import FactorModel, Mixture, PrincipalModel
-from boxloop.models.constraints import CONSTRAINTS as MODEL_CONSTRAINTS
-from boxloop.models.linear import LinearStatistics
-from boxloop.models.variational_factor import VariationalFactor
-from boxloop.models.variational_mixture import VariationalMixture
-from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.persist.constraints import NOT_NEGATIVE, Array, Axes, Constraints, Nested, Number
+from boxloop.laws import PooledSums, Sums
+from boxloop.models import (
+    CONSTRAINTS as MODEL_CONSTRAINTS,
+    FactorModel,
+    LinearStatistics,
+    Mixture,
+    PrincipalModel,
+    VariationalFactor,
+    VariationalMixture,
+)
+from boxloop.persist import (
+    NOT_NEGATIVE,
+    Array,
+    Axes,
+    CheckpointWriter,
+    Constraints,
+    Nested,
+    Number,
+    read_checkpoint,
+)
 from boxloop.tree import flatten
 from boxloop.types import Source
 

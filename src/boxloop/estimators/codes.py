@@ -13,9 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered, WeightedSum
-from boxloop.data.checks import check_count
-from boxloop.data.validated import to_numbers
+from boxloop.data import Gathered, WeightedSum, check_count, to_numbers
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -23,7 +21,7 @@ from boxloop.estimators.options import pick_device
 from boxloop.estimators.plain import read_facts, read_params, read_shape
 from boxloop.numeric import generator
 from boxloop.persist import load_tree
-from boxloop.twoview.constraints import CONSTRAINTS
+from boxloop.twoview import CONSTRAINTS
 from boxloop.types import Source
 
 if TYPE_CHECKING:

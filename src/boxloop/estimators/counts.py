@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.utils import ClassifierTags
 
 from boxloop.data import within
-from boxloop.estimate.fit import Coordinates
+from boxloop.estimate import Coordinates
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.models import Mixture

@@ -11,8 +11,7 @@ import torch
 
 from boxloop.caller import warn_caller
 from boxloop.estimators.warned import FitWarning
-from boxloop.numeric.device import without_gpu
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.numeric import SingleThreaded, without_gpu
 
 FITS = ("fit", "fit_predict", "fit_transform", "fit_covariance")
 """Methods that start afresh, and can be called again on another device."""

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from boxloop.data.digest import digest
+from boxloop.data import digest
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
-from boxloop.models.constraints import CONSTRAINTS
-from boxloop.models.energy import EnergyModel, Perceptron
+from boxloop.models import CONSTRAINTS, EnergyModel, Perceptron
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.types import Source
 

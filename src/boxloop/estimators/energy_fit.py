@@ -14,21 +14,12 @@ from torch import Generator, Tensor, nn
 
 from boxloop.chain import advance
 from boxloop.data import Frame, Standardised, WeightedSum, shuffled
-from boxloop.estimate.energy import SHORTER, EnergyPlan, EnergyState, energy_ascent
-from boxloop.estimate.fit import coordinates
-from boxloop.estimate.online import Batches
+from boxloop.estimate import SHORTER, Batches, EnergyPlan, EnergyState, coordinates, energy_ascent
 from boxloop.laws import DiagonalGaussian, FullGaussian
-from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.networks import ModuleNetwork
-from boxloop.numeric import floor_covariance, spawn
-from boxloop.numeric.random import normal
+from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
+from boxloop.numeric import floor_covariance, normal, spawn
 from boxloop.run import Observer, Outcome, run
-from boxloop.sample.annealed import pilot
-from boxloop.sample.bridge import Bridge, Kernels, Weighted
-from boxloop.sample.hmc import HMC
-from boxloop.sample.mala import MALA
-from boxloop.sample.random_walk import RandomWalk
-from boxloop.sample.target import Target
+from boxloop.sample import HMC, MALA, Bridge, Kernels, RandomWalk, Target, Weighted, pilot
 from boxloop.types import Law, Source
 
 BaseKind = Literal["full", "diag"] | None

@@ -17,11 +17,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from boxloop.data import Gathered, Standardised, WeightedSum, on_device, open_source, stays
-from boxloop.data.checks import check_count
-from boxloop.data.validated import validated
-from boxloop.estimate.adam import Cooling
-from boxloop.estimate.energy import EnergyPlan, EnergyState
+from boxloop.data import (
+    Gathered,
+    Standardised,
+    WeightedSum,
+    check_count,
+    on_device,
+    open_source,
+    stays,
+    validated,
+)
+from boxloop.estimate import Cooling, EnergyPlan, EnergyState
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.energy_files import fingerprint, read, write
@@ -40,7 +46,7 @@ from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
-from boxloop.models.energy import EnergyModel
+from boxloop.models import EnergyModel
 from boxloop.numeric import generator, spawn
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar

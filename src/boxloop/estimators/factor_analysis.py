@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data.frames import make_frame
+from boxloop.data import make_frame
 from boxloop.estimators.base import Array
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.models import FactorModel
-from boxloop.numeric.rotation import varimax
+from boxloop.numeric import varimax
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -43,22 +43,18 @@ from boxloop.laws import (
     DiagonalGaussian,
     FullGaussian,
     Multinomial,
-    Poisson,
-    SphericalGaussian,
-    TiedGaussian,
-)
-from boxloop.laws.conjugate import (
     NormalInverseGamma,
     NormalInverseWishart,
+    Poisson,
+    SphericalGaussian,
     SphericalNormalInverseGamma,
+    TiedGaussian,
     TiedInverseWishart,
     WordDirichlet,
 )
-from boxloop.models import FactorModel, Mixture, PrincipalModel
-from boxloop.models.variational_factor import VariationalFactor
-from boxloop.models.variational_mixture import VariationalMixture
+from boxloop.models import FactorModel, Mixture, PrincipalModel, VariationalFactor, VariationalMixture
 from boxloop.persist import Saved, load_tree, save_tree
-from boxloop.twoview.constraints import CONSTRAINTS as VIEW_CONSTRAINTS
+from boxloop.twoview import CONSTRAINTS as VIEW_CONSTRAINTS
 
 ESTIMATORS: dict[str, type[LatentEstimator]] = {
     c.__name__: c

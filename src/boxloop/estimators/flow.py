@@ -9,8 +9,7 @@ from torch import Tensor
 
 from boxloop.average import Running
 from boxloop.data import Frame
-from boxloop.estimate.fit import Fit
-from boxloop.estimate.online import OnlineState
+from boxloop.estimate import Fit, OnlineState
 
 
 @dataclass(frozen=True)

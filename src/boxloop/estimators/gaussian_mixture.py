@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from boxloop.estimate.fit import Coordinates
+from boxloop.estimate import Coordinates
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.gaussian_pictures import GaussianPictures
 from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
-from boxloop.laws.family import Family
+from boxloop.laws import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import Mixture
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import kept_rows
-from boxloop.data.checks import column_places
+from boxloop.data import column_places, kept_rows
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator

@@ -10,8 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from boxloop.estimators.base import Array
-from boxloop.laws import FullGaussian, TiedGaussian
-from boxloop.laws.family import Family
+from boxloop.laws import Family, FullGaussian, TiedGaussian
 from boxloop.models import Mixture
 
 

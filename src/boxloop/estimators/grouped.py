@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from sklearn.utils import column_or_1d
 from torch import Tensor
 
-from boxloop.data.validated import to_labels, to_vector
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.random_effects import RandomEffects, Response
+from boxloop.data import to_labels, to_vector
+from boxloop.models import GroupedRows, RandomEffects, Response
 from boxloop.numeric import ConditionError
 from boxloop.tree import Tree
 

@@ -20,16 +20,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data.validated import to_labels, validated
+from boxloop.data import to_labels, validated
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
 from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, digest, fit_groups
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.warned import warn_of
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.quadrature import group_log_likelihood, modes
-from boxloop.models.random_effects import RandomEffects, Response
+from boxloop.models import GroupedRows, RandomEffects, Response, group_log_likelihood, modes
 from boxloop.numeric import generator
 
 NODES = 15

@@ -14,13 +14,21 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel
-from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, warmed
-from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
-from boxloop.estimate.monte_carlo_errors import Assessment, Named
-from boxloop.estimate.monte_carlo_refine import Refined, refine
-from boxloop.estimate.monte_carlo_walk import LogDensity, MonteCarloState
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.random_effects import BernoulliResponse, EffectSums, PoissonResponse, RandomEffects
+from boxloop.estimate import (
+    AscentPlan,
+    Assessment,
+    BurnIn,
+    LogDensity,
+    MonteCarloPlan,
+    MonteCarloState,
+    Named,
+    Refined,
+    ascent_em,
+    monte_carlo_em,
+    refine,
+    warmed,
+)
+from boxloop.models import BernoulliResponse, EffectSums, GroupedRows, PoissonResponse, RandomEffects
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Observer, Outcome, run

@@ -16,9 +16,7 @@ from torch import nn
 
 from boxloop.average import Schedule
 from boxloop.caller import warn_caller
-from boxloop.estimate.adam import Constant, Cooling
-from boxloop.estimate.train_state import TrainPlan, TrainState, continued
-from boxloop.estimate.training import Trainer
+from boxloop.estimate import Constant, Cooling, Trainer, TrainPlan, TrainState, continued
 from boxloop.estimators.energy_files import fingerprint
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar

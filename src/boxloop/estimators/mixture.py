@@ -16,13 +16,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data.frames import make_frame
-from boxloop.estimate.fit import Fit, fit_mixture
-from boxloop.estimate.plan import Plan
-from boxloop.estimate.start import PARTITIONS, lineup
+from boxloop.data import make_frame
+from boxloop.estimate import PARTITIONS, Fit, Plan, fit_mixture, lineup
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.streaming import StreamingEstimator
-from boxloop.laws.family import Family
+from boxloop.laws import Family
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from boxloop.types import Source

@@ -10,10 +10,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.estimate.documents import SpectralError
-from boxloop.estimate.fit import Fit
-from boxloop.estimate.plan import Plan
-from boxloop.estimate.spectral_fit import fit_spectral, spectral_start, topic_errors
+from boxloop.estimate import Fit, Plan, SpectralError, fit_spectral, spectral_start, topic_errors
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator

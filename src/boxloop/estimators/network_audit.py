@@ -11,14 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data.validated import to_labels, to_vector, validated
+from boxloop.data import to_labels, to_vector, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import NetworkEstimator
 from boxloop.estimators.network_rows import held_out, mark_of
 from boxloop.estimators.network_train import AGREED
-from boxloop.numeric import generator
-from boxloop.numeric.random import spawn
-from boxloop.weights.audit import Audit, audit
+from boxloop.numeric import generator, spawn
+from boxloop.weights import Audit, audit
 
 
 def audit_network(

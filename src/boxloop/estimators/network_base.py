@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from boxloop.data.validated import validated
+from boxloop.data import validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
@@ -29,15 +29,8 @@ from boxloop.estimators.network_train import Trained, train_networks
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
-from boxloop.numeric import generator
-from boxloop.numeric.random import seed, spawn
-from boxloop.weights.audit import Audit
-from boxloop.weights.ensemble import MultiPosterior
-from boxloop.weights.members import ACTIVATIONS
-from boxloop.weights.methods import WORDS, method_of
-from boxloop.weights.predictor import Kind
-from boxloop.weights.swa import SWA
-from boxloop.weights.window import Windowed
+from boxloop.numeric import generator, seed, spawn
+from boxloop.weights import ACTIVATIONS, SWA, WORDS, Audit, Kind, MultiPosterior, Windowed, method_of
 
 BLOCK = 1 << 16
 """Rows that are predicted at one time."""

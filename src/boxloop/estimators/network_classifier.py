@@ -12,13 +12,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from boxloop.data.validated import to_labels, validated
+from boxloop.data import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs, weighted_rows
 from boxloop.estimators.scored import scored_labels
-from boxloop.weights.classes import ClassificationPrediction
-from boxloop.weights.predictor import Kind
+from boxloop.weights import ClassificationPrediction, Kind
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

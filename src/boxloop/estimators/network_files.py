@@ -18,27 +18,37 @@ from boxloop.estimators.network_rows import Units
 from boxloop.estimators.options import pick_dtype
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
 from boxloop.numeric import generator
-from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
-from boxloop.persist.constraints import (
+from boxloop.persist import (
     LOCATION,
     POSITIVE,
     SCALE,
     Array,
     Axes,
     Constraints,
+    ModelFileError,
     Nested,
     Number,
+    Saved,
+    Table as Constrained,
     Values,
+    load_tree,
+    save_tree,
 )
-from boxloop.persist.constraints import Table as Constrained
 from boxloop.tree import Tree
-from boxloop.weights.constraints import CONSTRAINTS
-from boxloop.weights.ensemble import MultiPosterior
-from boxloop.weights.fitting_state import Table, from_tree, to_tree
-from boxloop.weights.members import perceptron
-from boxloop.weights.posterior import PosteriorState, WeightPosterior
-from boxloop.weights.posterior_files import CLASSES
-from boxloop.weights.predictor import NET, Kind, Predictor
+from boxloop.weights import (
+    CLASSES,
+    CONSTRAINTS,
+    NET,
+    Kind,
+    MultiPosterior,
+    PosteriorState,
+    Predictor,
+    Table,
+    WeightPosterior,
+    from_tree,
+    perceptron,
+    to_tree,
+)
 
 FACTS: dict[str, Any] = {
     **{name: kind for name, kind in PROGRESS.items() if name != "converged_"},

@@ -12,9 +12,8 @@ from torch import Generator, nn
 
 from boxloop.estimators.network_rows import Rows
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.numeric.random import seed, spawn
-from boxloop.weights.functional import refuse_untracked
-from boxloop.weights.members import StackedLayers
+from boxloop.numeric import seed, spawn
+from boxloop.weights import StackedLayers, refuse_untracked
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,25 @@ from torch.optim import Optimizer
 
 from boxloop.estimators.network_members import Group
 from boxloop.estimators.network_rows import Rows
-from boxloop.weights.batch_norm import has_batch_norm
-from boxloop.weights.decay import weight_decay
-from boxloop.weights.ensemble import MultiPosterior
-from boxloop.weights.fitting import Training
-from boxloop.weights.fitting import train as run_epochs
-from boxloop.weights.fitting_epoch import Epoch, Loss
-from boxloop.weights.fitting_state import Live
-from boxloop.weights.linear_regression import linear_regression
-from boxloop.weights.members import ShuffledRows, summed, weighted
-from boxloop.weights.method import WeightWarning
-from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.predictor import Kind, Predictor
-from boxloop.weights.regression_moments import RegressionMoments
+from boxloop.weights import (
+    Epoch,
+    Kind,
+    Live,
+    Loss,
+    MultiPosterior,
+    Predictor,
+    RegressionMoments,
+    ShuffledRows,
+    Training,
+    WeightPosterior,
+    WeightWarning,
+    has_batch_norm,
+    linear_regression,
+    summed,
+    train as run_epochs,
+    weight_decay,
+    weighted,
+)
 
 STEPS, FEWEST, MOST = 2000, 10, 500
 """Of training where epochs are not given: about so many steps, in no fewer and no more epochs than these."""

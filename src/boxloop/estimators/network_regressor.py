@@ -10,13 +10,12 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data.validated import to_labels, validated
+from boxloop.data import to_labels, validated
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
 from boxloop.estimators.scored import scored_numbers
-from boxloop.weights.prediction import RegressionPrediction
-from boxloop.weights.predictor import Kind
+from boxloop.weights import Kind, RegressionPrediction
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

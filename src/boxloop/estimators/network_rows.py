@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource
-from boxloop.data.checks import check_weight
-from boxloop.estimate.fit import coordinates
+from boxloop.data import ArraySource, check_weight
+from boxloop.estimate import coordinates
 from boxloop.tree import Tree
 
 Array = NDArray[np.float64]

@@ -14,10 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from boxloop.estimators.network_members import groups_of
 from boxloop.estimators.network_phase import Phase
 from boxloop.estimators.network_rows import Rows
-from boxloop.numeric.linalg import ConditionError
-from boxloop.weights.fitting import Training
-from boxloop.weights.fitting_state import Live
-from boxloop.weights.posterior import WeightPosterior
+from boxloop.numeric import ConditionError
+from boxloop.weights import Live, Training, WeightPosterior
 
 GATHERED = 500
 """Vectors of weights that are observed, about."""

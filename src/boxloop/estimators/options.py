@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from boxloop.numeric.device import pick_device
+from boxloop.numeric import pick_device
 
 __all__ = ["pick_device", "pick_dtype"]
 

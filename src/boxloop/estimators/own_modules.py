@@ -8,7 +8,7 @@ from os import PathLike
 import torch
 from torch import nn
 
-from boxloop.models.networks import ModuleNetwork, Part
+from boxloop.models import ModuleNetwork, Part
 from boxloop.persist import ModelFileError
 
 

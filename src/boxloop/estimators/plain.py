@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from boxloop.persist import ModelFileError, Saved
-from boxloop.persist.annotations import describe_type, is_of
+from boxloop.persist import ModelFileError, Saved, describe_type, is_of
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from boxloop.estimators.counts import CountMixture
-from boxloop.laws import Poisson
-from boxloop.laws.family import Family
+from boxloop.laws import Family, Poisson
 
 
 class PoissonMixture(CountMixture):

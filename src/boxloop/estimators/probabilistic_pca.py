@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data.frames import make_frame
-from boxloop.estimate.fit import Coordinates
+from boxloop.data import make_frame
+from boxloop.estimate import Coordinates
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.models import PrincipalModel
 

@@ -14,13 +14,12 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data.validated import to_vector
+from boxloop.data import to_vector
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.grouped import column
 from boxloop.estimators.grouped_base import RandomEffectsEstimator
 from boxloop.estimators.scored import scored_labels, scored_numbers
-from boxloop.models.grouped import GroupedRows
-from boxloop.models.random_effects import BernoulliResponse, PoissonResponse, Response
+from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, Response
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

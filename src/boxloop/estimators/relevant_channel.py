@@ -9,12 +9,10 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource
-from boxloop.data.tiles import Placed, View
-from boxloop.estimate.adam import stream_at
-from boxloop.numeric import generator
-from boxloop.numeric.random import seed
-from boxloop.twoview.channels import Channel, TimeShift
+from boxloop.data import ArraySource, Placed, View
+from boxloop.estimate import stream_at
+from boxloop.numeric import generator, seed
+from boxloop.twoview import Channel, TimeShift
 from boxloop.types import Source
 
 BLOCK = 256

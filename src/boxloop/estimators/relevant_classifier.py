@@ -34,7 +34,7 @@ from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.estimators.scored import scored_labels
 from boxloop.numeric import generator, spawn
 from boxloop.persist import ModelFileError
-from boxloop.twoview.views import ViewPair
+from boxloop.twoview import ViewPair
 from boxloop.types import Source
 
 

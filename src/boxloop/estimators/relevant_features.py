@@ -24,7 +24,7 @@ from boxloop.estimators.relevant_infer import LEAST, InferringViews
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, finite_wish, start_view
 from boxloop.numeric import generator, spawn
-from boxloop.twoview.views import ViewPair
+from boxloop.twoview import ViewPair
 from boxloop.types import Source
 
 KINDS = {"auto", "linear", "fourier", "network", "finite"}

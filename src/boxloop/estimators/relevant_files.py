@@ -14,15 +14,21 @@ from torch import nn
 from boxloop.estimators.own_modules import OwnModule, filled, told
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, read_shape, told_of
 from boxloop.estimators.relevant_rows import Edge
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Layers, Part
-from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
-from boxloop.persist.annotations import check_types, is_of
-from boxloop.twoview.canonical import Canonical, RelevanceModel
-from boxloop.twoview.constraints import CONSTRAINTS
-from boxloop.twoview.generator import GeneratorModel
-from boxloop.twoview.inference import RelevanceFit
-from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
+from boxloop.models import Convolutions, Layers, NormalMixture, Part, StandardNormal
+from boxloop.persist import ModelFileError, Saved, check_types, is_of, load_tree, save_tree
+from boxloop.twoview import (
+    CONSTRAINTS,
+    Canonical,
+    FiniteView,
+    FourierView,
+    GeneratorModel,
+    LinearView,
+    NetworkView,
+    RelevanceFit,
+    RelevanceModel,
+    View,
+    ViewPair,
+)
 
 FACTS: dict[str, Any] = {
     **PROGRESS,

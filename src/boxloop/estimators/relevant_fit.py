@@ -10,13 +10,17 @@ from sklearn.base import BaseEstimator
 from boxloop.data import ArraySource
 from boxloop.estimators.options import pick_dtype
 from boxloop.estimators.relevant_train import Training, train_views
-from boxloop.numeric import generator
-from boxloop.numeric.random import seed
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.inference import RelevanceFit
-from boxloop.twoview.linear import fit_fixed
-from boxloop.twoview.ridge import choose_ridge
-from boxloop.twoview.views import FiniteView, FourierView, NetworkView, ViewPair
+from boxloop.numeric import generator, seed
+from boxloop.twoview import (
+    FiniteView,
+    FourierView,
+    NetworkView,
+    RelevanceFit,
+    RelevanceModel,
+    ViewPair,
+    choose_ridge,
+    fit_fixed,
+)
 from boxloop.types import Source
 
 FOLDS = 5

@@ -10,9 +10,8 @@ import numpy as np
 
 from boxloop.estimators.base import Array
 from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.numeric import generator, seed, spawn
-from boxloop.numeric.threads import single_threaded
-from boxloop.twoview.knee import Knee, change_of_slope
+from boxloop.numeric import generator, seed, single_threaded, spawn
+from boxloop.twoview import Knee, change_of_slope
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,8 +15,7 @@ from boxloop.estimators.own_modules import filled, told
 from boxloop.estimators.plain import PROGRESS, column_names, told_of
 from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.persist import ModelFileError, save_tree
-from boxloop.twoview.generator import GeneratorModel
-from boxloop.twoview.views import NetworkView, View, ViewPair
+from boxloop.twoview import GeneratorModel, NetworkView, View, ViewPair
 
 FACTS: dict[str, Any] = {
     **PROGRESS,

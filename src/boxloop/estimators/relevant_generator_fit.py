@@ -11,28 +11,26 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.data import Frame, some_rows
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.fit import coordinates
-from boxloop.estimate.parallel import current
-from boxloop.estimate.train_state import TrainState
-from boxloop.estimate.training import Trainer
+from boxloop.estimate import Epochs, Trainer, TrainState, coordinates, current, hold_out
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
 from boxloop.estimators.options import pick_dtype
-from boxloop.models.networks import Layers, ModuleNetwork, Part
-from boxloop.numeric import generator, spawn
-from boxloop.numeric.random import seed
+from boxloop.models import Layers, ModuleNetwork, Part
+from boxloop.numeric import generator, seed, spawn
 from boxloop.run import Progress
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.coder import (
+from boxloop.twoview import (
     Coder,
+    GeneratorModel,
     HeldError,
+    RelevanceModel,
     SquaredError,
     coded,
     leftover,
     linear_code,
     moments_of,
+    most_relevant,
+    standardised,
+    with_mixture,
 )
-from boxloop.twoview.generator import GeneratorModel, most_relevant, standardised, with_mixture
 from boxloop.types import Source
 
 OWN_WATCHERS = (*WATCHERS, "features", "prior", "prior_components")

@@ -11,21 +11,26 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Exchanged, Gathered, paired
-from boxloop.data.checks import check_choice, check_count
+from boxloop.data import Exchanged, Gathered, check_choice, check_count, paired
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.numeric import generator, spawn
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.conditional import Conditional, Function
-from boxloop.twoview.crossfit import cross_fitted
-from boxloop.twoview.diagnosis import Diagnosis, diagnose
-from boxloop.twoview.expectation import Estimated, Expectation
-from boxloop.twoview.inference import values
-from boxloop.twoview.ratio import density_ratio
-from boxloop.twoview.significance import Significance, significance
-from boxloop.twoview.views import FiniteView
+from boxloop.twoview import (
+    Conditional,
+    Diagnosis,
+    Estimated,
+    Expectation,
+    FiniteView,
+    Function,
+    RelevanceModel,
+    Significance,
+    cross_fitted,
+    density_ratio,
+    diagnose,
+    significance,
+    values,
+)
 from boxloop.types import Source
 
 if TYPE_CHECKING:

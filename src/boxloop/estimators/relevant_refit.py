@@ -25,11 +25,8 @@ from torch import Generator, Tensor, nn
 from boxloop.data import ArraySource, Exchanged, some_rows
 from boxloop.estimators.autoencoder_start import part_of
 from boxloop.estimators.relevant_fit import fit_views
-from boxloop.numeric import generator, spawn
-from boxloop.numeric.random import seed
-from boxloop.twoview.conditional import Conditional, Function
-from boxloop.twoview.expectation import Expectation
-from boxloop.twoview.views import NetworkView, View, ViewPair
+from boxloop.numeric import generator, seed, spawn
+from boxloop.twoview import Conditional, Expectation, Function, NetworkView, View, ViewPair
 from boxloop.types import Source
 
 

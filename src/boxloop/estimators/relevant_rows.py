@@ -11,8 +11,7 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
-from boxloop.data import ArraySource, SparseSource, on_device, open_source, stays
-from boxloop.data.frames import as_frame, holds_numbers
+from boxloop.data import ArraySource, SparseSource, as_frame, holds_numbers, on_device, open_source, stays
 from boxloop.estimators.autoencoder_rows import Shape, flat, refusing
 from boxloop.types import Source
 

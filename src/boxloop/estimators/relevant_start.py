@@ -10,12 +10,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from boxloop.data import kept_rows
-from boxloop.estimate.fit import coordinates
+from boxloop.estimate import coordinates
 from boxloop.estimators.autoencoder_start import Shapes, part_of
 from boxloop.estimators.relevant_rows import Edge
-from boxloop.models.networks import Convolutions, Layers
+from boxloop.models import Convolutions, Layers
 from boxloop.numeric import spawn
-from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, View
+from boxloop.twoview import FiniteView, FourierView, LinearView, NetworkView, View
 from boxloop.types import Source
 
 KERNEL_ROWS = 1000

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from boxloop.data import ArraySource, kept_rows, some_rows
-from boxloop.data.even import even
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.parallel import current
-from boxloop.estimate.train_state import TrainState
-from boxloop.estimate.training import Trainer
+from boxloop.data import ArraySource, even, kept_rows, some_rows
+from boxloop.estimate import Epochs, Trainer, TrainState, current, hold_out
 from boxloop.estimators.learned import Run, plan_of, settled
-from boxloop.numeric import generator, spawn
-from boxloop.numeric.random import seed
+from boxloop.numeric import generator, seed, spawn
 from boxloop.run import Progress
-from boxloop.twoview.ridge import RIDGES
-from boxloop.twoview.training import BATCH_RATIO, HeldOut, RelevanceLoss
-from boxloop.twoview.views import ViewPair
+from boxloop.twoview import BATCH_RATIO, RIDGES, HeldOut, RelevanceLoss, ViewPair
 from boxloop.types import Source
 
 SMALL_BATCH = 256

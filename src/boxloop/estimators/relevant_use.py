@@ -11,8 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered, open_source, stays
-from boxloop.data.validated import to_array, validated
+from boxloop.data import Gathered, open_source, stays, to_array, validated
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -21,7 +20,7 @@ from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled, name_of
 from boxloop.estimators.warned import warn_of
-from boxloop.twoview.inference import RelevanceFit
+from boxloop.twoview import RelevanceFit
 from boxloop.types import Source
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data.checks import check_weight
-from boxloop.data.validated import to_labels, to_vector
+from boxloop.data import check_weight, to_labels, to_vector
 
 Weights = NDArray[np.float64] | None
 

@@ -16,9 +16,7 @@ from torch import Tensor
 
 from boxloop.average import Running
 from boxloop.data import ArraySource
-from boxloop.estimate.fit import Fit, from_standard, level_of
-from boxloop.estimate.online import OnlinePlan, OnlineState
-from boxloop.estimate.plan import Plan
+from boxloop.estimate import Fit, OnlinePlan, OnlineState, Plan, from_standard, level_of
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.flow import Buffered, Flowing
 from boxloop.estimators.warned import warn_of

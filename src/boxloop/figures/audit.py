@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from boxloop.figures.dots import dots
 from boxloop.figures.probability import coverage
 from boxloop.figures.style import FAINT, INK, PLAIN, Array, add_legend, check_axes, dress, new_axes, say
-from boxloop.numeric.written import with_error
+from boxloop.numeric import with_error
 
 LEAST = 1e-3
 """Ratios below are drawn here."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.data.open import open_source
+from boxloop.data import open_source
 from boxloop.tree import Tree
 from boxloop.types import Law
 

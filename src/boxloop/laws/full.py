@@ -19,19 +19,19 @@ from torch import Generator, Tensor
 from boxloop.asking import ask
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import QUADRATIC_CONDITION, Sums, columns_of, has_missing
-from boxloop.numeric import covariance as forms
 from boxloop.numeric import (
+    covariance as forms,
     floor_covariance,
     from_log_factor,
     log_factor,
     lower_norms,
+    normal,
     pack,
     product,
     safe_cholesky,
     scatter,
     unpack,
 )
-from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
 QUADRATIC_COLUMNS = 12

@@ -14,8 +14,7 @@ from boxloop.asking import ask
 from boxloop.laws.centred import CentredView
 from boxloop.laws.product import ProductFamily, alternating
 from boxloop.laws.sums import QUADRATIC_CONDITION, Sums
-from boxloop.numeric import covariance as forms
-from boxloop.numeric.random import normal
+from boxloop.numeric import covariance as forms, normal
 
 
 @dataclass(frozen=True)

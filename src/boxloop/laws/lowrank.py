@@ -9,9 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.laws.sums import has_missing
-from boxloop.numeric import covariance as forms
-from boxloop.numeric import woodbury
-from boxloop.numeric.random import normal
+from boxloop.numeric import covariance as forms, normal, woodbury
 from boxloop.tree import Tree
 
 

@@ -10,8 +10,7 @@ from torch import Generator, Tensor
 
 from boxloop.laws.gaussian import DiagonalGaussian
 from boxloop.laws.paired import under_every_member
-from boxloop.numeric import covariance as forms
-from boxloop.numeric.random import normal
+from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
 LOG_2PI = math.log(2 * math.pi)

@@ -12,8 +12,7 @@ from torch import Generator, Tensor
 
 from boxloop.asking import ask
 from boxloop.laws.full import FullGaussian
-from boxloop.numeric import covariance as forms
-from boxloop.numeric.random import normal
+from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
 LOG_2PI = math.log(2 * math.pi)

@@ -10,8 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.laws.student import draw_stretch, inflation, radial_log_prob
-from boxloop.numeric import covariance as forms
-from boxloop.numeric.random import normal
+from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
 LOG_2PI = math.log(2 * math.pi)

@@ -14,18 +14,18 @@ from torch import Generator, Tensor
 from boxloop.asking import ask
 from boxloop.laws.pattern import PatternView
 from boxloop.laws.sums import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
-from boxloop.numeric import covariance as forms
 from boxloop.numeric import (
+    covariance as forms,
     floor_covariance,
     from_log_factor,
     gram,
     log_factor,
     lower_product,
+    normal,
     product,
     safe_cholesky,
     unpack,
 )
-from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 
 

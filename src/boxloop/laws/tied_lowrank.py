@@ -12,8 +12,7 @@ from torch import Generator, Tensor
 from boxloop.laws.lowrank import LowRankGaussian
 from boxloop.laws.paired import TILE
 from boxloop.laws.sums import has_missing
-from boxloop.numeric import covariance as forms
-from boxloop.numeric.random import normal
+from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
 

@@ -1,7 +1,5 @@
 """Models: parameters, statistics, expect, solve. One file is one model."""
 
-from boxloop.models.factor import FactorModel
-from boxloop.models.mixture import Mixture
-from boxloop.models.ppca import PrincipalModel
+from boxloop.exports import lazy_exports
 
-__all__ = ["FactorModel", "Mixture", "PrincipalModel"]
+lazy_exports(__name__)

@@ -18,10 +18,10 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.gaussian import DiagonalGaussian
+from boxloop.laws import DiagonalGaussian
 from boxloop.models.evidence import Bound, log_guess, score_noise, score_points
 from boxloop.models.networks import Part
-from boxloop.numeric.random import normal
+from boxloop.numeric import normal
 from boxloop.tree import Tree
 from boxloop.types import Law
 

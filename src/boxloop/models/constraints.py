@@ -10,27 +10,25 @@ import torch
 from boxloop.laws import (
     Bernoulli,
     Categorical,
+    CategoricalColumns,
     DiagonalGaussian,
+    Dirichlet,
     FullGaussian,
     LowRankGaussian,
+    MixturePrior,
     Multinomial,
-    Poisson,
-    SphericalGaussian,
-    TiedGaussian,
-)
-from boxloop.laws.columns import CategoricalColumns
-from boxloop.laws.conjugate import (
-    Dirichlet,
     NormalInverseGamma,
     NormalInverseWishart,
+    NormalMixtureLaw,
+    Poisson,
+    SphericalGaussian,
     SphericalNormalInverseGamma,
     StickBreaking,
+    TiedGaussian,
     TiedInverseWishart,
+    TiedLowRankGaussian,
     WordDirichlet,
 )
-from boxloop.laws.normal_mixture import NormalMixtureLaw
-from boxloop.laws.priors import MixturePrior
-from boxloop.laws.tied_lowrank import TiedLowRankGaussian
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.models.factor import FactorModel
@@ -42,7 +40,7 @@ from boxloop.models.ppca import PrincipalModel
 from boxloop.models.relevance import RelevancePrior
 from boxloop.models.variational_factor import VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture
-from boxloop.persist.constraints import (
+from boxloop.persist import (
     COUNTS,
     LOCATION,
     LOG_SIMPLEX,

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from boxloop.models.drawn import Drawn, Points
 from boxloop.models.networks import Network
-from boxloop.numeric.random import normal
+from boxloop.numeric import normal
 from boxloop.tree import Tree
 from boxloop.types import Law
 

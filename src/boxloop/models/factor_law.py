@@ -22,8 +22,7 @@ from torch import Generator, Tensor
 
 from boxloop.laws import DiagonalGaussian
 from boxloop.models.expected_linear import ExpectedLinear
-from boxloop.numeric import covariance as forms
-from boxloop.numeric import normal
+from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
 

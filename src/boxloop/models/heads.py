@@ -19,12 +19,15 @@ from typing import ClassVar, Literal, Protocol, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.columns import CategoricalColumns
-from boxloop.laws.gaussian import DiagonalGaussian
-from boxloop.laws.logits import LogitBernoulli, LogPoisson
-from boxloop.laws.paired import PairedLaw
-from boxloop.laws.tied_lowrank import TiedLowRankGaussian
-from boxloop.numeric.random import normal
+from boxloop.laws import (
+    CategoricalColumns,
+    DiagonalGaussian,
+    LogitBernoulli,
+    LogPoisson,
+    PairedLaw,
+    TiedLowRankGaussian,
+)
+from boxloop.numeric import normal
 from boxloop.tree import Tree
 
 FLOOR = 1e-4

@@ -23,8 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import Categorical, SphericalGaussian
-from boxloop.laws.sums import Sums
+from boxloop.laws import Categorical, SphericalGaussian, Sums
 from boxloop.models.mixture import Mixture
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws.gaussian import DiagonalGaussian
-from boxloop.laws.normal_mixture import NormalMixtureLaw
-from boxloop.numeric.random import normal
+from boxloop.laws import DiagonalGaussian, NormalMixtureLaw
+from boxloop.numeric import normal
 from boxloop.tree import Tree
 from boxloop.types import Law
 

@@ -17,11 +17,8 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.laws import DiagonalGaussian, LowRankGaussian
-from boxloop.laws.lowrank import seen_precision
-from boxloop.laws.sums import columns_of, has_missing
-from boxloop.numeric import cholesky, product, solved, woodbury
-from boxloop.numeric import covariance as forms
+from boxloop.laws import DiagonalGaussian, LowRankGaussian, columns_of, has_missing, seen_precision
+from boxloop.numeric import cholesky, covariance as forms, product, solved, woodbury
 from boxloop.tree import Tree
 from boxloop.types import Expected
 

@@ -15,9 +15,7 @@ import torch
 from torch import Generator, Tensor, threshold_
 
 from boxloop.asking import ask
-from boxloop.laws import Categorical
-from boxloop.laws.family import Family
-from boxloop.laws.sums import PooledSums, Sums
+from boxloop.laws import Categorical, Family, PooledSums, Sums
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 from boxloop.types import Expected

@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from boxloop.numeric.random import normal
+from boxloop.numeric import normal
 from boxloop.tree import Tree
 
 KERNEL, STRIDE, PADDING = 4, 2, 1

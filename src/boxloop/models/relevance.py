@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from boxloop.laws.gamma import InverseGamma
+from boxloop.laws import InverseGamma
 from boxloop.numeric import cholesky, solved
 from boxloop.tree import Tree
 

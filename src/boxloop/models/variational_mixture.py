@@ -18,10 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import Categorical
-from boxloop.laws.priors import MixturePrior
-from boxloop.laws.sticks import StickBreaking
-from boxloop.laws.sums import PooledSums, Sums
+from boxloop.laws import Categorical, MixturePrior, PooledSums, StickBreaking, Sums
 from boxloop.models.mixture import Mixture
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree

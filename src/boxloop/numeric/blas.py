@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from itertools import product as product_of
+from itertools import pairwise, product as product_of
 from typing import Any
 
 import numpy as np

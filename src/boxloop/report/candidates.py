@@ -16,7 +16,7 @@ from boxloop.estimators import (
     ProbabilisticPCA,
     VariationalAutoencoder,
 )
-from boxloop.laws.priors import CovarianceType
+from boxloop.laws import CovarianceType
 from boxloop.report.columns import BINARY, CONTINUOUS, COUNTS, Array
 from boxloop.report.sentences import counted
 

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from boxloop.criticise import active_units
-from boxloop.models.autoencoder import Autoencoder
-from boxloop.models.heads import BernoulliHead, PoissonHead
-from boxloop.numeric import generator
-from boxloop.numeric.written import with_error
+from boxloop.models import Autoencoder, BernoulliHead, PoissonHead
+from boxloop.numeric import generator, with_error
 from boxloop.report.columns import Array
 
 DRAWS = 128

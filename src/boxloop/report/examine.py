@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit
 
-from boxloop.criticise import mega
-from boxloop.criticise.functions import Below, First, Power, Second, TestFunction
+from boxloop.criticise import Below, First, Power, Second, TestFunction, mega
 from boxloop.estimators import BayesianGaussianMixture
 from boxloop.report.candidates import Candidate, autoencoder, candidates, no_autoencoder
 from boxloop.report.columns import Array
@@ -27,14 +26,20 @@ from boxloop.report.findings import Finalist, Findings, Trial, named
 from boxloop.report.in_use import criticised
 from boxloop.report.read import Table
 from boxloop.run import Progress
-from boxloop.select import penalised_path
-from boxloop.select.cells import Cell, Fold
-from boxloop.select.grid import Cells, fill
-from boxloop.select.grouped import behind
-from boxloop.select.path import Path
-from boxloop.select.rows import placed
-from boxloop.select.rule import one_standard_error
-from boxloop.select.scores import information, log_densities, mean_error
+from boxloop.select import (
+    Cell,
+    Cells,
+    Fold,
+    Path,
+    behind,
+    fill,
+    information,
+    log_densities,
+    mean_error,
+    one_standard_error,
+    penalised_path,
+    placed,
+)
 
 Tell = Callable[[str, float], None]
 

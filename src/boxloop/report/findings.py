@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.criticise import Mega, as_model
-from boxloop.criticise.sampling import sample_rows
+from boxloop.criticise import Mega, as_model, sample_rows
 from boxloop.data import open_source
-from boxloop.estimate.worries import AT_FLOOR
+from boxloop.estimate import AT_FLOOR
 from boxloop.numeric import generator
 from boxloop.report.candidates import Candidate
 from boxloop.report.columns import Array
 from boxloop.report.read import Table
-from boxloop.select.grouped import Grouped
-from boxloop.select.path import Path
-from boxloop.select.scores import log_densities
+from boxloop.select import Grouped, Path, log_densities
 
 
 @dataclass(frozen=True, eq=False)

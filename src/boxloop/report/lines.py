@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from boxloop.numeric.written import number, with_error
+from boxloop.numeric import number, with_error
 from boxloop.report.advice import advise
 from boxloop.report.misfits import RATE
 from boxloop.report.sentences import counted, listed

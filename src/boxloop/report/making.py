@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from boxloop.data.checks import check_count, check_list
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import check_count, check_list
+from boxloop.numeric import single_threaded
 from boxloop.report.examine import Tell, examine
 from boxloop.report.read import MOST_ROWS, Table, read_table
 from boxloop.report.whole import Report, written_up

@@ -8,9 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from boxloop.criticise.gaps import Gap
-from boxloop.criticise.probes import BelowProbe
-from boxloop.numeric.written import digits_for, number
+from boxloop.criticise import BelowProbe, Gap
+from boxloop.numeric import digits_for, number
 from boxloop.report.findings import Finalist
 
 RATE = 0.05

@@ -17,18 +17,19 @@ from boxloop.criticise import (
     Difference,
     RegressionScores,
     classification_scores,
+    mean_and_error,
     regression_scores,
 )
-from boxloop.criticise.paired import mean_and_error
-from boxloop.data.frames import make_frame
-from boxloop.estimators.base import Array
-from boxloop.estimators.bayesian_linear_regression import BayesianLinearRegression
-from boxloop.estimators.network_audit import audit_network
-from boxloop.estimators.network_classifier import NetworkClassifier
-from boxloop.estimators.network_regressor import NetworkRegressor
-from boxloop.estimators.warned import FitWarning
-from boxloop.weights.audit import Audit
-from boxloop.weights.worries import Worry, worst_first
+from boxloop.data import make_frame
+from boxloop.estimators import (
+    Array,
+    BayesianLinearRegression,
+    FitWarning,
+    NetworkClassifier,
+    NetworkRegressor,
+    audit_network,
+)
+from boxloop.weights import Audit, Worry, worst_first
 
 Network = NetworkRegressor | NetworkClassifier
 Scores = RegressionScores | ClassificationScores

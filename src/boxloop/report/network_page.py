@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from boxloop.criticise import RegressionScores
-from boxloop.estimators.network_regressor import NetworkRegressor
-from boxloop.numeric.written import number, with_error
+from boxloop.estimators import NetworkRegressor
+from boxloop.numeric import number, with_error
 from boxloop.report.network_judge import LEVEL, NETWORK, WORST, Network, NetworkFindings, measures
 from boxloop.report.network_pictures import network_pictures
 from boxloop.report.pages import template, versions

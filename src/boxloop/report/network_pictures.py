@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from boxloop import figures
 from boxloop.criticise import ClassificationScores
-from boxloop.estimators.base import Array
+from boxloop.estimators import Array
 from boxloop.report.network_judge import LEVEL, NETWORK, NetworkFindings
 from boxloop.report.pictures import PAGE_DPI, Picture
-from boxloop.weights.prediction import RegressionPrediction
+from boxloop.weights import RegressionPrediction
 
 SHOWN = 150
 """Most rows that have bars of their own."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from boxloop.criticise.sampling import sample_rows
+from boxloop.criticise import sample_rows
 from boxloop.estimators import VariationalAutoencoder
 from boxloop.models import Mixture
 from boxloop.numeric import generator
@@ -18,7 +18,7 @@ from boxloop.report.codes import given_others
 from boxloop.report.columns import Array
 from boxloop.report.findings import Findings
 from boxloop.report.in_use import without_small
-from boxloop.select.conditional import conditional
+from boxloop.select import conditional
 
 Density = Callable[[Array], Array]
 

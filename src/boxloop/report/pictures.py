@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from boxloop import figures
-from boxloop.criticise.calibration import calibration
+from boxloop.criticise import calibration
 from boxloop.data import open_source
 from boxloop.estimators import BayesianGaussianMixture, GaussianMixture
 from boxloop.report.columns import Array

@@ -12,11 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data import kept_rows, open_source, open_table
-from boxloop.data.checks import choose_columns
-from boxloop.data.cluster import spread
-from boxloop.data.frames import as_frame, holds_numbers, is_collection, outline
-from boxloop.data.table import open_reader_of
+from boxloop.data import (
+    as_frame,
+    choose_columns,
+    holds_numbers,
+    is_collection,
+    kept_rows,
+    open_reader_of,
+    open_source,
+    open_table,
+    outline,
+    spread,
+)
 from boxloop.numeric import generator
 from boxloop.report.columns import Array, Column, describe, kind_of
 from boxloop.types import Source

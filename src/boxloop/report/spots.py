@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from boxloop.criticise import Mega
-from boxloop.criticise.gaps import Gap
-from boxloop.numeric.written import number, with_error
+from boxloop.criticise import Gap, Mega
+from boxloop.numeric import number, with_error
 from boxloop.report.findings import Findings
 from boxloop.report.outlying import Outlying
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxloop.numeric.written import number, with_error
+from boxloop.numeric import number, with_error
 from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Finalist, Findings

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from boxloop.numeric.written import number
+from boxloop.numeric import number
 from boxloop.persist import write_atomic
 from boxloop.report import tables
 from boxloop.report.explain import Explanation, explain

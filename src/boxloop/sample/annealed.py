@@ -23,9 +23,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.sample.bridge import Bridge, Kernels, Ladder, LogDensity, Weighted
 from boxloop.types import Law
 

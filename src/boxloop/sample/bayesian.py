@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from boxloop.laws.priors import FactorPrior, MixturePrior
-from boxloop.numeric.random import RandomState, generator, seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.laws import FactorPrior, MixturePrior
+from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.run import Observer
 from boxloop.sample.factor_posterior import FactorPosterior
 from boxloop.sample.gibbs_factor import gibbs_factor, start_factors, unpack_factors

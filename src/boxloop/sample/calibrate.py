@@ -22,8 +22,7 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from boxloop.chain import Kernel, advance
-from boxloop.numeric.random import RandomState, generator
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.sample.check import default_functions, z_scores
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Kernel, advance
-from boxloop.numeric.random import RandomState, generator
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator, single_threaded
 
 ROUNDING = 1e-12
 """Largest error of an exact check that rounding may cause."""

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data.checks import check_level
-from boxloop.data.frames import make_frame
+from boxloop.data import check_level, make_frame
 from boxloop.sample.diagnostics import Diagnosis, diagnose, find_faults
 from boxloop.sample.hmc import HMC
 from boxloop.sample.space import Space

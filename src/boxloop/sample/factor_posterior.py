@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.laws import FullGaussian
-from boxloop.laws.priors import FactorPrior
+from boxloop.laws import FactorPrior, FullGaussian
 from boxloop.models import Mixture
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.numeric import SingleThreaded
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_factor import unpack_factors
 from boxloop.sample.lines import FREE, Lines, evenly, summary_frame

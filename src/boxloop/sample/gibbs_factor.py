@@ -31,8 +31,7 @@ from torch import Generator, Tensor
 from torch.linalg import cholesky, solve_triangular
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.laws.conjugate import wishart_root
-from boxloop.laws.priors import FactorPrior
+from boxloop.laws import FactorPrior, wishart_root
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 

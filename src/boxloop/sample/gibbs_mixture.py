@@ -20,9 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.laws import DiagonalGaussian, FullGaussian
-from boxloop.laws.conjugate import NormalInverseWishart
-from boxloop.laws.priors import Component, MixturePrior
+from boxloop.laws import Component, DiagonalGaussian, FullGaussian, MixturePrior, NormalInverseWishart
 from boxloop.numeric import from_log_factor, log_factor, pack_index
 
 TILE = {"cpu": 1 << 17, "cuda": 1 << 26}

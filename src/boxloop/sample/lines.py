@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data.checks import check_level
-from boxloop.data.frames import make_frame
+from boxloop.data import check_level, make_frame
 from boxloop.sample.diagnostics import diagnose
 
 FREE = "free"

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from boxloop.data import open_source
-from boxloop.laws.conjugate import NormalInverseWishart
-from boxloop.laws.priors import Component, MixturePrior
+from boxloop.laws import Component, MixturePrior, NormalInverseWishart
 from boxloop.models import Mixture
-from boxloop.numeric import generator
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.numeric import SingleThreaded, generator
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_mixture import MixtureRows, unpack_mixture
 from boxloop.sample.labels import (

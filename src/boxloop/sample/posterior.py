@@ -19,9 +19,8 @@ from torch import Tensor
 
 from boxloop.data import open_source
 from boxloop.laws import Categorical, DiagonalGaussian
-from boxloop.models.information import likelihood_and_score
-from boxloop.numeric.random import RandomState, generator, seed, spawn
-from boxloop.numeric.threads import single_threaded
+from boxloop.models import likelihood_and_score
+from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 from boxloop.sample.draws import Draws
 from boxloop.sample.sampling import sample
 from boxloop.sample.space import Space

@@ -19,8 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel, Noise
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
+from boxloop.numeric import RandomState, generator
 from boxloop.sample.metric import Metric, check_metric, stretch
 from boxloop.sample.metropolis import RuleName, metropolis, normals
 from boxloop.sample.target import Target

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.numeric.rotation import varimax
+from boxloop.numeric import varimax
 
 ROUNDS = 100
 TOLERANCE = 1e-8

@@ -16,9 +16,8 @@ from torch.distributions.constraints import Constraint
 from boxloop.average import Running
 from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
-from boxloop.data.checks import check_callable
-from boxloop.numeric.random import RandomState, generator, seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import check_callable
+from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import Observer, Outcome, run
 from boxloop.sample.adapt import Spread, Tuning
@@ -31,14 +30,7 @@ from boxloop.sample.identity import fingerprint
 from boxloop.sample.loop import BLOCK, Plan, Sampling
 from boxloop.sample.mala import MALA
 from boxloop.sample.space import Space, Values
-from boxloop.sample.start import (
-    check_begun,
-    check_counts,
-    check_target,
-    make_space,
-    read_start,
-    scattered,
-)
+from boxloop.sample.start import check_begun, check_counts, check_target, make_space, read_start, scattered
 from boxloop.sample.target import Pair, Target, make_target, unvalidated
 from boxloop.sample.watching import watching
 

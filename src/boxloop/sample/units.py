@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 from boxloop.chain import Kernel
-from boxloop.data import open_source, summarise_moments, survey
-from boxloop.data.standard import Frame
-from boxloop.laws.conjugate import NormalInverseWishart
-from boxloop.laws.priors import FactorPrior, MixturePrior
-from boxloop.numeric import pack_index
-from boxloop.numeric.random import RandomState, seed
+from boxloop.data import Frame, open_source, summarise_moments, survey
+from boxloop.laws import FactorPrior, MixturePrior, NormalInverseWishart
+from boxloop.numeric import RandomState, pack_index, seed
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_factor import Factors, Scatter, pack_factors, unpack_factors
 from boxloop.sample.target import Target

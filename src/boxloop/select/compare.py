@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from boxloop.data import open_source, stays
-from boxloop.data.checks import check_weight
-from boxloop.data.frames import make_frame
-from boxloop.data.open import AnySource
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import AnySource, check_weight, make_frame, open_source, stays
+from boxloop.numeric import single_threaded
 from boxloop.select.grouped import Grouped, behind
 from boxloop.select.judged import judged
 from boxloop.select.rows import n_rows

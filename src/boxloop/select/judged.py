@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import ArraySource, Marks
-from boxloop.data.open import AnySource
+from boxloop.data import AnySource, ArraySource, Marks
 from boxloop.select.grouped import Grouped
 from boxloop.select.rows import Places, marked, n_rows, placed, taken
 from boxloop.select.scores import Array, log_densities

@@ -16,13 +16,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.caller import warn_caller
-from boxloop.data import ArraySource, At, Gathered, stays
-from boxloop.data.checks import check_count
-from boxloop.data.frames import make_frame
-from boxloop.data.open import AnySource
-from boxloop.data.validated import validated
-from boxloop.numeric import seed
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.data import AnySource, ArraySource, At, Gathered, check_count, make_frame, stays, validated
+from boxloop.numeric import SingleThreaded, seed
 from boxloop.select.conditional import conditional
 from boxloop.select.conformal import below, conformal
 from boxloop.select.rows import checked_rows, n_rows, ready, taken

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.data.frames import make_frame
-from boxloop.data.validated import to_vector
-from boxloop.numeric import seed
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import make_frame, to_vector
+from boxloop.numeric import RandomState, seed, single_threaded
 from boxloop.select.scores import Array, mean_error
 
 if TYPE_CHECKING:

@@ -14,11 +14,17 @@ from sklearn.base import clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _num_samples
 
-from boxloop.data import Marks, Mask, open_source, some_rows, stays
-from boxloop.data.digest import digest as source_digest
-from boxloop.data.frames import as_frame
-from boxloop.data.open import AnySource
-from boxloop.data.validated import validated
+from boxloop.data import (
+    AnySource,
+    Marks,
+    Mask,
+    as_frame,
+    digest as source_digest,
+    open_source,
+    some_rows,
+    stays,
+    validated,
+)
 
 Places = NDArray[np.intp] | Marks
 """Which rows are meant: their numbers, or marks."""

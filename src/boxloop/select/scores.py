@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data import ArraySource
-from boxloop.data.open import AnySource
+from boxloop.data import AnySource, ArraySource
 
 Array = NDArray[np.float64]
 

@@ -18,11 +18,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from boxloop.caller import warn_caller
-from boxloop.data import open_source, stays
-from boxloop.data.checks import check_weight
-from boxloop.data.frames import make_frame
-from boxloop.numeric import seed
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.data import check_weight, make_frame, open_source, stays
+from boxloop.numeric import SingleThreaded, seed
 from boxloop.progress import ProgressBar
 from boxloop.select.cells import Fold
 from boxloop.select.grid import fill

@@ -15,14 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxloop.data import Gathered, open_source
-from boxloop.data.checks import check_count, check_level
-from boxloop.data.frames import make_frame
-from boxloop.data.synthetic import Topics
-from boxloop.estimate.documents import Documents
-from boxloop.estimate.spectral import largest, spectral
-from boxloop.numeric import generator
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import Gathered, Topics, check_count, check_level, make_frame, open_source
+from boxloop.estimate import Documents, largest, spectral
+from boxloop.numeric import generator, single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.numeric import generator as stream_of
-from boxloop.numeric import normal
-from boxloop.numeric.random import RandomState
+from boxloop.numeric import RandomState, generator as stream_of, normal
 
 Array = NDArray[np.float64]
 

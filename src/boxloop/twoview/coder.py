@@ -11,10 +11,9 @@ from typing import Literal, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Mapped
-from boxloop.data.array import array_of
-from boxloop.estimate.parallel import ALONE, Workers
-from boxloop.models.networks import Part
+from boxloop.data import ArraySource, Frame, Mapped, array_of
+from boxloop.estimate import ALONE, Workers
+from boxloop.models import Part
 from boxloop.numeric import product, signs, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Products, RelevanceModel

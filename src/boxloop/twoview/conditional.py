@@ -18,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data.standard import FIRST_ROWS
-from boxloop.numeric import product
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.data import FIRST_ROWS
+from boxloop.numeric import SingleThreaded, product
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.errors import Single, Tally, deviation_error

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from boxloop.models.constraints import CONSTRAINTS as MODEL_CONSTRAINTS
-from boxloop.models.constraints import LATENTS
-from boxloop.models.networks import Part
-from boxloop.persist.constraints import (
-    LOCATION,
-    POSITIVE,
-    SCALE,
-    SHARE,
-    Array,
-    Axes,
-    Constraints,
-    Nested,
-    Table,
-)
+from boxloop.models import CONSTRAINTS as MODEL_CONSTRAINTS, LATENTS, Part
+from boxloop.persist import LOCATION, POSITIVE, SCALE, SHARE, Array, Axes, Constraints, Nested, Table
 from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.inference import RelevanceFit

@@ -14,10 +14,8 @@ from operator import add
 import torch
 from torch import Tensor
 
-from boxloop.data.standard import FIRST_ROWS
-from boxloop.numeric import generator, product, upper_gram
-from boxloop.numeric.random import RandomState, seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import FIRST_ROWS
+from boxloop.numeric import RandomState, generator, product, seed, single_threaded, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, Products
 from boxloop.twoview.rows import Columns, chosen_rows, folds_of

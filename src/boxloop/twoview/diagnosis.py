@@ -8,11 +8,8 @@ from itertools import islice
 import numpy as np
 import torch
 
-from boxloop.data import kept_rows
-from boxloop.data.checks import check_count
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import check_count, kept_rows
+from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.objective import relevance_loss
 

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.numeric.covariance import LowRank
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.numeric import LowRank, SingleThreaded
 from boxloop.twoview.directions import directions, projected_errors
 from boxloop.twoview.influence import Side
 from boxloop.twoview.order import quantiles

@@ -16,11 +16,9 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame
-from boxloop.estimate.fit import fit_mixture
-from boxloop.estimate.plan import Plan
-from boxloop.laws.gaussian import DiagonalGaussian
-from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Part
+from boxloop.estimate import Plan, fit_mixture
+from boxloop.laws import DiagonalGaussian
+from boxloop.models import NormalMixture, Part, StandardNormal
 from boxloop.numeric import product, signs
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, Products, RelevanceModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.twoview.canonical import RelevanceModel, canonical_variables
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.views import ViewPair

@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from boxloop.data import summarise_moments
-from boxloop.data.standard import FIRST_ROWS
+from boxloop.data import FIRST_ROWS, summarise_moments
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.views import LinearView, ViewPair

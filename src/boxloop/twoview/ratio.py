@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.twoview.conditional import Conditional
 from boxloop.twoview.expectation import Estimated
 from boxloop.twoview.influence import Side

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.twoview.canonical import Canonical
 from boxloop.twoview.crossfit import fold_products, near_zero
 from boxloop.twoview.training import channel_error

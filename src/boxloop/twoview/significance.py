@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.data.checks import check_count, check_level
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator
-from boxloop.numeric.random import RandomState, seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.data import check_count, check_level, make_frame
+from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.permuted import combined, exchanged
 from boxloop.twoview.rows import Columns, chosen_rows

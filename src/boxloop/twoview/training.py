@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
-from boxloop.estimate.parallel import ALONE, Workers
+from boxloop.estimate import ALONE, Workers
 from boxloop.twoview.canonical import Canonical, Products
 from boxloop.twoview.objective import Constant, relevance_loss
 from boxloop.twoview.views import ViewPair

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.models.networks import Part
+from boxloop.models import Part
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 
-from boxloop.data.checks import check_count
-from boxloop.data.frames import make_frame
-from boxloop.numeric.random import RandomState, generator, seed, spawn
+from boxloop.data import check_count, make_frame
+from boxloop.numeric import RandomState, generator, seed, spawn
 from boxloop.weights.audit_chain import Chains
 from boxloop.weights.audit_held import HeldOut, held_out
 from boxloop.weights.audit_iterates import Iterates
@@ -90,8 +89,7 @@ class Audit:
         Returns:
             The axes, (2, 2); ``axes[0, 0].figure`` is the figure.
         """
-        from boxloop.figures.audit import gains
-        from boxloop.figures.style import dress, new_figure, say
+        from boxloop.figures import dress, gains, new_figure, say
 
         grid = np.asarray(new_figure(11.6, 8.8).subplots(2, 2), dtype=object)
         for ax, part, name in (

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 
-from boxloop.data.frames import make_frame
-from boxloop.numeric import generator, normal, safe_cholesky
-from boxloop.numeric.random import spawn
-from boxloop.sample import HMC, SampleWarning, sample
-from boxloop.sample.diagnostics import diagnose
+from boxloop.data import make_frame
+from boxloop.numeric import generator, normal, safe_cholesky, spawn
+from boxloop.sample import HMC, SampleWarning, diagnose, sample
 from boxloop.weights.classes import classes
 from boxloop.weights.functional import NetFunction, batch_norms, evaluating
 from boxloop.weights.inputs import Inputs, as_inputs, count, cut, mapped

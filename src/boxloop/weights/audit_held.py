@@ -15,7 +15,7 @@ from boxloop.criticise import (
     classification_scores,
     regression_scores,
 )
-from boxloop.data.frames import make_frame
+from boxloop.data import make_frame
 from boxloop.weights.classes import ClassificationPrediction, classes
 from boxloop.weights.prediction import RegressionPrediction, targets
 from boxloop.weights.predictor import Predictor
@@ -83,8 +83,7 @@ class HeldOut:
         Returns:
             The axes.
         """
-        from boxloop.figures.audit import coverage_of
-        from boxloop.figures.reliability import reliability_diagram
+        from boxloop.figures import coverage_of, reliability_diagram
 
         both = {"posterior": self.posterior, "mean network": self.mean}
         if isinstance(self.posterior, RegressionScores):

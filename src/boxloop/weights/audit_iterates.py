@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from boxloop.data.frames import make_frame
+from boxloop.data import make_frame
 from boxloop.weights.record import Record
 from boxloop.weights.worries import Worry
 
@@ -101,7 +101,7 @@ class Iterates:
         Returns:
             The axes.
         """
-        from boxloop.figures.audit import correlogram
+        from boxloop.figures import correlogram
 
         title = f"Autocorrelation: {self.seen} vectors are worth {self.typical:.0f}"
         return correlogram(self.autocorrelation, self.stride, self.typical, ax, title=title)

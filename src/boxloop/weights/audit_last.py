@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from boxloop.data.frames import make_frame
-from boxloop.numeric.distance import relative_error, wasserstein
+from boxloop.data import make_frame
+from boxloop.numeric import relative_error, wasserstein
 from boxloop.weights.audit_chain import AWRY, FAR, NEAR, OFF
 from boxloop.weights.functional import Buffers
 from boxloop.weights.laplace import Kind, LastLayerPosterior, last_layer_laplace
@@ -110,7 +110,7 @@ class LastLayerCheck:
         Returns:
             The axes.
         """
-        from boxloop.figures.audit import width_ratios
+        from boxloop.figures import width_ratios
 
         title = f"Last layer: outputs {self.output_ratio:.2g} × the variance"
         with np.errstate(divide="ignore", invalid="ignore"):

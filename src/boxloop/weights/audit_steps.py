@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from boxloop.data.validated import to_labels
+from boxloop.data import to_labels
 from boxloop.weights.audit_chain import ROWS, Chains, compare_chains
 from boxloop.weights.audit_iterates import Iterates, iterates
 from boxloop.weights.audit_last import LastLayerCheck, check_last_layer, exact_last_layer, mean_network

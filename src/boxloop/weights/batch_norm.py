@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from boxloop.data.frames import as_frame
+from boxloop.data import as_frame
 from boxloop.weights.functional import Buffers, NetFunction, batch_norms, evaluating
 from boxloop.weights.inputs import Inputs, as_inputs, count, cut
 from boxloop.weights.method import Part

@@ -114,7 +114,7 @@ class ClassificationPrediction:
             names: of the classes.
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
         """
-        from boxloop.figures.predictions import classes_over_column
+        from boxloop.figures import classes_over_column
 
         low, high = _weighted_band(np.exp(self._log_each), self.strata.weight, 0.9)
         called = list(names) or [f"class {place}" for place in range(self.outputs.shape[2])]

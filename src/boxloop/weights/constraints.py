@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from boxloop.average import Power
-from boxloop.estimate.stream_gradient import GradientState
-from boxloop.estimate.stream_state import StreamSettings, StreamState
-from boxloop.persist.constraints import (
+from boxloop.estimate import GradientState, StreamSettings, StreamState
+from boxloop.persist import (
     LOCATION,
     NOT_NEGATIVE,
     PLACES,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from boxloop.data.frames import make_frame
+from boxloop.data import make_frame
 from boxloop.weights.worries import Worry
 
 Loss = Literal["mean_squared", "half_mean_squared", "mean_log", "sum_squared", "half_sum_squared", "sum_log"]

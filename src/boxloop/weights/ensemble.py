@@ -12,9 +12,8 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from boxloop.data.checks import check_list
-from boxloop.numeric import generator as stream
-from boxloop.numeric.random import RandomState, spawn
+from boxloop.data import check_list
+from boxloop.numeric import RandomState, generator as stream, spawn
 from boxloop.run import Round, run
 from boxloop.weights.ensemble_fit import Plan, fit_members
 from boxloop.weights.fitting import Training

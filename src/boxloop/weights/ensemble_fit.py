@@ -13,7 +13,7 @@ from torch import Generator, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from boxloop.numeric.random import seed, spawn
+from boxloop.numeric import seed, spawn
 from boxloop.weights.fitting import Training, fit
 from boxloop.weights.fitting_epoch import Loss
 from boxloop.weights.method import Method, warn

@@ -14,8 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
-from boxloop.estimate.stream import FactorStream
-from boxloop.estimate.stream_state import StreamSettings, StreamState, Variant
+from boxloop.estimate import FactorStream, StreamSettings, StreamState, Variant
 from boxloop.weights.law import WeightLaw
 
 PLAIN = Power(1.0)

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from boxloop.estimate.stream_gradient import GradientState, GradientStream
-from boxloop.estimate.stream_state import Variant
+from boxloop.estimate import GradientState, GradientStream, Variant
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 

@@ -14,8 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.models import FactorModel
-from boxloop.numeric.covariance import LowRank
-from boxloop.numeric.random import normal
+from boxloop.numeric import LowRank, normal
 from boxloop.tree import Tree
 
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from boxloop.numeric import normal
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import normal, single_threaded
 from boxloop.tree import Tree
 from boxloop.weights.linear_evidence import ROUNDING, Precisions, Spectrum, highest, positive
 from boxloop.weights.regression_moments import Centre, RegressionMoments

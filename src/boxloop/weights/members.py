@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.utils import skip_init
 
-from boxloop.numeric.random import normal
+from boxloop.numeric import normal
 from boxloop.weights.inputs import mapped
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {

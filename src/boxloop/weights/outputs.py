@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.numeric import generator
-from boxloop.numeric.random import spawn
+from boxloop.numeric import generator, spawn
 from boxloop.weights.functional import Buffers, NetFunction, evaluating, refuse_untracked
 from boxloop.weights.inputs import Inputs, count, cut
 from boxloop.weights.law import WeightLaw

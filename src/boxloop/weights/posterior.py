@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from boxloop.numeric import generator as stream
-from boxloop.numeric.device import pick_device
-from boxloop.numeric.random import RandomState, spawn
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator as stream, pick_device, single_threaded, spawn
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from boxloop.data.checks import check_level
+from boxloop.data import check_level
 from boxloop.weights.inputs import as_array, as_rows
 from boxloop.weights.mixture_quantile import mixture_quantile
 from boxloop.weights.strata import Strata
@@ -122,7 +122,7 @@ class RegressionPrediction:
             name: of the column.
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
         """
-        from boxloop.figures.predictions import numbers_over_column
+        from boxloop.figures import numbers_over_column
 
         shape = self.mean.shape
         seen = None if y is None else targets(y, shape)[:, output]

@@ -9,10 +9,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.data.checks import check_weight
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.random import seed as seed_of
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.data import check_weight
+from boxloop.numeric import RandomState, SingleThreaded, seed as seed_of
 from boxloop.weights.batch_norm import Batches, refreshed
 from boxloop.weights.classes import ClassificationPrediction, as_logits, classes
 from boxloop.weights.functional import Buffers

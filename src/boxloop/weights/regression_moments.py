@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.data.moments import MOMENT_COLUMNS, Summary, summarise_moments
+from boxloop.data import MOMENT_COLUMNS, Summary, summarise_moments
 from boxloop.numeric import gram
 from boxloop.tree import Tree
 from boxloop.types import Source

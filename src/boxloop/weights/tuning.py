@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from boxloop.data.frames import make_frame
-from boxloop.numeric.written import with_error
+from boxloop.data import make_frame
+from boxloop.numeric import with_error
 from boxloop.weights.likely import Found
 from boxloop.weights.method import warn
 
@@ -123,7 +123,7 @@ class Tuning:
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
         """
-        from boxloop.figures.predictions import tuning_curve
+        from boxloop.figures import tuning_curve
 
         return tuning_curve(self.scales, self.behind, self.behind_errors, self.best, ax)
 

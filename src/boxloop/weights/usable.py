@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 from torch.optim import Optimizer
 
-from boxloop.numeric.random import RandomState
-from boxloop.numeric.threads import SingleThreaded
+from boxloop.numeric import RandomState, SingleThreaded
 from boxloop.weights.method import Part
 from boxloop.weights.predictor import Kind, Predictor
 

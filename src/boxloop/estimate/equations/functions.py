@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from boxloop.data.checks import check_level
+from boxloop.data import check_level
 
 Psi = Callable[[Tensor, Tensor], Tensor]
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data.checks import check_callable
-from boxloop.data.open import open_source
+from boxloop.data import check_callable, open_source
 from boxloop.estimate.equations.faults import EquationError
 from boxloop.estimate.equations.identified import check_identified
 from boxloop.estimate.equations.newton import left_over
@@ -20,8 +19,7 @@ from boxloop.estimate.equations.sandwich import read_groups, sandwich, small_sam
 from boxloop.estimate.equations.search import find_root, measured
 from boxloop.estimate.equations.sums import Measure, first_bad_row, group_outer, measure_equations, slope_of
 from boxloop.estimate.equations.weighing import TOLD, Steps, Weighed, find_weighed, hansen
-from boxloop.numeric.random import RandomState, generator, seed
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.types import Source
 
 Sampler = Callable[[Any, Generator, int], Tensor]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data.checks import check_callable
-from boxloop.data.open import open_source
+from boxloop.data import check_callable, open_source
 from boxloop.estimate.equations.ascent import (
     AscentPoint,
     ascent,
@@ -29,7 +28,7 @@ from boxloop.estimate.equations.roots import Equations
 from boxloop.estimate.equations.sandwich import sandwich, small_sample
 from boxloop.estimate.equations.search import NEARLY, distinct
 from boxloop.estimate.equations.sums import RowFunction, first_bad_row
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.run import run
 from boxloop.types import Source
 

@@ -9,8 +9,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
-from boxloop.data.checks import check_level
-from boxloop.data.frames import make_frame
+from boxloop.data import check_level, make_frame
 from boxloop.estimate.equations.parameters import Theta
 from boxloop.tree import flatten, unflatten
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data.checks import check_callable
-from boxloop.data.open import open_source
+from boxloop.data import check_callable, open_source
 from boxloop.estimate.equations.faults import EstimateWarning, NoRootError
 from boxloop.estimate.equations.identified import check_identified, scales
 from boxloop.estimate.equations.newton import left_over
@@ -28,7 +27,7 @@ from boxloop.estimate.equations.sums import (
     measure_equations,
 )
 from boxloop.estimate.equations.weighing import TOLD, Steps, find_weighed, hansen
-from boxloop.numeric.threads import single_threaded
+from boxloop.numeric import single_threaded
 from boxloop.types import Source
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data import Gathered
-from boxloop.data.checks import column_place
+from boxloop.data import Gathered, column_place
 from boxloop.estimate.equations.faults import EstimateWarning
 from boxloop.types import Source
 

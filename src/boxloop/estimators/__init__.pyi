@@ -1,0 +1,68 @@
+from .allowed import CLASSES as CLASSES
+from .autoencoder import VariationalAutoencoder
+from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
+from .base import Array as Array, LatentEstimator as LatentEstimator, to_numpy as to_numpy
+from .bayesian_factor_analysis import BayesianFactorAnalysis
+from .bayesian_gaussian_mixture import BayesianGaussianMixture
+from .bayesian_linear_regression import BayesianLinearRegression
+from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimator
+from .bayesian_multinomial_mixture import BayesianMultinomialMixture
+from .bernoulli_mixture import BernoulliMixture
+from .counts import CountMixture as CountMixture
+from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
+from .energy_model import EnergyBasedModel
+from .factor_analysis import FactorAnalysis
+from .files import ALL_CONSTRAINTS as ALL_CONSTRAINTS, ALL_PARTS as ALL_PARTS, ESTIMATORS as ESTIMATORS, load
+from .gaussian_mixture import GaussianMixture
+from .linear import LinearEstimator as LinearEstimator
+from .mixture import MixtureEstimator as MixtureEstimator
+from .multinomial_mixture import MultinomialMixture
+from .network_audit import audit_network as audit_network, training_rows as training_rows
+from .network_classifier import NetworkClassifier
+from .network_regressor import NetworkRegressor
+from .network_rows import held_out as held_out
+from .options import pick_device as pick_device
+from .poisson_mixture import PoissonMixture
+from .probabilistic_pca import ProbabilisticPCA
+from .random_effects import LogisticRandomEffects, PoissonRandomEffects
+from .relevant_channel import BLOCK as BLOCK, drawn as drawn
+from .relevant_classifier import RelevantClassifier
+from .relevant_classifier_probability import (
+    fitted_temperature as fitted_temperature,
+    onto_simplex as onto_simplex,
+    with_temperature as with_temperature,
+)
+from .relevant_features import RelevantFeatures
+from .relevant_generator import RelevantGenerator
+from .relevant_generator_curve import DimensionCurve, latent_dimension_curve
+from .relevant_infer import Direction as Direction
+from .relevant_refit import Refits as Refits
+from .relevant_rows import Edge as Edge
+from .streaming import StreamingEstimator as StreamingEstimator
+from .warned import FitWarning
+
+__all__ = [
+    "BayesianFactorAnalysis",
+    "BayesianGaussianMixture",
+    "BayesianLinearRegression",
+    "BayesianMultinomialMixture",
+    "BernoulliMixture",
+    "DimensionCurve",
+    "EnergyBasedModel",
+    "FactorAnalysis",
+    "FitWarning",
+    "GaussianMixture",
+    "LogisticRandomEffects",
+    "MultinomialMixture",
+    "NetworkClassifier",
+    "NetworkRegressor",
+    "PoissonMixture",
+    "PoissonRandomEffects",
+    "ProbabilisticPCA",
+    "RelevantClassifier",
+    "RelevantFeatures",
+    "RelevantGenerator",
+    "VariationalAutoencoder",
+    "latent_dimension_curve",
+    "load",
+]

@@ -1,0 +1,68 @@
+"""Lazy exports: what a package offers is listed in its ``__init__.pyi`` and imported on first use.
+
+The stub is what type checkers and readers see; here it is read at run time, as in Scientific Python's SPEC 1. Names in
+its ``__all__`` are for users; names imported as ``x as x`` are for the other packages of the library.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+
+def lazy_exports(package: str) -> None:
+    """Make a package import the names of its ``__init__.pyi`` when they are first asked for."""
+    module = sys.modules[package]
+    assert module.__file__ is not None
+    stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    module.__class__ = _LazyPackage
+    module.__dict__["_homes"] = dict(_read_homes(stub, package))
+    module.__dict__["__all__"] = _read_all(stub)
+
+
+class _LazyPackage(ModuleType):
+    _homes: dict[str, str]
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self._homes:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{self._suggest(name)}")
+        value = getattr(import_module(self._homes[name]), name)
+        super().__setattr__(name, value)
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Importing the module criticise.mega must not hide its function criticise.mega.
+        if isinstance(value, ModuleType) and self._homes.get(name) == value.__name__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *self.__dict__["__all__"]})
+
+    def _suggest(self, name: str) -> str:
+        if name.startswith("_"):
+            return ""
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.__dict__["__all__"], n=3)
+        return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _read_homes(stub: ast.Module, package: str) -> list[tuple[str, str]]:
+    """Each name and the module that defines it."""
+    homes = []
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom):
+            module = f"{package}.{node.module}" if node.level else str(node.module)
+            homes += [(alias.name, module) for alias in node.names]
+    return homes
+
+
+def _read_all(stub: ast.Module) -> list[str]:
+    for node in stub.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [str(name) for name in ast.literal_eval(node.value)]
+    raise ValueError("a stub of exports needs __all__")

@@ -1,0 +1,73 @@
+from .categorical import Categorical
+from .centred import CentredView as CentredView
+from .columns import CategoricalColumns
+from .counts import Bernoulli, Poisson
+from .dirichlet import Dirichlet as Dirichlet
+from .exponential import ExponentialFamily as ExponentialFamily
+from .exponential_scalar import (
+    BernoulliFamily as BernoulliFamily,
+    GammaFamily as GammaFamily,
+    NormalFamily as NormalFamily,
+    PoissonFamily as PoissonFamily,
+    WaitingTimeFamily as WaitingTimeFamily,
+)
+from .exponential_simplex import CategoricalFamily as CategoricalFamily, DirichletFamily as DirichletFamily
+from .exponential_vector import (
+    MultinomialFamily as MultinomialFamily,
+    MultivariateNormalFamily as MultivariateNormalFamily,
+)
+from .factor_prior import FactorPrior as FactorPrior
+from .family import Family as Family
+from .full import (
+    QUADRATIC_COLUMNS as QUADRATIC_COLUMNS,
+    FullGaussian,
+    QuadraticView as QuadraticView,
+    WhitenedView as WhitenedView,
+)
+from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
+from .gaussian import DiagonalGaussian, SphericalGaussian
+from .logits import LogitBernoulli, LogPoisson
+from .lowrank import LowRankGaussian, seen_precision as seen_precision
+from .multinomial import Multinomial
+from .node_kinds import Statistic as Statistic
+from .nodes import Node as Node
+from .normal_inverse_gamma import (
+    NormalInverseGamma as NormalInverseGamma,
+    SphericalNormalInverseGamma as SphericalNormalInverseGamma,
+)
+from .normal_inverse_wishart import NormalInverseWishart as NormalInverseWishart
+from .normal_mixture import NormalMixtureLaw
+from .paired import PairedLaw as PairedLaw
+from .pattern import PatternView as PatternView
+from .priors import (
+    Component as Component,
+    ComponentLaw as ComponentLaw,
+    CovarianceType as CovarianceType,
+    MixturePrior as MixturePrior,
+    weak_components as weak_components,
+)
+from .product import GappyView as GappyView, alternating as alternating
+from .sticks import StickBreaking as StickBreaking
+from .sums import PooledSums as PooledSums, Sums as Sums, columns_of as columns_of, has_missing as has_missing
+from .tied import TiedGaussian
+from .tied_lowrank import TiedLowRankGaussian
+from .tied_wishart import TiedInverseWishart as TiedInverseWishart
+from .wishart import wishart_root as wishart_root
+from .words import WordDirichlet as WordDirichlet
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "CategoricalColumns",
+    "DiagonalGaussian",
+    "FullGaussian",
+    "LogPoisson",
+    "LogitBernoulli",
+    "LowRankGaussian",
+    "Multinomial",
+    "NormalMixtureLaw",
+    "Poisson",
+    "SphericalGaussian",
+    "TiedGaussian",
+    "TiedLowRankGaussian",
+]
