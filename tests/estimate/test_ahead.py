@@ -13,8 +13,7 @@ from torch import Tensor
 
 from boxloop.asking import ask, hoping, told
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, accelerated_em, ahead, em, mean_log_likelihood
-from boxloop.estimate.em import _extrapolated as extrapolated
+from boxloop.estimate import EMState, accelerated_em, ahead, em, extrapolate, mean_log_likelihood
 from boxloop.laws import DiagonalGaussian, FullGaussian, Sums, TiedGaussian, full, gaussian, tied
 from boxloop.models import mixture
 from boxloop.numeric import ConditionError
@@ -244,10 +243,10 @@ def test_what_an_extrapolation_leads_to_is_in_doubt(empty: bool) -> None:
 def test_an_extrapolation_is_longer_than_a_step_and_not_too_long(third: float, bold: float | None) -> None:
     """From 0 by 1 to ``third``: Aitken's limit where the steps shrink, at most a hundred times as far."""
     path = tuple(Sums(torch.tensor([[value]], dtype=torch.float64)) for value in (0.0, 1.0, third))
-    found = extrapolated(point(0.0), path)
+    found = extrapolate(point(0.0), path)
     assert found is None if bold is None else float(found.at) == pytest.approx(bold, rel=1e-12)
     with far(), hoping() as watch:
-        extrapolated(point(0.0), path)
+        extrapolate(point(0.0), path)
     assert any(bool(doubt) for doubt in watch.doubts) is (bold is None)
 
 

@@ -14,6 +14,7 @@ from boxloop.data import open_source
 from boxloop.estimate import (
     EstimateWarning,
     NoRootError,
+    group_outer,
     huber,
     linear_regression,
     mean_equation,
@@ -21,7 +22,6 @@ from boxloop.estimate import (
     quantile,
     quantile_step,
 )
-from boxloop.estimate.equations import roots
 from estimate.equation_cases import chunked, logit_rows, logit_score, near, regression_rows
 
 ZERO = [0.0, 0.0, 0.0]
@@ -295,13 +295,16 @@ def test_the_result_tells_and_draws() -> None:
 
 def test_a_sandwich_without_meat_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The inverse slope alone is the error only of a likelihood that is true."""
-    monkeypatch.setattr(roots, "sandwich", lambda slope, meat, weight, whiten: slope.inverse() / -weight)
+    monkeypatch.setattr(
+        "boxloop.estimate.equations.roots.sandwich",
+        lambda slope, meat, weight, whiten: slope.inverse() / -weight,
+    )
     with pytest.raises(AssertionError):
         check_heteroscedastic_errors()
 
 
 def test_a_forgotten_weight_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roots, "open_source", lambda X, weight: open_source(X))
+    monkeypatch.setattr("boxloop.estimate.equations.roots.open_source", lambda X, weight: open_source(X))
     with pytest.raises(AssertionError):
         check_weights_are_repetition()
 
@@ -311,8 +314,8 @@ def test_weights_squared_in_the_meat_are_seen(monkeypatch: pytest.MonkeyPatch) -
 
     def squared(self, point, here, centre):
         groups = torch.arange(self.source.n_rows)
-        return roots.group_outer(self.values, self.source, point, groups), None
+        return group_outer(self.values, self.source, point, groups), None
 
-    monkeypatch.setattr(roots.Equations, "meat", squared)
+    monkeypatch.setattr("boxloop.estimate.equations.roots.Equations.meat", squared)
     with pytest.raises(AssertionError):
         check_weights_are_repetition()

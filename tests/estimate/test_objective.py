@@ -10,6 +10,7 @@ from torch import Tensor
 
 from boxloop import m_estimate, z_estimate
 from boxloop.estimate import EstimateWarning
+from boxloop.run import run
 from estimate.equation_cases import chunked, logit_density, logit_rows, logit_score, near, regression_rows
 
 ZERO = [0.0, 0.0, 0.0]
@@ -98,17 +99,14 @@ def test_the_highest_of_several_maxima_is_taken() -> None:
 
 
 def test_the_objective_rises_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    from boxloop.estimate.equations import objective
-
     traces = []
-    plain = objective.run
 
     def watched(*arguments, **options):
-        outcome = plain(*arguments, **options)
+        outcome = run(*arguments, **options)
         traces.append(outcome.trace)
         return outcome
 
-    monkeypatch.setattr(objective, "run", watched)
+    monkeypatch.setattr("boxloop.estimate.equations.objective.run", watched)
     m_estimate(logit_density, logit_rows(), [3.0, -3.0, 5.0])
     assert len(traces[0]) > 3
     assert all(b >= a - 1e-12 for a, b in zip(traces[0], traces[0][1:]))

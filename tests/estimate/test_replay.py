@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource, Mapped, Prefetched, array_of
-from boxloop.estimate import OFTEN, EMState, Replays, kind_of
-from boxloop.estimate.replay import _Captured
+from boxloop.estimate import OFTEN, CapturedGraph, EMState, Replays, kind_of
 from boxloop.laws import DiagonalGaussian
 from boxloop.models import Mixture
 from boxloop.run import Round
@@ -79,7 +78,7 @@ class Pretended(Replays[Point]):
     def _capture(self, kind: Any, state: Point) -> None:
         self.captured += 1
         place, done = state.place.clone(), halve(state)
-        self._graphs[kind] = _Captured(Halved(place, done), [place], done, [])
+        self._graphs[kind] = CapturedGraph(Halved(place, done), [place], done, [])
 
 
 def test_a_kind_that_comes_often_is_captured_once_and_replayed_from_then_on() -> None:

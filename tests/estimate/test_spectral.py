@@ -156,9 +156,9 @@ def test_errors_are_those_of_differences():
     heavy[row] += step
     moved = spectral(replace(source, weight=heavy), 3, generator(0))
     place = match(found.unprojected, moved.unprojected)
-    from boxloop.estimate.spectral_errors import _Frame
+    from boxloop.estimate import DocumentInfluence
 
-    frame = _Frame.of(found)
+    frame = DocumentInfluence.of(found)
     one = source.taken(torch.tensor([row]))
     length, share = found.documents.shares(one.rows, torch.ones(1).double())
     y, inner, kappa, shares = frame.influence(one.rows, length)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.estimate import cut, deviate, gather, orthonormal, spread, tile_columns
-from boxloop.estimate.stream_tiles import _gathered
+from boxloop.estimate import blockwise_product, cut, deviate, gather, orthonormal, spread, tile_columns
 
 WIDTHS = [1, 63, 64, 4096, 4097, 9000]
 
@@ -32,7 +31,7 @@ def test_blocks_make_up_the_whole_product(width: int, rank: int) -> None:
 @pytest.mark.parametrize("width", [*WIDTHS, 1023, 1024, 1025])
 def test_blocks_of_a_device_make_up_the_whole_product(width: int) -> None:
     left, right = normals(3, width), normals(5, 2 * width, seed=1)[:, width:]
-    torch.testing.assert_close(_gathered(left, right), left @ right.mT, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(blockwise_product(left, right), left @ right.mT, rtol=1e-10, atol=1e-10)
 
 
 def test_float32_products_are_summed_in_float64() -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -364,17 +365,14 @@ def suffer_death(path: Path) -> None:
             writer.every = 1
         announce(progress)
 
-    import boxloop.sample.sampling as module
-
     writers: list[Any] = []
-    plain = module.CheckpointWriter
 
     def made(*args: Any, **options: Any) -> CheckpointWriter:
-        writers.append(plain(*args, **options))
+        writers.append(CheckpointWriter(*args, **options))
         return writers[-1]
 
-    module.CheckpointWriter = made
-    run_chains(path, 10**6, [save], slow_bowl)
+    with patch("boxloop.sample.sampling.CheckpointWriter", made):
+        run_chains(path, 10**6, [save], slow_bowl)
 
 
 def child(task: Any, path: Path, signalled: signal.Signals | None = None) -> tuple[int, str]:

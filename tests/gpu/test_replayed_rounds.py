@@ -37,7 +37,7 @@ def start(name: str) -> Any:
 def test_replayed_rounds_are_those_of_careful_steps(name: str, engine: Any) -> None:
     replayed: list[int] = []
 
-    class Counted(replay._Captured):
+    class Counted(replay.CapturedGraph):
         def __call__(self, state: Any) -> Any:
             replayed.append(1)
             return super().__call__(state)
@@ -45,7 +45,7 @@ def test_replayed_rounds_are_those_of_careful_steps(name: str, engine: Any) -> N
     step, state = engine(source("cuda")), estimate.EMState(start(name))
     assert isinstance(step, ahead.Hopeful)
     always = patch.object(replay, "OFTEN", 1), patch.object(ahead, "QUICK", float("inf"))
-    with patch.object(replay, "_Captured", Counted), always[0], always[1]:
+    with patch.object(replay, "CapturedGraph", Counted), always[0], always[1]:
         hoped = run(step, state, max_rounds=90)
     careful = run(step.step, state, max_rounds=90)
     assert hoped.trace == careful.trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.laws.pattern import _patterns
+from boxloop.laws import find_missing_patterns
 from boxloop.numeric import generator
 
 
@@ -14,7 +14,7 @@ def test_patterns_are_the_distinct_rows_in_order(d: int) -> None:
     missing = torch.rand((300, d), generator=generator(d)) < 2.0 / d
     missing[0], missing[1] = False, True
     missing[2], missing[3] = torch.arange(d) == 0, torch.arange(d) == d - 1
-    found = _patterns(missing)
+    found = find_missing_patterns(missing)
     for one, other in zip(
         found, torch.unique(missing, dim=0, return_inverse=True, return_counts=True), strict=True
     ):

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from boxloop.persist import write_atomic
-from boxloop.persist.atomic import _temporary
+from boxloop.persist import open_temporary, write_atomic
 
 
 def names(folder):
@@ -111,7 +110,7 @@ def test_leftovers_of_this_target_are_swept_and_nothing_else(tmp_path):
 
 def test_a_file_still_being_written_is_not_swept(tmp_path):
     target = tmp_path / "fit.boxloop"
-    with _temporary(target) as (file, temporary):
+    with open_temporary(target) as (file, temporary):
         write_atomic(target, b"first")
         assert temporary.exists()
         file.write(b"second")
@@ -122,8 +121,8 @@ def test_a_file_still_being_written_is_not_swept(tmp_path):
 
 def test_a_file_written_by_another_process_is_not_swept(tmp_path):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom boxloop.persist.atomic import _temporary\n"
-        "with _temporary(Path(sys.argv[1])):\n print('ready', flush=True)\n sys.stdin.read()"
+        "import sys\nfrom pathlib import Path\nfrom boxloop.persist.atomic import open_temporary\n"
+        "with open_temporary(Path(sys.argv[1])):\n print('ready', flush=True)\n sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "fit")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

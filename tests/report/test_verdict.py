@@ -312,10 +312,9 @@ def test_candidates_set_aside_are_said_and_marked() -> None:
     assert verdict.considered + verdict.set_aside.total + len(verdict.failed[0]) == len(report.found.trials)
     assert f"{verdict.set_aside.higher} other candidate" in answers["Which model?"]
     assert "x0, mostly one value" in answers["Candidates set aside?"]
-    from boxloop.report import candidate_table
-    from boxloop.report.pictures import _curve
+    from boxloop.report import candidate_table, plot_candidates
 
-    axes = _curve(report.found)
+    axes = plot_candidates(report.found)
     assert "set aside" in [text.get_text() for text in axes.get_legend().get_texts()]
     crosses = next(line for line in axes.get_lines() if line.get_label() == "set aside")
     assert len(crosses.get_xdata()) == verdict.set_aside.total
@@ -370,17 +369,17 @@ def test_one_misfit_by_itself_is_in_the_singular() -> None:
 
 def test_a_finalist_with_a_misfit_is_not_said_to_have_none() -> None:
     """All moments of it together may pass where a single one does not."""
-    from boxloop.report.verdict import _fits
+    from boxloop.report import is_adequate
 
     rng = np.random.default_rng(7)
     train, test = rng.normal(size=(4000, 12)), rng.normal(size=(500, 12))
     fine = judged(train, test, tuple("abcdefghijkl"))
     assert fine.criticism.p_value is not None
     assert fine.criticism.p_value > 0.05
-    assert _fits(fine) == (not misfits(fine))
+    assert is_adequate(fine) == (not misfits(fine))
     off = replace(
         fine,
         criticism=replace(judged(train, test + np.eye(12)[0], tuple("abcdefghijkl")).criticism, p_value=0.2),
     )
     assert misfits(off)
-    assert not _fits(off)
+    assert not is_adequate(off)

@@ -12,8 +12,17 @@ from torch import Tensor
 from torch.distributions import LKJCholesky, constraints
 
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, Gibbs, Independent, RandomWalk, Space, diagnose, sample
-from boxloop.sample.gibbs import _inside
+from boxloop.sample import (
+    HMC,
+    MALA,
+    Gibbs,
+    Independent,
+    RandomWalk,
+    Space,
+    diagnose,
+    restrict_to_support,
+    sample,
+)
 
 SHORT: dict[str, Any] = {"draws": 8, "warmup": 8, "random_state": 0}
 F64 = torch.float64
@@ -227,7 +236,7 @@ def test_what_is_outside_of_a_support_on_a_gpu_is_told_of_in_the_end(
 ) -> None:
     """No sweep waits for an answer: such numbers are not finite."""
     monkeypatch.setattr("boxloop.sample.gibbs.is_far", lambda value: True)
-    found = _inside(free, torch.tensor(inside), "the law", constraints.positive)
+    found = restrict_to_support(free, torch.tensor(inside), "the law", constraints.positive)
     assert torch.equal(torch.isfinite(found).reshape(3, -1).all(1), torch.tensor(inside))
 
 

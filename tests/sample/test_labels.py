@@ -15,13 +15,13 @@ from boxloop.sample import (
     MixtureRows,
     Relabelling,
     align,
+    assign_labels,
     count_occupied,
     labels as module,
     relabel,
     similarity_matrix,
     sweep,
 )
-from boxloop.sample.labels import _assigned
 from contract.scores import assert_scores
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -78,7 +78,7 @@ def test_values_of_any_shape_are_reordered() -> None:
 
 def test_assignment_is_the_best_of_all() -> None:
     score = normal((50, 4, 4), generator(3))
-    found = _assigned(score)
+    found = assign_labels(score)
     for one, order in zip(score, found, strict=True):
         best = max(sum(float(one[p[j], j]) for j in range(4)) for p in permutations(range(4)))
         assert sum(float(one[order[j], j]) for j in range(4)) == pytest.approx(best)
@@ -87,7 +87,7 @@ def test_assignment_is_the_best_of_all() -> None:
 def test_rounds_lower_the_divergence() -> None:
     """The order found is at least as good as that of the first round, on components that overlap."""
     share = (1.2 * normal((1, 60, 3, 20), generator(4)) + normal((3, 20), generator(5))).softmax(2)
-    first = _assigned(torch.matmul(share[0], share[0, 0].clamp(min=1e-12).log().mT))
+    first = assign_labels(torch.matmul(share[0], share[0, 0].clamp(min=1e-12).log().mT))
     found = relabel(share, 0)
 
     def divergence(order: Tensor) -> float:

@@ -8,8 +8,20 @@ from torch import Tensor
 
 from boxloop.chain import Noise, advance
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, Blocks, Compiled, Ends, PseudoMarginal, RandomWalk, Target, sample
-from boxloop.sample.movers import _check_same, _filled, _shape
+from boxloop.sample import (
+    HMC,
+    MALA,
+    Blocks,
+    Compiled,
+    Ends,
+    PseudoMarginal,
+    RandomWalk,
+    Target,
+    check_compiled_steps,
+    extract_tensors,
+    insert_tensors,
+    sample,
+)
 
 
 def density(x: Tensor) -> Tensor:
@@ -32,9 +44,9 @@ def test_numbers_stay_in_the_shape_of_an_item() -> None:
     assert Blocks.of(noise) is None
     for item in noise:
         tensors: list[Tensor] = []
-        shape = _shape(item, tensors)
+        shape = extract_tensors(item, tensors)
         hash(shape)
-        launch, bar = _filled(shape, tuple(tensors))
+        launch, bar = insert_tensors(shape, tuple(tensors))
         assert launch.steps == item[0].steps
         assert torch.equal(launch.momentum, item[0].momentum)
         assert torch.equal(bar, item[1])
@@ -77,6 +89,6 @@ def test_modes_are_checked() -> None:
 
 def test_a_compiler_that_errs_is_found_out() -> None:
     right = Ends(torch.ones(16, 3, 2), torch.ones(16, 3), torch.ones(16, 3), ())
-    _check_same(right, right)
+    check_compiled_steps(right, right)
     with pytest.raises(RuntimeError, match="fault of the compiler"):
-        _check_same(right._replace(log_ratio=right.log_ratio + 0.01), right)
+        check_compiled_steps(right._replace(log_ratio=right.log_ratio + 0.01), right)

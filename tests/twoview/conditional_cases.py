@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.twoview import Conditional, RelevanceModel, ViewPair, density_ratio
-from boxloop.twoview.views import _Fixed
+from boxloop.twoview import Conditional, FixedFeatures, RelevanceModel, ViewPair, density_ratio
 
 POINTS = torch.tensor([[-1.0], [0.2], [1.1]]).double()
 
 
 @dataclass(frozen=True)
-class Powers(_Fixed):
+class Powers(FixedFeatures):
     """x, x^2, ... of one column; orthogonal for the standard normal law."""
 
     degree: int

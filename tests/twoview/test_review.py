@@ -15,6 +15,7 @@ from boxloop.twoview import (
     FiniteView,
     FourierView,
     LinearView,
+    Products,
     RelevanceModel,
     ViewPair,
     channel_error,
@@ -23,7 +24,6 @@ from boxloop.twoview import (
     exchanged,
     relevance_loss,
 )
-from boxloop.twoview.canonical import Products
 
 
 def linear(columns: int) -> LinearView:

@@ -11,11 +11,11 @@ from boxloop.twoview import (
     FiniteView,
     FourierView,
     LinearView,
+    Products,
     ViewPair,
     channel_error,
     choose_ridge,
 )
-from boxloop.twoview.canonical import Products
 
 
 def channel(n: int, seed: int) -> Tensor:

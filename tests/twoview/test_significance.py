@@ -14,6 +14,7 @@ from boxloop.twoview import (
     Canonical,
     FourierView,
     LinearView,
+    Products,
     RelevanceModel,
     Scores,
     Significance,
@@ -28,7 +29,6 @@ from boxloop.twoview import (
     rotated,
     significance,
 )
-from boxloop.twoview.canonical import Products
 
 
 def linear(d):

@@ -20,6 +20,7 @@ from boxloop.weights import (
     WeightLaw,
     check_last_layer,
     compare_chains,
+    compare_with_chains,
     exact_last_layer,
     held_out,
     iterates,
@@ -28,7 +29,6 @@ from boxloop.weights import (
     log_posterior,
     mean_network,
 )
-from boxloop.weights.audit_chain import _compared
 
 F64 = torch.float64
 
@@ -381,7 +381,7 @@ def test_chains_that_did_not_move_are_not_compared_with():
     part = exact_part()
     still = torch.zeros(5, 2, part.law.size, dtype=F64)
     with pytest.raises(ValueError, match="no chain moved"):
-        _compared(np.ones((4, 3, 1)), np.ones((10, 3, 1)), part, still, np.inf, 0.0)
+        compare_with_chains(np.ones((4, 3, 1)), np.ones((10, 3, 1)), part, still, np.inf, 0.0)
 
 
 def test_batch_norm_has_no_likelihood_of_one_row():

@@ -13,7 +13,14 @@ from .cavi import Order as Order, cavi
 from .cavi_evidence import Evidence, evidence as evidence
 from .cavi_result import Cavi, NodeLaw
 from .documents import Documents as Documents, SpectralError
-from .em import EMState, Step as Step, accelerated_em, em, mean_log_likelihood as mean_log_likelihood
+from .em import (
+    EMState,
+    Step as Step,
+    accelerated_em,
+    em,
+    extrapolate as extrapolate,
+    mean_log_likelihood as mean_log_likelihood,
+)
 from .energy import SHORTER as SHORTER, EnergyPlan, EnergyState, at as at, contrast as contrast, energy_ascent
 from .epochs import Epochs, hold_out as hold_out
 from .equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
@@ -29,7 +36,7 @@ from .equations.matching import match_moments
 from .equations.objective import m_estimate
 from .equations.result import Estimate, JTest
 from .equations.roots import z_estimate
-from .equations.sums import measure_equations as measure_equations
+from .equations.sums import group_outer as group_outer, measure_equations as measure_equations
 from .errors import ParameterErrors, standard_errors
 from .fit import (
     Coordinates as Coordinates,
@@ -52,7 +59,7 @@ from .online import Batches, OnlinePlan, OnlineState, online_em
 from .parallel import ALONE as ALONE, Workers, current as current, distributed
 from .plan import Engine as Engine, Plan as Plan
 from .profile import Profile as Profile, profiled as profiled
-from .replay import OFTEN as OFTEN, Replays as Replays, kind_of as kind_of
+from .replay import OFTEN as OFTEN, CapturedGraph as CapturedGraph, Replays as Replays, kind_of as kind_of
 from .restarts import race
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
@@ -62,7 +69,13 @@ from .spectral import (
     spectral,
     to_simplex as to_simplex,
 )
-from .spectral_errors import SpectralErrors, bootstrap, spectral_covariance, spectral_errors
+from .spectral_errors import (
+    DocumentInfluence as DocumentInfluence,
+    SpectralErrors,
+    bootstrap,
+    spectral_covariance,
+    spectral_errors,
+)
 from .spectral_fit import (
     fit_spectral as fit_spectral,
     spectral_model as spectral_model,
@@ -76,6 +89,7 @@ from .stream_gradient import GradientState as GradientState, GradientStream as G
 from .stream_small import Run as Run, posterior as posterior
 from .stream_state import StreamSettings as StreamSettings, StreamState as StreamState, Variant as Variant
 from .stream_tiles import (
+    blockwise_product as blockwise_product,
     cut as cut,
     deviate as deviate,
     gather as gather,

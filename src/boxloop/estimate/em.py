@@ -121,7 +121,7 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
         path = (mean,) if events else (*state.path, mean)
         if len(path) < 3:
             return Round(EMState(model, path), height, events)
-        bold = _extrapolated(model, path)
+        bold = extrapolate(model, path)
         if bold is None:
             return Round(EMState(model, (mean,)), height)
         return Round(EMState(bold, (mean,), safe=model, bar=height), height)
@@ -190,7 +190,7 @@ def _onward(model: M, expected: Expected[Any], height: float) -> Round[EMState[M
     return Round(EMState(model.solve(mean), (mean,)), height, events)
 
 
-def _extrapolated(model: M, path: tuple[Any, ...]) -> M | None:
+def extrapolate(model: M, path: tuple[Any, ...]) -> M | None:
     first, second, third = path
     move = second - first
     bend = (third - second) - move

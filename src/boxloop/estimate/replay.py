@@ -50,7 +50,7 @@ class Replays(Generic[S]):
         self.step = step
         self.refusal = ""
         self._met: Counter[Any] = Counter()
-        self._graphs: dict[Any, _Captured[S]] = {}
+        self._graphs: dict[Any, CapturedGraph[S]] = {}
         self._pool: Any = None  # memory that all of them share, as they run one after the other
 
     def __call__(self, state: S) -> Hoped[S]:
@@ -73,7 +73,7 @@ class Replays(Generic[S]):
             self.refusal = str(error.__context__ or error).splitlines()[0]
             torch.cuda.synchronize()
             return
-        self._graphs[kind] = _Captured(graph, [leaf for _, leaf in still.leaves()], done, doubts)
+        self._graphs[kind] = CapturedGraph(graph, [leaf for _, leaf in still.leaves()], done, doubts)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _recorded(pool: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Captured(Generic[S]):
+class CapturedGraph(Generic[S]):
     """A graph, the memory that it reads a state from, and the memory that it writes a round to."""
 
     graph: Any

@@ -70,7 +70,7 @@ def spectral_errors(found: Spectral) -> SpectralErrors:
     Returns:
         Errors of the estimate before its projection to the simplex, which only takes error away.
     """
-    frame = _Frame.of(found)
+    frame = DocumentInfluence.of(found)
     sums = found.documents.source.reduce(frame.squares)
     topics, k = found.unprojected, len(found.weights)
     low = torch.einsum("gv,hgj,jv->hv", topics, sums.inner, topics)
@@ -104,7 +104,7 @@ def spectral_covariance(found: Spectral) -> Tensor:
         raise ValueError(
             f"{k} topics of {b} words have a covariance of {k * (b + 1)} rows, over {WIDEST}: use spectral_errors"
         )
-    frame = _Frame.of(found)
+    frame = DocumentInfluence.of(found)
 
     def outer(rows: Tensor, weight: Tensor) -> _Outer:
         length, share = found.documents.shares(rows, weight)
@@ -120,7 +120,7 @@ def spectral_covariance(found: Spectral) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class DocumentInfluence:
     """What the influence of a document is made of.
 
     Args:
@@ -140,7 +140,7 @@ class _Frame:
     triples: Tensor
 
     @classmethod
-    def of(cls, found: Spectral) -> _Frame:
+    def of(cls, found: Spectral) -> DocumentInfluence:
         if found.documents.concentration > 0.0:
             raise ValueError(
                 "errors of documents that mix topics are not known in closed form: use bootstrap"

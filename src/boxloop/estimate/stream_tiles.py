@@ -97,7 +97,7 @@ def spread(small: Tensor, rows: Tensor, out: Tensor) -> Call:
 def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
     """A call that adds ``left @ right.mT``, (p, c) by (c, q), to ``total`` in float64."""
     if left.device.type != "cpu":
-        return lambda: total.add_(_gathered(left, right))
+        return lambda: total.add_(blockwise_product(left, right))
     block = _block(total.numel())
     pairs = list(zip(_blocks(left, block), _blocks(right, block), strict=True))
     parts = [np.empty((len(a), *total.shape), a.dtype) for a, _ in pairs]
@@ -111,7 +111,7 @@ def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
     return run
 
 
-def _gathered(left: Tensor, right: Tensor) -> Tensor:
+def blockwise_product(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right.mT`` as blocks, which a GPU multiplies at once and sums in float64."""
     whole = left.shape[1] // DEVICE_BLOCK * DEVICE_BLOCK
     a, b = (x[:, :whole].unflatten(1, (-1, DEVICE_BLOCK)).transpose(0, 1) for x in (left, right))

@@ -60,7 +60,7 @@ Moved = Callable[[Walk, Turn, Generator, Generator], tuple[Walk, tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class _Captured:
+class CapturedGraph:
     graph: Any
     turn: Turn
 
@@ -74,7 +74,7 @@ class Graphs:
     """
 
     refusal: str = ""
-    _graphs: dict[tuple[int, bool], _Captured] = field(default_factory=dict)
+    _graphs: dict[tuple[int, bool], CapturedGraph] = field(default_factory=dict)
     _walk: Walk | None = None
     _streams: tuple[Generator, ...] = ()
     _names: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class Graphs:
         for (_, place), (_, value) in zip(self._walk.leaves(), walk.leaves(), strict=True):
             place.copy_(value) if value.numel() else place.zero_()
 
-    def _captured(self, moved: Moved, walk: Walk, turn: Turn) -> _Captured:
+    def _captured(self, moved: Moved, walk: Walk, turn: Turn) -> CapturedGraph:
         device = walk.point.device
         rate, heavy = (walk.slower.new_zeros(()), walk.point.new_zeros(()))
         still = Turn(turn.rows.clone(), turn.weight.clone(), rate, heavy, turn.penalised)
@@ -145,7 +145,7 @@ class Graphs:
             self.refusal = str(error.__context__ or error).splitlines()[0]
             torch.cuda.synchronize()
             raise
-        return _Captured(graph, still)
+        return CapturedGraph(graph, still)
 
 
 @contextmanager

@@ -169,7 +169,7 @@ class VariationalAutoencoder(FittedAutoencoder):
             The estimator itself.
         """
         source = self._open(X, sample_weight, reset=True)
-        start = self.model_ if self.warm_start and "model_" in vars(self) else None
+        start = self.model_ if self.warm_start and hasattr(self, "model_") else None
         self._store(train(self, source, start))
         return self
 

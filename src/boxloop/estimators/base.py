@@ -84,7 +84,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         return model
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "model_" in vars(self)
+        return hasattr(self, "model_")
 
     def _condensed(self, source: Source) -> Source:
         """Standardised rows, or fewer that have the same likelihood."""
@@ -149,7 +149,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
 
     def _run(self, X: Any, sample_weight: Any) -> Self:
         source = self._open(X, sample_weight, reset=True)
-        start = self.model_ if self.warm_start and "model_" in vars(self) else None
+        start = self.model_ if self.warm_start and hasattr(self, "model_") else None
         fit = self._fit(source, self._plan(source), start)
         self._store(fit)
         self._stream: Any = continued(fit)

@@ -181,7 +181,7 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
         ]
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "predictor_" in vars(self)
+        return hasattr(self, "predictor_")
 
     def audit(self, X: Any, y: Any, X_test: Any, y_test: Any, *, chains: int | None = None) -> Audit:
         """Whether the posterior is one, and whether its predictions are any good: a page of what to worry about.

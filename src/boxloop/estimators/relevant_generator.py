@@ -170,7 +170,7 @@ class RelevantGenerator(FittedGenerator):
 
     def _featured(self, X: Any, source: Source, weight: Any) -> Any:
         given = self.features.estimator if isinstance(self.features, FrozenEstimator) else self.features
-        if isinstance(given, RelevanceModel) or (given is not None and "model_" in vars(given)):
+        if isinstance(given, RelevanceModel) or (given is not None and hasattr(given, "model_")):
             return given
         if given is not None and given.channel is None:
             raise ValueError(

@@ -193,7 +193,7 @@ class InferringViews(TwoViewEstimator):
             raise ValueError("give both X and y, or neither")
         if X is not None:
             return significance(self.model_, paired(self._x(X), self._y(y)), **asked)
-        if "_rows" not in vars(self):
+        if not hasattr(self, "_rows"):
             raise ValueError("a file holds no rows: give X and y, that took no part in the fit")
         rows = self._data(None)
         if not self.model_.pair.trainable():
@@ -247,7 +247,7 @@ class InferringViews(TwoViewEstimator):
             if both.n_rows < LEAST:
                 raise ValueError(f"data has {both.n_rows} rows: at least {LEAST} are needed to average over")
             return both
-        if "_rows" not in vars(self):
+        if not hasattr(self, "_rows"):
             raise ValueError("a file holds no rows: give data=(X, Y), those of the fit or others like them")
         rows: Source = self._rows
         return rows

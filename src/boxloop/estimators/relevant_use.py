@@ -62,7 +62,7 @@ class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
         if (labelled(rows) or finite) if reset else self.x_edge_.values is not None:
             self.n_features_in_ = 1
             if reset:
-                if "feature_names_in_" in vars(self):
+                if hasattr(self, "feature_names_in_"):
                     del self.feature_names_in_
                 if np.ndim(rows) == 2 and name_of(rows) is not None:
                     self.feature_names_in_ = np.asarray([name_of(rows)], dtype=object)

@@ -51,7 +51,7 @@ class StreamingEstimator(LatentEstimator):
             The estimator itself.
         """
         self._validate_params()
-        first = "_stream" not in vars(self) and "model_" not in vars(self)
+        first = not hasattr(self, "_stream") and not hasattr(self, "model_")
         source = self._open(X, sample_weight, reset=first)
         tiles = [(_dense(rows), weight) for rows, weight in source.chunks()]
         rows, weight = torch.cat([tile for tile, _ in tiles]), torch.cat([w for _, w in tiles])

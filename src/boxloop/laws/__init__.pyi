@@ -38,7 +38,7 @@ from .normal_inverse_gamma import (
 from .normal_inverse_wishart import NormalInverseWishart as NormalInverseWishart
 from .normal_mixture import NormalMixtureLaw
 from .paired import PairedLaw as PairedLaw
-from .pattern import PatternView as PatternView
+from .pattern import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .priors import (
     Component as Component,
     ComponentLaw as ComponentLaw,

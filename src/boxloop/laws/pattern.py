@@ -40,7 +40,7 @@ class _Batch:
     seen: Tensor
 
 
-def _patterns(missing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def find_missing_patterns(missing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct rows of a mask (n, d) in order, which of them each row is, and how often each occurs.
 
     Up to 62 columns a row is read as a whole number: numbers are sorted many times faster than rows.
@@ -55,7 +55,7 @@ def _patterns(missing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _batches(rows: Tensor, members: int) -> Iterator[_Batch]:
     """Rows (n, d) by pattern; patterns of about as many rows together, complete rows apart."""
-    missing, member, count = _patterns(torch.isnan(rows))
+    missing, member, count = find_missing_patterns(torch.isnan(rows))
     order, start = torch.argsort(member, stable=True), count.cumsum(0) - count
     bucket = (2 * count - 1).double().log2().floor()
     bucket[~missing.any(1)] = -1.0

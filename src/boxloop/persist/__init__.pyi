@@ -1,5 +1,5 @@
 from .annotations import check_types as check_types, describe_type as describe_type, is_of as is_of
-from .atomic import write_atomic
+from .atomic import open_temporary as open_temporary, write_atomic
 from .checkpoint import Checkpoint as Checkpoint, CheckpointWriter, is_checkpoint, read_checkpoint
 from .constraints import (
     COUNTS as COUNTS,

@@ -45,7 +45,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     if target.exists() and not target.is_file():
         raise OSError(f"{target}: a device or pipe cannot be replaced; give the name of an ordinary file")
     _sweep(target)
-    with _temporary(target) as (file, temporary):
+    with open_temporary(target) as (file, temporary):
         with suppress(OSError):  # nothing to replace, or a file system without permissions
             os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
         file.write(data)
@@ -56,7 +56,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 @contextmanager
-def _temporary(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
+def open_temporary(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """A new locked file beside ``target``; gone at the end unless it was renamed."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

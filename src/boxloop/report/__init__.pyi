@@ -44,12 +44,19 @@ from .network_page import (
 )
 from .outlying import outlying as outlying
 from .pages import escape_markdown as escape_markdown, template as template
+from .pictures import plot_candidates as plot_candidates
 from .plain import plain as plain
 from .read import fingerprint as fingerprint, read_table as read_table
 from .sentences import escape_controls as escape_controls
 from .siblings import check_replaceable as check_replaceable, digest as digest, page_files as page_files
 from .tables import candidate_table as candidate_table
-from .verdict import Autoencoder as Autoencoder, SetAside as SetAside, Verdict as Verdict, judge as judge
+from .verdict import (
+    Autoencoder as Autoencoder,
+    SetAside as SetAside,
+    Verdict as Verdict,
+    is_adequate as is_adequate,
+    judge as judge,
+)
 from .whole import Report as Report, facts as facts
 
 __all__ = []

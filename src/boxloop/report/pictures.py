@@ -57,7 +57,7 @@ def overview(found: Findings) -> bytes:
     """What the candidates did and where the chosen one fails, as one PNG for the terminal's user."""
     figure = figures.new_figure(12.6, 5.0)
     left, right = figure.subplots(1, 2)
-    _curve(found, left)
+    plot_candidates(found, left)
     found.model.criticism.plot(right)
     return figures.png(figure)
 
@@ -66,7 +66,7 @@ def _comparison(found: Findings) -> Iterator[Picture]:
     chosen = found.trials[found.chosen].candidate
     said = f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
     caption = "Each point is one candidate; bars are one standard error."
-    axes = _curve(found)
+    axes = plot_candidates(found)
     if found.set_aside:
         below = int((-found.behind[list(found.set_aside), 0] < axes.get_ylim()[0]).sum())
         caption += (
@@ -83,7 +83,7 @@ def _comparison(found: Findings) -> Iterator[Picture]:
         )
 
 
-def _curve(found: Findings, ax: Any = None) -> Any:
+def plot_candidates(found: Findings, ax: Any = None) -> Any:
     by_family: dict[str, list[int]] = {}
     for place, trial in enumerate(found.trials):
         by_family.setdefault(trial.candidate.family, []).append(place)

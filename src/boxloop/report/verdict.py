@@ -178,7 +178,7 @@ def judge(found: Findings, outlying: Outlying) -> Verdict:
         error_known=criticism.training == "included",
         detectable=_detectable(criticism.n_rows, sum(len(gap.labels) for gap in criticism.gaps)),
         misfits=misfits(found.model),
-        fitting=tuple(f.trial.candidate.name for f in found.finalists[1:] if _fits(f)),
+        fitting=tuple(f.trial.candidate.name for f in found.finalists[1:] if is_adequate(f)),
         outliers=tuple(row.place for row in outlying.rows if row.flagged),
         flagged=outlying.flagged,
         rows=len(outlying.scores),
@@ -210,7 +210,7 @@ def _known(p_value: float | None) -> float | None:
     return None if p_value is None or not isfinite(p_value) else p_value
 
 
-def _fits(finalist: Finalist) -> bool:
+def is_adequate(finalist: Finalist) -> bool:
     p_value = finalist.criticism.p_value
     return p_value is not None and p_value >= RATE and not misfits(finalist)
 

@@ -28,7 +28,7 @@ from .chees import SHORTEST as SHORTEST
 from .diagnostics import AGREED as AGREED, ENOUGH as ENOUGH, FEWEST as FEWEST, diagnose as diagnose
 from .draws import Draws, SampleWarning
 from .factor_posterior import FactorPosterior
-from .gibbs import Gibbs
+from .gibbs import Gibbs, restrict_to_support as restrict_to_support
 from .gibbs_factor import (
     Factors as Factors,
     Scatter as Scatter,
@@ -50,6 +50,7 @@ from .independent import Generalised, Independent
 from .labels import (
     Relabelling as Relabelling,
     allocations as allocations,
+    assign_labels as assign_labels,
     count_occupied as count_occupied,
     relabel as relabel,
     similarity_matrix as similarity_matrix,
@@ -59,7 +60,15 @@ from .mala import MALA
 from .metric import Metric as Metric, make_factor as make_factor, pull as pull
 from .metropolis import RULES as RULES, RuleName as RuleName, choose as choose, metropolis as metropolis
 from .mixture_posterior import COUNTED as COUNTED, MixturePosterior
-from .movers import Blocks as Blocks, Compiled as Compiled, Ends as Ends, Graphs as Graphs
+from .movers import (
+    Blocks as Blocks,
+    Compiled as Compiled,
+    Ends as Ends,
+    Graphs as Graphs,
+    check_compiled_steps as check_compiled_steps,
+    extract_tensors as extract_tensors,
+    insert_tensors as insert_tensors,
+)
 from .posterior import latent_target, parameter_target, sample_latent, sample_parameters
 from .pseudo_marginal import PseudoMarginal
 from .random_walk import RandomWalk

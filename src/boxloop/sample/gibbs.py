@@ -121,13 +121,15 @@ def _drawn(space: Space, name: str, draw: Conditional, chains: Chains, stream: G
         )
     free = fresh if part.transform is None else part.transform.inv(fresh)
     if part.support is not None:
-        free = _inside(free, part.support.check(fresh), f"the conditional law of {name!r}", part.support)
+        free = restrict_to_support(
+            free, part.support.check(fresh), f"the conditional law of {name!r}", part.support
+        )
     position = chains.position.clone()
     position[:, part.place] = free.reshape(len(position), -1)
     return chains._replace(position=position)
 
 
-def _inside(free: Tensor, inside: Tensor, law: str, support: Constraint) -> Tensor:
+def restrict_to_support(free: Tensor, inside: Tensor, law: str, support: Constraint) -> Tensor:
     """Numbers of values inside a support; maps with a clamp would take others for numbers at its bound.
 
     On a GPU, for which the host would wait in every sweep, others are NaN: what is not finite is told of in the end.

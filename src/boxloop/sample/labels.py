@@ -114,7 +114,7 @@ def relabel(share: Tensor, pivot: int) -> Relabelling:
     order = torch.full((c * n, k), -1, device=share.device)
     settled = False
     for _ in range(ROUNDS):
-        found = _assigned(torch.matmul(flat, centre.clamp(min=LEAST).log().mT))
+        found = assign_labels(torch.matmul(flat, centre.clamp(min=LEAST).log().mT))
         settled = bool((found == order).all())
         order = found
         if settled:
@@ -125,7 +125,7 @@ def relabel(share: Tensor, pivot: int) -> Relabelling:
     return Relabelling(order.reshape(c, n, k), settled)
 
 
-def _assigned(score: Tensor) -> Tensor:
+def assign_labels(score: Tensor) -> Tensor:
     """The order of largest total score, (s, k), from scores of each component for each name, (s, k, k)."""
     order = score.argmax(1)
     k = order.shape[1]

@@ -122,7 +122,7 @@ class Compiled:
             block = _unrolled(kernel, noise.shape, UNROLLED)
             self.blocks[kernel] = torch.compile(_apart(block), dynamic=False, fullgraph=True)
             parts = tuple(tensor[:UNROLLED] for tensor in noise.tensors)
-            _check_same(self.blocks[kernel](chains, parts), block(chains, parts))
+            check_compiled_steps(self.blocks[kernel](chains, parts), block(chains, parts))
         return self.blocks[kernel]
 
 
@@ -132,7 +132,7 @@ def _apart(block: Any) -> Any:
     return FunctionType(code, block.__globals__, block.__name__, block.__defaults__, closure)
 
 
-def _check_same(found: Ends, plain: Ends) -> None:
+def check_compiled_steps(found: Ends, plain: Ends) -> None:
     """Compilers err: the first two steps must be those of the plain kernel, up to rounding."""
     close = torch.finfo(plain.log_ratio.dtype).eps ** 0.5
     for ours, theirs in zip(found[:3], plain[:3]):
@@ -178,10 +178,10 @@ class Graphs:
         paths = []
         for item in noise:
             tensors: list[Tensor] = []
-            shape = _shape(item, tensors)
+            shape = extract_tensors(item, tensors)
 
             def block(begun: Chains, given: tuple[Tensor, ...], shape: Any = shape) -> Ends:
-                path = follow(kernel, begun, [_filled(shape, given)])
+                path = follow(kernel, begun, [insert_tensors(shape, given)])
                 assert path.log_ratio is not None
                 return Ends(path.position, path.log_density, path.log_ratio, path.chains.kept)
 
@@ -218,23 +218,23 @@ class _Place(NamedTuple):
     number: int
 
 
-def _shape(item: Any, tensors: list[Tensor]) -> Any:
+def extract_tensors(item: Any, tensors: list[Tensor]) -> Any:
     """An item with its tensors taken out."""
     if isinstance(item, Tensor):
         tensors.append(item)
         return _Place(len(tensors) - 1)
     if isinstance(item, tuple):
-        parts = [_shape(part, tensors) for part in item]
+        parts = [extract_tensors(part, tensors) for part in item]
         return tuple(parts) if type(item) is tuple else type(item)(*parts)
     return item
 
 
-def _filled(shape: Any, tensors: tuple[Tensor, ...]) -> Any:
-    """The inverse of :func:`_shape`."""
+def insert_tensors(shape: Any, tensors: tuple[Tensor, ...]) -> Any:
+    """The inverse of :func:`extract_tensors`."""
     if isinstance(shape, _Place):
         return tensors[shape.number]
     if isinstance(shape, tuple):
-        parts = [_filled(part, tensors) for part in shape]
+        parts = [insert_tensors(part, tensors) for part in shape]
         return tuple(parts) if type(shape) is tuple else type(shape)(*parts)
     return shape
 

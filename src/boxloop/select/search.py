@@ -241,7 +241,7 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
         return draw_candidates(self.results_, self.best_index_, self.criterion, ax)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "results_" in vars(self)
+        return hasattr(self, "results_")
 
     def _best(self) -> Any:
         check_is_fitted(self)

@@ -1,4 +1,4 @@
-from .canonical import Canonical, Products, RelevanceModel
+from .canonical import Canonical, RelevanceModel
 from .channels import (
     Channel,
     Composed,
@@ -38,6 +38,7 @@ from .generator import (
 from .inference import RelevanceFit, values as values, with_one as with_one
 from .knee import Knee, change_of_slope
 from .linear import fit_fixed
+from .moments import Products
 from .objective import relevance_loss
 from .permuted import combined as combined, exchanged as exchanged, reordered as reordered, rotated as rotated
 from .ratio import density_ratio
@@ -45,7 +46,15 @@ from .ridge import RIDGES as RIDGES, choose_ridge
 from .rows import chosen_rows as chosen_rows, folds_of as folds_of
 from .significance import Scores as Scores, Significance, significance
 from .training import BATCH_RATIO as BATCH_RATIO, HeldOut as HeldOut, RelevanceLoss, channel_error
-from .views import FiniteView, FourierView, LinearView, NetworkView, View, ViewPair
+from .views import (
+    FiniteView,
+    FixedFeatures as FixedFeatures,
+    FourierView,
+    LinearView,
+    NetworkView,
+    View,
+    ViewPair,
+)
 
 __all__ = [
     "Ambiguity",

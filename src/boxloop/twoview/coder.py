@@ -16,7 +16,8 @@ from boxloop.estimate import ALONE, Workers
 from boxloop.models import Part
 from boxloop.numeric import product, signs, upper_gram
 from boxloop.tree import Tree
-from boxloop.twoview.canonical import Products, RelevanceModel
+from boxloop.twoview.canonical import RelevanceModel
+from boxloop.twoview.moments import Products
 from boxloop.types import Source
 
 Variance = Literal["diagonal", "spherical"]

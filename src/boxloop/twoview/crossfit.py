@@ -17,7 +17,8 @@ from torch import Tensor
 from boxloop.data import FIRST_ROWS
 from boxloop.numeric import RandomState, generator, product, seed, single_threaded, upper_gram
 from boxloop.tree import Tree
-from boxloop.twoview.canonical import Canonical, Products
+from boxloop.twoview.canonical import Canonical
+from boxloop.twoview.moments import Products
 from boxloop.twoview.rows import Columns, chosen_rows, folds_of
 from boxloop.twoview.significance import MOST_ROWS, Scores, Significance, check_request
 from boxloop.twoview.views import ViewPair

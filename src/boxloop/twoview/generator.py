@@ -21,8 +21,9 @@ from boxloop.laws import DiagonalGaussian
 from boxloop.models import NormalMixture, Part, StandardNormal
 from boxloop.numeric import product, signs
 from boxloop.tree import Tree
-from boxloop.twoview.canonical import Canonical, Products, RelevanceModel
+from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.coder import COLLAPSED, TILE, Coder
+from boxloop.twoview.moments import Products
 from boxloop.types import Law
 
 

@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
 from boxloop.estimate import ALONE, Workers
-from boxloop.twoview.canonical import Canonical, Products
+from boxloop.twoview.canonical import Canonical
+from boxloop.twoview.moments import Products
 from boxloop.twoview.objective import Constant, relevance_loss
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source

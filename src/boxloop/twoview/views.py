@@ -43,7 +43,7 @@ class View(Protocol):
 
 
 @dataclass(frozen=True)
-class _Fixed(Tree):
+class FixedFeatures(Tree):
     """Features with nothing to learn."""
 
     def trainable(self) -> tuple[Tensor, ...]:
@@ -56,7 +56,7 @@ class _Fixed(Tree):
 
 
 @dataclass(frozen=True)
-class LinearView(_Fixed):
+class LinearView(FixedFeatures):
     """The columns themselves, in standard units: classical canonical correlation analysis.
 
     Args:
@@ -88,7 +88,7 @@ class LinearView(_Fixed):
 
 
 @dataclass(frozen=True)
-class FourierView(_Fixed):
+class FourierView(FixedFeatures):
     r"""Random features of a Gaussian kernel: kernel canonical correlation analysis without its n x n matrices.
 
     .. math:: f_j(x) = \sqrt{2/k} \, \cos(\omega_j^\top z + b_j), \quad z = (x - o)/s, \quad
@@ -147,7 +147,7 @@ class FourierView(_Fixed):
 
 
 @dataclass(frozen=True)
-class FiniteView(_Fixed):
+class FiniteView(FixedFeatures):
     """One column of finitely many values, one indicator each: labels, or a contingency table.
 
     Args:

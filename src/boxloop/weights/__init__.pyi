@@ -2,6 +2,7 @@ from .audit import Audit, audit
 from .audit_chain import (
     Chains as Chains,
     compare_chains as compare_chains,
+    compare_with_chains as compare_with_chains,
     judged as judged,
     laplace_root as laplace_root,
     log_posterior as log_posterior,

@@ -167,7 +167,7 @@ def compare_chains(
     mixing = diagnose(np.ascontiguousarray(watched.transpose(1, 0, 2)))
     lost = bool(mixing.stuck.any() or mixing.infinite.any())
     agreed = (np.inf, 0.0) if lost else (float(np.max(mixing.r_hat)), float(np.min(mixing.ess_bulk)))
-    return _compared(outputs, said, part, positions, *agreed)
+    return compare_with_chains(outputs, said, part, positions, *agreed)
 
 
 def _drawn(
@@ -244,7 +244,7 @@ def log_posterior(
     return density
 
 
-def _compared(
+def compare_with_chains(
     outputs: Array, said: Array, part: Part, positions: Tensor, r_hat: float, effective: float
 ) -> Chains:
     law = outputs.reshape(len(outputs), -1)
