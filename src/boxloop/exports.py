@@ -34,10 +34,9 @@ class _LazyPackage(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Importing the module criticise.mega must not hide its function criticise.mega.
-        if isinstance(value, ModuleType) and self._homes.get(name) == value.__name__:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
+        # Importing the module criticise.mega must not hide the function criticise.mega.
+        if not (isinstance(value, ModuleType) and name in self._homes):
+            super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *self.__dict__["__all__"]})

@@ -7,26 +7,14 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
-from boxloop.data import (
-    ArraySource,
-    At,
-    Folds,
-    Gathered,
-    Marks,
-    Mask,
-    SomeRows,
-    marks as module,
-    packed,
-    some_rows,
-    unpacked,
-)
+from boxloop.data import ArraySource, At, Folds, Gathered, Marks, Mask, SomeRows, packed, some_rows, unpacked
 
 N = 9001
 
 
 @pytest.fixture(params=["mask", "places", "others", "held", "all but held"])
 def marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Marks:
-    monkeypatch.setattr(module, "BLOCK", 700)
+    monkeypatch.setattr("boxloop.data.marks.BLOCK", 700)
     chosen = torch.rand(N, generator=torch.Generator().manual_seed(0)) < 0.3
     places, folds = chosen.nonzero()[:, 0], Folds(N, 3, 5)
     kinds = {"mask": Mask(chosen), "places": At(places), "others": At(places, others=True)}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from boxloop.data import ArraySource, Mask, SomeRows, moments as module, summarise_moments, survey
+from boxloop.data import ArraySource, Mask, SomeRows, summarise_moments, survey
 from boxloop.numeric import generator, normal
 
 
@@ -60,7 +60,7 @@ def test_missing_values_cannot_be_summarised(where):
 
 
 def test_neither_can_a_table_too_wide(monkeypatch):
-    monkeypatch.setattr(module, "MOMENT_COLUMNS", 3)
+    monkeypatch.setattr("boxloop.data.moments.MOMENT_COLUMNS", 3)
     assert summarise_moments(ArraySource(table(n=50))) is None
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.chain import advance
-from boxloop.laws import FactorPrior, InverseGamma, LowRankGaussian
+from boxloop.laws import FactorPrior, InverseGamma, LowRankGaussian, wishart_root
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
+    FactorConditional,
     Factors,
     Scatter,
+    draw_latent_sums,
+    factor_conditional,
     gibbs_factor,
-    gibbs_factor as module,
     pack_factors,
+    shift_factors,
     start_factors,
     unpack_factors,
 )
@@ -103,9 +108,9 @@ def test_sums_of_factors_have_the_law_of_the_rows(n: int) -> None:
     prior, c = make_prior(), 40_000
     values, rows = draw_tables(prior, 1, n)
     seen = Scatter.of_rows(rows[0])
-    looked, _ = module._look(seen, seen.root.square().sum(-2), values)
-    many = module._Looked(*(leaf.expand(c, *leaf.shape[1:]) for leaf in looked))
-    latent = module._draw_latent(seen, many, generator(6))
+    looked, _ = factor_conditional(seen, seen.root.square().sum(-2), values)
+    many = FactorConditional(*(leaf.expand(c, *leaf.shape[1:]) for leaf in looked))
+    latent = draw_latent_sums(seen, many, generator(6))
     score = (values.loadings[0] / values.noise[0][:, None]).mT
     covariance = torch.linalg.inv(torch.eye(2, dtype=torch.float64) + score @ values.loadings[0])
     centre = (rows[0] - values.mean[0]) @ score.mT @ covariance
@@ -149,7 +154,7 @@ def wishart_of_all_rows(dof: Tensor, d: int, stream: torch.Generator) -> Tensor:
     return REAL_ROOT(dof + 4.0, d, stream)
 
 
-REAL_ROOT = module.wishart_root
+REAL_ROOT = wishart_root
 
 
 def shifted_without_prior(n, prior, values, latent, stream):
@@ -158,7 +163,7 @@ def shifted_without_prior(n, prior, values, latent, stream):
     return REAL_SHIFT(n, flat, values, latent, stream)
 
 
-REAL_SHIFT = module._shifted
+REAL_SHIFT = shift_factors
 
 
 class OneColumnMore(InverseGamma):
@@ -173,9 +178,11 @@ def test_planted_bugs_break_the_joint_law(bug: str, monkeypatch: pytest.MonkeyPa
     prior = make_prior()
     values, rows = draw_tables(prior, 20_000, 10)
     if bug == "scale":
-        monkeypatch.setattr(module, "wishart_root", wishart_of_all_rows)
+        monkeypatch.setattr(sys.modules["boxloop.sample.gibbs_factor"], "wishart_root", wishart_of_all_rows)
     if bug == "shift":
-        monkeypatch.setattr(module, "_shifted", shifted_without_prior)
+        monkeypatch.setattr(
+            sys.modules["boxloop.sample.gibbs_factor"], "shift_factors", shifted_without_prior
+        )
     noise = OneColumnMore(prior.noise.shape, prior.noise.rate) if bug == "noise" else prior.noise
     loading = prior.loading * 1.3 if bug == "loadings" else prior.loading
     wrong = FactorPrior(prior.centre, prior.spread, loading, noise, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,10 +14,11 @@ from boxloop.laws import Component, Dirichlet, MixturePrior, NormalInverseGamma,
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
+    TILE_ENTRIES,
     MixtureRows,
     allocations,
     gibbs_mixture,
-    gibbs_mixture as module,
+    natural_of,
     pack_mixture,
     start_mixture,
     sweep,
@@ -108,8 +111,8 @@ def test_tiles_and_whole_give_the_same(diagonal: bool, monkeypatch: pytest.Monke
     rows = normal((301, 2), generator(1))
     there = prior.draw(3, generator(2))
     whole = MixtureRows(rows, diagonal)
-    monkeypatch.setitem(module.TILE, "cpu", 700)
-    monkeypatch.setattr(module, "HELD", 100)
+    monkeypatch.setitem(TILE_ENTRIES, "cpu", 700)
+    monkeypatch.setattr(sys.modules["boxloop.sample.gibbs_mixture"], "HELD", 100)
     tiled = MixtureRows(rows, diagonal)
     assert tiled.made is None
     assert len(tiled.spans(9)) > 3
@@ -188,7 +191,7 @@ def exact_partitions(rows: Tensor, prior: MixturePrior) -> tuple[Tensor, Tensor]
     # The evidence is prior times likelihood over posterior, at any parameters.
     _, there = prior.draw(1, generator(20))
     every = there.map(lambda leaf: leaf.repeat(len(where), *[1] * (leaf.dim() - 1)))
-    likelihood = (module.natural_of(there) * sums).sum(-1)
+    likelihood = (natural_of(there) * sums).sum(-1)
     after = prior.components.posterior(sums)
     evidence = prior.components.log_prob(there) + likelihood - after.log_prob(every).reshape(len(where), k)
     a, count = prior.weights.concentration, sums[..., 0]

@@ -17,7 +17,6 @@ from boxloop.sample import (
     align,
     assign_labels,
     count_occupied,
-    labels as module,
     relabel,
     similarity_matrix,
     sweep,
@@ -113,7 +112,7 @@ def test_similarity_is_free_of_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(found, again, **EXACT)
     assert_close(found, found.mT)
     assert_close(found.diagonal(), torch.ones(8, dtype=torch.float64))
-    monkeypatch.setattr(module, "BLOCK", 50)
+    monkeypatch.setattr("boxloop.sample.labels.BLOCK", 50)
     assert_close(similarity_matrix(log_weight, family, rows), found, **EXACT)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from boxloop.weights import PROBES, Record, Recorder, record as module
+from boxloop.weights import PROBES, Record, Recorder
 
 
 def recorder(size: int) -> Recorder:
@@ -29,7 +29,7 @@ def test_rows_are_those_seen_in_order() -> None:
 
 
 def test_long_records_are_thinned_evenly(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST", 8)
+    monkeypatch.setattr("boxloop.weights.record.MOST", 8)
     one = recorder(3)
     for t in range(100):
         one.observe(torch.full((3,), float(t)))
@@ -40,7 +40,7 @@ def test_long_records_are_thinned_evenly(monkeypatch) -> None:
 
 
 def test_a_record_goes_on_where_it_was_cut(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST", 8)
+    monkeypatch.setattr("boxloop.weights.record.MOST", 8)
     whole, half = recorder(3), recorder(3)
     rows = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
     for row in rows:

@@ -30,16 +30,22 @@ from .draws import Draws, SampleWarning
 from .factor_posterior import FactorPosterior
 from .gibbs import Gibbs, restrict_to_support as restrict_to_support
 from .gibbs_factor import (
+    FactorConditional as FactorConditional,
     Factors as Factors,
     Scatter as Scatter,
+    draw_latent_sums as draw_latent_sums,
+    factor_conditional as factor_conditional,
     gibbs_factor as gibbs_factor,
     pack_factors as pack_factors,
+    shift_factors as shift_factors,
     start_factors as start_factors,
     unpack_factors as unpack_factors,
 )
 from .gibbs_mixture import (
+    TILE_ENTRIES as TILE_ENTRIES,
     MixtureRows as MixtureRows,
     gibbs_mixture as gibbs_mixture,
+    natural_of as natural_of,
     pack_mixture as pack_mixture,
     start_mixture as start_mixture,
     sweep as sweep,

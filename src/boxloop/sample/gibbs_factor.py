@@ -81,7 +81,7 @@ class Factors(NamedTuple):
     noise: Tensor
 
 
-class _Looked(NamedTuple):
+class FactorConditional(NamedTuple):
     """What the law of the factors needs: R, (c, k, k); R^-1 H G', (c, k, r); R^-1 H (mean of x - c), (c, k, 1)."""
 
     factor: Tensor
@@ -142,7 +142,7 @@ def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:
     square = rows.root.square().sum(-2)
 
     def look(values: Factors) -> tuple[Tensor, tuple[Tensor, ...]]:
-        looked, log_likelihood = _look(rows, square, values)
+        looked, log_likelihood = factor_conditional(rows, square, values)
         return log_likelihood + prior.log_prob(*values), tuple(looked)
 
     def init(position: Tensor) -> Chains:
@@ -153,10 +153,10 @@ def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:
 
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
         values = unpack_factors(chains.position, d)
-        latent = _draw_latent(rows, _Looked(*chains.kept), stream)
+        latent = draw_latent_sums(rows, FactorConditional(*chains.kept), stream)
         values = _draw_parameters(rows, square, prior, values, latent, stream)
-        values, latent = _shifted(rows.count, prior, values, latent, stream)
-        values, log_ratio = _scaled(rows.count, prior, values, latent, stream)
+        values, latent = shift_factors(rows.count, prior, values, latent, stream)
+        values, log_ratio = scale_factors(rows.count, prior, values, latent, stream)
         return Chains(pack_factors(values), *look(values)), Info(detail=log_ratio)
 
     return Kernel(init, noise, step)
@@ -171,7 +171,7 @@ def start_factors(prior: FactorPrior, chains: int, stream: Generator) -> Tensor:
     return pack_factors(Factors(prior.centre.expand(chains, d), loadings, 0.5 * noise))
 
 
-def _look(rows: Scatter, square: Tensor, values: Factors) -> tuple[_Looked, Tensor]:
+def factor_conditional(rows: Scatter, square: Tensor, values: Factors) -> tuple[FactorConditional, Tensor]:
     """What factors need to know of the rows, and the log-likelihood, (c,)."""
     mean, loadings, noise = values
     n, d = rows.count, loadings.shape[1]
@@ -187,10 +187,10 @@ def _look(rows: Scatter, square: Tensor, values: Factors) -> tuple[_Looked, Tens
     plain = ((square + n * apart.square()) / noise).sum(-1)
     known = spread.square().sum((-2, -1)) + n * centre.square().sum((-2, -1))
     log_likelihood = -0.5 * (plain - known + n * (log_det + d * LOG_2PI))
-    return _Looked(factor, spread, centre), log_likelihood
+    return FactorConditional(factor, spread, centre), log_likelihood
 
 
-def _draw_latent(rows: Scatter, looked: _Looked, stream: Generator) -> _Latent:
+def draw_latent_sums(rows: Scatter, looked: FactorConditional, stream: Generator) -> _Latent:
     c, k, r = looked.spread.shape
     dtype, left = looked.spread.dtype, rows.count - 1 - r
     inside = looked.spread + normal((c, k, r), stream, dtype)
@@ -225,7 +225,7 @@ def _draw_parameters(
     return Factors(mean, loadings, prior.noise.posterior(n, residual).draw(stream))
 
 
-def _shifted(
+def shift_factors(
     n: int, prior: FactorPrior, values: Factors, latent: _Latent, stream: Generator
 ) -> tuple[Factors, _Latent]:
     """Add b to all factors and take F b from the mean; b has a normal law."""
@@ -241,7 +241,7 @@ def _shifted(
     return moved, latent._replace(mean=latent.mean + b[..., 0])
 
 
-def _scaled(
+def scale_factors(
     n: int, prior: FactorPrior, values: Factors, latent: _Latent, stream: Generator
 ) -> tuple[Factors, Tensor | None]:
     r"""Multiply factors by A and loadings by its inverse; and the log-ratio of the proposal, (c,).

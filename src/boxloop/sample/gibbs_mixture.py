@@ -23,7 +23,7 @@ from boxloop.chain import Chains, Info, Kernel
 from boxloop.laws import Component, DiagonalGaussian, FullGaussian, MixturePrior, NormalInverseWishart
 from boxloop.numeric import from_log_factor, log_factor, pack_index
 
-TILE = {"cpu": 1 << 17, "cuda": 1 << 26}
+TILE_ENTRIES = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Log-joints (chains x components x rows) held at once."""
 
 HELD = 1 << 25
@@ -66,7 +66,7 @@ class MixtureRows:
 
     def spans(self, width: int) -> list[tuple[int, int]]:
         """Where tiles start and stop, for so many log-joints a row."""
-        room = TILE.get(self.columns.device.type, TILE["cuda"])
+        room = TILE_ENTRIES.get(self.columns.device.type, TILE_ENTRIES["cuda"])
         size = max(64, room // max(width, 1))
         if self.made is None:
             size = min(size, max(64, HELD // self.p))
