@@ -14,6 +14,7 @@ from boxloop.criticise.reliability import BINS, Reliability, reliability
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState, spawn
+from boxloop.numeric.threads import single_threaded
 from boxloop.numeric.written import with_error
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class ClassificationScores:
         )
 
 
+@single_threaded
 def classification_scores(
     probability: Any,
     y: Any,

@@ -21,6 +21,7 @@ from boxloop.data.checks import check_level
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 from boxloop.numeric.written import with_error
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class RegressionScores:
         return "\n".join(lines)
 
 
+@single_threaded
 def regression_scores(
     y: Any,
     mean: Any = None,

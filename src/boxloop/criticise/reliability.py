@@ -18,6 +18,7 @@ from boxloop.criticise.pairs import checked_count
 from boxloop.data.frames import make_frame
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,6 +125,7 @@ class Reliability:
         return said, happened, rows, low, high
 
 
+@single_threaded
 def reliability(
     probability: Any,
     y: Any,

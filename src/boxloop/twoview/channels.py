@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 from boxloop.numeric import generator as stream_of
 from boxloop.numeric import normal
 from boxloop.numeric.random import RandomState
+from boxloop.numeric.threads import single_threaded
 
 Array = NDArray[np.float64]
 
@@ -209,6 +210,7 @@ class TimeShift:
         return x[same], y[same]
 
 
+@single_threaded
 def self_views(X: Any, channel: Channel | TimeShift, random_state: RandomState = None) -> tuple[Any, Any]:
     """Two views of one table: the rows, and what a channel makes of them.
 

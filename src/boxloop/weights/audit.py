@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from boxloop.data.checks import check_count
 from boxloop.data.frames import make_frame
 from boxloop.numeric.random import RandomState, generator, seed, spawn
+from boxloop.numeric.threads import single_threaded
 from boxloop.weights.audit_chain import Chains
 from boxloop.weights.audit_held import HeldOut, held_out
 from boxloop.weights.audit_iterates import Iterates
@@ -135,6 +136,7 @@ def _columns(frame: Any) -> list[str]:
     return lines
 
 
+@single_threaded
 def audit(
     posterior: Posterior,
     X: Any,

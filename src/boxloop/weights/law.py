@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from boxloop.models import FactorModel
 from boxloop.numeric.covariance import LowRank
 from boxloop.numeric.random import normal
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 
 
@@ -64,6 +65,7 @@ class WeightLaw(Tree):
         """As one member; ``dense()`` of it is D x D."""
         return LowRank(self.loadings[None], self.noise[None])
 
+    @single_threaded
     def draw(self, n: int, generator: Generator) -> Tensor:
         """n vectors of weights, (n, D); the generator lives on the law's device."""
         found = normal((n, self.size), generator, self.mean.dtype).mul_(self.noise.sqrt())

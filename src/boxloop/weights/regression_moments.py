@@ -9,6 +9,7 @@ from torch import Tensor
 
 from boxloop.data.moments import MOMENT_COLUMNS, Summary, summarise_moments
 from boxloop.numeric import gram
+from boxloop.numeric.threads import single_threaded
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -71,6 +72,7 @@ class Centre(Tree):
         return cls(one * 0.0, one, torch.zeros(k, dtype=torch.float64), False)
 
 
+@single_threaded
 def regression_moments(
     source: Source, n_targets: int = 1, *, centred: bool = True, scaled: bool = False
 ) -> tuple[RegressionMoments, Centre]:
