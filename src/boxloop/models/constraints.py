@@ -108,11 +108,11 @@ def _has_errors(model: VariationalFactor, axes: Axes) -> str | None:
 
 def _network_fits(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
-    network: Any = part.network
+    network, mapping = part.network, callable(part.network)
     kinds = {value.dtype for value in part.parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         return f"parameters must be of one floating type, not of {len(kinds)}"
-    if not is_dataclass(network) or not callable(network):
+    if not is_dataclass(network) or not mapping:
         return f"network is {network!r:.40}, which cannot be called"
     axes["dtype"] = kinds.pop()
     if not isinstance(network, Layers | Convolutions | Deconvolutions):
