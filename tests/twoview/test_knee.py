@@ -139,7 +139,7 @@ def test_picture_shows_two_lines_only_where_there_are_two() -> None:
 
 
 def test_a_break_has_to_pay_for_the_place_it_chooses() -> None:
-    """A rough parabola: the hinge, which has one parameter more, fits it nearly as well; 14 of 16 curves are no line."""
+    """A rough parabola: the hinge, which has one parameter more, fits it nearly as well; 14 of 16 are no line."""
     place = np.exp(np.linspace(0.0, 3.0, 24))
     kinds = []
     for seed in range(16):
