@@ -179,3 +179,15 @@ def test_documents_of_very_many_words_are_drawn_count_by_count() -> None:
     expected = total * p[:, None]
     pearson = ((rows - expected).square() / expected).sum(2).mean(1)
     assert bool(((pearson - 2.0).abs() < 4.5 * math.sqrt(4.0 / n)).all())
+
+
+def test_pieces_of_bits_and_of_words_are_near_their_member() -> None:
+    """One unit of log-odds away, and half of each probability before they are divided by their sum."""
+    bits = Bernoulli(torch.tensor([[0.2, 0.001, 0.7]]).double())
+    moved = torch.logit(bits.nudged(0, 3)) - torch.logit(bits.mean[0])
+    assert_close(moved, alternating(bits.mean[0], 3))
+    assert_close(moved.abs().amax(0), torch.ones(3).double())
+    words = Multinomial(torch.tensor([[0.2, 0.3, 0.5]]).double())
+    weight = words.probability[0] * (1.0 + 0.5 * alternating(words.probability[0], 2))
+    parts = words.split(0, 2)[:, 1:]
+    assert_close(parts / parts.sum(1, keepdim=True), weight / weight.sum(1, keepdim=True))
