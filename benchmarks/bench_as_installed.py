@@ -35,7 +35,7 @@ def mixture(who: str, n: int, d: int, k: int, kind: str = "GaussianMixture") -> 
         import boxloop as home
     else:
         import sklearn.mixture as home
-    return lambda: getattr(home, kind)(k, random_state=0).fit(rows).score(rows)
+    return lambda: getattr(home, kind)(n_components=k, random_state=0).fit(rows).score(rows)
 
 
 def factor_analysis(who: str, n: int, d: int) -> Callable[[], float]:

@@ -165,3 +165,17 @@ def test_what_cannot_be_judged_is_said(change, said):
 def test_a_level_is_a_probability():
     with pytest.raises(ValueError, match="between 0 and 1"):
         regression_scores(Y, MEAN, DEVIATION).coverage([95])
+
+
+def test_square_errors_of_draws_are_those_of_their_mean():
+    rng = np.random.default_rng(3)
+    y, draws, noise = rng.normal(size=(6, 2)), rng.normal(size=(5, 6, 2)), rng.uniform(0.2, 1.0, (6, 2))
+    alone = regression_scores(y, draws=draws)
+    np.testing.assert_allclose(alone.square_error, (y - draws.mean(0)) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(alone.deviation, draws.std(0, ddof=1), rtol=1e-12)
+    weight = np.array([0.1, 0.2, 0.3, 0.3, 0.1])
+    weighted = regression_scores(y, deviation=noise, draws=draws, weight=weight)
+    np.testing.assert_allclose(weighted.square_error, (y - np.tensordot(weight, draws, 1)) ** 2, rtol=1e-12)
+    for more in ({}, {"deviation": noise}):
+        given = regression_scores(y, np.ones((6, 2)), draws=draws, **more)
+        np.testing.assert_allclose(given.square_error, (y - 1.0) ** 2, rtol=1e-12)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import sparse
+from sklearn.decomposition import PCA as PeerComponents, FactorAnalysis as PeerFactors
 from sklearn.mixture import GaussianMixture as PeerMixture
 
 import boxloop
@@ -77,7 +78,40 @@ def test_other_rows_are_refused_as_training_rows() -> None:
             ValueError, match="train= holds other rows than the GaussianMixture was fitted to"
         ):
             mega(fit, HELD + 1.0, train=other, draws=0)
-        assert mega(fit.model_, HELD + 1.0, train=other, draws=0).training == "included"
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_other_rows_are_warned_of_where_the_fit_kept_no_digest(columns: int) -> None:
+    """Held-out rows as ``train`` counted as "rows of the fit" with p = 0.01, without a word."""
+    rows, held = ROWS[:, :columns], HELD[:, :columns]
+    for fit in (PeerMixture(1).fit(rows), GaussianMixture(1).fit(rows).model_):
+        for judging in (held, held + 1.0):
+            with pytest.warns(
+                UserWarning, match="train= holds other rows than the model was fitted to, or the fit"
+            ):
+                mega(fit, judging, train=held, draws=0)
+        assert mega(fit, held, train=rows, draws=0).training == "included"
+
+
+def test_rows_of_a_fit_elsewhere_are_known_by_their_means() -> None:
+    """Warnings are errors in tests: several components, factors, variances by n - 1, weights, a missing value."""
+    rng = np.random.default_rng(8)
+    rows = rng.normal(size=(600, 3)) + 6.0 * rng.integers(2, size=(600, 1))
+    for fit in (
+        PeerMixture(2, random_state=0),
+        PeerMixture(2, covariance_type="diag", random_state=0),
+        PeerFactors(1),
+        PeerComponents(1),
+    ):
+        assert mega(fit.fit(rows[:300]), rows[300:], train=rows[:300], draws=0).training == "included"
+    weight = np.arange(300) % 3 + 1.0
+    heavy = GaussianMixture(2, random_state=0).fit(rows[:300], sample_weight=weight).model_
+    assert mega(heavy, rows[300:], train=open_source(rows[:300], weight), draws=0).training == "included"
+    with pytest.warns(UserWarning, match="or leave train= out"):
+        mega(heavy, rows[300:], train=rows[:300], draws=0)
+    rows[5, 1] = np.nan
+    holes = GaussianMixture(2, random_state=0).fit(rows[:300]).model_
+    assert mega(holes, rows[300:], train=rows[:300], draws=0).training == "included"
 
 
 def test_weights_are_part_of_the_rows() -> None:
@@ -115,11 +149,14 @@ def test_every_fit_keeps_its_digest_and_its_file_does(make: Any, tmp_path: Any) 
     assert boxloop.load(tmp_path / "m.boxloop").training_digest_ == fit.training_digest_
 
 
-def test_files_without_a_digest_are_not_checked(tmp_path: Any) -> None:
+def test_files_without_a_digest_are_checked_by_their_means(tmp_path: Any) -> None:
     fit = GaussianMixture(1).fit(ROWS)
     fit.training_digest_ = None
     fit.save(tmp_path / "m.boxloop")
-    assert mega(boxloop.load(tmp_path / "m.boxloop"), HELD, train=ROWS[:50], draws=0).training == "included"
+    with pytest.warns(UserWarning, match="train= holds other rows than the model was fitted to, or the fit"):
+        assert (
+            mega(boxloop.load(tmp_path / "m.boxloop"), HELD, train=ROWS[:50], draws=0).training == "included"
+        )
 
 
 def test_what_was_fitted_to_no_table_has_no_digest() -> None:

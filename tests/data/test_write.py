@@ -47,3 +47,14 @@ def test_columns_of_unequal_length_are_refused(tmp_path: Path, columns: dict[str
 def test_another_suffix_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"t\.xlsx: the name must end in"):
         write_table(tmp_path / "t.xlsx", {"a": np.ones(2)})
+
+
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+def test_nothing_is_written_through_a_link_at_the_unfinished_file(link: str, tmp_path: Path) -> None:
+    """Such a link would lead the rows into another file."""
+    other = tmp_path / "rows.csv"
+    other.write_text("a\n1\n")
+    getattr(tmp_path / ".t.csv.part", link)(other)
+    write_table(tmp_path / "t.csv", {"b": np.array([2.0])})
+    assert other.read_text() == "a\n1\n"
+    assert (tmp_path / "t.csv").read_text() == "b\n2.0\n"

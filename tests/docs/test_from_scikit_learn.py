@@ -93,6 +93,9 @@ def test_attributes_of_principal_components_are_scikit_learns() -> None:
     ours, theirs = boxloop.ProbabilisticPCA(2).fit(X), PCA(2).fit(X)
     for name in ("explained_variance_ratio_", "singular_values_", "n_components_"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-12)
+    assert "those of `PCA` are divided by n - 1" in PAGE
+    for name in ("explained_variance_", "noise_variance_"):
+        np.testing.assert_allclose(100 / 99 * getattr(ours, name), getattr(theirs, name), rtol=1e-12)
 
 
 @pytest.mark.slow

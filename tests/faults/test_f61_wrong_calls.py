@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -64,6 +66,11 @@ def wrong_tables(X: np.ndarray) -> dict[str, Any]:
         "infinite": infinite,
         "complex": X + 1j,
         "times": np.zeros(X.shape, "datetime64[s]"),
+        "whole numbers beyond floats": [[10**400] * X.shape[1]] * 4,
+        "text in a frame": pd.DataFrame(
+            np.full((4, X.shape[1]), "a"), columns=[f"x{j}" for j in range(X.shape[1])]
+        ),
+        "complex and sparse": sparse.csr_array(np.full((4, X.shape[1]), 1j)),
     }
 
 
@@ -255,6 +262,12 @@ def test_f61_tensors_that_keep_gradients(public: Public) -> None:
         more = [(y,), (answer,)] if name == "score" and y is not None else [(), ()]
         wanted, found = getattr(fitted, name)(X, *more[0]), getattr(same, name)(rows, *more[1])
         np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+def test_f61_draws_of_a_bound() -> None:
+    fitted = next(public for public in PUBLIC if public.name == "VariationalAutoencoder").fitted()
+    for wrong in (-1, 0, 2.5, "many"):
+        assert faults_of(lambda w=wrong: fitted.elbo(fitted.sample(9)[0], n_draws=w)) is None  # type: ignore[misc]
 
 
 NOT_CALLABLE = [None, "text", {"a": 1}, 3.5, np.ones(3), boxloop.GaussianMixture()]

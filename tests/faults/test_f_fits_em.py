@@ -84,6 +84,17 @@ def test_f10_weightless_component(case: Case, accelerate: bool) -> None:
 
 
 @gaussians
+@pytest.mark.parametrize("method", ["em", "online"])
+def test_f11_without_a_floor_a_collapse_is_an_error_with_a_remedy(case: Case, method: str) -> None:
+    X = np.repeat([[0.0, 1.0], [1.0, 3.0]], 5, axis=0)
+    estimator = GaussianMixture(**case.params, reg_covar=0.0, method=method, random_state=0)
+    with pytest.raises(
+        ValueError, match=r"increase reg_covar, .* Here reg_covar=0, and .* (zero|definite)\.$"
+    ):
+        estimator.fit(X)
+
+
+@gaussians
 def test_f11_component_collapses_on_one_row(case: Case) -> None:
     kind = case.params["covariance_type"]
     X = np.vstack([np.random.default_rng(5).normal(size=(200, 2)), [[40.0, 40.0]]])

@@ -163,3 +163,29 @@ def test_one_long_document_does_not_smooth_the_others_away() -> None:
     words = torch.tensor([[1.0, 1e12, 0.0]]).double()
     law = Multinomial(torch.full((1, 2), 0.5).double()).fitted(Sums(words))
     assert float(law.probability[0, 1]) == pytest.approx(1e-22, rel=1e-6)
+
+
+def test_documents_of_very_many_words_are_drawn_count_by_count() -> None:
+    """Word by word they would take the memory of their words; each Pearson statistic has d - 1 degrees of freedom.
+
+    The mean of 4000 has a z-score above 4.5 by chance in 1 run of 100,000.
+    """
+    p, total, n = torch.tensor([[0.2, 0.5, 0.3], [1.0 - 2e-6, 1e-6, 1e-6]]).double(), 2**30, 4000
+    rows = Multinomial(p, total=total).draw(n, Generator().manual_seed(0))
+    assert rows.shape == (2, n, 3)
+    assert bool((rows.sum(2) == total).all())
+    expected = total * p[:, None]
+    pearson = ((rows - expected).square() / expected).sum(2).mean(1)
+    assert bool(((pearson - 2.0).abs() < 4.5 * math.sqrt(4.0 / n)).all())
+
+
+def test_pieces_of_bits_and_of_words_are_near_their_member() -> None:
+    """One unit of log-odds away, and half of each probability before they are divided by their sum."""
+    bits = Bernoulli(torch.tensor([[0.2, 0.001, 0.7]]).double())
+    moved = torch.logit(bits.nudged(0, 3)) - torch.logit(bits.mean[0])
+    assert_close(moved, alternating(bits.mean[0], 3))
+    assert_close(moved.abs().amax(0), torch.ones(3).double())
+    words = Multinomial(torch.tensor([[0.2, 0.3, 0.5]]).double())
+    weight = words.probability[0] * (1.0 + 0.5 * alternating(words.probability[0], 2))
+    parts = words.split(0, 2)[:, 1:]
+    assert_close(parts / parts.sum(1, keepdim=True), weight / weight.sum(1, keepdim=True))

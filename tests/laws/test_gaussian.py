@@ -222,3 +222,26 @@ def test_there_is_no_floor_unless_one_is_given(build: Builder) -> None:
 def test_a_spherical_law_refuses_columns_of_different_scale() -> None:
     with pytest.raises(ValueError, match="share one scale"):
         spherical().affine(torch.zeros(D).double(), torch.arange(1.0, 1 + D).double())
+
+
+@pytest.mark.parametrize("build", [full, tied, diagonal, spherical], ids=lambda f: f.__name__)
+def test_parts_of_a_member_lie_within_half_a_standard_deviation(build: Callable[..., Any]) -> None:
+    """They keep its covariance; full and tied ones lie along its main axis, the others along alternating signs."""
+    law, member, pieces = build(), 1, 3
+    parts = law.split(member, pieces)
+    shift = parts[:, 1 : 1 + D] - law.mean[member]
+    covariance = law.covariance().dense().expand(K, D, D)[member]
+    if build in (full, tied):
+        spread, axes = torch.linalg.eigh(covariance)
+        along = shift @ axes[:, -1] / spread[-1].sqrt()
+        assert_close(along.sort().values, torch.tensor([-0.5, 0.0, 0.5]).double())
+        assert_close(shift @ axes[:, :-1], torch.zeros(pieces, D - 1).double(), rtol=0, atol=1e-12)
+    else:
+        steps = torch.tensor([0.5, 0.0, 0.5]).double()[:, None]
+        assert_close(shift.abs(), steps * covariance.diagonal().sqrt())
+    if build is not tied:
+        fresh = law.select(torch.zeros(pieces, dtype=torch.long))
+        rows = rows_of(law)
+        statistics = fresh.view(rows).summarise(torch.ones(pieces, len(rows)).double())
+        fitted = fresh.fitted(statistics.replaced(torch.arange(pieces), parts))
+        assert_close(fitted.covariance().dense().expand(pieces, D, D), covariance.expand(pieces, D, D))

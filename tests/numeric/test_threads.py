@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import itertools
 import json
 import linecache
@@ -31,10 +33,34 @@ QUICK = (
     "BernoulliMixture",
     "RelevantFeatures.expect",
     "WeightPosterior",
+    "last_layer_laplace",
     "calibration",
+    "gaussian_wasserstein",
 )
 MOST = 1.3
 """Times one thread's CPU seconds. Without the limit most jobs take 2 to 50 times."""
+
+UNLIMITED = {
+    *("as_model", "distributed", "load", "load_posterior", "save", "save_posterior", "use_threads"),
+    # They return what is called later, by functions that are limited or in a loop of the caller's.
+    *(
+        "accelerated_em",
+        "ascent_em",
+        "em",
+        "energy_ascent",
+        "generalised_em",
+        "gradient_ascent",
+        "monte_carlo_em",
+    ),
+    *("huber", "latent_target", "linear_regression", "mean_equation", "moment_penalty", "online_em"),
+    *("parameter_target", "quantile", "quantile_step", "residual_equation", "score_of", "warmed"),
+    # Losses and norms, in a loop of the caller's, where the gradient is computed outside of them.
+    *("channel_error", "elbo", "entrywise", "relevance_loss"),
+    # Small arithmetic.
+    *("change_of_slope", "check_decay", "implied_precision", "match", "one_standard_error", "transition"),
+    *("weight_decay", "window_length"),
+}
+"""Public functions that leave the threads as they are."""
 
 
 def ratios(names: list[str]) -> dict[str, float]:
@@ -80,6 +106,16 @@ def test_f51_cpu_seconds_without_thread_variables() -> None:
 @pytest.mark.slow
 def test_f51_cpu_seconds_of_every_job() -> None:
     assert too_many(list(JOBS)) == {}
+
+
+@pytest.mark.parametrize(
+    "room", ["", ".criticise", ".estimate", ".sample", ".select", ".twoview", ".weights"]
+)
+def test_public_functions_that_compute_are_limited(room: str) -> None:
+    module = importlib.import_module(f"boxloop{room}")
+    functions = {name for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+    free = {name for name in functions if getattr(module, name).__code__ != single_threaded(print).__code__}
+    assert free <= UNLIMITED, "public functions that compute must be single_threaded"
 
 
 def test_limits_every_pool_and_restores_it(two_threads: None) -> None:

@@ -19,7 +19,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import boxloop
-from boxloop import criticise, sample as sampling
+from boxloop import criticise, sample as sampling, weights
 
 Job = Callable[[], Any]
 
@@ -77,6 +77,45 @@ def predict() -> Any:
     return fitted.predict(x)
 
 
+@cache
+def outputs() -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor]:
+    """A network that was not trained, inputs and outputs."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    x = torch.tensor(factors(2000, 20)).float()
+    return network, x, x[:, :1].sin()
+
+
+def audit() -> Any:
+    network, x, y = outputs()
+    posterior = boxloop.WeightPosterior(network, "factor", rank=5, random_state=0)
+    for _ in range(20):
+        posterior.observe(torch.ones(()))
+    return weights.audit(posterior, x[:1500], y[:1500], x[1500:], y[1500:], kind="regression", chains=0)
+
+
+@cache
+def law() -> Any:
+    network, x, y = outputs()
+    return weights.last_layer_laplace(network, x, y, kind="regression").law
+
+
+def draw_weights() -> Any:
+    return law().draw(2000, torch.Generator().manual_seed(0))
+
+
+@cache
+def covariances() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A mean and two covariances."""
+    covariance = np.cov(factors().T)
+    return np.zeros(len(covariance)), covariance, covariance + np.eye(len(covariance))
+
+
+def gaussian_wasserstein() -> float:
+    mean, one, other = covariances()
+    return criticise.gaussian_wasserstein(mean, one, mean, other)
+
+
 JOBS: dict[str, Job] = {
     "GaussianMixture": lambda: boxloop.GaussianMixture(6, random_state=0, max_iter=20).fit(clusters()),
     "GaussianMixture.predict": lambda: mixture().predict_proba(clusters(40_000)),
@@ -107,6 +146,9 @@ JOBS: dict[str, Job] = {
     ),
     "WeightPosterior": observe_weights,
     "WeightPosterior.predict": predict,
+    "last_layer_laplace": lambda: weights.last_layer_laplace(*outputs(), kind="regression"),
+    "audit": audit,
+    "WeightLaw.draw": draw_weights,
     "mega": lambda: boxloop.mega(
         mixture(),
         clusters()[:1000],
@@ -120,6 +162,7 @@ JOBS: dict[str, Job] = {
         clusters()[:1000], clusters()[1000:2000], permutations=19
     ),
     "mmd": lambda: criticise.mmd(clusters()[:1000], clusters()[1000:2000]),
+    "gaussian_wasserstein": gaussian_wasserstein,
     "compare": lambda: boxloop.compare({"a": mixture(), "b": mixture()}, clusters()),
     "Select": lambda: boxloop.Select(
         boxloop.GaussianMixture(max_iter=5, random_state=0), {"n_components": [1, 2]}, cv=2

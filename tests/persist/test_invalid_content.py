@@ -208,3 +208,61 @@ def test_weights_of_which_no_law_comes_are_refused(name: str, field: str, tmp_pa
     path.write_bytes(seal(document, {**tensors, f"follower.{field}": changed}))
     with pytest.raises(ModelFileError, match=r"follower gives .*law"):
         case.load(path)
+
+
+def _single(document: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Every number in single precision, which no fit of these estimators writes."""
+    return {
+        name: tensor.float() if tensor.dtype == torch.float64 else tensor for name, tensor in tensors.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["factor", "ppca", "gaussian-full", "bayesian-sticks", "linear-two", "features-linear", "classifier"],
+)
+def test_models_of_another_precision_than_their_rows_are_refused(name: str, tmp_path: Path) -> None:
+    """All tensors agree, so that only the products with rows failed."""
+    case = next(case for case in MODELS if case.name == name)
+    path = case.write(tmp_path / "m.boxloop")
+    document, tensors = split(path.read_bytes())
+    path.write_bytes(seal(document, _single(document, tensors)))
+    with pytest.raises(ModelFileError, match="float32"):
+        case.load(path)
+
+
+TOGETHER_TOO_FAR: list[tuple[str, dict[str, float]]] = [
+    ("bayesian-diag", dict.fromkeys(("found.components.strength", "given.components.strength"), 1e-174)),
+    ("bayesian-diag", {"found.components.dof": 1e-300}),
+    ("bayesian-multinomial", {"found.components.concentration": 1e200}),
+    ("bayesian-factor", {"coefficients": 1e106}),
+    ("linear-two", {"variance": 1e308}),
+]
+"""Numbers that stand by themselves, and products of them that do not."""
+
+
+@pytest.mark.parametrize(("name", "fields"), TOGETHER_TOO_FAR)
+def test_numbers_whose_products_are_beyond_all_numbers_are_refused(
+    name: str, fields: dict[str, float], tmp_path: Path
+) -> None:
+    case = next(case for case in MODELS if case.name == name)
+    path = case.write(tmp_path / "m.boxloop")
+    document, tensors = split(path.read_bytes())
+    changed = {field: torch.full_like(tensors[field], value) for field, value in fields.items()}
+    path.write_bytes(seal(document, {**tensors, **changed}))
+    with pytest.raises(ModelFileError, match=r"square|overflow"):
+        case.load(path)
+
+
+def test_a_part_that_is_no_network_is_refused(tmp_path: Path) -> None:
+    """It is a class of the file, but not one that maps rows."""
+    case = next(case for case in MODELS if case.name == "autoencoder-codes")
+    path = case.write(tmp_path / "m.boxloop")
+    document, tensors = split(path.read_bytes())
+    document["tree"]["fields"]["encoder"]["fields"]["network"] = {
+        "class": "CategoricalHead",
+        "fields": {"sizes": {"tensor": "sizes"}},
+    }
+    path.write_bytes(seal(document, {**tensors, "sizes": torch.tensor([3, 3, 3])}))
+    with pytest.raises(ModelFileError, match="cannot be called"):
+        case.load(path)

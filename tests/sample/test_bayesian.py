@@ -343,3 +343,23 @@ def test_as_many_factors_as_columns() -> None:
     found = sample_factors(factors()[:, :2], 2, draws=30, warmup=20, random_state=0)
     assert found.loadings.shape == (4, 30, 2, 2)
     assert np.isfinite(found.summary()["mean"]).all()
+
+
+@kinds
+def test_the_summary_has_moments_of_the_whole_mixture(covariance: str) -> None:
+    """Mean and deviation of a column over all components, by its raw moments; weights in falling order."""
+    found = sample_mixture(blobs(), 2, covariance=covariance, draws=40, warmup=20, random_state=0)
+    weight, mean, variance = (
+        value.flatten(0, 1).numpy() for value in (found.weights, found.means, found.variances)
+    )
+    centre = np.einsum("mk,mkd->md", weight, mean)
+    square = np.einsum("mk,mkd->md", weight, variance + mean**2)
+    wanted = {f"mean[x{j}]": centre[:, j] for j in range(2)}
+    wanted |= {f"sd[x{j}]": np.sqrt(square - centre**2)[:, j] for j in range(2)}
+    wanted |= {"sorted weight[0]": weight.max(1), "sorted weight[1]": weight.min(1)}
+    table = found.summary(level=0.8)
+    for name, values in wanted.items():
+        line = table.loc[name]
+        assert line["mean"] == pytest.approx(values.mean(), rel=1e-9)
+        assert line["sd"] == pytest.approx(values.std(ddof=1), rel=1e-9)
+        assert [line["low"], line["high"]] == pytest.approx(np.quantile(values, [0.1, 0.9]), rel=1e-9)

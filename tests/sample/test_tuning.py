@@ -343,3 +343,22 @@ def test_the_first_step_of_the_length_is_half_the_slope_of_the_logarithm(
         monkeypatch.setattr(chees, "_criterion", lambda *_, s=slope: (s * unit, unit))
         found = chees.reached(chees.Reach.of(1.0), path, torch.ones(1), None, (0.01, 100.0))
         assert found.log_length == pytest.approx(step, rel=1e-12)
+
+
+def test_later_steps_of_the_length_fall_as_the_root_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slope is that of averages that forget a tenth each time; what stays is the average of the lengths."""
+    path: Any = SimpleNamespace(details=[None], log_ratio=[None])
+    found, lengths, slope, worth, place = chees.Reach.of(1.0), [], 0.0, 0.0, 0.0
+    for number, (fresh, size) in enumerate([(1.2, 1.0), (0.1, 2.0), (-0.4, 1.0), (0.9, 0.5)], 1):
+        monkeypatch.setattr(chees, "_criterion", lambda *_, s=fresh, w=size: (s, w))
+        found = chees.reached(found, path, torch.ones(1), None, (0.01, 100.0))
+        slope, worth = 0.9 * slope + fresh, 0.9 * worth + size
+        place += 0.5 / math.sqrt(number) * min(1.0, max(-1.0, slope / worth - 0.5))
+        lengths.append(place)
+        assert found.log_length == pytest.approx(place, rel=1e-12)
+        assert found.steady == pytest.approx(sum(lengths) / number, rel=1e-12)
+    for _ in range(9):
+        found = chees.reached(found, path, torch.ones(1), None, (0.01, 100.0))
+    before = found
+    found = chees.reached(before, path, torch.ones(1), None, (0.01, 100.0))
+    assert found.steady == pytest.approx(0.9 * before.steady + 0.1 * found.log_length, rel=1e-12)

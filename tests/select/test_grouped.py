@@ -146,3 +146,12 @@ def test_weights_of_a_source_count_in_its_judgement() -> None:
         assert found.n_rows == weight.sum()
         for name in ("log_likelihood", "error", "difference", "difference_error", "aic", "bic"):
             np.testing.assert_allclose(getattr(found, name), getattr(repeated, name), rtol=1e-9, err_msg=name)
+
+
+def test_a_penalty_lowers_every_value() -> None:
+    rng = np.random.default_rng(4)
+    values, weight = rng.normal(size=30), rng.integers(1, 4, 30).astype(float)
+    plain = Grouped.of(values, np.arange(30), 30, weight)
+    lowered = plain.less(0.7)
+    assert lowered.mean == pytest.approx(np.average(values, weights=weight) - 0.7, rel=1e-12)
+    assert lowered.behind(plain)[0] == pytest.approx(0.7, rel=1e-12)

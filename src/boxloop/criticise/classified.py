@@ -12,7 +12,7 @@ from boxloop.criticise.outcomes import checked_probability
 from boxloop.criticise.paired import Difference, difference, mean_and_error
 from boxloop.criticise.reliability import BINS, Reliability, reliability
 from boxloop.data import make_frame
-from boxloop.numeric import RandomState, generator, spawn, with_error
+from boxloop.numeric import RandomState, generator, single_threaded, spawn, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,6 +126,7 @@ class ClassificationScores:
         )
 
 
+@single_threaded
 def classification_scores(
     probability: Any,
     y: Any,

@@ -194,6 +194,7 @@ def _quantile_steps(n: int, m: int, device: torch.device) -> tuple[Tensor, Tenso
     return (left // m).to(device), (left // n).to(device), width.to(device)
 
 
+@single_threaded
 def gaussian_wasserstein(mean_a: object, cov_a: object, mean_b: object, cov_b: object) -> float:
     r"""2-Wasserstein distance between two Gaussians: the distance itself, not its square.
 
@@ -226,6 +227,7 @@ def gaussian_wasserstein(mean_a: object, cov_a: object, mean_b: object, cov_b: o
     return wasserstein(a, b, mean, other)
 
 
+@single_threaded
 def relative_covariance_error(estimate: object, truth: object) -> float:
     r"""Error of a covariance relative to the true one, in the Frobenius norm.
 

@@ -23,7 +23,7 @@ from boxloop.criticise.gaps import Gap, Mega, null_p_values
 from boxloop.criticise.lagged import LaggedProbe
 from boxloop.criticise.null import Null, Shift, model_errors
 from boxloop.criticise.probes import Probe
-from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn_of_shared
+from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn_of_other_rows, warn_of_shared
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
 from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
@@ -101,7 +101,8 @@ def mega(
 
     Warns:
         UserWarning: X holds the rows of the fit and ``train`` was left out (it is then taken from X where it is known);
-            X seems to hold a copy of them; rows of X are among those of ``train``.
+            X seems to hold a copy of them; rows of X are among those of ``train``; the means of ``train`` are not those
+            of a model that does not know the rows of its fit.
 
     Example:
         >>> import numpy as np
@@ -147,6 +148,8 @@ def mega(
         rows = kept if own or fitted is None else _kept(fitted, streams[2])
         if not own:
             warn_of_shared(kept, rows)
+        if getattr(model, "training_digest_", None) is None:
+            warn_of_other_rows(scene.origin, rows)
         case = replace(case, training=_training(adapted, rows, case, moments))
     fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
     return _judged(case, fresh, draws, streams[2])

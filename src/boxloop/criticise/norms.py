@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from boxloop.numeric import single_threaded
+
 
 def entrywise(gap: Tensor, order: float = 2.0) -> Tensor:
     r""":math:`(\sum_{ij} |M_{ij}|^q)^{1/q}` (eq. 13); order 2 is the Frobenius norm (eq. 14).
@@ -24,6 +26,7 @@ def entrywise(gap: Tensor, order: float = 2.0) -> Tensor:
     return torch.linalg.vector_norm(_numbers(gap), order)
 
 
+@single_threaded
 def schatten(gap: Tensor, order: float = 2.0) -> Tensor:
     """The vector norm of the singular values of a symmetric matrix; of a vector, its Euclidean length.
 
@@ -42,6 +45,7 @@ def schatten(gap: Tensor, order: float = 2.0) -> Tensor:
     return torch.linalg.vector_norm(torch.linalg.eigvalsh(gap), order)
 
 
+@single_threaded
 def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, Tensor]:
     r"""Largest absolute eigenvalue of a symmetric matrix, and its vector, by power iteration on the square.
 

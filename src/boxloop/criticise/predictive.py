@@ -18,7 +18,7 @@ from boxloop.criticise.crps import crps_draws, crps_mixture, crps_normal
 from boxloop.criticise.outcomes import checked_targets, like_targets, numbers
 from boxloop.criticise.paired import Difference, difference, mean_and_error
 from boxloop.data import check_level, make_frame
-from boxloop.numeric import RandomState, generator, with_error
+from boxloop.numeric import RandomState, generator, single_threaded, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,6 +156,7 @@ class RegressionScores:
         return "\n".join(lines)
 
 
+@single_threaded
 def regression_scores(
     y: Any,
     mean: Any = None,

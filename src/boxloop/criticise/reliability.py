@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boxloop.criticise.outcomes import checked_probability
 from boxloop.criticise.pairs import checked_count
 from boxloop.data import make_frame
-from boxloop.numeric import RandomState, generator
+from boxloop.numeric import RandomState, generator, single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,6 +123,7 @@ class Reliability:
         return said, happened, rows, low, high
 
 
+@single_threaded
 def reliability(
     probability: Any,
     y: Any,

@@ -18,6 +18,9 @@ CLOSE = 1e-3
 CLOSE_ALONE = 1e-4
 """The same for a table of one column: fewer than 1 in 1e4."""
 
+APART = 0.1
+"""Standard errors by which the means of training rows differ from the model's, from which on they are others."""
+
 SHARED, DISTINCT = 0.05, 0.99
 """Share of the rows found among the training rows that is no chance where so many of these differ from one another."""
 
@@ -73,6 +76,31 @@ def warn_of_copies(
                 "judge by held-out rows, in the units of the fit",
                 UserWarning,
             )
+
+
+def warn_of_other_rows(mean: Tensor, training: Kept) -> None:
+    """Warn where the means of training rows are not the model's, as they are at a maximum of their likelihood.
+
+    Of a fit that kept no digest this is all that is known of its rows. A random part of the rows has other means, and
+    so have rows of which values are missing: these say nothing.
+
+    Args:
+        mean: of the model, (d,).
+        training: the training rows.
+    """
+    weight, total = training.weight[:, None], training.weight.sum()
+    if training.chance < 1.0 or bool(torch.isnan(training.rows).any()):
+        return
+    own = (weight * training.rows).sum(0) / total
+    error = (weight * (training.rows - own)).square().sum(0).sqrt() / total
+    apart = torch.where(error > 0.0, (own - mean).abs() / error, 0.0).amax()
+    if bool(apart > APART):
+        warn_caller(
+            "train= holds other rows than the model was fitted to, or the fit had not converged: the column means of "
+            f"train are up to {float(apart):.1f} standard errors away from the model's, and not equal to them, so that "
+            "the error of the parameters cannot be taken from these rows. Pass its rows, or leave train= out",
+            UserWarning,
+        )
 
 
 def _steps(rows: Tensor) -> Tensor:

@@ -105,6 +105,9 @@ def to_array(rows: Any, name: str) -> Any:
 
 def to_numbers(table: Any, name: str, columns: int | None = None) -> Any:
     """A table of float64, of so many columns where this is known."""
+    if issparse(table):
+        raise TypeError(f"{name} must be a dense table; give {name}.toarray()")
+    check_numbers(table)
     check_table(table, name)
     given = np.asarray(unmasked(table))
     if given.dtype.kind in "mM":
@@ -123,6 +126,8 @@ def _check_values(values: Any, name: str) -> None:
         return
     try:
         values.astype(np.complex128)  # scikit-learn refuses complex numbers itself
+    except OverflowError as error:
+        raise ValueError(f"{name} holds a whole number beyond 1.8e308: bring it to another scale") from error
     except ValueError as error:
         text = next((value for value in values if isinstance(value, str)), None)
         if text is None:

@@ -69,6 +69,9 @@ def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
     mode = path.stat().st_mode if path.is_file() else None
     unfinished = path.with_name(f".{path.name}.part")
     begun = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
+    unfinished.unlink(
+        missing_ok=True
+    )  # of a call that was killed, or a link, through which nothing is written
     try:
         if mode is not None:  # before the first row is written: nobody reads who may not read the old file
             unfinished.touch(stat.S_IMODE(mode))

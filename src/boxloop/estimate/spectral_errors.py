@@ -91,6 +91,7 @@ class _Outer(Tree):
     outer: Tensor
 
 
+@single_threaded
 def spectral_covariance(found: Spectral) -> Tensor:
     """Covariance of all weights and probabilities, (k + k b, k + k b): weights first, then topic after topic.
 

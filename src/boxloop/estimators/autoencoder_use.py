@@ -11,6 +11,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.data import check_count
 from boxloop.estimators.autoencoder_rows import Likelihood
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.codes import CodedEstimator
@@ -114,6 +115,7 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
             ValueError: a row whose bound is not finite.
         """
         check_is_fitted(self)
+        check_count(n_draws, "n_draws")
         stream = generator(self.random_state, self.model_.origin.device)
 
         def parts(rows: Tensor) -> Tensor:

@@ -201,6 +201,8 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
         tree, extra = saved.tree, saved.extra
         if extra.get("estimator") != cls.__name__ or not isinstance(tree, LinearPosterior):
             raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {cls.__name__!r}")
+        if saved.axes["dtype"] != torch.float64:
+            raise saved.refusal(f"its model holds {saved.axes['dtype']}, not torch.float64")
         found = rebuild(path, cls, read_params(saved), read_facts(saved, FACTS))
         if found.single_ and saved.axes["k"] != 1:
             raise saved.refusal(f"the fitted attribute 'single_' is true for {saved.axes['k']} outputs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+import torch
 from sklearn.exceptions import NotFittedError
 
 from boxloop.estimators.autoencoder import VariationalAutoencoder
@@ -175,6 +176,8 @@ def _check_model(saved: Saved, estimator: LatentEstimator) -> None:
         raise saved.refusal(
             f"{type(estimator).__name__} has a {kind.__name__}, the file a {type(model).__name__}"
         )
+    if saved.axes["dtype"] != torch.float64:
+        raise saved.refusal(f"its model holds {saved.axes['dtype']}, not torch.float64")
     if isinstance(estimator, GaussianMixture | BayesianGaussianMixture):
         part = COVARIANCES[estimator.covariance_type][isinstance(model, VariationalMixture)]
     held: Any = model.found.components if isinstance(model, VariationalMixture) else vars(model).get("family")

@@ -12,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from boxloop.estimate import Coordinates
+from boxloop.estimate import Coordinates, Fit, Plan
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.gaussian_pictures import GaussianPictures
 from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.laws import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import Mixture
+from boxloop.numeric import ConditionError
+from boxloop.types import Source
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -114,6 +116,16 @@ class GaussianMixture(GaussianPictures):
                 return DiagonalGaussian(mean, mean + 1.0, floor)
             case _:
                 return SphericalGaussian(mean, mean[:, :1] + 1.0, floor)
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        try:
+            return super()._fit(source, plan, start)
+        except ConditionError as error:  # in the words of scikit-learn
+            raise ValueError(
+                "Fitting the mixture model failed because some components have ill-defined empirical covariance (for "
+                "instance caused by singleton or collapsed samples). Try to decrease the number of components, "
+                f"increase reg_covar, or scale the input data. Here reg_covar={self.reg_covar:g}, and {error}."
+            ) from error
 
     @property
     def _given(self) -> tuple[Any, Any, Any]:

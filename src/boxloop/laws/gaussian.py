@@ -14,7 +14,7 @@ from boxloop.asking import ask
 from boxloop.laws.centred import CentredView
 from boxloop.laws.product import ProductFamily, alternating
 from boxloop.laws.sums import QUADRATIC_CONDITION, Sums
-from boxloop.numeric import covariance as forms, normal
+from boxloop.numeric import ConditionError, covariance as forms, normal
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,15 @@ class _AxisGaussian(ProductFamily):
         """Which members have a variance held up by the floor, (k,)."""
         return (self.variance <= self.floor * (1 + 1e-6)).reshape(self.variance.shape[0], -1).any(1)
 
+    def _positive(self, variance: Tensor) -> Tensor:
+        """Variances at least ``floor``; an error where there is no floor and one is zero."""
+        if self.floor > 0.0:
+            return variance.clamp(min=self.floor)
+        zero = (variance <= 0.0).any(1)
+        if ask(zero.any()):
+            raise ConditionError(f"a variance of component {int(zero.int().argmax())} is zero")
+        return variance
+
 
 def _mean_and_variance(statistics: Sums) -> tuple[Tensor, Tensor]:
     averaged = statistics.features[:, 1:] / statistics.count[:, None]
@@ -130,7 +139,7 @@ class DiagonalGaussian(_AxisGaussian):
     def fitted(self, statistics: Sums) -> Self:
         """Weighted means and variances, the latter at least ``floor`` (the exact constrained maximum)."""
         mean, variance = _mean_and_variance(statistics)
-        return type(self)(mean, variance.clamp(min=self.floor), self.floor)
+        return type(self)(mean, self._positive(variance), self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The family of ``origin + scale * x``."""
@@ -157,7 +166,7 @@ class SphericalGaussian(_AxisGaussian):
     def fitted(self, statistics: Sums) -> Self:
         """Weighted means, and variances averaged over columns, at least ``floor``."""
         mean, variance = _mean_and_variance(statistics)
-        return type(self)(mean, variance.mean(1, keepdim=True).clamp(min=self.floor), self.floor)
+        return type(self)(mean, self._positive(variance.mean(1, keepdim=True)), self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The family of ``origin + scale * x``; a spherical law stays one only under one common scale."""

@@ -20,6 +20,9 @@ from boxloop.laws.sums import Sums, has_missing, log_factorials
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
+TOGETHER = 1 << 24
+"""Most words of a component that are drawn one by one."""
+
 
 @dataclass(frozen=True)
 class Multinomial(Tree):
@@ -103,11 +106,25 @@ class Multinomial(Tree):
     def draw(self, n: int, generator: Generator) -> Tensor:
         """Documents of ``total`` words, (k, n, d)."""
         k, d = self.probability.shape
+        if n * self.total > TOGETHER:
+            return self._draw_counts(n, generator)
         words = torch.multinomial(self.probability, n * self.total, replacement=True, generator=generator)
         row = torch.arange(n, device=words.device).repeat_interleave(self.total)
         flat = (torch.arange(k, device=words.device)[:, None] * n + row) * d + words
         counts = torch.bincount(flat.reshape(-1), minlength=k * n * d)
         return counts.reshape(k, n, d).to(self.probability.dtype)
+
+    def _draw_counts(self, n: int, generator: Generator) -> Tensor:
+        """Count by count, each binomial given those before it: memory does not grow with the words."""
+        p = self.probability.double()
+        rest = p.flip(1).cumsum(1).flip(1)
+        left = p.new_full((len(p), n), float(self.total))
+        counts = []
+        for j in range(p.shape[1] - 1):
+            share = (p[:, j] / rest[:, j]).clamp(max=1.0)
+            counts.append(torch.binomial(left, share[:, None].expand_as(left), generator=generator))
+            left = left - counts[-1]
+        return torch.stack([*counts, left], 2).to(self.probability.dtype)
 
     def complete(self, statistics: Sums) -> Tensor:
         """Expected log-probability of the statistics, summed over members."""

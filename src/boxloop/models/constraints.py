@@ -97,13 +97,20 @@ def _has_factors(model: Any, axes: Axes) -> str | None:
     return None if bool(usable) else "noise is so small beside loadings that factors have no posterior"
 
 
+def _has_errors(model: VariationalFactor, axes: Axes) -> str | None:
+    """Whether loadings in units of the noise have fourth powers, of which their errors are made."""
+    squares = model.coefficients.square() / (model.rate / model.shape)[:, None]
+    finite = bool(torch.isfinite(squares[:, :-1].square()).all())
+    return None if finite else "coefficients are so large beside the noise that errors overflow"
+
+
 def _network_fits(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
-    network = part.network
+    network, mapping = part.network, callable(part.network)
     kinds = {value.dtype for value in part.parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         return f"parameters must be of one floating type, not of {len(kinds)}"
-    if not is_dataclass(network):
+    if not is_dataclass(network) or not mapping:
         return f"network is {network!r:.40}, which cannot be called"
     axes["dtype"] = kinds.pop()
     if not isinstance(network, Layers | Convolutions | Deconvolutions):
@@ -193,35 +200,35 @@ CONSTRAINTS: Table = {
     PrincipalModel: Constraints(
         _has_factors, mean=Array("d"), loadings=Array("d k"), noise=Array("1", POSITIVE), floor=FLOOR
     ),
-    Dirichlet: Constraints(concentration=Array("k", POSITIVE)),
-    StickBreaking: Constraints(first=Array("k-1", POSITIVE, least=0), second=Array("k-1", POSITIVE, least=0)),
+    Dirichlet: Constraints(concentration=Array("k", SCALE)),
+    StickBreaking: Constraints(first=Array("k-1", SCALE, least=0), second=Array("k-1", SCALE, least=0)),
     NormalInverseWishart: Constraints(
         _enough_freedom,
         mean=Array("m d"),
-        strength=Array("m", POSITIVE),
-        dof=Array("m", POSITIVE),
+        strength=Array("m", SCALE),
+        dof=Array("m", SCALE),
         scale=Array("m d d", POSITIVE_DEFINITE),
     ),
     TiedInverseWishart: Constraints(
         _enough_freedom,
         mean=Array("m d"),
-        strength=Array("m", POSITIVE),
-        dof=Array("", POSITIVE),
+        strength=Array("m", SCALE),
+        dof=Array("", SCALE),
         scale=Array("d d", POSITIVE_DEFINITE),
     ),
     NormalInverseGamma: Constraints(
         mean=Array("m d"),
-        strength=Array("m", POSITIVE),
-        dof=Array("m", POSITIVE),
+        strength=Array("m", SCALE),
+        dof=Array("m", SCALE),
         scale=Array("m d", POSITIVE),
     ),
     SphericalNormalInverseGamma: Constraints(
         mean=Array("m d"),
-        strength=Array("m", POSITIVE),
-        dof=Array("m", POSITIVE),
+        strength=Array("m", SCALE),
+        dof=Array("m", SCALE),
         scale=Array("m 1", POSITIVE),
     ),
-    WordDirichlet: Constraints(concentration=Array("m d", POSITIVE), total=TOTAL),
+    WordDirichlet: Constraints(concentration=Array("m d", SCALE), total=TOTAL),
     MixturePrior: Constraints(
         weights=Nested((Dirichlet, StickBreaking), "k dtype"), components=Nested(COMPONENTS, "m d dtype")
     ),
@@ -233,6 +240,7 @@ CONSTRAINTS: Table = {
     ),
     RelevancePrior: Constraints(centre=Array("d"), noise_rate=Array("d", POSITIVE)),
     VariationalFactor: Constraints(
+        _has_errors,
         coefficients=Array("d k+1"),
         spread=Array("d|1 k+1 k+1", POSITIVE_DEFINITE),
         shape=Array("d|1", POSITIVE),

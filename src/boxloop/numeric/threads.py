@@ -183,8 +183,7 @@ def _restore(settings: list[tuple[Any, int]]) -> None:
 
 def _clear_controlling_thread() -> None:
     """Since 3.8 threadpoolctl ignores who sets OpenBLAS's threads, but for the Python thread that did it last."""
-    if hasattr(OpenBLASController, "clear_controlling_thread"):
-        OpenBLASController.clear_controlling_thread()
+    getattr(OpenBLASController, "clear_controlling_thread", lambda: None)()
 
 
 def _pools(kind: str) -> Any:

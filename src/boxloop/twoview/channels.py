@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.numeric import RandomState, generator as stream_of, normal
+from boxloop.numeric import RandomState, generator as stream_of, normal, single_threaded
 
 Array = NDArray[np.float64]
 
@@ -207,6 +207,7 @@ class TimeShift:
         return x[same], y[same]
 
 
+@single_threaded
 def self_views(X: Any, channel: Channel | TimeShift, random_state: RandomState = None) -> tuple[Any, Any]:
     """Two views of one table: the rows, and what a channel makes of them.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from boxloop.models import CONSTRAINTS as MODEL_CONSTRAINTS, LATENTS, Part
 from boxloop.persist import LOCATION, POSITIVE, SCALE, SHARE, Array, Axes, Constraints, Nested, Table
 from boxloop.twoview.canonical import Canonical, RelevanceModel
@@ -43,6 +45,10 @@ def _generator_fits(model: GeneratorModel, axes: Axes) -> str | None:
     )
 
 
+def _is_double(canonical: Canonical, axes: Axes) -> str | None:
+    return None if axes["dtype"] == torch.float64 else f"it holds {axes['dtype']}, not torch.float64"
+
+
 CONSTRAINTS: Table = {
     **MODEL_CONSTRAINTS,
     LinearView: Constraints(_as_many_features, origin=Array("d", LOCATION), scale=Array("d", SCALE)),
@@ -59,6 +65,7 @@ CONSTRAINTS: Table = {
     ),
     ViewPair: Constraints(left=Nested(VIEWS, "k d v=v_left"), right=Nested(VIEWS, "k=l d=e v=v_right")),
     Canonical: Constraints(
+        _is_double,
         left_mean=Array("k"),
         right_mean=Array("l"),
         left=Array("k r", least=0),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch.optim import Optimizer
 
 from boxloop.data import check_count, make_frame
-from boxloop.numeric import RandomState, generator, seed, spawn
+from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 from boxloop.weights.audit_chain import Chains
 from boxloop.weights.audit_held import HeldOut, held_out
 from boxloop.weights.audit_iterates import Iterates
@@ -133,6 +133,7 @@ def _columns(frame: Any) -> list[str]:
     return lines
 
 
+@single_threaded
 def audit(
     posterior: Posterior,
     X: Any,

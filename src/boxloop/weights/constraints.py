@@ -144,7 +144,12 @@ def _gradient_fits(state: GradientState, axes: Axes) -> str | None:
 
 def _rank_fits(posterior: LinearPosterior, axes: Axes) -> str | None:
     most = axes["d"]
-    return None if 0 <= posterior.rank <= most else f"rank is {posterior.rank}, not between 0 and {most}"
+    if not 0 <= posterior.rank <= most:
+        return f"rank is {posterior.rank}, not between 0 and {most}"
+    # In standard units no product of a row with a column of vectors is above this.
+    reach = 10.0 * posterior.vectors.abs().sum(0)
+    variance = posterior.variance @ reach.square() + posterior.level_variance + posterior.beta.reciprocal()
+    return None if bool(torch.isfinite(variance).all()) else "variance is so large that predictions overflow"
 
 
 CONSTRAINTS: Table = {

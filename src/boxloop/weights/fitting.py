@@ -13,6 +13,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from boxloop.numeric import single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Outcome, Progress, run
@@ -43,6 +44,7 @@ class Training:
     events: tuple[str, ...]
 
 
+@single_threaded
 def fit(
     posterior: WeightPosterior,
     batches: Iterable[Any],

@@ -22,7 +22,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from boxloop.numeric import safe_cholesky
+from boxloop.numeric import safe_cholesky, single_threaded
 from boxloop.run import Round, run
 from boxloop.weights.last_layer import LastLayer
 from boxloop.weights.law import WeightLaw
@@ -81,6 +81,7 @@ class LastLayerPosterior:
         return self.last.features(X)
 
 
+@single_threaded
 def last_layer_laplace(
     net: nn.Module,
     X: Any,

@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.models import FactorModel
-from boxloop.numeric import LowRank, normal
+from boxloop.numeric import LowRank, normal, single_threaded
 from boxloop.tree import Tree
 
 
@@ -63,6 +63,7 @@ class WeightLaw(Tree):
         """As one member; ``dense()`` of it is D x D."""
         return LowRank(self.loadings[None], self.noise[None])
 
+    @single_threaded
     def draw(self, n: int, generator: Generator) -> Tensor:
         """n vectors of weights, (n, D); the generator lives on the law's device."""
         found = normal((n, self.size), generator, self.mean.dtype).mul_(self.noise.sqrt())

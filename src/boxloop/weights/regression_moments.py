@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import MOMENT_COLUMNS, Summary, summarise_moments
-from boxloop.numeric import gram
+from boxloop.numeric import gram, single_threaded
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -71,6 +71,7 @@ class Centre(Tree):
         return cls(one * 0.0, one, torch.zeros(k, dtype=torch.float64), False)
 
 
+@single_threaded
 def regression_moments(
     source: Source, n_targets: int = 1, *, centred: bool = True, scaled: bool = False
 ) -> tuple[RegressionMoments, Centre]:
