@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from boxloop.chain import advance
 from boxloop.criticise import fused_gap, mega
 from boxloop.data import ArraySource, Mapped, Prefetched, Standardised, open_source, summarise_moments, survey
-from boxloop.estimate import EMState, em
-from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian
+from boxloop.fit import EMState, em
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run

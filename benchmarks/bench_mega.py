@@ -14,7 +14,7 @@ import time
 import torch
 
 from boxloop.criticise import MomentPenalty, Pair, fused_gap
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.numeric import column_means, generator
 from common import gemm_rate, interleave, report
 

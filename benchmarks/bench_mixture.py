@@ -15,8 +15,8 @@ from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop import GaussianMixture
 from boxloop.data import ArraySource, Standardised, survey
-from boxloop.estimate import EMState, em
-from boxloop.laws import QUADRATIC_COLUMNS, FullGaussian
+from boxloop.distributions import QUADRATIC_COLUMNS, FullGaussian
+from boxloop.fit import EMState, em
 from boxloop.models import Mixture
 from boxloop.run import run
 from common import gemm_rate, interleave, report

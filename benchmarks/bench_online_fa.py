@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from boxloop.estimate import FactorStream, GradientStream
+from boxloop.fit import FactorStream, GradientStream
 from common import interleave, report
 
 RANK, WARMUP, REFRESH, RATE = 10, 20, 16, 1e-3

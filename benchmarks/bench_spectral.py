@@ -21,8 +21,8 @@ from sklearn.decomposition import LatentDirichletAllocation
 
 from boxloop import FitWarning, MultinomialMixture
 from boxloop.data import SparseSource, Topics, csr_tensor, documents
-from boxloop.estimate import EMState, em, match, spectral, spectral_model
-from boxloop.laws import Multinomial
+from boxloop.distributions import Multinomial
+from boxloop.fit import EMState, em, match, spectral, spectral_model
 from boxloop.numeric import generator
 from boxloop.run import run
 from common import gemm_rate, interleave, report

@@ -15,9 +15,9 @@ from sklearn.mixture import BayesianGaussianMixture as Peer
 
 from bench_mixture import clusters
 from boxloop.data import ArraySource, Standardised, survey
-from boxloop.estimate import EMState, elbo, em
+from boxloop.distributions import Dirichlet, MixturePrior, NormalInverseWishart
 from boxloop.estimators import BayesianGaussianMixture
-from boxloop.laws import Dirichlet, MixturePrior, NormalInverseWishart
+from boxloop.fit import EMState, elbo, em
 from boxloop.models import VariationalMixture
 from boxloop.run import run
 from common import interleave, report

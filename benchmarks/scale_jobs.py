@@ -16,8 +16,8 @@ import torch
 
 from boxloop import FactorAnalysis, compare, mega
 from boxloop.data import ArraySource, Standardised, open_source, survey
-from boxloop.estimate import EMState, em
-from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian
+from boxloop.fit import EMState, em
 from boxloop.models import Mixture
 from boxloop.run import run
 from boxloop.types import Source

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
 from boxloop.data import SparseSource
-from boxloop.estimate import Documents, largest
+from boxloop.fit import Documents, largest
 from boxloop.numeric import diagonal, generator
 
 

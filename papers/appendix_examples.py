@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from boxloop.estimate import Estimate, linear_regression, z_estimate
-from boxloop.laws import NormalFamily, PoissonFamily
+from boxloop.distributions import NormalFamily, PoissonFamily
+from boxloop.fit import Estimate, linear_regression, z_estimate
 from boxloop.numeric import generator, normal
 from papers.estimator_trials import (
     Trials,

@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Kernel
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, Step, elbo, em
-from boxloop.laws import DiagonalGaussian, Dirichlet, MixturePrior, NormalInverseGamma, Sums
+from boxloop.distributions import DiagonalGaussian, Dirichlet, MixturePrior, NormalInverseGamma, Sums
+from boxloop.fit import EMState, Step, elbo, em
 from boxloop.models import VariationalMixture
 from boxloop.numeric import covariance as forms, generator, normal
 from boxloop.run import run

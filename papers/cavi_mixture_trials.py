@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.estimate import Cavi, EMState, Order, Step, cavi, elbo, em
-from boxloop.laws import Node
+from boxloop.distributions import Node
+from boxloop.fit import Cavi, EMState, Order, Step, cavi, elbo, em
 from boxloop.models import KnownVarianceMixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource
-from boxloop.estimate import Constant, Epochs, Trainer, TrainPlan, TrainState
 from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
+from boxloop.fit import Constant, Epochs, Trainer, TrainPlan, TrainState
 from boxloop.numeric import generator
 from boxloop.run import run
 from boxloop.twoview import FiniteView, LinearView, RelevanceFit, RelevanceModel, ViewPair, relevance_loss

@@ -11,8 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, accelerated_em, em
-from boxloop.laws import PooledSums, TiedGaussian
+from boxloop.distributions import PooledSums, TiedGaussian
+from boxloop.fit import EMState, accelerated_em, em
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 from boxloop.run import FALL, run

@@ -12,8 +12,8 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate import Batches, Cooling, EnergyPlan, EnergyState, at, energy_ascent
 from boxloop.estimators import KERNELS, EnergyBasedModel, Means, explore, reference
+from boxloop.fit import Batches, Cooling, EnergyPlan, EnergyState, at, energy_ascent
 from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
 from boxloop.run import run

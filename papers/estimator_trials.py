@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.estimate import Estimate, huber, m_estimate, match_moments, quantile, quantile_step, z_estimate
+from boxloop.fit import Estimate, huber, m_estimate, match_moments, quantile, quantile_step, z_estimate
 from boxloop.numeric import generator, normal
 
 RATE = 2.0

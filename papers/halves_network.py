@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
+from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
 from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
 from boxloop.run import run

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from boxloop.average import Power
-from boxloop.estimate import (
+from boxloop.fit import (
     AscentPlan,
     BurnIn,
     MonteCarloPlan,

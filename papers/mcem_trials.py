@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.estimate import Kernels, LogDensity, MonteCarloPlan, MonteCarloState, monte_carlo_em, warmed
+from boxloop.fit import Kernels, LogDensity, MonteCarloPlan, MonteCarloState, monte_carlo_em, warmed
 from boxloop.models import (
     BernoulliResponse,
     GroupedRows,

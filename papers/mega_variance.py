@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
 from boxloop.criticise import Second, forward_moments, latent_nodes, marginal, model_scene, second_moment
+from boxloop.distributions import Categorical, FullGaussian
 from boxloop.figures import COLOURS, INK, dress, new_figure
-from boxloop.laws import Categorical, FullGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, seed, spawn
 from boxloop.types import LatentModel, Law

@@ -14,8 +14,8 @@ from sklearn.decomposition import FactorAnalysis as Peer
 from torch import Tensor
 
 from boxloop.data import FactorProblem, factor_problem
-from boxloop.estimate import FactorStream, GradientStream
 from boxloop.estimators import FactorAnalysis, FitWarning
+from boxloop.fit import FactorStream, GradientStream
 from boxloop.numeric import generator, relative_error, wasserstein
 from papers.experiment import Finding, Options, Report, Verdict
 from papers.panels import panels

@@ -13,8 +13,8 @@ from scipy import sparse
 from torch import Tensor
 
 from boxloop.data import SparseSource, Topics, documents, sparse_source
-from boxloop.estimate import DIAGONALISERS, Documents, largest, match, spectral, spectral_errors, to_simplex
 from boxloop.estimators import FitWarning, MultinomialMixture
+from boxloop.fit import DIAGONALISERS, Documents, largest, match, spectral, spectral_errors, to_simplex
 from boxloop.numeric import generator, normal, spawn
 
 TOPICS, WORDS, LENGTH, CONCENTRATION = 5, 50, 10, 0.2

@@ -16,9 +16,9 @@ from scipy import sparse
 from sklearn.metrics import adjusted_rand_score
 
 from boxloop.data import SparseSource, documents, sparse_source
-from boxloop.estimate import Plan, spectral, spectral_model
+from boxloop.distributions import Multinomial
 from boxloop.estimators import FitWarning, MultinomialMixture
-from boxloop.laws import Multinomial
+from boxloop.fit import Plan, spectral, spectral_model
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from papers.topic_recovery import RIVALS

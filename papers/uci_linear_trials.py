@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold
 from torch import Generator, Tensor
 
 from boxloop.data import bundled
-from boxloop.estimate import FactorStream, GradientStream
+from boxloop.fit import FactorStream, GradientStream
 from boxloop.numeric import ConditionError, generator, spawn
 from boxloop.weights import RegressionMoments, WeightLaw, linear_regression
 from papers.sgd_linear import Descent, Tables, descend

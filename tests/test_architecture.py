@@ -30,9 +30,9 @@ RANK = {
     "run": 1,
     "progress": 1,
     "persist": 2,
-    "laws": 2,
+    "distributions": 2,
     "models": 3,
-    "estimate": 4,
+    "fit": 4,
     "sample": 4,
     "criticise": 4,
     "select": 5,
@@ -44,7 +44,7 @@ RANK = {
     "__main__": TOP,
     "__init__": TOP,
 }
-ENGINES = {name for name, rank in RANK.items() if rank == RANK["estimate"]}
+ENGINES = {name for name, rank in RANK.items() if rank == RANK["fit"]}
 BANNED_CALLS = {
     "warnings.warn": "warn_caller points at the user's line",
     "torch.load": "a model file holds nothing executable",
@@ -59,7 +59,7 @@ def room_of(path: Path) -> str:
 
 
 def imported_modules(node: ast.AST, package: list[str]) -> Iterator[str]:
-    """Dotted names that a statement imports; ``from boxloop import laws`` counts as ``boxloop.laws``."""
+    """Dotted names that a statement imports; those of ``from boxloop import models`` begin with ``boxloop.models``."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -144,10 +144,10 @@ def test_rooms_are_imported_through_their_door(path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from boxloop.laws.full import FullGaussian",
-        "from boxloop.laws import _full",
-        "import boxloop.laws.full",
-        "def f():\n    from boxloop.estimate.equations.sums import group_outer",
+        "from boxloop.distributions.full import FullGaussian",
+        "from boxloop.distributions import _full",
+        "import boxloop.distributions.full",
+        "def f():\n    from boxloop.fit.equations.sums import group_outer",
     ],
 )
 def test_the_door_test_can_fail(line: str) -> None:
@@ -155,7 +155,9 @@ def test_the_door_test_can_fail(line: str) -> None:
     assert past_the_door(REPOSITORY / "tests" / "test_x.py", line) != []
 
 
-@pytest.mark.parametrize("line", ["from boxloop.laws import FullGaussian", "import boxloop.laws"])
+@pytest.mark.parametrize(
+    "line", ["from boxloop.distributions import FullGaussian", "import boxloop.distributions"]
+)
 def test_the_door_test_allows_the_door(line: str) -> None:
     assert past_the_door(ROOT / "models" / "mixture.py", line) == []
 
@@ -180,24 +182,24 @@ STILL_CUT = {
     "cli/relate_judge",
     "cli/relate_read",
     "cli/relate_show",
-    "estimate/cavi_evidence",
-    "estimate/cavi_result",
-    "estimate/monte_carlo_ascent",
-    "estimate/monte_carlo_errors",
-    "estimate/monte_carlo_refine",
-    "estimate/monte_carlo_walk",
-    "estimate/spectral_errors",
-    "estimate/spectral_fit",
-    "estimate/spectral_gaussian",
-    "estimate/stream_fused",
-    "estimate/stream_gradient",
-    "estimate/stream_pass",
-    "estimate/stream_sheet",
-    "estimate/stream_small",
-    "estimate/stream_state",
-    "estimate/stream_tiles",
-    "estimate/variational_fit",
-    "estimate/variational_linear",
+    "fit/cavi_evidence",
+    "fit/cavi_result",
+    "fit/monte_carlo_ascent",
+    "fit/monte_carlo_errors",
+    "fit/monte_carlo_refine",
+    "fit/monte_carlo_walk",
+    "fit/spectral_errors",
+    "fit/spectral_fit",
+    "fit/spectral_gaussian",
+    "fit/stream_fused",
+    "fit/stream_gradient",
+    "fit/stream_pass",
+    "fit/stream_sheet",
+    "fit/stream_small",
+    "fit/stream_state",
+    "fit/stream_tiles",
+    "fit/variational_fit",
+    "fit/variational_linear",
     "estimators/autoencoder_files",
     "estimators/autoencoder_fit",
     "estimators/autoencoder_rows",
@@ -212,13 +214,13 @@ STILL_CUT = {
     "estimators/relevant_generator_files",
     "estimators/relevant_generator_fit",
     "estimators/relevant_generator_use",
-    "laws/exponential_scalar",
-    "laws/exponential_simplex",
-    "laws/exponential_vector",
-    "laws/node_kinds_simplex",
-    "laws/student_axes",
-    "laws/tied_lowrank",
-    "laws/tied_wishart",
+    "distributions/exponential_scalar",
+    "distributions/exponential_simplex",
+    "distributions/exponential_vector",
+    "distributions/node_kinds_simplex",
+    "distributions/student_axes",
+    "distributions/tied_lowrank",
+    "distributions/tied_wishart",
     "models/factor_law",
     "sample/gibbs_factor",
     "sample/gibbs_mixture",
@@ -261,14 +263,14 @@ def test_every_file_keeps_the_rules(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("laws/gaussian.py", "from boxloop.models import mixture"),
-        ("laws/gaussian.py", "import boxloop.models.mixture"),
-        ("laws/gaussian.py", "from boxloop import models"),
-        ("laws/gaussian.py", "from ..models.mixture import Mixture"),
-        ("laws/gaussian.py", "from .. import models"),
-        ("laws/gaussian.py", "def f():\n    from boxloop.models import Mixture"),
-        ("laws/gaussian.py", "importlib.import_module('boxloop.models')"),
-        ("estimate/em.py", "from boxloop.sample import mala"),
+        ("distributions/gaussian.py", "from boxloop.models import mixture"),
+        ("distributions/gaussian.py", "import boxloop.models.mixture"),
+        ("distributions/gaussian.py", "from boxloop import models"),
+        ("distributions/gaussian.py", "from ..models.mixture import Mixture"),
+        ("distributions/gaussian.py", "from .. import models"),
+        ("distributions/gaussian.py", "def f():\n    from boxloop.models import Mixture"),
+        ("distributions/gaussian.py", "importlib.import_module('boxloop.models')"),
+        ("fit/em.py", "from boxloop.sample import mala"),
         ("models/mixture.py", "from boxloop import GaussianMixture"),
     ],
 )
@@ -279,11 +281,11 @@ def test_the_arrow_test_sees_every_form_of_import(file: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("models/mixture.py", "from boxloop.laws import gaussian"),
-        ("models/mixture.py", "from .. import laws"),
+        ("models/mixture.py", "from boxloop.distributions import gaussian"),
+        ("models/mixture.py", "from .. import distributions"),
         ("models/mixture.py", "from .factor import FactorAnalysis"),
-        ("laws/gaussian.py", "from . import full"),
-        ("laws/gaussian.py", "import torch.models"),
+        ("distributions/gaussian.py", "from . import full"),
+        ("distributions/gaussian.py", "import torch.models"),
         ("__init__.py", "from .estimators import GaussianMixture"),
     ],
 )
@@ -320,7 +322,7 @@ def undocumented_methods(value: type) -> list[str]:
 
 
 def test_the_test_of_documented_methods_can_fail() -> None:
-    plain = type("Plain", (), {"run": lambda self: None, "__module__": "boxloop.laws"})
+    plain = type("Plain", (), {"run": lambda self: None, "__module__": "boxloop.distributions"})
     assert undocumented_methods(plain) == ["run"]
 
 

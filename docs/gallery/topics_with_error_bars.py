@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from boxloop import MultinomialMixture
-from boxloop.estimate import match
 from boxloop.figures import COLOURS, INK, add_legend, dress, new_figure, png
+from boxloop.fit import match
 
 PLAY, SKY, BUSINESS = ["goal", "match", "team", "coach"], ["rain", "wind", "storm", "sun"], ["bank", "loan"]
 WORDS = [*PLAY, *SKY, *BUSINESS, "price", "market", "today", "report"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from boxloop.distributions import DiagonalGaussian
 from boxloop.figures import COLOURS, new_figure, png
-from boxloop.laws import DiagonalGaussian
 from boxloop.sample import Draws, Independent, RandomWalk, SampleWarning, sample
 
 

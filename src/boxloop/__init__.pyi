@@ -1,5 +1,5 @@
 from .criticise import active_units, aggregate_gap, as_model, mega, moment_penalty
-from .estimate import Cavi, Estimate, cavi, distributed, m_estimate, match_moments, z_estimate
+from .distributions import Node
 from .estimators import (
     BayesianFactorAnalysis,
     BayesianGaussianMixture,
@@ -24,7 +24,7 @@ from .estimators import (
     latent_dimension_curve,
     load,
 )
-from .laws import Node
+from .fit import Cavi, Estimate, cavi, distributed, m_estimate, match_moments, z_estimate
 from .numeric import use_threads
 from .progress import ProgressBar
 from .report import make_report

@@ -1,7 +1,8 @@
 """The contract: what a law, a model and a source of rows are.
 
 Rows flow one way: rows -> small additive statistics -> parameters -> criticism. Axes: n rows, d columns,
-k components or factors, m members of a batch of laws. :mod:`boxloop.laws.family` adds what a mixture's law must do.
+k components or factors, m members of a batch of laws. :mod:`boxloop.distributions.family` adds what a
+mixture's law must do.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from distributed import Client, LocalCluster, default_client
 from boxloop import load
 from boxloop.cli import cluster as options
 from boxloop.data import ClusterError, DaskSource, cluster as passes, open_table, packed, write_table
-from boxloop.estimate import plan
 from boxloop.estimators import LatentEstimator
+from boxloop.fit import plan
 from boxloop.run import Progress, run
 from cli.calls import NAMES, call, clusters, done, signalled
 from report.small import few_candidates

@@ -11,7 +11,7 @@ import pytest
 from boxloop import GaussianMixture, load
 from boxloop.cli import MODELS, STARTS
 from boxloop.data import open_source, open_table, write_table
-from boxloop.estimate import PARTITIONS
+from boxloop.fit import PARTITIONS
 from cli.calls import NAMES, call, clusters, counts, done, table
 
 COUNTED = {"multinomial-mixture", "poisson-mixture", "bernoulli-mixture", "bayesian-multinomial-mixture"}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from boxloop import load
-from boxloop.estimate import plan
 from boxloop.estimators import LatentEstimator
+from boxloop.fit import plan
 from boxloop.persist import read_container
 from boxloop.run import run
 from cli.calls import call, clusters, counts, done, signalled, table

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.testing import assert_close
 
-from contract.laws import NAN, LawCase, uniform
+from contract.distributions import NAN, LawCase, uniform
 from contract.scores import assert_scores, moment_scores
 
 DRAWS = 20_000

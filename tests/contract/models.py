@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop import models
-from contract.laws import FAMILIES, law_case, uniform
+from contract.distributions import FAMILIES, law_case, uniform
 
 
 @dataclass(frozen=True)

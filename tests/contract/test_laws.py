@@ -1,4 +1,4 @@
-"""Every law and every family of ``boxloop.laws``, without being named."""
+"""Every law and every family of ``boxloop.distributions``, without being named."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from contract.distributions import EXPORTED, EXPORTED_FAMILIES, FAMILIES, OTHERS, LawCase, law_case
 from contract.law_checks import FAMILY_CHECKS, LAW_CHECKS
-from contract.laws import EXPORTED, EXPORTED_FAMILIES, FAMILIES, OTHERS, LawCase, law_case
 
 
 def name(value: Callable[..., object]) -> str:

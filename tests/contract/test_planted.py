@@ -10,51 +10,51 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from boxloop import laws, models
-from boxloop.laws import GappyView, PatternView, Sums
+from boxloop import distributions, models
+from boxloop.distributions import GappyView, PatternView, Sums
 from boxloop.models import LinearStatistics
 from boxloop.types import Expected
 from contract import law_checks, model_checks
-from contract.laws import law_case
+from contract.distributions import law_case
 from contract.models import MODELS
 
 
-class NoJacobian(laws.DiagonalGaussian):
+class NoJacobian(distributions.DiagonalGaussian):
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         return type(self)(origin + scale * self.mean, self.variance, self.floor)
 
 
-class UnbiasedVariance(laws.DiagonalGaussian):
+class UnbiasedVariance(distributions.DiagonalGaussian):
     def fitted(self, statistics: Sums) -> Self:
         best = super().fitted(statistics)
         count = statistics.count[:, None]
         return replace(best, variance=best.variance * count / (count - 1.0))
 
 
-class AddedRidge(laws.FullGaussian):
+class AddedRidge(distributions.FullGaussian):
     def fitted(self, statistics: Sums) -> Self:
         best = super().fitted(statistics)
         ridge = 1e-6 * torch.eye(best.mean.shape[1], dtype=torch.float64)
         return type(self).of(best.mean, best.covariance().dense() + ridge)
 
 
-class VarianceAsDeviation(laws.DiagonalGaussian):
+class VarianceAsDeviation(distributions.DiagonalGaussian):
     def draw(self, n: int, generator: Generator) -> Tensor:
         noise = torch.randn(*self.mean.shape, n, generator=generator, dtype=torch.float64).mT
         return self.mean[:, None] + self.variance[:, None] * noise
 
 
-class NoBaseMeasure(laws.Poisson):
+class NoBaseMeasure(distributions.Poisson):
     def log_base(self, rows: Tensor) -> None:
         return None
 
 
-class MovableCounts(laws.Poisson):
+class MovableCounts(distributions.Poisson):
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         return type(self)(origin + scale * self.mean)
 
 
-class EqualParts(laws.FullGaussian):
+class EqualParts(distributions.FullGaussian):
     def split(self, member: int, pieces: int) -> Tensor:
         return super().split(member, 2)[[0] * pieces]
 
@@ -100,10 +100,10 @@ def _absent_as_zero(self: GappyView, share: Tensor) -> Sums:
 @pytest.mark.parametrize(
     ("view", "bug", "family"),
     [
-        (PatternView, _without_conditional_covariance, laws.FullGaussian),
-        (PatternView, _without_conditional_covariance, laws.TiedGaussian),
-        (GappyView, _absent_as_zero, laws.DiagonalGaussian),
-        (GappyView, _absent_as_zero, laws.Poisson),
+        (PatternView, _without_conditional_covariance, distributions.FullGaussian),
+        (PatternView, _without_conditional_covariance, distributions.TiedGaussian),
+        (GappyView, _absent_as_zero, distributions.DiagonalGaussian),
+        (GappyView, _absent_as_zero, distributions.Poisson),
     ],
 )
 def test_forgetting_what_missing_values_might_have_been_is_caught(

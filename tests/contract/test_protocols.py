@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from boxloop.laws import Family
+from boxloop.distributions import Family
 from boxloop.types import ExpectationModel, LatentModel, Law
-from contract.laws import EXPORTED, EXPORTED_FAMILIES
+from contract.distributions import EXPORTED, EXPORTED_FAMILIES
 from contract.models import EXPORTED_MODELS
 
 PAIRS = [

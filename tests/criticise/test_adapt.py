@@ -25,7 +25,7 @@ from boxloop.criticise import (
     mega,
     model_scene,
 )
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 

@@ -21,7 +21,7 @@ from boxloop.criticise import (
     mega,
     model_scene,
 )
-from boxloop.laws import Bernoulli, DiagonalGaussian, FullGaussian, Poisson
+from boxloop.distributions import Bernoulli, DiagonalGaussian, FullGaussian, Poisson
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
 
@@ -243,7 +243,7 @@ def test_moments_of_unknown_error_are_named_and_left_out() -> None:
 def test_sums_over_nodes_are_those_of_single_laws() -> None:
     """Matrix products of independent columns against every law by itself; so of full and shared covariances."""
     from boxloop.criticise import NodeSums
-    from boxloop.laws import TiedGaussian
+    from boxloop.distributions import TiedGaussian
 
     mean = normal((40, 3), generator(0))
     weight = torch.rand(40, generator=generator(1)).double() / 40

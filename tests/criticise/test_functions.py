@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from boxloop.criticise import Below, Custom, First, Fourier, Lagged, Power, Scene, Second, tally_values
-from boxloop.laws import (
+from boxloop.distributions import (
     Bernoulli,
     DiagonalGaussian,
     FullGaussian,

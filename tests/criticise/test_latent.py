@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 from boxloop import VariationalAutoencoder, mega
 from boxloop.criticise import active_units, aggregate_gap
+from boxloop.distributions import DiagonalGaussian
 from boxloop.figures import png
-from boxloop.laws import DiagonalGaussian
 from boxloop.models import Autoencoder, FactorModel, GaussianHead, Layers, NormalMixture, Part, StandardNormal
 from boxloop.numeric import generator, normal
 from contract.scores import assert_scores

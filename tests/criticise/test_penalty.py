@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from boxloop.criticise import MomentPenalty, as_model, fused_gap, moment_penalty, paper_gaps, second_moment
-from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian, LowRankGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, normal
 

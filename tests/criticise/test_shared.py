@@ -15,7 +15,7 @@ from boxloop.criticise import (
     projected_variance,
     second_gap_norm,
 )
-from boxloop.laws import Bernoulli, LogitBernoulli, LogPoisson, Poisson, TiedLowRankGaussian
+from boxloop.distributions import Bernoulli, LogitBernoulli, LogPoisson, Poisson, TiedLowRankGaussian
 from boxloop.numeric import covariance as forms, generator, normal
 from models.autoencoder_cases import rows_of, small
 

@@ -18,7 +18,7 @@ from torch.distributions import MultivariateNormal
 
 from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.criticise import kernel_stein, median_bandwidth, pairs, score_of
-from boxloop.laws import DiagonalGaussian, FullGaussian, Poisson, SphericalGaussian, TiedGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian, Poisson, SphericalGaussian, TiedGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 

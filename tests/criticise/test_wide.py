@@ -16,7 +16,7 @@ from boxloop.criticise import (
     second_gap_norm,
     second_moment,
 )
-from boxloop.laws import DiagonalGaussian, FullGaussian, LowRankGaussian, SphericalGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian, LowRankGaussian, SphericalGaussian
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
 

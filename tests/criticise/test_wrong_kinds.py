@@ -15,7 +15,7 @@ from sklearn.mixture import GaussianMixture as Peer
 import boxloop
 from boxloop import compare, criticise
 from boxloop.criticise import as_model
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.numeric import generator
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))

@@ -18,7 +18,7 @@ from sklearn.base import clone
 import boxloop
 from boxloop.criticise import calibration, information_criteria, mega
 from boxloop.data import ClusterError, MapReader, StreamSource, dask_source, open_source, summarise_moments
-from boxloop.estimate import m_estimate, match_moments, z_estimate
+from boxloop.fit import m_estimate, match_moments, z_estimate
 from boxloop.select import Fold, evaluate
 
 N = 400

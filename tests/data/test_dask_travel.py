@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import boxloop
 from boxloop.criticise import mega
 from boxloop.data import DaskSource, Gathered, cluster, open_source, packed, unpacked
-from boxloop.estimate import z_estimate
+from boxloop.fit import z_estimate
 from boxloop.select import grouped, outliers
 
 KINDS = [

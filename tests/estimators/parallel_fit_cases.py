@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import boxloop
 from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator, VariationalAutoencoder
-from boxloop.estimate import Trainer
+from boxloop.fit import Trainer
 from boxloop.persist import CheckpointWriter
 from boxloop.twoview import GaussianNoise
 

@@ -14,8 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from boxloop import FactorAnalysis, FitWarning, GaussianMixture, compare, mega
-from boxloop.estimate import Warming
 from boxloop.estimators import ALPHAS, BoundLoss, VariationalAutoencoder, autoencoder_train as engine, chosen
+from boxloop.fit import Warming
 from boxloop.numeric import generator
 
 QUICK = {"hidden": (8,), "max_iter": 3, "patience": None, "score_draws": 16, "penalty_nodes": 32}

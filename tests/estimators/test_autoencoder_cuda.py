@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.estimate import Trainer
 from boxloop.estimators import VariationalAutoencoder
+from boxloop.fit import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from boxloop import FitWarning, GaussianMixture, load
 from boxloop.data import open_source
-from boxloop.estimate import Trainer
 from boxloop.estimators import VariationalAutoencoder
+from boxloop.fit import Trainer
 from boxloop.persist import ModelFileError
 
 QUICK = {"hidden": (8,), "max_iter": 4, "patience": None, "score_draws": 16, "penalty_nodes": 32}

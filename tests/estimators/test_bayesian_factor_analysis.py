@@ -15,13 +15,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from boxloop import FactorAnalysis, FitWarning, load, mega
 from boxloop.chain import advance
 from boxloop.data import ArraySource
-from boxloop.estimate import Plan, fit_variational_factor
+from boxloop.distributions import FactorPrior
 from boxloop.estimators import BayesianFactorAnalysis
-from boxloop.laws import FactorPrior
+from boxloop.fit import Plan, fit_variational_factor
 from boxloop.numeric import generator
 from boxloop.sample import Scatter, gibbs_factor, start_factors, unpack_factors
-from estimate.equation_cases import Chunked
 from estimators.cases import assert_same
+from fit.equation_cases import Chunked
 
 
 def table(n: int = 300, d: int = 8, k: int = 2, seed: int = 0, gone: float = 0.0) -> np.ndarray:

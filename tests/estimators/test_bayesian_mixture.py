@@ -13,8 +13,7 @@ from sklearn.mixture import BayesianGaussianMixture as Peer
 
 import boxloop
 from boxloop.data import write_table
-from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture
-from boxloop.laws import (
+from boxloop.distributions import (
     Dirichlet,
     MixturePrior,
     NormalInverseGamma,
@@ -23,6 +22,7 @@ from boxloop.laws import (
     StickBreaking,
     TiedInverseWishart,
 )
+from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture
 from boxloop.models import VariationalMixture
 from estimators.cases import GAUSSIAN, assert_same, blobs, documents, told
 from estimators.test_checkpoint import Killed, kill_after

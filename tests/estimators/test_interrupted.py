@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture
-from boxloop.estimate import fit
+from boxloop.fit import fit
 
 
 @pytest.mark.parametrize("when", [1, 3, 12])

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from boxloop import GaussianMixture, MultinomialMixture
 from boxloop.data import open_source, write_table
-from boxloop.estimate import PARTITIONS
+from boxloop.fit import PARTITIONS
 from estimators.cases import EVERYONE, Case, assert_same, blobs, documents, everyone, over, paired, told
 
 ENGINES = ("online", "gradient")

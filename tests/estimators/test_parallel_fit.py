@@ -14,7 +14,7 @@ from estimators import parallel_fit_cases as cases
 
 SIZE = 3
 Found = dict[str, np.ndarray]
-# Trainers are held against one process in every run (tests/estimate/test_parallel.py), whole fits in the slow suite.
+# Trainers are held against one process in every run (tests/fit/test_parallel.py), whole fits in the slow suite.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # fits this short warn
 
 

@@ -23,7 +23,7 @@ from boxloop import (
     PoissonMixture,
     ProbabilisticPCA,
 )
-from boxloop.laws import Poisson
+from boxloop.distributions import Poisson
 from boxloop.models import Mixture
 from estimators.cases import (
     BAYESIAN,

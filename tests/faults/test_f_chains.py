@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from boxloop.distributions import DiagonalGaussian
 from boxloop.figures import png
-from boxloop.laws import DiagonalGaussian
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.run import Progress
 from boxloop.sample import (

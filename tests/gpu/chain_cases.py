@@ -11,10 +11,10 @@ from torch.distributions import constraints
 
 from boxloop import sample as room
 from boxloop.chain import advance
-from boxloop.laws import DiagonalGaussian, Poisson
+from boxloop.distributions import DiagonalGaussian, Poisson
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
-from contract.laws import EXPORTED, law_case
+from contract.distributions import EXPORTED, law_case
 from estimators.cases import blobs, factors
 from gpu.places import Case
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import boxloop
 from boxloop import criticise, select
 from boxloop.criticise import model_scene
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models import FactorModel
 from boxloop.numeric import generator
 from estimators.cases import blobs, documents, factors

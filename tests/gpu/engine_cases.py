@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import boxloop
-from boxloop import estimate
+from boxloop import fit
 from boxloop.average import Power
 from boxloop.data import ArraySource, documents
-from boxloop.estimate import Epochs
-from boxloop.laws import FullGaussian, Node
+from boxloop.distributions import FullGaussian, Node
+from boxloop.fit import Epochs
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
 from boxloop.run import run
@@ -42,41 +42,41 @@ def told(outcome: Any) -> dict[str, Any]:
 
 def climbed(engine: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
-        start = estimate.EMState(mixture(device))
+        start = fit.EMState(mixture(device))
         return told(run(engine(source(device)), start, max_rounds=30, tol=1e-7, monotone=True))
 
     return case
 
 
 def streamed(device: str) -> dict[str, Any]:
-    step = estimate.online_em(estimate.Batches(source(device), 50), estimate.OnlinePlan())
-    return told(run(step, estimate.OnlineState(mixture(device)), max_rounds=10))
+    step = fit.online_em(fit.Batches(source(device), 50), fit.OnlinePlan())
+    return told(run(step, fit.OnlineState(mixture(device)), max_rounds=10))
 
 
 def ascended(device: str) -> dict[str, Any]:
-    step = estimate.gradient_ascent(estimate.Batches(source(device), 50), Power(0.5, scale=0.1))
-    return told(run(step, estimate.AscentState.start(mixture(device)), max_rounds=10))
+    step = fit.gradient_ascent(fit.Batches(source(device), 50), Power(0.5, scale=0.1))
+    return told(run(step, fit.AscentState.start(mixture(device)), max_rounds=10))
 
 
 def raced(device: str) -> dict[str, Any]:
-    starts = [estimate.EMState(mixture(device)), estimate.EMState(mixture(device))]
-    found = estimate.race(estimate.accelerated_em(source(device)), starts, rounds=3)
+    starts = [fit.EMState(mixture(device)), fit.EMState(mixture(device))]
+    found = fit.race(fit.accelerated_em(source(device)), starts, rounds=3)
     return {"trace": found[0].trace}
 
 
 def started(device: str) -> dict[str, Any]:
-    sample = estimate.Sample.of(*next(source(device).chunks(100)))
+    sample = fit.Sample.of(*next(source(device).chunks(100)))
     found = {
         name: make(sample, 2, generator(1, device))
-        for name, make in estimate.PARTITIONS.items()
+        for name, make in fit.PARTITIONS.items()
         if name != "spectral"
     }
-    made = estimate.start_mixture(mixture(device).family, 2, sample, found["kmeans"])
+    made = fit.start_mixture(mixture(device).family, 2, sample, found["kmeans"])
     return {**found, **made.named()}
 
 
 def erring(device: str) -> dict[str, Any]:
-    return dict(estimate.standard_errors(mixture(device), source(device)).errors)
+    return dict(fit.standard_errors(mixture(device), source(device)).errors)
 
 
 def line(theta: Tensor, rows: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def line(theta: Tensor, rows: Tensor) -> Tensor:
     return torch.stack([torch.ones_like(x), x], 1) * (y - theta[0] - theta[1] * x)[:, None]
 
 
-def estimated(found: estimate.Estimate) -> dict[str, Any]:
+def estimated(found: fit.Estimate) -> dict[str, Any]:
     low, high = found.interval()
     table = found.table()
     return {
@@ -100,12 +100,12 @@ def estimated(found: estimate.Estimate) -> dict[str, Any]:
 def equations(device: str) -> dict[str, Any]:
     rows, groups = tensor(blobs(), device), np.repeat(np.arange(60), 5)
     clustered = boxloop.z_estimate(line, rows, [0.0, 0.0], groups=groups)
-    bent = boxloop.z_estimate(estimate.huber(1.5), rows, [0.0, 0.0, 0.0])
-    mean = boxloop.z_estimate(estimate.mean_equation, rows, [0.0, 0.0, 0.0])
-    width = estimate.quantile_step(0.5, 300, 3.0)
-    middle = boxloop.z_estimate(estimate.quantile(0.5), rows[:, :1], [0.0], smooth=width)
-    straight = boxloop.z_estimate(estimate.linear_regression(), rows, [0.0, 0.0, 0.0])
-    own = boxloop.z_estimate(estimate.residual_equation(torch.tanh), rows, [0.0, 0.0, 0.0])
+    bent = boxloop.z_estimate(fit.huber(1.5), rows, [0.0, 0.0, 0.0])
+    mean = boxloop.z_estimate(fit.mean_equation, rows, [0.0, 0.0, 0.0])
+    width = fit.quantile_step(0.5, 300, 3.0)
+    middle = boxloop.z_estimate(fit.quantile(0.5), rows[:, :1], [0.0], smooth=width)
+    straight = boxloop.z_estimate(fit.linear_regression(), rows, [0.0, 0.0, 0.0])
+    own = boxloop.z_estimate(fit.residual_equation(torch.tanh), rows, [0.0, 0.0, 0.0])
     every = {
         "clustered": clustered,
         "bent": bent,
@@ -152,16 +152,16 @@ def simulated(device: str) -> dict[str, Any]:
 
 def words(device: str) -> dict[str, Any]:
     rows = documents(2, 12, generator(0)).source(2000, 8, generator(1)).rows.to_dense().double().to(device)
-    found = estimate.spectral(ArraySource(rows), 2, generator(2, device))
-    error = estimate.spectral_errors(found)
-    again, mean, spread = estimate.bootstrap(ArraySource(rows), 2, generator(3, device), draws=3)
-    order = estimate.match(found.probabilities, again.probabilities)
+    found = fit.spectral(ArraySource(rows), 2, generator(2, device))
+    error = fit.spectral_errors(found)
+    again, mean, spread = fit.bootstrap(ArraySource(rows), 2, generator(3, device), draws=3)
+    order = fit.match(found.probabilities, again.probabilities)
     return {
         "weights": found.weights,
         "probabilities": found.probabilities,
         "spectrum": found.spectrum,
         "errors": error.probabilities,
-        "covariance": estimate.spectral_covariance(found),
+        "covariance": fit.spectral_covariance(found),
         "mean": mean,
         "spread": spread,
         "order": order,
@@ -188,10 +188,10 @@ def distance(model: Place, rows: Tensor, weight: Tensor, stream: torch.Generator
 
 def trained(device: str) -> dict[str, Any]:
     start = Place(tensor(np.zeros(3), device))
-    trainer = estimate.Trainer(
-        start, Epochs(source(device), 50, seed=0), distance, estimate.TrainPlan(estimate.Constant(0.1))
+    trainer = fit.Trainer(
+        start, Epochs(source(device), 50, seed=0), distance, fit.TrainPlan(fit.Constant(0.1))
     )
-    outcome = run(trainer, estimate.TrainState.start(start, seed=0), max_rounds=trainer.rounds(3))
+    outcome = run(trainer, fit.TrainState.start(start, seed=0), max_rounds=trainer.rounds(3))
     return {"at": outcome.state.fitted(start).at, "trace": outcome.trace}
 
 
@@ -212,12 +212,12 @@ def linear(device: str) -> dict[str, Any]:
         tensor(np.zeros(5), device), tensor(np.full((5, 1), 0.5), device), tensor(np.ones(5), device)
     )
     rows = ArraySource(tensor(factors(), device))
-    return told(run(estimate.generalised_em(rows), estimate.EMState(start), max_rounds=5))
+    return told(run(fit.generalised_em(rows), fit.EMState(start), max_rounds=5))
 
 
 CASES: dict[str, Case] = {
-    "em": climbed(estimate.em),
-    "accelerated_em": climbed(estimate.accelerated_em),
+    "em": climbed(fit.em),
+    "accelerated_em": climbed(fit.accelerated_em),
     "online_em-Batches": streamed,
     "gradient_ascent": ascended,
     "generalised_em": linear,

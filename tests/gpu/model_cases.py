@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop import estimate
+from boxloop import fit
 from boxloop.data import ArraySource
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models import EnergyModel, GroupedRows, Perceptron, PoissonResponse, RandomEffects
 from boxloop.numeric import generator
 from boxloop.run import run
@@ -33,20 +33,20 @@ def walks(density: Any, scale: Tensor, shape: Tensor) -> Any:
 def drawn(engine: str) -> Case:
     def case(device: str) -> dict[str, Any]:
         rows, model = groups(device)
-        start = estimate.MonteCarloState.start(model, rows, 4, generator(0, device))
-        start = estimate.warmed(start, rows, walks, rounds=3)
+        start = fit.MonteCarloState.start(model, rows, 4, generator(0, device))
+        start = fit.warmed(start, rows, walks, rounds=3)
         if engine == "refine":
             found = run(
-                estimate.refine(rows, walks, precision=0.9, most=400), estimate.Refined(start), max_rounds=2
+                fit.refine(rows, walks, precision=0.9, most=400), fit.Refined(start), max_rounds=2
             ).state.found
         elif engine == "assess":
-            found = estimate.assess(start, rows, walks, draws=50, discard=5)
+            found = fit.assess(start, rows, walks, draws=50, discard=5)
         else:
-            plan = estimate.MonteCarloPlan(draws=lambda k: 8, rate=estimate.BurnIn(5), copies=4)
+            plan = fit.MonteCarloPlan(draws=lambda k: 8, rate=fit.BurnIn(5), copies=4)
             step = (
-                estimate.monte_carlo_em(rows, walks, plan)
+                fit.monte_carlo_em(rows, walks, plan)
                 if engine == "saem"
-                else estimate.ascent_em(rows, walks, estimate.AscentPlan(tol=1.0))
+                else fit.ascent_em(rows, walks, fit.AscentPlan(tol=1.0))
             )
             return told(run(step, start, max_rounds=4))
         assert found is not None
@@ -59,10 +59,10 @@ def energetic(device: str) -> dict[str, Any]:
     base = DiagonalGaussian(tensor([[0.0]], device), tensor([[1.0]], device))
     network = Perceptron(1, (8,))
     model = EnergyModel.start(network, network.start(generator(0, device)), base)
-    batches = estimate.Batches(ArraySource(tensor(np.ones((64, 1)), device)), 32)
-    plan = estimate.EnergyPlan(estimate.Cooling(0.02, 10), chains=16)
-    step = estimate.energy_ascent(model, batches, lambda f, scale: MALA(scale).kernel(Target(f)), base, plan)
-    state = run(step, estimate.EnergyState.start(model, base, 16, 0), max_rounds=10).state
+    batches = fit.Batches(ArraySource(tensor(np.ones((64, 1)), device)), 32)
+    plan = fit.EnergyPlan(fit.Cooling(0.02, 10), chains=16)
+    step = fit.energy_ascent(model, batches, lambda f, scale: MALA(scale).kernel(Target(f)), base, plan)
+    state = run(step, fit.EnergyState.start(model, base, 16, 0), max_rounds=10).state
     return {"energy": state.fitted(model).potential(tensor([[1.0], [-1.0]], device))}
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import boxloop
-from boxloop.estimate import Workers, parallel
+from boxloop.fit import Workers, parallel
 from estimators import parallel_fit_cases as cases
 
 FITS = ("penalty", "weighted views", "labels", "generator")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from boxloop.estimate import Trainer
+from boxloop.fit import Trainer
 
 Case = Callable[[str], Mapping[str, Any]]
 """From a device to named numbers, which must be the same for every device."""

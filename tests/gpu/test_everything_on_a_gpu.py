@@ -18,11 +18,11 @@ import pytest
 import torch
 
 import boxloop
-from boxloop import criticise, estimate, laws, models, sample, select, twoview, weights
+from boxloop import criticise, models, sample, select, twoview, weights
 from gpu import chain_cases, criticise_cases, engine_cases, estimator_cases, model_cases, view_cases
 from gpu.places import Case, assert_same_in_both
 
-ROOMS = (criticise, estimate, laws, models, sample, select, twoview, weights)
+ROOMS = (criticise, distributions, fit, models, sample, select, twoview, weights)
 FILES = (estimator_cases, engine_cases, model_cases, criticise_cases, chain_cases, view_cases)
 CASES: dict[str, Case] = {
     f"{file.__name__.split('.')[-1].removesuffix('_cases')}-{name}": case

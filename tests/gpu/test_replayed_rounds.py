@@ -8,9 +8,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from boxloop import estimate
-from boxloop.estimate import ahead, replay
-from boxloop.laws import DiagonalGaussian, FullGaussian, TiedGaussian
+from boxloop import fit
+from boxloop.distributions import DiagonalGaussian, FullGaussian, TiedGaussian
+from boxloop.fit import ahead, replay
 from boxloop.models import FactorModel, Mixture
 from boxloop.run import run
 from gpu.engine_cases import mixture, source, tensor
@@ -32,7 +32,7 @@ def start(name: str) -> Any:
     return Mixture(model.log_weight, laws[name])
 
 
-@pytest.mark.parametrize("engine", [estimate.em, estimate.accelerated_em])
+@pytest.mark.parametrize("engine", [fit.em, fit.accelerated_em])
 @pytest.mark.parametrize("name", ["full", "diagonal", "tied", "factor"])
 def test_replayed_rounds_are_those_of_careful_steps(name: str, engine: Any) -> None:
     replayed: list[int] = []
@@ -42,7 +42,7 @@ def test_replayed_rounds_are_those_of_careful_steps(name: str, engine: Any) -> N
             replayed.append(1)
             return super().__call__(state)
 
-    step, state = engine(source("cuda")), estimate.EMState(start(name))
+    step, state = engine(source("cuda")), fit.EMState(start(name))
     assert isinstance(step, ahead.Hopeful)
     always = patch.object(replay, "OFTEN", 1), patch.object(ahead, "QUICK", float("inf"))
     with patch.object(replay, "CapturedGraph", Counted), always[0], always[1]:
@@ -53,14 +53,14 @@ def test_replayed_rounds_are_those_of_careful_steps(name: str, engine: Any) -> N
     ours, theirs = (outcome.state.best for outcome in (hoped, careful))
     for (path, here), (_, there) in zip(ours.leaves(), theirs.leaves(), strict=True):
         assert torch.equal(here, there), path
-    assert len(replayed) >= (20 if engine is estimate.em else 1), "most of them"
+    assert len(replayed) >= (20 if engine is fit.em else 1), "most of them"
 
 
 def test_a_step_that_cannot_be_captured_says_why_and_goes_on() -> None:
     def objective(model: Any, expected: Any) -> float:
         return float(expected.log_likelihood / expected.weight)
 
-    step, state = estimate.em(source("cuda"), objective), estimate.EMState(start("diagonal"))
+    step, state = fit.em(source("cuda"), objective), fit.EMState(start("diagonal"))
     assert isinstance(step, ahead.Hopeful)
     pace: Any = step.takes()
     assert (

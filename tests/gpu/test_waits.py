@@ -17,14 +17,14 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from boxloop import estimate
+from boxloop import fit
 from boxloop.average import Power
 from boxloop.data import ArraySource
-from boxloop.estimate import ahead
-from boxloop.laws import DiagonalGaussian, TiedGaussian
+from boxloop.distributions import DiagonalGaussian, TiedGaussian
+from boxloop.fit import ahead
 from boxloop.models import FactorModel, Mixture
 from boxloop.run import run
-from estimate.test_em import overlapping
+from fit.test_em import overlapping
 from gpu.engine_cases import mixture, source, tensor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -33,36 +33,36 @@ Made = tuple[Any, Any]
 
 
 def full() -> Made:
-    return estimate.em(source("cuda")), estimate.EMState(mixture("cuda"))
+    return fit.em(source("cuda")), fit.EMState(mixture("cuda"))
 
 
 def accelerated() -> Made:
     """Clusters in one another: where EM has converged, extrapolations are of rounding, and full of surprises."""
     model, rows = overlapping()
-    return estimate.accelerated_em(ArraySource(rows.cuda())), estimate.EMState(model.to("cuda"))
+    return fit.accelerated_em(ArraySource(rows.cuda())), fit.EMState(model.to("cuda"))
 
 
 def diagonal() -> Made:
     model = mixture("cuda")
     law = DiagonalGaussian(model.family.mean, torch.ones_like(model.family.mean), 1e-6)
-    return estimate.em(source("cuda")), estimate.EMState(Mixture(model.log_weight, law))
+    return fit.em(source("cuda")), fit.EMState(Mixture(model.log_weight, law))
 
 
 def tied() -> Made:
     model = mixture("cuda")
     law = TiedGaussian(model.family.mean, model.family.factor[0], 1e-6)
-    return estimate.em(source("cuda")), estimate.EMState(Mixture(model.log_weight, law))
+    return fit.em(source("cuda")), fit.EMState(Mixture(model.log_weight, law))
 
 
 def factor() -> Made:
     model = FactorModel(*(tensor(part, "cuda") for part in ([0.0] * 3, [[0.5]] * 3, [1.0] * 3)))
-    return estimate.em(source("cuda")), estimate.EMState(model)
+    return fit.em(source("cuda")), fit.EMState(model)
 
 
 def gradient() -> Made:
-    batches = estimate.Batches(source("cuda"), 300)
-    step = estimate.gradient_ascent(batches, Power(0.5, scale=0.1))
-    return step, estimate.AscentState.start(mixture("cuda"))
+    batches = fit.Batches(source("cuda"), 300)
+    step = fit.gradient_ascent(batches, Power(0.5, scale=0.1))
+    return step, fit.AscentState.start(mixture("cuda"))
 
 
 def waits(make: Callable[[], Made], rounds: int) -> int:

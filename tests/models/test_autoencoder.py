@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from boxloop.criticise import First, MomentPenalty, Power, Second, mega
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models import (
     Autoencoder,
     BernoulliHead,

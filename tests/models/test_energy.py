@@ -10,9 +10,9 @@ import torch
 from scipy.stats import t as student
 from torch import nn
 
-from boxloop import laws
+from boxloop import distributions
 from boxloop.criticise import REPLICATES, First, Power, Second, as_model, forward_moments, model_scene
-from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.models import Drawn, EnergyModel, ModuleNetwork, Perceptron, Points
 from boxloop.numeric import generator, normal
 from boxloop.persist import load_tree, save_tree
@@ -135,7 +135,7 @@ def test_a_model_is_a_file_and_back(tmp_path):
         perceptron(), log_partition=torch.tensor(0.3).double(), draws=normal((9, 2), generator(0))
     )
     save_tree(tmp_path / "m.boxloop", model)
-    allowed = {name: getattr(laws, name) for name in laws.__all__}
+    allowed = {name: getattr(distributions, name) for name in distributions.__all__}
     found = load_tree(
         tmp_path / "m.boxloop", {**allowed, "EnergyModel": EnergyModel, "Perceptron": Perceptron}
     ).tree

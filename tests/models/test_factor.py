@@ -12,11 +12,11 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from boxloop.data import ArraySource, moment_source, summarise_moments
-from boxloop.estimate import EMState, em
+from boxloop.fit import EMState, em
 from boxloop.models import FactorModel
 from boxloop.run import run
+from contract.distributions import uniform
 from contract.law_checks import holed, near
-from contract.laws import uniform
 
 D, K, N = 6, 2, 300
 

@@ -7,14 +7,14 @@ import math
 
 import pytest
 import torch
+from estimate import cavi_cases as cases
 
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, VariationalModel, accelerated_em, cavi, elbo, em
-from boxloop.laws import Node
+from boxloop.distributions import Node
+from boxloop.fit import EMState, VariationalModel, accelerated_em, cavi, elbo, em
 from boxloop.models import CountSum, KnownVarianceMixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
-from estimate import cavi_cases as cases
 
 WEIGHTS, VARIANCE = [0.2, 0.5, 0.3], 4.0
 X = cases.mixture_rows(30, [-2.0, 0.0, 2.5], seed=1)

@@ -14,13 +14,13 @@ from sklearn.mixture import GaussianMixture
 from torch import Generator, Tensor
 from torch.testing import assert_close
 
-from boxloop import laws
+from boxloop import distributions
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, em
+from boxloop.fit import EMState, em
 from boxloop.models import Mixture
 from boxloop.run import run
+from contract.distributions import FAMILIES, law_case, uniform
 from contract.law_checks import near
-from contract.laws import FAMILIES, law_case, uniform
 
 K, D, N = 3, 4, 400
 KINDS = ("full", "tied", "diag", "spherical")
@@ -40,15 +40,15 @@ def start(kind: str, rows: Tensor) -> tuple[Mixture[Any], np.ndarray]:
     variance = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
     family, precision = {
         "full": (
-            laws.FullGaussian(mean, variance.sqrt()[:, None, None] * eye),
+            distributions.FullGaussian(mean, variance.sqrt()[:, None, None] * eye),
             eye / variance[:, None, None],
         ),
-        "tied": (laws.TiedGaussian(mean, 1.5 * eye), eye / 2.25),
+        "tied": (distributions.TiedGaussian(mean, 1.5 * eye), eye / 2.25),
         "diag": (
-            laws.DiagonalGaussian(mean, variance[:, None].expand(K, D)),
+            distributions.DiagonalGaussian(mean, variance[:, None].expand(K, D)),
             (1 / variance)[:, None].expand(K, D),
         ),
-        "spherical": (laws.SphericalGaussian(mean, variance[:, None]), 1 / variance),
+        "spherical": (distributions.SphericalGaussian(mean, variance[:, None]), 1 / variance),
     }[kind]
     return Mixture(torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log(), family), precision.numpy()
 
@@ -137,9 +137,9 @@ def test_em_goes_on_after_a_repair_and_says_so(family: type) -> None:
 
 def test_the_largest_share_is_split_first() -> None:
     """Two empty components and two living ones: each living one gives a part."""
-    law = law_case(laws.DiagonalGaussian).law.select(torch.tensor([0, 1, 2, 2]))
+    law = law_case(distributions.DiagonalGaussian).law.select(torch.tensor([0, 1, 2, 2]))
     model = Mixture(torch.full((4,), 0.25, dtype=torch.float64).log(), law)
-    rows = law_case(laws.DiagonalGaussian).rows
+    rows = law_case(distributions.DiagonalGaussian).rows
     share = torch.zeros(4, len(rows)).double()
     share[0, ::2], share[1, 1::2] = 1.0, 1.0
     _, notes = model.repair(law.view(rows).summarise(share))
@@ -150,10 +150,10 @@ def test_the_largest_share_is_split_first() -> None:
 
 
 def test_a_tied_covariance_survives_a_repair_far_from_the_data() -> None:
-    family = laws.TiedGaussian(
+    family = distributions.TiedGaussian(
         torch.tensor([[50.0, 50.0], [80.0, 0.0]], dtype=torch.float64), 9 * torch.eye(2).double()
     )
-    rows = law_case(laws.TiedGaussian).rows
+    rows = law_case(distributions.TiedGaussian).rows
     statistics = family.view(rows).summarise(
         torch.stack([torch.ones(len(rows)), torch.zeros(len(rows))]).double()
     )
@@ -164,7 +164,7 @@ def test_a_tied_covariance_survives_a_repair_far_from_the_data() -> None:
 
 @pytest.mark.parametrize("name", ["full", "tied", "diagonal", "spherical"])
 def test_log_densities_have_gradients_in_the_rows(name):
-    from boxloop.laws import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
+    from boxloop.distributions import DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 
     mean = torch.tensor([[0.0, 1.0], [2.0, -1.0]]).double()
     root = torch.tensor([[1.0, 0.0], [0.5, 0.8]]).double()

@@ -9,11 +9,11 @@ from torch import Generator, Tensor
 from torch.testing import assert_close
 
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, em
+from boxloop.fit import EMState, em
 from boxloop.models import PrincipalModel
 from boxloop.run import run
+from contract.distributions import uniform
 from contract.law_checks import near, slope
-from contract.laws import uniform
 
 D, N = 6, 200
 ONES = torch.ones(N, dtype=torch.float64)

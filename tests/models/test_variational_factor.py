@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, accelerated_em, elbo
-from boxloop.laws import DiagonalGaussian, InverseGamma
+from boxloop.distributions import DiagonalGaussian, InverseGamma
+from boxloop.fit import EMState, accelerated_em, elbo
 from boxloop.models import (
     ExpectedLinear,
     FactorModel,

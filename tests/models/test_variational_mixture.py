@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 from boxloop.criticise import mega
 from boxloop.data import ArraySource
-from boxloop.estimate import EMState, accelerated_em, elbo, em
-from boxloop.laws import Dirichlet, FullGaussian, MixturePrior, NormalInverseWishart
+from boxloop.distributions import Dirichlet, FullGaussian, MixturePrior, NormalInverseWishart
+from boxloop.fit import EMState, accelerated_em, elbo, em
 from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
 from boxloop.run import MonotonicityError, run

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.estimate import elbo
-from boxloop.laws import (
+from boxloop.distributions import (
     Dirichlet,
     MixturePrior,
     PooledSums,
@@ -17,6 +16,7 @@ from boxloop.laws import (
     WordDirichlet,
     weak_components,
 )
+from boxloop.fit import elbo
 from boxloop.models import VariationalMixture
 from boxloop.numeric import generator, normal
 

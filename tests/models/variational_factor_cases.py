@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Gamma, MultivariateNormal, kl_divergence
 
 from boxloop.data import ArraySource
-from boxloop.estimate import elbo, em
+from boxloop.fit import elbo, em
 from boxloop.models import LinearStatistics, RelevancePrior, VariationalFactor
 from boxloop.numeric import generator, normal
 
@@ -103,7 +103,7 @@ def bound(model: Any, case: Case) -> float:
 
 def sweeps(case: Case, rounds: int) -> tuple[Any, list[float]]:
     """The law after some rounds, and the bound before each."""
-    from boxloop.estimate import EMState
+    from boxloop.fit import EMState
 
     state, levels, step = EMState(case.model), [], em(case.source, elbo)
     for _ in range(rounds):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models import EnergyModel, Perceptron
 from boxloop.numeric import generator, normal
 from papers.energy_model import experiment

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from boxloop.estimate import MonteCarloPlan
+from boxloop.fit import MonteCarloPlan
 from papers.experiment import Options
 from papers.mcem import QUICK, collapses, experiment, few, small_problems
 from papers.mcem_findings import settled

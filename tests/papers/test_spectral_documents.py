@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from boxloop.data import documents
-from boxloop.estimate import Documents
+from boxloop.fit import Documents
 from boxloop.numeric import generator
 from papers import topic_recovery as recovery, topic_text as text
 from papers.experiment import Options

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.laws import FullGaussian
+from boxloop.distributions import FullGaussian
 from boxloop.numeric import generator, normal
 from boxloop.sample import HMC, MALA, Generalised, Independent, PseudoMarginal, RandomWalk, RuleName, Target
 

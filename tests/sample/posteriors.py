@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Kernel
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
     HMC,

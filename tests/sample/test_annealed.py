@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.numeric import generator
 from boxloop.sample import MALA, Bridge, Ladder, RandomWalk, Target, Weighted, annealed_importance, pilot
 

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import boxloop
-from boxloop.laws import FactorPrior, MixturePrior
+from boxloop.distributions import FactorPrior, MixturePrior
 from boxloop.numeric import generator, normal
 from boxloop.sample import Scatter, gibbs_factor, gibbs_mixture, sample, sample_factors, sample_mixture
 from contract.scores import assert_scores

@@ -116,7 +116,7 @@ def test_a_density_that_no_graph_can_hold_is_run_as_it_is_and_says_so() -> None:
 
 
 def test_gibbs_and_independence_run_there() -> None:
-    from boxloop.laws import DiagonalGaussian
+    from boxloop.distributions import DiagonalGaussian
 
     wide = DiagonalGaussian(torch.zeros(1, 3).double().cuda(), 5.0 * torch.ones(1, 3).double().cuda())
     draws = sample(

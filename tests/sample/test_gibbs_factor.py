@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.chain import advance
-from boxloop.laws import FactorPrior, InverseGamma, LowRankGaussian, wishart_root
+from boxloop.distributions import FactorPrior, InverseGamma, LowRankGaussian, wishart_root
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
     FactorConditional,

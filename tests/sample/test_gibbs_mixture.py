@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.chain import advance
-from boxloop.laws import Component, Dirichlet, MixturePrior, NormalInverseGamma, NormalInverseWishart
+from boxloop.distributions import Component, Dirichlet, MixturePrior, NormalInverseGamma, NormalInverseWishart
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 from boxloop.sample import (

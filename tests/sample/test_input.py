@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.testing import assert_close
 
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.sample import HMC, MALA, Gibbs, Independent, PseudoMarginal, RandomWalk, sample
 
 POINT = torch.zeros(2).double()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from boxloop.laws import DiagonalGaussian, MixturePrior
+from boxloop.distributions import DiagonalGaussian, MixturePrior
 from boxloop.numeric import generator, normal, varimax
 from boxloop.sample import (
     MixtureRows,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from boxloop import as_model
-from boxloop.laws import Poisson
+from boxloop.distributions import Poisson
 from boxloop.models import FactorModel, Mixture, differences
 from boxloop.numeric import generator
 from boxloop.sample import latent_target, parameter_target, sample_latent, sample_parameters

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from boxloop.average import Power
-from boxloop.estimate import FactorStream
+from boxloop.fit import FactorStream
 from boxloop.weights import (
     FAR,
     SWA,

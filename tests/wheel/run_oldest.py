@@ -25,7 +25,7 @@ TESTS = (
     "data/test_dask.py",
     "data/test_frames.py",
     "data/test_parquet.py",
-    "estimate/test_em.py",
+    "fit/test_em.py",
     "estimators/test_files.py",
     "figures/test_pictures.py",
     "numeric/test_threads.py",

@@ -22,7 +22,7 @@ from torch.distributions import Distribution
 
 from boxloop.criticise.distributions import distribution_law, repeated
 from boxloop.data import on_device, open_source
-from boxloop.laws import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
+from boxloop.distributions import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
 from boxloop.types import LatentModel, Law, Source

@@ -7,7 +7,7 @@ from math import comb
 import torch
 from torch import Tensor
 
-from boxloop.laws import (
+from boxloop.distributions import (
     Bernoulli,
     DiagonalGaussian,
     FullGaussian,

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, distributions
 from torch.distributions import Distribution
 
-from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.numeric import covariance as forms
 from boxloop.types import Law
 

@@ -31,7 +31,7 @@ from boxloop.criticise.adapt import as_model
 from boxloop.criticise.distributions import has_moments
 from boxloop.criticise.probes import INNER, AnyProbe, Probe, drawn_points
 from boxloop.criticise.tally import NodeSums
-from boxloop.laws import Categorical, DiagonalGaussian
+from boxloop.distributions import Categorical, DiagonalGaussian
 from boxloop.models import Drawn, LinearGaussian
 from boxloop.numeric import seed, single_threaded
 from boxloop.types import LatentModel, Law

@@ -19,7 +19,7 @@ from boxloop.criticise.closed import averaged
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.fused import TINY, fused_gap
 from boxloop.criticise.wide import narrow, second_gap_norm
-from boxloop.laws import Categorical
+from boxloop.distributions import Categorical
 from boxloop.numeric import column_means, covariance as forms, gram, single_threaded
 from boxloop.types import LatentModel, Law
 

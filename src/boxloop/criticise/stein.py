@@ -23,7 +23,7 @@ from boxloop.criticise.pairs import (
     square_distances,
     tile_step,
 )
-from boxloop.laws import Bernoulli, Multinomial, Poisson
+from boxloop.distributions import Bernoulli, Multinomial, Poisson
 from boxloop.models import Mixture
 from boxloop.numeric import RandomState, generator, product, single_threaded, spawn
 

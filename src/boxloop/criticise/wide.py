@@ -42,7 +42,7 @@ def second_gap_norm(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.distributions import DiagonalGaussian
         >>> law = DiagonalGaussian(torch.zeros(1, 10_000), torch.ones(1, 10_000))
         >>> second_gap_norm(torch.zeros(5, 10_000), law, torch.ones(1))  # of the unit matrix
         tensor(100.)

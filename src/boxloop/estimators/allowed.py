@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import boxloop.laws as laws
+import boxloop.distributions as laws
 import boxloop.models as models
-from boxloop.laws import (
+from boxloop.distributions import (
     Dirichlet,
     MixturePrior,
     NormalInverseGamma,

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from boxloop.criticise import MomentPenalty
 from boxloop.data import ArraySource, Frame
-from boxloop.estimate import ALONE, Workers, drawn_by_weight
+from boxloop.fit import ALONE, Workers, drawn_by_weight
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator
 from boxloop.select import Array, Grouped, behind

@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator
 
 from boxloop.average import Schedule
 from boxloop.data import Frame, Standardised, even, identity_frame
-from boxloop.estimate import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current, hold_out
 from boxloop.estimators.autoencoder_files import WATCHERS
 from boxloop.estimators.autoencoder_fit import (
     ALPHAS,
@@ -26,6 +25,7 @@ from boxloop.estimators.autoencoder_fit import (
 from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, levelled, start_model
 from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.estimators.options import pick_device, pick_dtype
+from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current, hold_out
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, seed, spawn
 from boxloop.run import Outcome, Progress

@@ -28,12 +28,12 @@ from boxloop.data import (
     stays,
     validated,
 )
-from boxloop.estimate import Coordinates, Engine, Fit, Plan, coordinates, standard_errors, to_standard
 from boxloop.estimators.checkpoints import checkpointed
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.flow import continued
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
+from boxloop.fit import Coordinates, Engine, Fit, Plan, coordinates, standard_errors, to_standard
 from boxloop.numeric import generator
 from boxloop.progress import ProgressBar
 from boxloop.types import Source

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import check_level, make_frame
-from boxloop.estimate import Fit, Plan, fit_variational_factor
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.estimators.warned import FitWarning
+from boxloop.fit import Fit, Plan, fit_variational_factor
 from boxloop.numeric import generator
 from boxloop.types import Source
 

@@ -13,12 +13,12 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from boxloop.data import Frame
-from boxloop.estimate import Coordinates, standard_covariance
+from boxloop.distributions import ComponentLaw, CovarianceType, weak_components
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
 from boxloop.estimators.gaussian_pictures import GaussianPictures
 from boxloop.estimators.given import precision, precision_factor
-from boxloop.laws import ComponentLaw, CovarianceType, weak_components
+from boxloop.fit import Coordinates, standard_covariance
 from boxloop.types import Source
 
 

@@ -15,11 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Frame, check_count, check_level, make_frame
-from boxloop.estimate import Fit, Plan, fit_variational
+from boxloop.distributions import ComponentLaw, Dirichlet, Family, MixturePrior, StickBreaking
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws import ComponentLaw, Dirichlet, Family, MixturePrior, StickBreaking
+from boxloop.fit import Fit, Plan, fit_variational
 from boxloop.numeric import generator
 from boxloop.types import Source
 

@@ -12,10 +12,10 @@ from scipy import stats
 from sklearn.utils._param_validation import Interval
 
 from boxloop.data import Frame
+from boxloop.distributions import ComponentLaw, WordDirichlet
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
 from boxloop.estimators.counts import CountMixture
-from boxloop.laws import ComponentLaw, WordDirichlet
 from boxloop.types import Source
 
 WORD = 0.1

@@ -11,9 +11,9 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from boxloop.data import Mapped, within
+from boxloop.distributions import Bernoulli, Family
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws import Bernoulli, Family
 from boxloop.types import Source
 
 ZEROS_AND_ONES = (

@@ -13,10 +13,10 @@ from sklearn.base import BaseEstimator
 
 from boxloop.average import Running
 from boxloop.data import digest
-from boxloop.estimate import AscentState, EMState, OnlineState, Plan
+from boxloop.distributions import PooledSums, Sums
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
-from boxloop.laws import PooledSums, Sums
+from boxloop.fit import AscentState, EMState, OnlineState, Plan
 from boxloop.models import (
     CONSTRAINTS as MODEL_CONSTRAINTS,
     FactorModel,

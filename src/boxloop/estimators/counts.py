@@ -7,9 +7,9 @@ from typing import Any
 from sklearn.utils import ClassifierTags
 
 from boxloop.data import within
-from boxloop.estimate import Coordinates
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
+from boxloop.fit import Coordinates
 from boxloop.models import Mixture
 from boxloop.types import Source
 

@@ -14,8 +14,8 @@ from torch import Generator, Tensor, nn
 
 from boxloop.chain import advance
 from boxloop.data import Frame, Standardised, WeightedSum, shuffled
-from boxloop.estimate import SHORTER, Batches, EnergyPlan, EnergyState, coordinates, energy_ascent
-from boxloop.laws import DiagonalGaussian, FullGaussian
+from boxloop.distributions import DiagonalGaussian, FullGaussian
+from boxloop.fit import SHORTER, Batches, EnergyPlan, EnergyState, coordinates, energy_ascent
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import floor_covariance, normal, spawn
 from boxloop.run import Observer, Outcome, run

@@ -27,7 +27,6 @@ from boxloop.data import (
     stays,
     validated,
 )
-from boxloop.estimate import Cooling, EnergyPlan, EnergyState
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.energy_files import fingerprint, read, write
@@ -46,6 +45,7 @@ from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
+from boxloop.fit import Cooling, EnergyPlan, EnergyState
 from boxloop.models import EnergyModel
 from boxloop.numeric import generator, spawn
 from boxloop.persist import CheckpointWriter, read_checkpoint

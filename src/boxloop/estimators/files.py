@@ -8,6 +8,20 @@ from typing import Any
 import torch
 from sklearn.exceptions import NotFittedError
 
+from boxloop.distributions import (
+    Bernoulli,
+    DiagonalGaussian,
+    FullGaussian,
+    Multinomial,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    Poisson,
+    SphericalGaussian,
+    SphericalNormalInverseGamma,
+    TiedGaussian,
+    TiedInverseWishart,
+    WordDirichlet,
+)
 from boxloop.estimators.autoencoder import VariationalAutoencoder
 from boxloop.estimators.autoencoder_files import SAVED_PARTS
 from boxloop.estimators.base import LatentEstimator
@@ -39,20 +53,6 @@ from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.laws import (
-    Bernoulli,
-    DiagonalGaussian,
-    FullGaussian,
-    Multinomial,
-    NormalInverseGamma,
-    NormalInverseWishart,
-    Poisson,
-    SphericalGaussian,
-    SphericalNormalInverseGamma,
-    TiedGaussian,
-    TiedInverseWishart,
-    WordDirichlet,
-)
 from boxloop.models import FactorModel, Mixture, PrincipalModel, VariationalFactor, VariationalMixture
 from boxloop.persist import Saved, load_tree, save_tree
 from boxloop.twoview import CONSTRAINTS as VIEW_CONSTRAINTS

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from boxloop.average import Running
 from boxloop.data import Frame
-from boxloop.estimate import Fit, OnlineState
+from boxloop.fit import Fit, OnlineState
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from boxloop.estimate import Coordinates, Fit, Plan
+from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.gaussian_pictures import GaussianPictures
 from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
+from boxloop.fit import Coordinates, Fit, Plan
 from boxloop.models import Mixture
 from boxloop.numeric import ConditionError
 from boxloop.types import Source

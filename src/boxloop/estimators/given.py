@@ -9,8 +9,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
+from boxloop.distributions import Family, FullGaussian, TiedGaussian
 from boxloop.estimators.base import Array
-from boxloop.laws import Family, FullGaussian, TiedGaussian
 from boxloop.models import Mixture
 
 

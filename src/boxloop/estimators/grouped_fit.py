@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel
-from boxloop.estimate import (
+from boxloop.fit import (
     AscentPlan,
     Assessment,
     BurnIn,

@@ -16,8 +16,8 @@ from torch import nn
 
 from boxloop.average import Schedule
 from boxloop.caller import warn_caller
-from boxloop.estimate import Constant, Cooling, Trainer, TrainPlan, TrainState, continued
 from boxloop.estimators.energy_files import fingerprint
+from boxloop.fit import Constant, Cooling, Trainer, TrainPlan, TrainState, continued
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.run import Outcome, Progress, run

@@ -11,11 +11,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
 from boxloop.data import check_count, moment_source, summarise_moments, to_numbers, to_vector
-from boxloop.estimate import Fit, Plan, fit_linear
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.streaming import StreamingEstimator
+from boxloop.fit import Fit, Plan, fit_linear
 from boxloop.models import LinearGaussian
 from boxloop.numeric import generator
 from boxloop.types import Source

@@ -17,10 +17,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimate import PARTITIONS, Fit, Plan, fit_mixture, lineup
+from boxloop.distributions import Family
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.streaming import StreamingEstimator
-from boxloop.laws import Family
+from boxloop.fit import PARTITIONS, Fit, Plan, fit_mixture, lineup
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from boxloop.types import Source

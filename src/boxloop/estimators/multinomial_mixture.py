@@ -10,11 +10,11 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.estimate import Fit, Plan, SpectralError, fit_spectral, spectral_start, topic_errors
+from boxloop.distributions import Multinomial
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.laws import Multinomial
+from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, spectral_start, topic_errors
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from boxloop.types import Source

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, check_weight
-from boxloop.estimate import coordinates
+from boxloop.fit import coordinates
 from boxloop.tree import Tree
 
 Array = NDArray[np.float64]

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from boxloop.distributions import Family, Poisson
 from boxloop.estimators.counts import CountMixture
-from boxloop.laws import Family, Poisson
 
 
 class PoissonMixture(CountMixture):

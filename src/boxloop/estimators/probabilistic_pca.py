@@ -10,8 +10,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimate import Coordinates
 from boxloop.estimators.linear import LinearEstimator
+from boxloop.fit import Coordinates
 from boxloop.models import PrincipalModel
 
 

@@ -30,7 +30,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
               \eta_{ij} = \beta_0 + x_{ij}^\top \beta + w_{ij}^\top u_i, \qquad u_i \sim N(0, \Sigma)
 
     with :math:`w_{ij}` a one and the columns of ``slopes``. Fitted by maximum likelihood: the effects are integrated
-    out by Markov chains. See :mod:`boxloop.estimate.monte_carlo`.
+    out by Markov chains. See :mod:`boxloop.fit.monte_carlo`.
 
     Args:
         slopes: columns, by number or name, whose coefficients vary between groups.

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Placed, View
-from boxloop.estimate import stream_at
+from boxloop.fit import stream_at
 from boxloop.numeric import generator, seed
 from boxloop.twoview import Channel, TimeShift
 from boxloop.types import Source

@@ -15,7 +15,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from boxloop.estimate import coordinates
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
@@ -25,6 +24,7 @@ from boxloop.estimators.relevant_generator_files import read, write
 from boxloop.estimators.relevant_generator_fit import fit_generator
 from boxloop.estimators.relevant_generator_use import FittedGenerator
 from boxloop.estimators.warned import FitWarning, warn_of
+from boxloop.fit import coordinates
 from boxloop.numeric import generator
 from boxloop.twoview import GaussianNoise, RelevanceModel
 from boxloop.types import Source

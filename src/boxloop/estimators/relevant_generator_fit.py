@@ -11,9 +11,9 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.data import Frame, some_rows
-from boxloop.estimate import Epochs, Trainer, TrainState, coordinates, current, hold_out
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
 from boxloop.estimators.options import pick_dtype
+from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current, hold_out
 from boxloop.models import Layers, ModuleNetwork, Part
 from boxloop.numeric import generator, seed, spawn
 from boxloop.run import Progress

@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from boxloop.data import kept_rows
-from boxloop.estimate import coordinates
 from boxloop.estimators.autoencoder_start import Shapes, part_of
 from boxloop.estimators.relevant_rows import Edge
+from boxloop.fit import coordinates
 from boxloop.models import Convolutions, Layers
 from boxloop.numeric import spawn
 from boxloop.twoview import FiniteView, FourierView, LinearView, NetworkView, View

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from boxloop.average import Running
 from boxloop.data import ArraySource
-from boxloop.estimate import Fit, OnlinePlan, OnlineState, Plan, from_standard, level_of
 from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.flow import Buffered, Flowing
 from boxloop.estimators.warned import warn_of
+from boxloop.fit import Fit, OnlinePlan, OnlineState, Plan, from_standard, level_of
 from boxloop.run import Outcome
 
 STEP_EXPONENT = 0.6

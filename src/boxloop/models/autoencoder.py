@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models.evidence import Bound, log_guess, score_noise, score_points
 from boxloop.models.networks import Part
 from boxloop.numeric import normal

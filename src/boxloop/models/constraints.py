@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from boxloop.laws import (
+from boxloop.distributions import (
     Bernoulli,
     Categorical,
     CategoricalColumns,

@@ -95,7 +95,7 @@ class EnergyModel(Tree):
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.distributions import DiagonalGaussian
         >>> network = Perceptron(1, (4,))
         >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
         >>> model = EnergyModel.start(network, network.start(torch.Generator()), base)

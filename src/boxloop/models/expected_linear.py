@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from boxloop.asking import ask
-from boxloop.laws import columns_of, has_missing
+from boxloop.distributions import columns_of, has_missing
 from boxloop.models.linear import LOG_2PI, LinearStatistics, complete_statistics
 from boxloop.numeric import cholesky, product
 from boxloop.tree import Tree

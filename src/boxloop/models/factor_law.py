@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
 from boxloop.models.expected_linear import ExpectedLinear
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree

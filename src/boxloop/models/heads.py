@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, Protocol, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import (
+from boxloop.distributions import (
     CategoricalColumns,
     DiagonalGaussian,
     LogitBernoulli,
@@ -163,7 +163,7 @@ class LowRankHead(Tree):
 
 @dataclass(frozen=True)
 class BernoulliHead(Tree):
-    """Zeros and ones by their log-odds; see :class:`boxloop.laws.logits.LogitBernoulli` for grey values.
+    """Zeros and ones by their log-odds; see :class:`boxloop.distributions.logits.LogitBernoulli` for grey values.
 
     Example:
         >>> import torch

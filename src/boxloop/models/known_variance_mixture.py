@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import Categorical, SphericalGaussian, Sums
+from boxloop.distributions import Categorical, SphericalGaussian, Sums
 from boxloop.models.mixture import Mixture
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
@@ -54,8 +54,8 @@ class KnownVarianceMixture(Tree):
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
-        >>> from boxloop.estimate.em import EMState, em
-        >>> from boxloop.estimate.variational import elbo
+        >>> from boxloop.fit.em import EMState, em
+        >>> from boxloop.fit.variational import elbo
         >>> from boxloop.run import run
         >>> rows = torch.tensor([[-2.0], [-1.8], [2.1], [1.9]]).double()
         >>> start = KnownVarianceMixture.at(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.5, 0.5]), 25.0, len(rows))

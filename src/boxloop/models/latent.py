@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import DiagonalGaussian, NormalMixtureLaw
+from boxloop.distributions import DiagonalGaussian, NormalMixtureLaw
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 from boxloop.types import Law

@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.laws import DiagonalGaussian, LowRankGaussian, columns_of, has_missing, seen_precision
+from boxloop.distributions import DiagonalGaussian, LowRankGaussian, columns_of, has_missing, seen_precision
 from boxloop.numeric import cholesky, covariance as forms, product, solved, woodbury
 from boxloop.tree import Tree
 from boxloop.types import Expected

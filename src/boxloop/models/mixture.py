@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, threshold_
 
 from boxloop.asking import ask
-from boxloop.laws import Categorical, Family, PooledSums, Sums
+from boxloop.distributions import Categorical, Family, PooledSums, Sums
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 from boxloop.types import Expected
@@ -35,11 +35,11 @@ class Mixture(Tree, Generic[S]):
 
     Args:
         log_weight: log of the mixing weights, (k,).
-        family: k laws, see :mod:`boxloop.laws`.
+        family: k laws, see :mod:`boxloop.distributions`.
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.distributions import DiagonalGaussian
         >>> family = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
         >>> model = Mixture(torch.tensor([0.5, 0.5]).log(), family)
         >>> model.posterior(torch.zeros(1, 1))

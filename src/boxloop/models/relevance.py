@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from boxloop.laws import InverseGamma
+from boxloop.distributions import InverseGamma
 from boxloop.numeric import cholesky, solved
 from boxloop.tree import Tree
 
@@ -60,7 +60,8 @@ class RelevancePrior(Tree):
     ) -> Self:
         r"""The default, in units of each column's variance v: :math:`\psi_j \sim \mathrm{IG}(3/2, v_j / 4)`.
 
-        It is that of :class:`boxloop.laws.priors.FactorPrior`: the noise has its prior mean at half of the variance of
+        It is that of :class:`boxloop.distributions.priors.FactorPrior`: the noise has its prior mean at half
+        of the variance of
         its column, and does not vanish. Columns are worth a hundredth of a row at their mean.
         """
         return cls(mean, 0.25 * variance, relevance_shape=relevance_shape, relevance_rate=relevance_rate)

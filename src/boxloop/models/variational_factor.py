@@ -33,7 +33,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from boxloop.laws import InverseGamma
+from boxloop.distributions import InverseGamma
 from boxloop.models.asymptotic import FactorErrors, factor_errors
 from boxloop.models.factor_law import FactorLaw
 from boxloop.models.linear import LOG_2PI, LinearStatistics

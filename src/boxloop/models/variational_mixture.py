@@ -18,7 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.laws import Categorical, MixturePrior, PooledSums, StickBreaking, Sums
+from boxloop.distributions import Categorical, MixturePrior, PooledSums, StickBreaking, Sums
 from boxloop.models.mixture import Mixture
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree

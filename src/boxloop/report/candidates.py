@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from boxloop.distributions import CovarianceType
 from boxloop.estimators import (
     BayesianGaussianMixture,
     BernoulliMixture,
@@ -16,7 +17,6 @@ from boxloop.estimators import (
     ProbabilisticPCA,
     VariationalAutoencoder,
 )
-from boxloop.laws import CovarianceType
 from boxloop.report.columns import BINARY, CONTINUOUS, COUNTS, Array
 from boxloop.report.sentences import counted
 

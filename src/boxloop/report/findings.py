@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from boxloop.criticise import Mega, as_model, sample_rows
 from boxloop.data import open_source
-from boxloop.estimate import AT_FLOOR
+from boxloop.fit import AT_FLOOR
 from boxloop.numeric import generator
 from boxloop.report.candidates import Candidate
 from boxloop.report.columns import Array

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from boxloop.distributions import TiedGaussian
 from boxloop.estimators import BayesianGaussianMixture, MixtureEstimator
-from boxloop.laws import TiedGaussian
 from boxloop.models import Mixture
 from boxloop.report.columns import Array
 

@@ -1,4 +1,4 @@
-from boxloop.laws import FactorPrior, MixturePrior
+from boxloop.distributions import FactorPrior, MixturePrior
 
 from .adapt import (
     HOPELESS as HOPELESS,

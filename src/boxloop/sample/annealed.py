@@ -84,7 +84,7 @@ def annealed_importance(
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
@@ -158,7 +158,7 @@ def pilot(
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())

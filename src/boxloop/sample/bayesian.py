@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from boxloop.laws import FactorPrior, MixturePrior
+from boxloop.distributions import FactorPrior, MixturePrior
 from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.run import Observer
 from boxloop.sample.factor_posterior import FactorPosterior
@@ -51,7 +51,8 @@ def sample_mixture(
         X: any table without missing values, see :func:`boxloop.data.open_source`; it is held in memory.
         n_components: k.
         covariance: ``full`` or ``diag``; a ``prior`` that is given decides.
-        prior: in the units of the rows. When omitted, :meth:`~boxloop.laws.priors.MixturePrior.around` the mean and
+        prior: in the units of the rows. When omitted,
+        :meth:`~boxloop.distributions.priors.MixturePrior.around` the mean and
             covariance of the rows: uniform weights, :math:`m = \bar x`, :math:`\kappa = 0.01`, :math:`\nu = d + 2`,
             :math:`\Psi = S / k^{2/d}`.
         chains: how many; each begins at seeds of its own among the rows.
@@ -140,7 +141,8 @@ def sample_factors(
     Args:
         X: any table without missing values, see :func:`boxloop.data.open_source`.
         n_factors: k, at most the number of columns.
-        prior: in the units of the rows. When omitted, :meth:`~boxloop.laws.priors.FactorPrior.around` the mean and the
+        prior: in the units of the rows. When omitted, :meth:`~boxloop.distributions.priors.FactorPrior.around`
+        the mean and the
             variances v of the rows: :math:`t_j = v_j`, :math:`\psi_j \sim \mathrm{IG}(3/2, v_j/4)`,
             :math:`s_j = 100 v_j`.
         chains: how many, from scattered loadings.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.laws import FactorPrior, FullGaussian
+from boxloop.distributions import FactorPrior, FullGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import SingleThreaded
 from boxloop.sample.draws import Draws

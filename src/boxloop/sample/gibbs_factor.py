@@ -31,7 +31,7 @@ from torch import Generator, Tensor
 from torch.linalg import cholesky, solve_triangular
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.laws import FactorPrior, wishart_root
+from boxloop.distributions import FactorPrior, wishart_root
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 

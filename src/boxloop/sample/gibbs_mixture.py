@@ -20,7 +20,13 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.laws import Component, DiagonalGaussian, FullGaussian, MixturePrior, NormalInverseWishart
+from boxloop.distributions import (
+    Component,
+    DiagonalGaussian,
+    FullGaussian,
+    MixturePrior,
+    NormalInverseWishart,
+)
 from boxloop.numeric import from_log_factor, log_factor, pack_index
 
 TILE_ENTRIES = {"cpu": 1 << 17, "cuda": 1 << 26}

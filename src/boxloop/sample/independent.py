@@ -34,13 +34,14 @@ class Independent:
     """Proposals that do not look at where the chain is.
 
     Args:
-        law: of the proposals, in unconstrained coordinates: a law with one member, as those of :mod:`boxloop.laws`.
+        law: of the proposals, in unconstrained coordinates: a law with one member, as those of
+        :mod:`boxloop.distributions`.
         rule: of acceptance, ``metropolis`` or ``barker``.
 
     Example:
         >>> import torch
         >>> from boxloop.chain import advance
-        >>> from boxloop.laws import DiagonalGaussian
+        >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.numeric import generator
         >>> wide = DiagonalGaussian(torch.zeros(1, 2).double(), 2.0 * torch.ones(1, 2).double())
         >>> kernel = Independent(wide).kernel(Target(lambda x: -0.5 * (x * x).sum(1)))

@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Generator, Tensor
 
-from boxloop.laws import Component
+from boxloop.distributions import Component
 from boxloop.sample.gibbs_mixture import MixtureRows, natural_of, sweep
 
 ROUNDS = 50

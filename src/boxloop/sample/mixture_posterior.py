@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import open_source
-from boxloop.laws import Component, MixturePrior, NormalInverseWishart
+from boxloop.distributions import Component, MixturePrior, NormalInverseWishart
 from boxloop.models import Mixture
 from boxloop.numeric import SingleThreaded, generator
 from boxloop.sample.draws import Draws

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import open_source
-from boxloop.laws import Categorical, DiagonalGaussian
+from boxloop.distributions import Categorical, DiagonalGaussian
 from boxloop.models import likelihood_and_score
 from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 from boxloop.sample.draws import Draws
@@ -130,7 +130,7 @@ def parameter_target(
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import Poisson
+        >>> from boxloop.distributions import Poisson
         >>> from boxloop.models import Mixture
         >>> model = Mixture(torch.zeros(1).double(), Poisson(torch.tensor([[2.0]]).double()))
         >>> rows = torch.tensor([[1.0], [4.0]]).double()
@@ -190,7 +190,7 @@ def sample_parameters(
 
     Example:
         >>> import torch
-        >>> from boxloop.laws import Poisson
+        >>> from boxloop.distributions import Poisson
         >>> from boxloop.models import Mixture
         >>> model = Mixture(torch.zeros(1).double(), Poisson(torch.tensor([[2.0]]).double()))
         >>> rows = torch.tensor([[1.0], [4.0], [2.0]]).double()

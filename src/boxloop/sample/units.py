@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxloop.chain import Kernel
 from boxloop.data import Frame, open_source, summarise_moments, survey
-from boxloop.laws import FactorPrior, MixturePrior, NormalInverseWishart
+from boxloop.distributions import FactorPrior, MixturePrior, NormalInverseWishart
 from boxloop.numeric import RandomState, pack_index, seed
 from boxloop.sample.draws import Draws
 from boxloop.sample.gibbs_factor import Factors, Scatter, pack_factors, unpack_factors

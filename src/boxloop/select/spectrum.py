@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxloop.data import Gathered, Topics, check_count, check_level, make_frame, open_source
-from boxloop.estimate import Documents, largest, spectral
+from boxloop.fit import Documents, largest, spectral
 from boxloop.numeric import generator, single_threaded
 
 if TYPE_CHECKING:

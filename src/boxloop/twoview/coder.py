@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame, Mapped, array_of
-from boxloop.estimate import ALONE, Workers
+from boxloop.fit import ALONE, Workers
 from boxloop.models import Part
 from boxloop.numeric import product, signs, upper_gram
 from boxloop.tree import Tree

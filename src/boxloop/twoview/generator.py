@@ -16,8 +16,8 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame
-from boxloop.estimate import Plan, fit_mixture
-from boxloop.laws import DiagonalGaussian
+from boxloop.distributions import DiagonalGaussian
+from boxloop.fit import Plan, fit_mixture
 from boxloop.models import NormalMixture, Part, StandardNormal
 from boxloop.numeric import product, signs
 from boxloop.tree import Tree

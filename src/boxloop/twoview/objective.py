@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from boxloop.estimate import ALONE, Workers
+from boxloop.fit import ALONE, Workers
 from boxloop.numeric import gram, product
 
 Constant = Literal["enforced", "learned"]

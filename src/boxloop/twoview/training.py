@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
-from boxloop.estimate import ALONE, Workers
+from boxloop.fit import ALONE, Workers
 from boxloop.twoview.canonical import Canonical
 from boxloop.twoview.moments import Products
 from boxloop.twoview.objective import Constant, relevance_loss

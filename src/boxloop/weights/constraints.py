@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from boxloop.average import Power
-from boxloop.estimate import GradientState, StreamSettings, StreamState
+from boxloop.fit import GradientState, StreamSettings, StreamState
 from boxloop.persist import (
     LOCATION,
     NOT_NEGATIVE,

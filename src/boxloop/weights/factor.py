@@ -2,7 +2,7 @@ r"""Factor analysis of the trajectory by online EM (document 004, Algorithm 2).
 
 .. math:: \theta_t = \bar\theta + F z_t + \psi^{1/2} \odot \epsilon_t
 
-:class:`~boxloop.estimate.stream.FactorStream` learns it, in passes over D x K numbers that a few vectors share; nothing
+:class:`~boxloop.fit.stream.FactorStream` learns it, in passes over D x K numbers that a few vectors share; nothing
 here is a second implementation.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
-from boxloop.estimate import FactorStream, StreamSettings, StreamState, Variant
+from boxloop.fit import FactorStream, StreamSettings, StreamState, Variant
 from boxloop.weights.law import WeightLaw
 
 PLAIN = Power(1.0)

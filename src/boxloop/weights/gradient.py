@@ -1,6 +1,6 @@
 r"""Factor analysis of the trajectory by online gradient ascent (document 004, Algorithm 1).
 
-The stream, :class:`~boxloop.estimate.stream_gradient.GradientStream`, has a learning rate in units of the data and
+The stream, :class:`~boxloop.fit.stream_gradient.GradientStream`, has a learning rate in units of the data and
 starts at unit scale, while weights spread by a thousandth or so. So it follows standardised vectors,
 
 .. math:: z_t = (\theta_t - a) / \sigma, \qquad
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from boxloop.estimate import GradientState, GradientStream, Variant
+from boxloop.fit import GradientState, GradientStream, Variant
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from boxloop.average import Power
-from boxloop.estimate import GradientState, StreamSettings, StreamState
+from boxloop.fit import GradientState, StreamSettings, StreamState
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.weights.constraints import CONSTRAINTS, METHODS
 from boxloop.weights.full import FullState

@@ -1,0 +1,175 @@
+"""Gaussian families with independent columns: a variance per column, or one per member."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.asking import ask
+from boxloop.distributions.centred import CentredView
+from boxloop.distributions.product import ProductFamily, alternating
+from boxloop.distributions.sums import QUADRATIC_CONDITION, Sums
+from boxloop.numeric import ConditionError, covariance as forms, normal
+
+
+@dataclass(frozen=True)
+class _AxisGaussian(ProductFamily):
+    """What the diagonal and spherical families share: statistics (x, x^2)."""
+
+    mean: Tensor
+    variance: Tensor
+    floor: float = 0.0
+
+    def _variances(self) -> Tensor:
+        return self.variance.expand_as(self.mean)
+
+    def careful(self, columns: Tensor) -> CentredView | None:
+        """About the means in float32, and where a member is narrow or far from the origin."""
+        if columns.dtype == torch.float64:
+            variance, mean = self.variance.detach(), self.mean.detach()
+            worst = torch.maximum(1.0 / variance.min(), (mean.square() / variance).max())
+            if ask(worst < QUADRATIC_CONDITION, usual=True):
+                return None
+        return CentredView(self.mean, self._variances(), columns)
+
+    def statistics_of(self, columns: Tensor) -> Tensor:
+        """(x, x^2), (2d, n)."""
+        d, n = columns.shape
+        if torch.is_grad_enabled() and columns.requires_grad:
+            return torch.cat([columns, columns.square()])
+        stats = columns.new_empty(2 * d, n)
+        stats[:d] = columns
+        torch.mul(columns, columns, out=stats[d:])
+        return stats
+
+    def natural(self) -> Tensor:
+        """(mean / variance, -1 / (2 variance))."""
+        variance = self._variances()
+        return torch.cat([self.mean / variance, -0.5 / variance], dim=1)
+
+    def log_partition(self) -> Tensor:
+        """mean^2 / (2 variance) + log(2 pi variance) / 2."""
+        variance = self._variances()
+        return 0.5 * (self.mean.square() / variance + variance.log() + math.log(2 * math.pi))
+
+    def expected(self) -> Tensor:
+        """(mean, mean^2 + variance)."""
+        return torch.cat([self.mean, self.mean.square() + self._variances()], dim=1)
+
+    def log_base(self, rows: Tensor) -> Tensor | None:
+        """None: the constant is in the log-partition."""
+        return None
+
+    def nudged(self, member: int, pieces: int) -> Tensor:
+        """Copies within half a standard deviation, along alternating signs."""
+        variance = self._variances()[member]
+        means = self.mean[member] + 0.5 * variance.sqrt() * alternating(variance, pieces)
+        return torch.cat([means, means.square() + variance], dim=1)
+
+    def covariance(self) -> forms.Diagonal:
+        """Variances, (k, d)."""
+        return forms.Diagonal(self._variances())
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(k, n, d)."""
+        k, d = self.mean.shape
+        noise = normal((k, n, d), generator, self.mean.dtype)
+        return self.mean[:, None] + self._variances().sqrt()[:, None] * noise
+
+    def paired(self, rows: Tensor) -> Tensor:
+        """Log-density of row i under member i, (k,)."""
+        square = (rows - self.mean).square() / self.variance
+        level = self._variances().log() + math.log(2 * math.pi)
+        return -0.5 * (square + level).sum(1)
+
+    def free(self) -> dict[str, Tensor]:
+        """Means and log-variances: any values of them are a law."""
+        return {"mean": self.mean, "log_variance": self.variance.log()}
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The family at other free parameters."""
+        return type(self)(free["mean"], free["log_variance"].exp(), self.floor)
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        variance = self.variance if self.variance.shape == self.mean.shape else self.variance[:, 0]
+        return {"means": self.mean, "covariances": variance}
+
+    def floored(self) -> Tensor:
+        """Which members have a variance held up by the floor, (k,)."""
+        return (self.variance <= self.floor * (1 + 1e-6)).reshape(self.variance.shape[0], -1).any(1)
+
+    def _positive(self, variance: Tensor) -> Tensor:
+        """Variances at least ``floor``; an error where there is no floor and one is zero."""
+        if self.floor > 0.0:
+            return variance.clamp(min=self.floor)
+        zero = (variance <= 0.0).any(1)
+        if ask(zero.any()):
+            raise ConditionError(f"a variance of component {int(zero.int().argmax())} is zero")
+        return variance
+
+
+def _mean_and_variance(statistics: Sums) -> tuple[Tensor, Tensor]:
+    averaged = statistics.features[:, 1:] / statistics.count[:, None]
+    mean, second = averaged.chunk(2, dim=1)
+    return mean, (second - mean.square()).clamp(min=0.0)
+
+
+@dataclass(frozen=True)
+class DiagonalGaussian(_AxisGaussian):
+    r"""Gaussians with independent columns, :math:`N(\mu_k, \mathrm{diag}(\sigma^2_{k1}, \dots, \sigma^2_{kd}))`.
+
+    Args:
+        mean: (k, d).
+        variance: (k, d).
+        floor: smallest variance that ``fitted`` may return.
+
+    Example:
+        >>> import torch
+        >>> law = DiagonalGaussian(torch.zeros(1, 2), torch.ones(1, 2))
+        >>> law.log_prob(torch.zeros(1, 2))
+        tensor([[-1.8379]])
+    """
+
+    def fitted(self, statistics: Sums) -> Self:
+        """Weighted means and variances, the latter at least ``floor`` (the exact constrained maximum)."""
+        mean, variance = _mean_and_variance(statistics)
+        return type(self)(mean, self._positive(variance), self.floor)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The family of ``origin + scale * x``."""
+        return type(self)(origin + scale * self.mean, scale.square() * self.variance, self.floor)
+
+
+@dataclass(frozen=True)
+class SphericalGaussian(_AxisGaussian):
+    r"""Gaussians with one variance a member, :math:`N(\mu_k, \sigma^2_k I)`.
+
+    Args:
+        mean: (k, d).
+        variance: (k, 1).
+        floor: smallest variance that ``fitted`` may return.
+
+    Example:
+        >>> import torch
+        >>> law = SphericalGaussian(torch.zeros(1, 2), torch.ones(1, 1))
+        >>> law.covariance().dense()
+        tensor([[[1., 0.],
+                 [0., 1.]]])
+    """
+
+    def fitted(self, statistics: Sums) -> Self:
+        """Weighted means, and variances averaged over columns, at least ``floor``."""
+        mean, variance = _mean_and_variance(statistics)
+        return type(self)(mean, self._positive(variance.mean(1, keepdim=True)), self.floor)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The family of ``origin + scale * x``; a spherical law stays one only under one common scale."""
+        if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
+            raise ValueError("a spherical Gaussian stays spherical only when all columns share one scale")
+        return type(self)(origin + scale * self.mean, scale[0].square() * self.variance, self.floor)

@@ -1,0 +1,109 @@
+"""The multivariate Student t law: what a Gaussian with unknown mean and covariance predicts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.asking import ask
+from boxloop.distributions.full import FullGaussian
+from boxloop.numeric import covariance as forms, normal
+from boxloop.tree import Tree
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+def radial_log_prob(square: Tensor, level: Tensor, seen: Tensor, dof: Tensor) -> Tensor:
+    r"""Log-density of t laws from that of Gaussians.
+
+    .. math:: \log \frac{\Gamma(\frac{v + p}{2})}{\Gamma(\frac v2)} - \frac p2 \log \frac v2 + \ell
+              - \frac{v + p}{2} \log\left( 1 + \frac{r^2}{v} \right)
+
+    Args:
+        square: r^2, squared distance from the centre in units of the scale, (k, n).
+        level: the log-density of the Gaussian at its centre, (k, n) or (k, 1).
+        seen: p, how many columns are seen, (n,) or (1,).
+        dof: v, (k, 1).
+    """
+    half = 0.5 * (dof + seen)
+    constant = torch.lgamma(half) - torch.lgamma(0.5 * dof) - 0.5 * seen * (0.5 * dof).log()
+    return constant + level - half * torch.log1p(square / dof)
+
+
+def inflation(dof: Tensor) -> Tensor:
+    """Variance of t laws in units of their squared scale; infinite for two degrees of freedom and less."""
+    return torch.where(dof > 2.0, dof / (dof - 2.0), torch.inf)
+
+
+@dataclass(frozen=True)
+class StudentT(Tree):
+    r"""k multivariate t laws with v degrees of freedom, centre m and squared scale :math:`L L^\top`.
+
+    .. math:: p(x) \propto \left( 1 + \frac1v |L^{-1} (x - m)|^2 \right)^{-(v + d)/2}
+
+    ``mean`` is the centre also where there is no mean (v of 1 and less).
+
+    Args:
+        mean: m, (k, d).
+        factor: L, lower, (k, d, d).
+        dof: v, (k,).
+
+    Example:
+        >>> import torch
+        >>> law = StudentT(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1))  # Cauchy's
+        >>> law.log_prob(torch.tensor([[1.0]])).exp() * 2 * torch.pi
+        tensor([[1.0000]])
+    """
+
+    mean: Tensor
+    factor: Tensor
+    dof: Tensor
+
+    @cached_property
+    def _gaussian(self) -> FullGaussian:
+        return FullGaussian(self.mean, self.factor)
+
+    def covariance(self) -> forms.Dense:
+        """(k, d, d)."""
+        spread = self.factor @ self.factor.mT
+        ratio = inflation(self.dof)[:, None, None]
+        return forms.Dense(torch.where(torch.isinf(ratio), torch.inf, spread * ratio))
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of every row under every member, (k, n); missing values are integrated out."""
+        density = self._gaussian.log_prob(rows)
+        missing = torch.isnan(rows)
+        if ask(missing.any()):
+            patterns, which = torch.unique(missing, dim=0, return_inverse=True)
+            centred = FullGaussian(torch.zeros_like(self.mean), self.factor)
+            blank = torch.where(patterns, torch.nan, rows.new_zeros(()))
+            level = centred.log_prob(blank)[:, which]
+            seen = (~missing).sum(1, dtype=density.dtype)
+        else:
+            level, seen = self._gaussian.log_constant[:, None], density.new_full((1,), rows.shape[1])
+        square = (2.0 * (level - density)).clamp(min=0.0)
+        return radial_log_prob(square, level, seen, self.dof[:, None])
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(k, n, d)."""
+        k, d = self.mean.shape
+        noise = normal((k, n, d), generator, self.mean.dtype) @ self.factor.mT
+        return self.mean[:, None] + noise * draw_stretch(self.dof[:, None].expand(k, n), generator)[..., None]
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``, as a new batch."""
+        return self.map(lambda leaf: leaf[index])
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The laws of ``origin + scale * x``."""
+        return type(self)(origin + scale * self.mean, scale[:, None] * self.factor, self.dof)
+
+
+def draw_stretch(dof: Tensor, generator: Generator) -> Tensor:
+    r""":math:`\sqrt{v / \chi^2_v}`: what makes a normal draw one of Student's."""
+    return (0.5 * dof / torch._standard_gamma(0.5 * dof, generator=generator)).sqrt()

@@ -1,0 +1,124 @@
+r"""Gradient engines: stochastic ascent on the log-likelihood, and generalised EM by a partial M step.
+
+By Fisher's identity :math:`\nabla \log p(x) = E[\nabla \log p(x, z) \mid x]` (document 004, eq. 4.3), so the two share
+their gradient; they differ in what they must do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from boxloop.average import Schedule
+from boxloop.fit.em import EMState
+from boxloop.run import Round
+from boxloop.tree import Tree, flatten, unflatten
+from boxloop.types import Source
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Differentiable(Protocol):
+    """A model whose density is smooth in free parameters."""
+
+    def free(self) -> dict[str, Tensor]:
+        """Free parameters by name."""
+        ...
+
+    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+        """The model at other values of them."""
+        ...
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of each row."""
+        ...
+
+
+@dataclass(frozen=True)
+class AscentState(Tree):
+    """A model with the running moments of its gradient (Adam; Kingma and Ba 2015)."""
+
+    model: Any
+    first: Tensor
+    second: Tensor
+    count: int = 0
+
+    @classmethod
+    def start(cls, model: Differentiable) -> AscentState:
+        """From a model, with no gradient seen yet."""
+        zero = torch.zeros_like(flatten(model.free()))
+        return cls(model, zero, zero)
+
+    @property
+    def statistics(self) -> None:
+        """None: a gradient keeps no averages."""
+
+    @property
+    def best(self) -> Any:
+        """The current model."""
+        return self.model
+
+
+def gradient_ascent(
+    batches: Callable[[int], Batch], rate: Schedule, *, adaptive: bool = True
+) -> Callable[[AscentState], Round[AscentState]]:
+    r"""Stochastic gradient ascent on the mean log-likelihood, by autograd, for any model with ``log_prob``.
+
+    .. math:: \theta_t = \theta_{t-1} + \alpha_t \nabla_\theta \frac{\sum_i w_i \log p_\theta(x_i)}{\sum_i w_i}
+
+    Document 004, Algorithm 1 (with ``adaptive=False``, a constant rate and batches of one), over free parameters, so
+    that every step is a valid model.
+
+    Args:
+        batches: the mini-batch of update t.
+        rate: step size of update t = 1, 2, ...
+        adaptive: scale each coordinate by Adam's moments; ``False`` is the plain gradient.
+    """
+
+    def step(state: AscentState) -> Round[AscentState]:
+        rows, weight = batches(state.count)
+        free = state.model.free()
+        point = flatten(free).requires_grad_()
+        density = state.model.with_free(unflatten(point, free)).log_prob(rows)
+        objective = (density * weight).sum() / weight.sum()
+        (gradient,) = torch.autograd.grad(objective, point)
+        t = state.count + 1
+        move, first, second = gradient, state.first, state.second
+        if adaptive:
+            first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient.square()
+            move = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
+        with torch.no_grad():
+            model = state.model.with_free(unflatten(point.detach() + rate(t) * move, free))
+        return Round(AscentState(model, first, second, t), float(objective.detach()))
+
+    return step
+
+
+def generalised_em(source: Source, *, halvings: int = 30) -> Callable[[EMState[Any]], Round[EMState[Any]]]:
+    """EM whose M step only has to raise Q: one gradient step on it, halved until Q rises.
+
+    For models whose ``solve`` is dear or absent. The likelihood is monotone all the same (document 002, remark 2.5).
+    """
+
+    def step(state: EMState[Any]) -> Round[EMState[Any]]:
+        model = state.model
+        expected = source.reduce(model.expect)
+        mean = expected.statistics * (1.0 / expected.weight)
+        free = model.free()
+        point = flatten(free).requires_grad_()
+        level = model.with_free(unflatten(point, free)).complete(mean)
+        (gradient,) = torch.autograd.grad(level, point)
+        objective = float(expected.log_likelihood / expected.weight)
+        length = 1.0
+        for _ in range(halvings):
+            moved = model.with_free(unflatten(point.detach() + length * gradient, free))
+            if bool(moved.complete(mean) > level.detach()):
+                return Round(EMState(moved), objective)
+            length *= 0.5
+        return Round(state, objective, final=True)
+
+    return step

@@ -1,0 +1,212 @@
+r"""Where EM starts.
+
+A start is a partition of a sample of rows into k groups, turned into a model by one M step. k-means cuts space into
+round cells, so on long or overlapping clusters it starts EM in the wrong basin and the likelihood never tells. The
+remedy is several kinds of partition (plain, whitened, along directions of least Gaussian shape, on random
+projections), a short race between them, and the likelihood as judge.
+
+Every start is a function of the *distribution* of the sample: duplicate rows are merged into weights first, so that
+integer weights and repeated rows give the same start.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+from torch import Generator, Tensor
+
+from boxloop.distributions import Family, PooledSums, Sums
+from boxloop.fit.spectral_gaussian import round_shares
+from boxloop.models import Mixture
+from boxloop.numeric import normal, seed, single_threaded
+
+S = TypeVar("S", Sums, PooledSums)
+Points = NDArray[np.float64]
+
+BLEND = 0.05
+"""Share of the whole sample mixed into every start's components, so that none starts singular."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Distinct rows in a canonical order with their weights; ``filled`` has missing values at the column mean."""
+
+    rows: Tensor
+    weight: Tensor
+    filled: Points
+
+    @classmethod
+    def of(cls, rows: Tensor, weight: Tensor) -> Sample:
+        """Merge duplicate rows, drop weightless ones."""
+        rows, weight = rows[weight > 0], weight[weight > 0]
+        distinct, inverse = torch.unique(torch.nan_to_num(rows, nan=torch.inf), dim=0, return_inverse=True)
+        total = torch.zeros(len(distinct), dtype=torch.float64, device=rows.device).index_add(
+            0, inverse, weight
+        )
+        distinct = torch.where(torch.isinf(distinct), torch.nan, distinct)
+        seen = ~torch.isnan(distinct)
+        plain = torch.nan_to_num(distinct, nan=0.0)
+        mean = (total @ plain) / (total @ seen.to(total.dtype)).clamp(min=1e-300)
+        filled = torch.where(seen, plain, mean).cpu().numpy()
+        return cls(distinct, total, np.ascontiguousarray(filled, dtype=np.float64))
+
+    def whitened(self) -> Points:
+        """Rows in the axes of their own covariance, unit variance each, constant directions dropped."""
+        weight = self.weight.cpu().numpy()
+        centred = self.filled - np.average(self.filled, axis=0, weights=weight)
+        values, vectors = np.linalg.eigh((centred.T * weight) @ centred / weight.sum())
+        keep = values > 1e-10 * values[-1]
+        # With few rows, all would be equally far apart.
+        keep[: max(len(values) - max(1, len(weight) // 4), 0)] = False
+        keep[-1] = True
+        values = np.maximum(values, 1e-300)
+        return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
+
+
+PURSUIT_ROUNDS = 15
+SEEDINGS = 5
+"""k-means runs from which the tightest is taken: with many clusters a single one often merges two of them."""
+
+Partition = Callable[[Sample, int, Generator], Tensor]
+
+
+def kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """scikit-learn's k-means, one-hot, (k, n)."""
+    return _cells(sample, sample.filled, k, generator, SEEDINGS)
+
+
+def whitened_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means after whitening: right when clusters are long in the same direction."""
+    return _cells(sample, sample.whitened(), k, generator, SEEDINGS)
+
+
+def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means on a random projection of the whitened rows to one to three dimensions."""
+    points = sample.whitened()
+    d = points.shape[1]
+    width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
+    axes = normal((d, width), generator).cpu().numpy()
+    return _cells(sample, points @ np.linalg.qr(axes)[0], k, generator)
+
+
+def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means along one or two directions of least Gaussian shape, where clusters lie apart.
+
+    Each direction is a fixed point of ``w = E[x (w'x)^3] - 3 w`` on whitened rows (FastICA; Hyvärinen and Oja 1997)
+    from a random start, the second one orthogonal to the first.
+    """
+    points, weight = sample.whitened(), (sample.weight / sample.weight.sum()).cpu().numpy()
+    d = points.shape[1]
+    width = min(d, int(torch.randint(1, 3, (), generator=generator, device=generator.device)))
+    starts = normal((width, d), generator).cpu().numpy()
+    axes = np.zeros((0, d))
+    for w in starts:
+        for _ in range(PURSUIT_ROUNDS):
+            w = w - axes.T @ (axes @ w)
+            w = w / max(np.linalg.norm(w), 1e-300)
+            w = points.T @ (weight * (points @ w) ** 3) - 3.0 * w
+        w = w - axes.T @ (axes @ w)
+        axes = np.vstack([axes, w / max(np.linalg.norm(w), 1e-300)])
+    return _cells(sample, points @ axes.T, k, generator)
+
+
+def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
+    n = min(k, len(sample.filled))
+    centres, _ = kmeans_plusplus(
+        sample.filled, n, sample_weight=sample.weight.cpu().numpy(), random_state=_state(generator)
+    )
+    return _one_hot(_nearest(sample.filled, centres), k, sample)
+
+
+def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """Rows drawn by weight as centres, and their nearest cells."""
+    share = (sample.weight / sample.weight.sum()).cpu().numpy()
+    n = min(k, len(share))
+    chosen = np.random.RandomState(_state(generator)).choice(len(share), size=n, replace=False, p=share)
+    return _one_hot(_nearest(sample.filled, sample.filled[chosen]), k, sample)
+
+
+def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """Responsibilities of round clusters that second and third moments show; see :func:`round_clusters`."""
+    weight = (sample.weight / sample.weight.sum()).cpu().numpy()
+    return torch.from_numpy(round_shares(sample.filled, weight, k, generator)).to(sample.rows.device)
+
+
+def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """Uniform random responsibilities."""
+    share = torch.rand(k, len(sample.rows), dtype=torch.float64, generator=generator, device=generator.device)
+    return (share / share.sum(0)).to(sample.rows.device)
+
+
+PARTITIONS: dict[str, Partition] = {
+    "kmeans": kmeans,
+    "whitened": whitened_kmeans,
+    "pursuit": pursued_kmeans,
+    "projection": projected_kmeans,
+    "k-means++": seeded,
+    "random_from_data": random_rows,
+    "random": random_shares,
+    "spectral": moment_shares,
+}
+
+AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "pursuit", "pursuit", "projection", "random_from_data")
+"""The line-up of ``init_params="auto"``, most useful first."""
+
+MANY = 10
+"""Clusters from which k-means often merges two of them, and moments, where columns are as many, do not."""
+
+
+def lineup(k: int, n_columns: int) -> tuple[str, ...]:
+    """The starts that race for so many clusters in so many columns; eight, since a ninth would cost a heat more."""
+    return ("spectral", *AUTO[:4], *AUTO[5:]) if MANY <= k <= n_columns else AUTO
+
+
+@single_threaded
+def start_mixture(template: Family[S], k: int, sample: Sample, share: Tensor) -> Mixture[S]:
+    """One M step from responsibilities (k, n) of the sample's rows.
+
+    Args:
+        template: k members of the wanted family; their values only fix the shapes and floors.
+        k: number of components.
+        sample: rows and weights.
+        share: responsibilities, (k, n).
+    """
+    blended = (1.0 - BLEND) * share + BLEND / k
+    statistics = template.view(sample.rows).summarise(blended * sample.weight)
+    level = torch.full((k,), 1.0 / k, dtype=torch.float64, device=sample.rows.device)
+    return Mixture(level.log(), template).solve(statistics)
+
+
+def _cells(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
+    if k == 1:
+        return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
+    with warnings.catch_warnings():
+        # Fewer distinct points than k: empty cells are fine.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = KMeans(
+            min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=_state(generator)
+        )
+        labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
+    return _one_hot(labels, k, sample)
+
+
+def _nearest(points: Points, centres: Points) -> NDArray[np.intp]:
+    return np.argmin((centres**2).sum(1) - 2.0 * points @ centres.T, axis=1)
+
+
+def _one_hot(labels: NDArray[np.generic], k: int, sample: Sample) -> Tensor:
+    index = torch.from_numpy(np.asarray(labels, dtype=np.int64))
+    return torch.nn.functional.one_hot(index, k).mT.to(torch.float64).to(sample.rows.device)
+
+
+def _state(generator: Generator) -> int:
+    return seed(generator) % (2**31 - 1)

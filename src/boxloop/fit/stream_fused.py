@@ -1,0 +1,161 @@
+r"""The pass of a factor stream as two kernels, where Triton and a GPU are there.
+
+They do what :meth:`boxloop.fit.stream_pass.FactorTile.solve` does. The first reads and writes the sheet once: U is
+added up row by row from what is read, the gaps come from the vectors. The second reads what was written and multiplies
+it with itself. A program is one warp, and all that it works on is in its registers. Without Triton the same pass runs
+as some twenty torch operations.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+triton: Any = import_module("triton") if find_spec("triton") else None
+tl: Any = import_module("triton.language") if find_spec("triton") else None
+
+PROGRAMS = 4096
+"""Programs at most, many for each processor of the largest cards: they hide how long a read takes."""
+WIDE = 128
+"""Columns that a program takes at a time, while U and the gaps have 16 rows each at most; half as many beyond."""
+BLOCK = 64
+"""Columns whose products tensor cores add up in float32, three products of TensorFloat-32 for one: as exact as float32
+itself (5e-7 of the largest entry), while longer sums would lose more to their rounding towards zero."""
+MOST = 32
+"""Factors, and vectors, for which all this holds."""
+
+
+def fits(rows: Tensor, rank: int) -> bool:
+    """Whether the kernels can take this sheet, (K + b, D): float32, on a card with TensorFloat-32."""
+    if triton is None or torch.version.cuda is None or not rows.is_cuda or rows.dtype != torch.float32:
+        return False
+    return max(rank, len(rows) - rank) <= MOST and torch.cuda.get_device_capability(rows.device) >= (8, 0)
+
+
+class Pass:
+    """The pass over a sheet, bound to its tensors, which it changes in place.
+
+    Args:
+        rows: the sheet, (K + b, D).
+        mean: running mean, (D,).
+        square: running mean of squared deviations, (D,).
+        noise: noise variance in use, (D,).
+        rank: K.
+        floor: smallest share of a column's variance that is noise.
+    """
+
+    def __init__(
+        self, rows: Tensor, mean: Tensor, square: Tensor, noise: Tensor, rank: int, floor: float
+    ) -> None:
+        self._long = rows, mean, square, noise
+        self._floor = floor, torch.finfo(rows.dtype).tiny * 1e8 if floor > 0.0 else -torch.inf
+        batch, columns = len(rows) - rank, rows.shape[1]
+        sides = [max(16, triton.next_power_of_2(n)) for n in (rank, batch, rank + batch)]
+        width = WIDE if max(sides[:2]) == 16 else WIDE // 2
+        self._shape = {"RANK": rank, "BATCH": batch, "K": sides[0], "B": sides[1], "COLUMNS": width}
+        self._programs = min(PROGRAMS, triton.cdiv(columns, width))
+        self._side = sides[2]
+        found = min(PROGRAMS // 4, triton.cdiv(columns, BLOCK)), self._side, self._side
+        self._found = rows.new_empty(found, dtype=torch.float64)
+
+    def __call__(
+        self, values: Tensor, update: Tensor, share: Tensor, keep: float, back: float
+    ) -> NDArray[np.float64]:
+        """Carry out the waiting update, observe vectors, and measure what their E steps need.
+
+        Args:
+            values: the vectors, (b, D).
+            update: what times the sheet makes the next U, (K, K + b).
+            share: omega of each vector, (b,).
+            keep: 1 - sum of omega.
+            back: beta.
+
+        Returns:
+            [U; E] Psi^-1 [U; E]ᵀ, (K + b, K + b).
+        """
+        rows, _, _, noise = self._long
+        height, columns = rows.shape
+        numbers = columns, keep, back, *self._floor
+        tensors = *self._long, values.contiguous(), update, share
+        _solve[(self._programs,)](*tensors, *numbers, **self._shape, num_warps=1)
+        shape = {"HEIGHT": height, "SIDE": self._side, "COLUMNS": BLOCK}
+        warps = 1 if self._side <= 32 else 4
+        _measure[(len(self._found),)](rows, noise, self._found, columns, **shape, num_warps=warps)
+        found: NDArray[np.float64] = self._found.sum(0).cpu().numpy()[:height, :height]
+        return found
+
+
+def _columns(
+    rows: tl.tensor,
+    mean: tl.tensor,
+    square: tl.tensor,
+    noise: tl.tensor,
+    values: tl.tensor,
+    update: tl.tensor,
+    share: tl.tensor,
+    columns: tl.tensor,
+    keep: tl.tensor,
+    back: tl.tensor,
+    floor: tl.tensor,
+    tiny: tl.tensor,
+    RANK: tl.constexpr,
+    BATCH: tl.constexpr,
+    K: tl.constexpr,
+    B: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """Some runs of columns: U, psi, gaps, mean and mean square of each."""
+    i, v = tl.arange(0, K)[:, None], tl.arange(0, B)[:, None]
+    weigh, stride = tl.load(share + v, v < BATCH, 0.0), columns.to(tl.int64)
+    for run in range(tl.program_id(0), tl.cdiv(columns, COLUMNS), tl.num_programs(0)):
+        at = run * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+        inside = at < columns
+        u = tl.zeros((K, COLUMNS), tl.float32)
+        for j in tl.static_range(RANK + BATCH):
+            weight = tl.load(update + i * (RANK + BATCH) + j, i < RANK, 0.0)
+            u += weight * tl.load(rows + j * stride + at, inside, 0.0)
+        s, c = tl.load(square + at, inside, 1.0), tl.load(mean + at, inside, 0.0)
+        here = (v < BATCH) & inside
+        e = tl.where(here, tl.load(values + v * stride + at, here, 0.0) - c, 0.0)
+        moved = tl.sum(weigh * e, 0, keep_dims=True)
+        spread = keep * s + tl.sum(weigh * e * e, 0, keep_dims=True) - back * moved * moved
+        spread = tl.maximum(spread, 0.0)
+        psi = tl.maximum(s - tl.sum(u * u, 0, keep_dims=True), floor * tl.maximum(s, spread) + tiny)
+        tl.debug_barrier()  # all of the program has read these columns
+        tl.store(rows + i * stride + at, u, (i < RANK) & inside)
+        tl.store(rows + (RANK + v) * stride + at, e, here)
+        tl.store(mean + at, c + moved, inside)
+        tl.store(square + at, spread, inside)
+        tl.store(noise + at, psi, inside)
+
+
+def _products(
+    rows: tl.tensor,
+    noise: tl.tensor,
+    found: tl.tensor,
+    columns: tl.tensor,
+    HEIGHT: tl.constexpr,
+    SIDE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    """The products of all rows with all rows over psi, summed over some runs of columns."""
+    i, stride = tl.arange(0, SIDE)[:, None], columns.to(tl.int64)
+    total = tl.zeros((SIDE, SIDE), tl.float64)
+    for run in range(tl.program_id(0), tl.cdiv(columns, COLUMNS), tl.num_programs(0)):
+        at = run * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+        inside = at < columns
+        part = tl.load(rows + i * stride + at, (i < HEIGHT) & inside, 0.0)
+        weighed = tl.trans(part / tl.load(noise + at, inside, 1.0))
+        total += tl.dot(part, weighed, input_precision="tf32x3").to(tl.float64)
+    place = found + tl.program_id(0) * SIDE * SIDE
+    tl.store(place + i * SIDE + tl.arange(0, SIDE)[None, :], total)
+
+
+_solve: Any = None if triton is None else triton.jit(_columns)
+_measure: Any = None if triton is None else triton.jit(_products)

@@ -1,5 +1,0 @@
-"""Laws: batches of distributions, and the exponential families that mixtures are made of."""
-
-from boxloop.exports import lazy_exports
-
-lazy_exports(__name__)
