@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import boxloop
-from boxloop import criticise, models, sample, select, twoview, weights
+from boxloop import criticise, distributions, fit, models, sample, select, twoview, weights
 from gpu import chain_cases, criticise_cases, engine_cases, estimator_cases, model_cases, view_cases
 from gpu.places import Case, assert_same_in_both
 
