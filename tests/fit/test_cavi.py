@@ -7,12 +7,12 @@ import math
 
 import pytest
 import torch
-from estimate import cavi_cases as cases
 from scipy import integrate
 
 from boxloop.distributions import Node
 from boxloop.fit import cavi
 from boxloop.numeric import generator, normal
+from fit import cavi_cases as cases
 from fit.cavi_cases import double
 
 X = double([1.0, 2.0, 2.5, 4.0, 5.5])

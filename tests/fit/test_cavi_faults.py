@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from estimate import cavi_cases as cases
 
 from boxloop.distributions import Node
 from boxloop.fit import ConditionalError, cavi
 from boxloop.numeric import generator, normal
+from fit import cavi_cases as cases
 
 X = cases.mixture_rows(10, [-1.5, 1.5], seed=1)
 NODES = {"mu": Node.normal(2), "c": Node.categorical(2, 10)}

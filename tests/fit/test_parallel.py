@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from estimate import parallel_cases as cases
 
 from boxloop.fit import ALONE, Workers, current, distributed
+from fit import parallel_cases as cases
 
 SIZE = 3
 Found = dict[str, np.ndarray]

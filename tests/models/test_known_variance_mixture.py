@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from estimate import cavi_cases as cases
 
 from boxloop.data import ArraySource
 from boxloop.distributions import Node
@@ -15,6 +14,7 @@ from boxloop.fit import EMState, VariationalModel, accelerated_em, cavi, elbo, e
 from boxloop.models import CountSum, KnownVarianceMixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
+from fit import cavi_cases as cases
 
 WEIGHTS, VARIANCE = [0.2, 0.5, 0.3], 4.0
 X = cases.mixture_rows(30, [-2.0, 0.0, 2.5], seed=1)
