@@ -441,7 +441,7 @@ def judge_exact(runs: Runs) -> list[Finding]:
             "reproduced" if ours < 1e-10 else "not reproduced",
             f"{size} Every document of three words was weighed by its probability. One random direction and no "
             f"whitening, as the document has it: {single:.1e}.",
-            measure_exact=True,
+            exact=True,
         ),
         Finding(
             "exact moments as the document writes them, E[x1 x1'] and E[x1 x1' (x1' eta)]",
@@ -451,7 +451,7 @@ def judge_exact(runs: Runs) -> list[Finding]:
             "reproduced" if literal.max() < 1e-10 else "not reproduced",
             f"At least {literal.min():.2f} in {len(runs)} problems. A word agrees with itself: these matrices are "
             "diagonal, and their eigenvectors are single words.",
-            measure_exact=True,
+            exact=True,
         ),
     ]
 
