@@ -67,7 +67,7 @@ def load_table(folder: Path | None) -> Table:
 
 def run_paper_procedure(table: Table, components: tuple[int, ...], seed: int) -> dict[str, Any]:
     """One seed of the paper's procedure: scikit-learn's mixture, full covariance, regulariser 1e-6, raw data."""
-    found, aic, aic_2k, likelihood, penalty = [], [], [], [], []
+    n_found, aic, aic_2k, likelihood, penalty = [], [], [], [], []
     rows, streams = torch.from_numpy(table.rows), spawn(generator(seed), len(components))
     for k, stream in zip(components, streams):
         with warnings.catch_warnings():
@@ -76,13 +76,13 @@ def run_paper_procedure(table: Table, components: tuple[int, ...], seed: int) ->
         model: Any = as_model(peer)
         density = peer.score_samples(table.rows)
         gaps = gap_norms(data_moments(rows), ComponentMoments.of(model).estimate_forward(NODES, stream))
-        found.append(table.count_outliers(density))
+        n_found.append(table.count_outliers(density))
         aic.append(float(peer.aic(table.rows)))
         aic_2k.append(4.0 * k - 2.0 * float(density.sum()))
         likelihood.append(float(density.mean()))
         penalty.append(gaps[0] + gaps[1] ** 0.5)
     return {
-        "found": found,
+        "found": n_found,
         "AIC": aic,
         "AIC, p = 2K": aic_2k,
         "path": chosen_along(penalised_path(likelihood, penalty, components)),
@@ -123,9 +123,9 @@ def run_split(table: Table, components: tuple[int, ...], draws: int, seed: int) 
 
 def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...]) -> list[Finding]:
     """The paper's counts, AIC and path."""
-    found = np.asarray([run["found"] for run in runs])
+    n_found = np.asarray([run["found"] for run in runs])
     few, many = components.index(3), len(components) - 1
-    medians, top, findings = np.median(found, axis=0), components[-1], []
+    medians, top, findings = np.median(n_found, axis=0), components[-1], []
     for k, limit in ((3, 100), (20, 90)):
         if not table.real or k not in components:
             continue
@@ -135,13 +135,13 @@ def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...])
             Finding(
                 f"outliers found with K = {k}",
                 f"{PAPER[k]} of 126",
-                f"median {medians[place]:g}, from {found[:, place].min()} to {found[:, place].max()}",
+                f"median {medians[place]:g}, from {n_found[:, place].min()} to {n_found[:, place].max()}",
                 None,
                 judge_claim(bool(holds)),
                 f"Over {len(runs)} seeds; the median is to be {'at least' if k == 3 else 'at most'} {limit}.",
             )
         )
-    better = float((found[:, few] > found[:, many]).mean())
+    better = float((n_found[:, few] > n_found[:, many]).mean())
     findings.append(
         Finding(
             f"K = 3 finds more outliers than K = {top}",
@@ -199,16 +199,16 @@ def judge_ours(splits: list[dict[str, Any]], target: float) -> list[Finding]:
     for names, label in ((full, "full covariance"), (list(splits[0]), "all candidates")):
         for rule in (LIKELIHOOD, MOMENTS):
             best = [_choose(split, names, rule) for split in splits]
-            found = [split[name]["found"] for split, name in zip(splits, best)]
+            n_found = [split[name]["found"] for split, name in zip(splits, best)]
             text = ", ".join(f"{name} in {count}" for name, count in Counter(best).most_common(3))
             passed = sum(split[name]["p"] > 0.05 for split, name in zip(splits, best))
             findings.append(
                 Finding(
                     f"outliers found with the choice by {rule}, {label}",
                     "not in the document",
-                    f"median {np.median(found):g}, from {min(found)} to {max(found)}",
+                    f"median {np.median(n_found):g}, from {min(n_found)} to {max(n_found)}",
                     None,
-                    judge_target(bool(np.median(found) >= target)),
+                    judge_target(bool(np.median(n_found) >= target)),
                     f"Of {len(splits)} splits it chooses {text}; moment tests accept the choice in {passed}. The "
                     f"target is {target:g}, what K = 3 finds by the document's procedure."
                     + (" Moments do not mind a density that is too peaked." if rule == MOMENTS else ""),
@@ -233,10 +233,10 @@ def draw_found(
     """Outliers among the flagged rows: every seed, medians and the paper's numbers."""
     figure, axis = _axes(components, "Outliers among the flagged rows", "outliers found")
     place = np.arange(len(components))
-    found = np.asarray([run["found"] for run in runs])
+    n_found = np.asarray([run["found"] for run in runs])
     own = np.asarray([[split[f"full, K = {k}"]["found"] for k in components] for split in splits])
     for values, colour, shift, label in (
-        (found, COLOURS[0], -0.12, "scikit-learn, as in the document"),
+        (n_found, COLOURS[0], -0.12, "scikit-learn, as in the document"),
         (own, COLOURS[2], 0.12, "boxloop"),
     ):
         for row in values:

@@ -121,9 +121,9 @@ def judge(
     for which, name in enumerate(("1MEGA-F", "2MEGA-F")):
         printed = np.asarray([PAPER[k][which] for k in components])
         low, high = estimates[:, :, which].min(), estimates[:, :, which].max()
-        level, spread = sampling_floor[:, which].mean(), sampling_floor[:, which].std()
+        level, sd = sampling_floor[:, which].mean(), sampling_floor[:, which].std()
         inside = bool((printed > low).all() and (printed < high).all())
-        noise = bool(abs(estimates[:, :, which].mean() - level) < 2 * spread)
+        noise = bool(abs(estimates[:, :, which].mean() - level) < 2 * sd)
         findings.append(
             Finding(
                 f"{name}, K = {components[0]} to {components[-1]}, on {size.test_rows} fresh rows with "
@@ -132,7 +132,7 @@ def judge(
                 f"{estimates[:, :, which].mean():.3f}, from {low:.3f} to {high:.3f}",
                 standard_error(estimates[:, :, which].mean(0)),
                 judge_claim(inside) if real else judge_target(noise),
-                f"Two samples of {size.test_rows} and {size.nodes} images differ by {level:.3f} ± {spread:.3f}, "
+                f"Two samples of {size.test_rows} and {size.nodes} images differ by {level:.3f} ± {sd:.3f}, "
                 "without "
                 + (
                     "any model."
@@ -211,10 +211,10 @@ def draw(
     axes: Any = figure.subplots(1, 2)
     estimates, components = _document(table), list(table)
     for which, (axis, name) in enumerate(zip(axes, ("first moment (1MEGA-F)", "second moment (2MEGA-F)"))):
-        level, spread = sampling_floor[:, which].mean(), sampling_floor[:, which].std()
+        level, sd = sampling_floor[:, which].mean(), sampling_floor[:, which].std()
         axis.axhspan(
-            level - 2 * spread,
-            level + 2 * spread,
+            level - 2 * sd,
+            level + 2 * sd,
             color=FAINT,
             alpha=0.4,
             lw=0,

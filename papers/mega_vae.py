@@ -150,8 +150,8 @@ def load_fours(folder: Path | None, seed: int) -> tuple[Problem, bool]:
         with np.load(folder / "mnist.npz") as file:
             images, labels = file["train_images"].reshape(-1, 784) / 255.0, file["train_labels"]
             test = file["test_images"][file["test_labels"] == 4].reshape(-1, 784) / 255.0
-        some = np.random.default_rng(seed).permutation(len(images))[:10_000]
-        features = train_features(images[some], labels[some], seed)
+        sample = np.random.default_rng(seed).permutation(len(images))[:10_000]
+        features = train_features(images[sample], labels[sample], seed)
         return Problem("the digit 4 of MNIST", images[labels == 4], test, 28, features), True
     table = bundled("digits")
     order = np.random.default_rng(seed).permutation(len(table.rows))

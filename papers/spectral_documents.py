@@ -763,8 +763,8 @@ def draw_diagonalisers(runs: Mapping[str, Runs]) -> Figure:
 def set_log_ticks(axis: Any, values: Sequence[float]) -> None:
     """Plain numbers on a logarithmic axis: those of ``values`` within its limits."""
     low, high = axis.get_view_interval()
-    seen = [value for value in values if low <= value <= high]
-    axis.set_ticks(seen, labels=[f"{value:,g}" if value < 1e4 else f"{value:,.0f}" for value in seen])
+    visible = [value for value in values if low <= value <= high]
+    axis.set_ticks(visible, labels=[f"{value:,g}" if value < 1e4 else f"{value:,.0f}" for value in visible])
     axis.set_ticks([], minor=True)
 
 

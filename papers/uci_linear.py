@@ -146,8 +146,8 @@ def _ensemble(name: str, rows: Tensor, starting: Generator, drawing: Generator) 
     except ConditionError:
         return torch.full_like(rows[0], torch.nan)
     model = stream.model()
-    law = WeightLaw(model.mean, model.loadings, model.noise.clamp(min=0.0))
-    return law.draw(DRAWS, drawing).mean(0)
+    distribution = WeightLaw(model.mean, model.loadings, model.noise.clamp(min=0.0))
+    return distribution.draw(DRAWS, drawing).mean(0)
 
 
 def _exact_means(folds: Folds) -> Tensor:

@@ -567,14 +567,14 @@ def _lower(results: Results, method: str, base: str, words: str, paper: str) -> 
 def _parts(results: Results) -> Finding:
     """Gain of the mean of the trajectory, and gain of the covariance around it."""
     mean = compare(results, SWA, SGD)
-    spread = {method: compare(results, method, SWA) for method in (SWAG, FACTOR)}
-    text = "; ".join(f"{method} less SWA {one}" for method, one in spread.items())
+    with_covariance = {method: compare(results, method, SWA) for method in (SWAG, FACTOR)}
+    text = "; ".join(f"{method} less SWA {one}" for method, one in with_covariance.items())
     return Finding(
         "a gain over SGD is one of the spread, not of the mean alone",
         "Brownlie (2021), section 6.2: for linear regression the mean is all there is",
         f"SWA less SGD {mean.mean:+.3f} (z = {mean.z:+.1f}); {text}",
         None,
-        judge_target(all(one.is_lower for one in spread.values())),
+        judge_target(all(one.is_lower for one in with_covariance.values())),
         "SWA has the same mean and no spread; its noise is tuned like that of the others.",
     )
 
@@ -743,11 +743,11 @@ def draw_differences(results: Results, measure: str, title: str) -> Figure:
         tuned = [_difference(facts, method, measure) for method in names]
         untuned = [_difference(facts, method, measure, UNTUNED) for method in names]
         _draw_dots(axis, tuned, -0.13, COLOURS[0], "scale tuned on other rows")
-        spread = [place for place, method in enumerate(names) if method in WITH_COVARIANCE]
+        with_covariance = [place for place, method in enumerate(names) if method in WITH_COVARIANCE]
         limit = FAR * max(abs(mean) + error for mean, error in tuned)
-        _draw_dots(axis, untuned, 0.17, COLOURS[1], "scale 1", spread, limit)
+        _draw_dots(axis, untuned, 0.17, COLOURS[1], "scale 1", with_covariance, limit)
         axis.axvline(0.0, color=INK, linewidth=0.8)
-        _set_limits(axis, tuned, [untuned[place] for place in spread], limit)
+        _set_limits(axis, tuned, [untuned[place] for place in with_covariance], limit)
         axis.xaxis.set_major_locator(MaxNLocator(4))
         if measure == "rmse":
             axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100.0 * share:+g}%"))

@@ -198,11 +198,11 @@ def draw(problem: Problem, walks: dict[str, Walk], paths: dict[str, Tensor], tri
     axes: Any = figure.subplots(2, 2)
     shuffled, anew = paths["shuffled"][trial : trial + 1], paths["drawn anew"][trial : trial + 1]
     batch = walks["shuffled"].settings.batch
-    half, whole = choose_window(batch, False), choose_window(batch, True)
+    half_epoch, epoch = choose_window(batch, False), choose_window(batch, True)
     shown = (
         (axes[0, 0], "Vectors as they come, every 10th", shuffled[:, ::10]),
-        (axes[0, 1], f"Means of {half}, rows shuffled", average_windows(shuffled, half)),
-        (axes[1, 0], f"Means of {whole}, rows drawn anew", average_windows(anew, whole)),
+        (axes[0, 1], f"Means of {half_epoch}, rows shuffled", average_windows(shuffled, half_epoch)),
+        (axes[1, 0], f"Means of {epoch}, rows drawn anew", average_windows(anew, epoch)),
     )
     for panel, title, path in shown:
         draw_cloud(panel, path[0], problem.mean[trial], problem.covariance[trial], problem.start[trial])
