@@ -1,4 +1,4 @@
-"""Document 002, section 1.1, at a small size."""
+"""Le Corff, section 1.1, at a small size."""
 
 import math
 
@@ -9,10 +9,10 @@ import torch
 from boxloop.laws import DiagonalGaussian
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.numeric import generator, normal
-from papers.energy_model import experiment
-from papers.energy_trials import (
+from papers.energy_model import (
     divergence,
     exact_fit,
+    experiment,
     family_model,
     gradient_errors,
     log_integral,
