@@ -22,7 +22,7 @@ from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRand
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.random_effects import RandomEffects
 from boxloop.persist import CheckpointWriter
-from papers.mcem_trials import reference
+from papers.mcem import reference
 
 KINDS = {"logistic": LogisticRandomEffects, "poisson": PoissonRandomEffects}
 every_kind = pytest.mark.parametrize("kind", KINDS)

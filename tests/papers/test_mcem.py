@@ -1,4 +1,4 @@
-"""Document 002, section 2.6, which is empty: what the project puts there, at a small size."""
+"""Le Corff, section 2.6, which is empty: what the project puts there, at a small size."""
 
 from dataclasses import replace
 
@@ -7,9 +7,19 @@ import pytest
 
 from boxloop.estimate.monte_carlo import MonteCarloPlan
 from papers.experiment import Options
-from papers.mcem import QUICK, collapses, experiment, few, small_problems
-from papers.mcem_findings import settled
-from papers.mcem_trials import Trail, follow_trail, logistic_groups, reference, start
+from papers.mcem import (
+    QUICK,
+    Trail,
+    collapses,
+    experiment,
+    few,
+    follow_trail,
+    logistic_groups,
+    reference,
+    settled,
+    small_problems,
+    start,
+)
 
 
 @pytest.fixture(scope="module")
