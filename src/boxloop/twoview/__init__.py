@@ -6,8 +6,6 @@ from boxloop.twoview.conditional import Conditional
 from boxloop.twoview.crossfit import cross_fitted
 from boxloop.twoview.diagnosis import Diagnosis, diagnose
 from boxloop.twoview.expectation import Ambiguity, Estimated, Expectation
-from boxloop.twoview.finite_channel import FiniteChannel
-from boxloop.twoview.gaussian_channel import GaussianChannel
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.knee import Knee, change_of_slope
@@ -28,10 +26,8 @@ __all__ = [
     "Diagnosis",
     "Estimated",
     "Expectation",
-    "FiniteChannel",
     "FiniteView",
     "FourierView",
-    "GaussianChannel",
     "GaussianNoise",
     "GeneratorModel",
     "Knee",
