@@ -26,7 +26,6 @@ _HOMES = {
     "RelevantFeatures": "boxloop.estimators",
     "RelevantGenerator": "boxloop.estimators",
     "VariationalAutoencoder": "boxloop.estimators",
-    "latent_dimension_curve": "boxloop.estimators",
     "load": "boxloop.estimators",
     "Cavi": "boxloop.estimate",
     "Estimate": "boxloop.estimate",
@@ -87,7 +86,6 @@ if TYPE_CHECKING:
     from boxloop.estimators import RelevantFeatures as RelevantFeatures
     from boxloop.estimators import RelevantGenerator as RelevantGenerator
     from boxloop.estimators import VariationalAutoencoder as VariationalAutoencoder
-    from boxloop.estimators import latent_dimension_curve as latent_dimension_curve
     from boxloop.estimators import load as load
     from boxloop.laws.nodes import Node as Node
     from boxloop.numeric.threads import use_threads as use_threads

@@ -19,7 +19,6 @@ from boxloop.estimators.random_effects import LogisticRandomEffects, PoissonRand
 from boxloop.estimators.relevant_classifier import RelevantClassifier
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.estimators.relevant_generator_curve import DimensionCurve, latent_dimension_curve
 from boxloop.estimators.warned import FitWarning
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "BayesianLinearRegression",
     "BayesianMultinomialMixture",
     "BernoulliMixture",
-    "DimensionCurve",
     "EnergyBasedModel",
     "FactorAnalysis",
     "FitWarning",
@@ -44,6 +42,5 @@ __all__ = [
     "RelevantFeatures",
     "RelevantGenerator",
     "VariationalAutoencoder",
-    "latent_dimension_curve",
     "load",
 ]

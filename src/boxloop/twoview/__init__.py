@@ -8,7 +8,6 @@ from boxloop.twoview.diagnosis import Diagnosis, diagnose
 from boxloop.twoview.expectation import Ambiguity, Estimated, Expectation
 from boxloop.twoview.generator import GeneratorModel
 from boxloop.twoview.inference import RelevanceFit
-from boxloop.twoview.knee import Knee, change_of_slope
 from boxloop.twoview.linear import fit_fixed
 from boxloop.twoview.objective import relevance_loss
 from boxloop.twoview.ratio import density_ratio
@@ -30,7 +29,6 @@ __all__ = [
     "FourierView",
     "GaussianNoise",
     "GeneratorModel",
-    "Knee",
     "LinearView",
     "NetworkView",
     "PixelShuffle",
@@ -42,7 +40,6 @@ __all__ = [
     "TimeShift",
     "View",
     "ViewPair",
-    "change_of_slope",
     "channel_error",
     "choose_ridge",
     "cross_fitted",
