@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.data.bundled import bundled
-from papers.dcci_data import decoded
+from papers.cifar10 import decode_images
 
 Images = NDArray[Any]
 
@@ -121,7 +121,7 @@ def _spoiled(images: Images, rng: np.random.Generator) -> dict[str, Images]:
 
 def _photographs(folder: Path, part: str) -> tuple[Images, Images]:
     with np.load(folder / "cifar10_subset.npz") as file:
-        return decoded(file[f"{part}_coded"]), file[f"{part}_labels"].astype(int)
+        return decode_images(file[f"{part}_coded"]), file[f"{part}_labels"].astype(int)
 
 
 def _scene(
