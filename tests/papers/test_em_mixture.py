@@ -1,4 +1,4 @@
-"""Document 002, section 2.5, at a small size."""
+"""Le Corff, section 2.5, at a small size."""
 
 from papers.em_mixture import experiment, run_problem
 from papers.experiment import Options
