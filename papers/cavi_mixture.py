@@ -30,29 +30,24 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Kernel
 from boxloop.data import ArraySource
-from boxloop.estimate.cavi import Order, cavi
-from boxloop.estimate.cavi_result import Cavi
-from boxloop.estimate.em import EMState, Step, em
-from boxloop.estimate.variational import elbo
-from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimate import Cavi, EMState, cavi, elbo, em
+from boxloop.estimate.cavi import Order
+from boxloop.estimate.em import Step
+from boxloop.estimators import BayesianGaussianMixture
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
-from boxloop.laws import Categorical, SphericalGaussian
+from boxloop.laws import Categorical, DiagonalGaussian, SphericalGaussian
 from boxloop.laws.dirichlet import Dirichlet
-from boxloop.laws.gaussian import DiagonalGaussian
 from boxloop.laws.nodes import Node
 from boxloop.laws.normal_inverse_gamma import NormalInverseGamma
 from boxloop.laws.priors import MixturePrior
 from boxloop.laws.sums import Sums
-from boxloop.models.mixture import Mixture
+from boxloop.models import Mixture
 from boxloop.models.variational_mixture import VariationalMixture
 from boxloop.numeric import covariance as forms
 from boxloop.numeric import generator, normal
 from boxloop.run import FALL, run
-from boxloop.sample import annealed_importance, pilot
-from boxloop.sample.annealed import Annealing
+from boxloop.sample import Annealing, RandomWalk, Target, annealed_importance, pilot
 from boxloop.sample.bridge import LogDensity
-from boxloop.sample.random_walk import RandomWalk
-from boxloop.sample.target import Target
 from boxloop.tree import Tree
 from boxloop.types import Expected
 from papers.experiment import Finding, Options, Report

@@ -22,12 +22,8 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from boxloop.criticise import classification_scores
-from boxloop.data import ArraySource
-from boxloop.data.bundled import bundled
-from boxloop.estimate.adam import Constant
-from boxloop.estimate.epochs import Epochs
-from boxloop.estimate.train_state import TrainPlan, TrainState
-from boxloop.estimate.training import Trainer
+from boxloop.data import ArraySource, bundled
+from boxloop.estimate import Constant, Epochs, Trainer, TrainPlan, TrainState
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_classifier_probability import (
     fitted_temperature,
@@ -35,13 +31,9 @@ from boxloop.estimators.relevant_classifier_probability import (
     with_temperature,
 )
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
-from boxloop.numeric import generator
-from boxloop.numeric.random import normal
+from boxloop.numeric import generator, normal
 from boxloop.run import run
-from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.inference import RelevanceFit
-from boxloop.twoview.objective import relevance_loss
-from boxloop.twoview.views import FiniteView, LinearView, ViewPair
+from boxloop.twoview import FiniteView, LinearView, RelevanceFit, RelevanceModel, ViewPair, relevance_loss
 from papers.cifar10 import decode_images
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met, standard_error

@@ -21,18 +21,16 @@ from sklearn.mixture import GaussianMixture as Peer
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimate.adam import Cooling
-from boxloop.estimate.energy import EnergyPlan, EnergyState, at, energy_ascent
-from boxloop.estimate.online import Batches
-from boxloop.estimators import FitWarning
+from boxloop.estimate import Batches, Cooling, EnergyPlan, EnergyState, energy_ascent
+from boxloop.estimate.energy import at
+from boxloop.estimators import EnergyBasedModel, FitWarning
 from boxloop.estimators.energy_fit import KERNELS, Means, explore, reference
-from boxloop.estimators.energy_model import EnergyBasedModel
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from boxloop.models.energy import EnergyModel
 from boxloop.models.networks import ModuleNetwork
 from boxloop.numeric import generator, normal
 from boxloop.run import run
-from boxloop.sample.annealed import pilot
+from boxloop.sample import pilot
 from boxloop.sample.bridge import Bridge
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met, percent, standard_error

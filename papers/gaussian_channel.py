@@ -31,7 +31,7 @@ from boxloop.estimators import RelevantFeatures
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure, relevance_spectrum
 from boxloop.numeric import generator, normal, safe_cholesky, signs, spawn
 from boxloop.tree import Tree
-from boxloop.twoview.significance import Significance
+from boxloop.twoview import Significance
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met
 

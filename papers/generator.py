@@ -27,17 +27,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
-from boxloop.criticise.penalty import MomentPenalty
-from boxloop.data.bundled import bundled
+from boxloop.criticise import MomentPenalty
+from boxloop.data import bundled
+from boxloop.estimators import FitWarning, RelevantFeatures, RelevantGenerator
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.relevant_generator import RelevantGenerator
-from boxloop.estimators.warned import FitWarning
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, image_grid, new_figure
 from boxloop.numeric import generator, spawn
 from boxloop.numeric import seed as draw_seed
 from boxloop.numeric.threads import single_threaded
-from boxloop.twoview.channels import PixelShuffle
+from boxloop.twoview import PixelShuffle
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met, percent
 

@@ -22,23 +22,17 @@ from sklearn.linear_model import RidgeCV
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from boxloop.data import ArraySource
-from boxloop.data.bundled import bundled
-from boxloop.estimate.adam import Cooling
-from boxloop.estimate.epochs import Epochs, hold_out
-from boxloop.estimate.train_state import TrainPlan, TrainState
-from boxloop.estimate.training import Trainer
+from boxloop.data import ArraySource, bundled
+from boxloop.estimate import Cooling, Epochs, Trainer, TrainPlan, TrainState
+from boxloop.estimate.epochs import hold_out
+from boxloop.estimators import FitWarning, RelevantFeatures
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.warned import FitWarning
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from boxloop.models.networks import ModuleNetwork, Part
 from boxloop.numeric import generator
 from boxloop.run import run
-from boxloop.twoview.canonical import RelevanceModel
+from boxloop.twoview import NetworkView, RelevanceModel, relevance_loss
 from boxloop.twoview.inference import with_one
-from boxloop.twoview.objective import relevance_loss
-from boxloop.twoview.views import NetworkView
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met, percent, standard_error
 

@@ -19,10 +19,18 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.estimate.monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, warmed
-from boxloop.estimate.monte_carlo_ascent import AscentPlan, ascent_em
-from boxloop.estimate.monte_carlo_refine import Refined, refine
-from boxloop.estimate.monte_carlo_walk import Kernels, LogDensity, MonteCarloState
+from boxloop.estimate import (
+    AscentPlan,
+    BurnIn,
+    MonteCarloPlan,
+    MonteCarloState,
+    Refined,
+    ascent_em,
+    monte_carlo_em,
+    refine,
+    warmed,
+)
+from boxloop.estimate.monte_carlo_walk import Kernels, LogDensity
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
 from boxloop.models.grouped import GroupedRows
 from boxloop.models.information import jacobian

@@ -450,7 +450,7 @@ def _functions(position: Tensor) -> Tensor:
     return torch.stack(found, -1).transpose(0, 1)
 
 
-Sweep = Mapping[tuple[str, str], list[ChainRun]]
+Sweep = dict[tuple[str, str], list[ChainRun]]
 
 
 def run_columns(

@@ -22,10 +22,10 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.utils.parallel import Parallel, delayed
 
 from boxloop.data.synthetic import DiskAndRing
-from boxloop.estimators.relevant_features import RelevantFeatures
+from boxloop.estimators import RelevantFeatures
 from boxloop.figures import COLOURS, INK, add_legend, dress, new_figure
 from boxloop.numeric import generator
-from boxloop.twoview.channels import GaussianNoise
+from boxloop.twoview import GaussianNoise
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met, percent, standard_error
 
@@ -492,7 +492,8 @@ def judge_relevances(runs: Runs, exact: Array, kind: str, judged: int) -> Findin
         met(float(share.mean()) > 0.95),
         f"Squared correlations under the exact distribution, {found.sum(1).mean():.3f} ± "
         f"{standard_error(found.sum(1)):.2g} of {exact[:judged].sum():.3f}; on the rows of the fit they read "
-        f"{training.sum(1).mean():.3f}. Largest gap of one variable {np.abs(found.mean(0) - exact[:judged]).max():.3f}.",
+        f"{training.sum(1).mean():.3f}. Largest gap of one variable "
+        f"{np.abs(found.mean(0) - exact[:judged]).max():.3f}.",
     )
 
 
