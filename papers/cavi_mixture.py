@@ -477,7 +477,7 @@ class Cell:
         return float(np.mean(under_q / self.exact.ordered()[1]))
 
 
-def measure(size: Size, k: int, apart: float, seed: int) -> list[Cell]:
+def measure_cells(size: Size, k: int, apart: float, seed: int) -> list[Cell]:
     """One cell for each data set."""
     cells = []
     for i in range(size.seeds):
@@ -669,21 +669,21 @@ def measure_conjugate(apart: tuple[float, ...], chains: int, starts: int, seed: 
 
 
 def judge(cells: Cells, orders: Orders, ends: Rows, limits: Mapping[float, float]) -> list[Finding]:
-    """Findings, in the order of the document."""
+    """Findings on Algorithm 4, in the order of the paper."""
     return [
-        _updates(orders),
-        _never_falls(cells, orders),
-        _below(cells),
-        *(_orders_of_components(k, cells[k]) for k in cells),
-        _quadratures(orders),
-        _random(orders),
-        _starts(ends, cells),
-        _overconfident(cells[2], limits),
-        _far_apart(cells[2]),
+        _judge_updates(orders),
+        _judge_monotone(cells, orders),
+        _judge_bound(cells),
+        *(_judge_permutations(k, cells[k]) for k in cells),
+        _judge_quadrature(orders),
+        _judge_random_order(orders),
+        _judge_starts(ends, cells),
+        _judge_overconfidence(cells[2], limits),
+        _judge_far_apart(cells[2]),
     ]
 
 
-def _updates(orders: Orders) -> Finding:
+def _judge_updates(orders: Orders) -> Finding:
     return Finding(
         "the updates of section 3.3, every sweep",
         "Algorithm 4 as displayed",
@@ -695,7 +695,7 @@ def _updates(orders: Orders) -> Finding:
     )
 
 
-def _never_falls(cells: Cells, orders: Orders) -> Finding:
+def _judge_monotone(cells: Cells, orders: Orders) -> Finding:
     runs = [run for many in cells.values() for cell in many.values() for one in cell for run in one.runs]
     worst = max(orders.falls, max(run.fall for run in runs))
     sweeps = sum(len(run.trace) - 1 for run in runs)
@@ -710,7 +710,7 @@ def _never_falls(cells: Cells, orders: Orders) -> Finding:
     )
 
 
-def _below(cells: Cells) -> Finding:
+def _judge_bound(cells: Cells) -> Finding:
     every = [cell for many in cells.values() for group in many.values() for cell in group]
     least = min(every, key=lambda cell: cell.gap)
     error = max(cell.exact.error for cell in every)
@@ -725,7 +725,7 @@ def _below(cells: Cells) -> Finding:
     )
 
 
-def _orders_of_components(k: int, by_apart: Mapping[float, list[Cell]]) -> Finding:
+def _judge_permutations(k: int, by_apart: Mapping[float, list[Cell]]) -> Finding:
     widest = max(by_apart)
     gaps = np.asarray([cell.gap for cell in by_apart[widest]])
     known = math.log(math.factorial(k))
@@ -740,7 +740,7 @@ def _orders_of_components(k: int, by_apart: Mapping[float, list[Cell]]) -> Findi
     )
 
 
-def _quadratures(orders: Orders) -> Finding:
+def _judge_quadrature(orders: Orders) -> Finding:
     return Finding(
         "evidence by the generic engine, labels summed out in closed form",
         "not in the document",
@@ -751,7 +751,7 @@ def _quadratures(orders: Orders) -> Finding:
     )
 
 
-def _random(orders: Orders) -> Finding:
+def _judge_random_order(orders: Orders) -> Finding:
     ratio = orders.rounds[:, 1] / orders.rounds[:, 0]
     same = float(np.mean(np.abs(orders.ends[:, 1] - orders.ends[:, 0]) < 1e-4))
     return Finding(
@@ -765,7 +765,7 @@ def _random(orders: Orders) -> Finding:
     )
 
 
-def _starts(ends: Rows, cells: Cells) -> Finding:
+def _judge_starts(ends: Rows, cells: Cells) -> Finding:
     best = ends.max(1, keepdims=True)
     reached = np.mean(ends > best - 1e-3, axis=1)
     fewer = [cell.reached for many in cells.values() for group in many.values() for cell in group]
@@ -780,7 +780,7 @@ def _starts(ends: Rows, cells: Cells) -> Finding:
     )
 
 
-def _overconfident(by_apart: Mapping[float, list[Cell]], limits: Mapping[float, float]) -> Finding:
+def _judge_overconfidence(by_apart: Mapping[float, list[Cell]], limits: Mapping[float, float]) -> Finding:
     """Two modes that share rows."""
     apart = min(by_apart, key=lambda value: abs(value - 2.0))
     ratio = np.asarray([cell.ratio for cell in by_apart[apart]])
@@ -795,7 +795,7 @@ def _overconfident(by_apart: Mapping[float, list[Cell]], limits: Mapping[float, 
     )
 
 
-def _far_apart(by_apart: Mapping[float, list[Cell]]) -> Finding:
+def _judge_far_apart(by_apart: Mapping[float, list[Cell]]) -> Finding:
     widest = max(by_apart)
     ratio = np.asarray([cell.ratio for cell in by_apart[widest]])
     return Finding(
@@ -857,7 +857,7 @@ def judge_conjugate(measured: ConjugateResults) -> list[Finding]:
 # --- Figure ---
 
 
-def draw(cells: Cells, limits: Mapping[float, float]) -> Figure:
+def draw_figure(cells: Cells, limits: Mapping[float, float]) -> Figure:
     """Four panels.
 
     Args:
@@ -867,14 +867,14 @@ def draw(cells: Cells, limits: Mapping[float, float]) -> Figure:
     figure = new_figure(12.0, 8.6)
     axes: Any = figure.subplots(2, 2)
     middle = min(cells[3], key=lambda apart: abs(apart - 3.0))
-    _climbs(axes[0, 0], cells[3][middle][0], middle)
-    _posteriors(axes[0, 1], cells[2])
-    _gaps(axes[1, 0], cells)
-    _ratios(axes[1, 1], cells[2], limits)
+    _draw_bounds(axes[0, 0], cells[3][middle][0], middle)
+    _draw_posteriors(axes[0, 1], cells[2])
+    _draw_gaps(axes[1, 0], cells)
+    _draw_ratios(axes[1, 1], cells[2], limits)
     return figure
 
 
-def _climbs(axes: Any, cell: Cell, apart: float) -> None:
+def _draw_bounds(axes: Any, cell: Cell, apart: float) -> None:
     k = cell.problem.k
     dress(axes, f"The bound, {k} components {apart:g} apart", "sweep", "bound, less the log evidence")
     evidence = cell.exact.log_evidence
@@ -897,7 +897,7 @@ def _climbs(axes: Any, cell: Cell, apart: float) -> None:
     axes.legend(frameon=False, fontsize=9, loc="lower right")
 
 
-def _posteriors(axes: Any, by_apart: Mapping[float, list[Cell]]) -> None:
+def _draw_posteriors(axes: Any, by_apart: Mapping[float, list[Cell]]) -> None:
     """Exact densities of the means in order, and those of q, where components overlap."""
     apart = min(by_apart, key=lambda value: abs(value - 2.0))
     cell = by_apart[apart][0]
@@ -924,7 +924,7 @@ def _posteriors(axes: Any, by_apart: Mapping[float, list[Cell]]) -> None:
     axes.legend(frameon=False, fontsize=9, loc="upper center")
 
 
-def _gaps(axes: Any, cells: Cells) -> None:
+def _draw_gaps(axes: Any, cells: Cells) -> None:
     dress(axes, "What the bound misses", "distance between means", "log evidence, less the bound")
     for j, (k, by_apart) in enumerate(cells.items()):
         apart = np.asarray(sorted(by_apart))
@@ -949,7 +949,7 @@ def _gaps(axes: Any, cells: Cells) -> None:
     axes.legend(frameon=False, fontsize=9, loc="upper right")
 
 
-def _ratios(axes: Any, by_apart: Mapping[float, list[Cell]], limits: Mapping[float, float]) -> None:
+def _draw_ratios(axes: Any, by_apart: Mapping[float, list[Cell]], limits: Mapping[float, float]) -> None:
     dress(axes, "How sure q is of a mean", "distance between means", "deviation under q over the exact one")
     apart = np.asarray(sorted(by_apart))
     ratios = [np.asarray([cell.ratio for cell in by_apart[value]]) for value in apart]
@@ -978,7 +978,7 @@ def experiment(options: Options) -> Report:
     for k in cells:
         for apart in size.apart:
             options.progress(done, total, f"{k} components, {apart:g} apart")
-            cells[k][apart] = measure(size, k, apart, options.seed)
+            cells[k][apart] = measure_cells(size, k, apart, options.seed)
             done += 1
     ends = ascend_many_components(4 if options.quick else 12, 15, options.seed)
     options.progress(done, total, "sweeping and drawing")
@@ -1018,5 +1018,5 @@ def experiment(options: Options) -> Report:
                 "several": conjugate.several.tolist(),
             }
         },
-        figures={"bound": draw(cells, limits)},
+        figures={"bound": draw_figure(cells, limits)},
     )

@@ -162,13 +162,15 @@ def digits(folder: Path | None, n_train: int, n_test: int, seed: int) -> Images:
         with np.load(folder / "mnist.npz") as file:
             sets = [(file[f"{part}_images"], file[f"{part}_labels"]) for part in ("train", "test")]
         rng = np.random.default_rng(seed)
-        some = [_some(images, labels, n, rng) for (images, labels), n in zip(sets, (n_train, n_test))]
-        return _images(f"MNIST, {n_train} of 60000 images", some, (1, 28, 28))
+        some = [
+            _sample_images(images, labels, n, rng) for (images, labels), n in zip(sets, (n_train, n_test))
+        ]
+        return _make_images(f"MNIST, {n_train} of 60000 images", some, (1, 28, 28))
     table = bundled("digits")
     order = np.random.default_rng(seed).permutation(len(table.rows))
     images, labels = table.rows[order].reshape(-1, 8, 8), table.target[order]
     parts = [(images[:1200], labels[:1200]), (images[1200:], labels[1200:])]
-    return _images("scikit-learn's digits, 8 x 8, 1200 images", parts, (1, 8, 8))
+    return _make_images("scikit-learn's digits, 8 x 8, 1200 images", parts, (1, 8, 8))
 
 
 def photographs(folder: Path | None) -> Images | None:
@@ -179,17 +181,17 @@ def photographs(folder: Path | None) -> Images | None:
         train, test = decode_images(file["train_coded"]), decode_images(file["test_coded"])
         labels, held = file["train_labels"], file["test_labels"]
     both = np.concatenate([train, train[..., ::-1]]), np.concatenate([labels, labels])
-    return _images("CIFAR-10, 10000 images and their mirror images", [both, (test, held)], (3, 32, 32))
+    return _make_images("CIFAR-10, 10000 images and their mirror images", [both, (test, held)], (3, 32, 32))
 
 
-def _some(
+def _sample_images(
     images: NDArray[np.uint8], labels: NDArray[np.uint8], n: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     chosen = rng.permutation(len(images))[:n]
     return images[chosen], labels[chosen]
 
 
-def _images(
+def _make_images(
     name: str, parts: Sequence[tuple[NDArray[Any], NDArray[Any]]], shape: tuple[int, int, int]
 ) -> Images:
     """Pixels less their mean over their standard deviation, both of all training pixels."""
@@ -213,7 +215,7 @@ def _images(
 
 @dataclass(frozen=True)
 class Classifier:
-    """Convolutions of 3 x 3, then dense layers, all with silu between; one output a class.
+    """Convolutions of 3 x 3, then dense layers, all with silu between; one output per class.
 
     There is no training mode: training passes the generator that dropout draws from. Activations are normalised by the
     batch unless levels are given: those of many training rows, in evaluation.
@@ -362,7 +364,7 @@ METHODS: dict[str, tuple[Objective, bool]] = {
 
 
 def indicators(rows: Tensor, classes: int) -> Tensor:
-    """One column a class."""
+    """One column per class."""
     return (rows[:, -1:] == torch.arange(classes, device=rows.device)).to(rows.dtype)
 
 
@@ -376,7 +378,7 @@ def constant_loss(objective: Objective, truth: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Loss:
-    """The objective of a batch whose last column is the number of the class, as a trainer takes it."""
+    """The objective of a batch whose last column is the number of the class, for the trainer."""
 
     objective: Objective
     classes: int
@@ -528,29 +530,33 @@ def judge(runs: Table, name: str, plain: str, normal: str, real: bool) -> list[F
         normal: the same with batch normalisation.
         real: whether the digits are MNIST.
     """
-    found = [_lead(runs[name], real), _fast(runs[name], runs["fast"]), _start(runs[name], runs["start"])]
-    found += [_squared(runs[name]), _rule(runs[name]), *_final(runs[name], name)]
+    found = [
+        _judge_lead(runs[name], real),
+        _judge_fast_rate(runs[name], runs["fast"]),
+        _judge_start(runs[name], runs["start"]),
+    ]
+    found += [_judge_squared_loss(runs[name]), _judge_rule(runs[name]), *_judge_final_error(runs[name], name)]
     more = {panel: table for panel, table in runs.items() if panel.endswith(" images")}
     if more:
-        found.insert(3, _sizes(more))
+        found.insert(3, _judge_sizes(more))
     if plain in runs:
         found += _judge_photographs(runs[plain], runs[normal])
-    return [*found, _probabilities(runs[name])]
+    return [*found, _judge_probabilities(runs[name])]
 
 
-def errors(runs: Runs, epoch: int, kind: str = "error") -> NDArray[np.float64]:
+def errors_after(runs: Runs, epoch: int, kind: str = "error") -> NDArray[np.float64]:
     """Test error after an epoch, by seed."""
     return np.asarray([run[kind][epoch] for run in runs])
 
 
 def _gain(worse: Runs, better: Runs, epoch: int) -> NDArray[np.float64]:
-    return errors(worse, epoch) - errors(better, epoch)
+    return errors_after(worse, epoch) - errors_after(better, epoch)
 
 
-def _lead(runs: Mapping[str, Runs], real: bool) -> Finding:
+def _judge_lead(runs: Mapping[str, Runs], real: bool) -> Finding:
     gain = _gain(runs["cross-entropy"], runs["DCCI"], 0)
     middle = float(np.median(gain))
-    both = [float(np.mean(1.0 - errors(runs[method], 0))) for method in ("DCCI", "cross-entropy")]
+    both = [float(np.mean(1.0 - errors_after(runs[method], 0))) for method in ("DCCI", "cross-entropy")]
     return Finding(
         "accuracy after one epoch, DCCI less cross-entropy, at Adam's rate 1e-3",
         "DCCI converges faster",
@@ -562,7 +568,7 @@ def _lead(runs: Mapping[str, Runs], real: bool) -> Finding:
     )
 
 
-def _fast(slow: Mapping[str, Runs], fast: Mapping[str, Runs]) -> Finding:
+def _judge_fast_rate(slow: Mapping[str, Runs], fast: Mapping[str, Runs]) -> Finding:
     gain = _gain(fast["cross-entropy"], fast["DCCI"], 0)
     across = _gain(fast["cross-entropy"], slow["DCCI"], 0)
     middle = float(np.median(gain))
@@ -578,7 +584,7 @@ def _fast(slow: Mapping[str, Runs], fast: Mapping[str, Runs]) -> Finding:
     )
 
 
-def _start(small: Mapping[str, Runs], sized: Mapping[str, Runs]) -> Finding:
+def _judge_start(small: Mapping[str, Runs], sized: Mapping[str, Runs]) -> Finding:
     gain = _gain(sized["cross-entropy"], sized["DCCI"], 0)
     middle = float(np.median(gain))
     before = float(np.median(_gain(small["cross-entropy"], small["DCCI"], 0)))
@@ -597,7 +603,7 @@ def _start(small: Mapping[str, Runs], sized: Mapping[str, Runs]) -> Finding:
     )
 
 
-def _sizes(more: Table) -> Finding:
+def _judge_sizes(more: Table) -> Finding:
     """The lead after one epoch of fewer and of more steps."""
     gains = {panel: _gain(runs["cross-entropy"], runs["DCCI"], 0) for panel, runs in more.items()}
     leads = [
@@ -614,7 +620,7 @@ def _sizes(more: Table) -> Finding:
     )
 
 
-def _squared(runs: Mapping[str, Runs]) -> Finding:
+def _judge_squared_loss(runs: Mapping[str, Runs]) -> Finding:
     gains = [_gain(runs["squared loss"], runs["DCCI"], epoch) for epoch in (0, -1)]
     first, last = (float(gain.mean()) for gain in gains)
     error = standard_error(gains[0])
@@ -634,11 +640,11 @@ def _squared(runs: Mapping[str, Runs]) -> Finding:
     )
 
 
-def _rule(runs: Mapping[str, Runs]) -> Finding:
+def _judge_rule(runs: Mapping[str, Runs]) -> Finding:
     """How much of the lead is the exact last layer, which any network can use."""
     plain = runs["cross-entropy"]
     whole = _gain(plain, runs["DCCI"], 0)
-    rule = errors(plain, 0) - errors(plain, 0, "solved error")
+    rule = errors_after(plain, 0) - errors_after(plain, 0, "solved error")
     rest = whole - rule
     share = float(rule.mean() / whole.mean()) if whole.mean() > 0.0 else float("nan")
     return Finding(
@@ -652,7 +658,7 @@ def _rule(runs: Mapping[str, Runs]) -> Finding:
     )
 
 
-def _final(runs: Mapping[str, Runs], name: str) -> list[Finding]:
+def _judge_final_error(runs: Mapping[str, Runs], name: str) -> list[Finding]:
     found = []
     for method, paper in (
         ("cross-entropy", "a large improvement of the final accuracy"),
@@ -660,7 +666,7 @@ def _final(runs: Mapping[str, Runs], name: str) -> list[Finding]:
     ):
         gain = _gain(runs[method], runs["DCCI"], -1)
         error = standard_error(gain)
-        both = [float(errors(runs[which], -1).mean()) for which in ("DCCI", method)]
+        both = [float(errors_after(runs[which], -1).mean()) for which in ("DCCI", method)]
         found.append(
             Finding(
                 f"{name}: error after the last epoch, {method} less DCCI",
@@ -690,7 +696,7 @@ def _judge_photographs(plain: Mapping[str, Runs], normal: Mapping[str, Runs]) ->
         best = np.asarray([min(run["error"]) for run in runs["cross-entropy"]]) - np.asarray(
             [min(run["error"]) for run in runs["DCCI"]]
         )
-        both = [float(errors(runs[method], -1).mean()) for method in ("DCCI", "cross-entropy")]
+        both = [float(errors_after(runs[method], -1).mean()) for method in ("DCCI", "cross-entropy")]
         error = standard_error(gain)
         found.append(
             Finding(
@@ -705,7 +711,7 @@ def _judge_photographs(plain: Mapping[str, Runs], normal: Mapping[str, Runs]) ->
     return found
 
 
-def _probabilities(runs: Mapping[str, Runs]) -> Finding:
+def _judge_probabilities(runs: Mapping[str, Runs]) -> Finding:
     """Calibration after the last epoch."""
     lines = []
     for method, kind, word in (
@@ -731,7 +737,7 @@ def _probabilities(runs: Mapping[str, Runs]) -> Finding:
 # --- Figure ---
 
 
-def learning_curves(panels: Mapping[str, Mapping[str, Runs]]) -> Figure:
+def draw_learning_curves(panels: Mapping[str, Mapping[str, Runs]]) -> Figure:
     """Figure 2: error above, loss below; means over seeds, bands of one standard deviation.
 
     Each loss is divided by its value at the best constant outputs, since the objectives have units of their own.
@@ -744,9 +750,9 @@ def learning_curves(panels: Mapping[str, Mapping[str, Runs]]) -> Figure:
     for column, (name, runs) in zip(axes.T, panels.items()):
         for place, method in enumerate(LINES):
             if method in runs:
-                _band(column[0], np.asarray([run["error"] for run in runs[method]]), place, method)
+                _draw_band(column[0], np.asarray([run["error"] for run in runs[method]]), place, method)
                 share = [np.asarray(run["loss"]) / run["chance"] for run in runs[method]]
-                _band(column[1], np.asarray(share), place, method)
+                _draw_band(column[1], np.asarray(share), place, method)
         column[0].set_yscale("log")
         column[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         column[0].yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100.0 * share:g}%"))
@@ -762,7 +768,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Runs]]) -> Figure:
     return figure
 
 
-def _band(axis: Any, values: Any, place: int, label: str) -> None:
+def _draw_band(axis: Any, values: Any, place: int, label: str) -> None:
     """Mean over seeds, and one standard deviation either way."""
     middle, spread = values.mean(0), values.std(0)
     at = np.arange(1, len(middle) + 1)
@@ -806,7 +812,7 @@ def experiment(options: Options) -> Report:
     runs = _train_all(tasks, options)
     curves: dict[str, Any] = {**runs}
     panels = {panel: runs[panel] for panel in (name, PLAIN, NORMAL) if panel in runs}
-    figures = {"curves": learning_curves(panels)}
+    figures = {"curves": draw_learning_curves(panels)}
     return Report(
         "dcci",
         "Labels inferred by canonical correlations, against cross-entropy",

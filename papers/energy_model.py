@@ -161,7 +161,7 @@ def log_integral(log_density: Function, truth: Truth) -> float:
     return float(value.logsumexp(0)) + math.log(cell)
 
 
-def divergence(log_density: Function, truth: Truth) -> float:
+def kl_divergence(log_density: Function, truth: Truth) -> float:
     """KL(truth || fitted) by quadrature; the fitted density need not be normalised."""
     points, cell = truth.grid()
     with torch.no_grad():
@@ -196,12 +196,12 @@ class Polynomial(nn.Module):
 
 
 def family_model(quartic: bool) -> EnergyModel:
-    """An exponential family as an energy without a base: it confines itself."""
+    """An exponential family as an energy without a base density: it is normalisable by itself."""
     network, parameters = ModuleNetwork.of(Polynomial(quartic), torch.float64, torch.device("cpu"))
     return EnergyModel.start(network, parameters, columns=1)
 
 
-def exact_fit(model: EnergyModel, rows: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
+def maximise_likelihood(model: EnergyModel, rows: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     """Maximum likelihood by quadrature, and the standard errors of its parameters."""
     points, cell = truth.grid()
 
@@ -242,7 +242,7 @@ def fit_families(size: Size, seed: int) -> dict[str, dict[str, list[float]]]:
         for repeat in range(repeats):
             model, point = train_family(quartic, rows, rounds, seed + repeat)
             if repeat == 0:
-                best, error = exact_fit(model, rows, truth)
+                best, error = maximise_likelihood(model, rows, truth)
             for j, gap in enumerate(((point - best) / error).tolist()):
                 found.setdefault(name, {}).setdefault(f"theta {j + 1}", []).append(gap)
     return found
@@ -291,7 +291,7 @@ def _directional_derivative(model: EnergyModel, way: Tensor, rows: Tensor) -> Te
 def partition_trials(
     model: EnergyModel, truth: Truth, repeats: int, chains: int, stream: Generator
 ) -> tuple[list[float], list[float], list[float]]:
-    """Annealing over and over against quadrature: z-scores, ratios of Z to the truth, and reported errors."""
+    """Repeated annealing against quadrature: z-scores, ratios of Z to the truth, and reported errors."""
     exact = log_integral(model.log_density, truth)
     base = reference(model)
     ladder = pilot(model.log_density, base, MALA, random_state=stream)
@@ -327,7 +327,7 @@ def check_log_partition(size: Size, fits: dict[str, EnergyBasedModel], seed: int
 def fit_network(
     truth: Truth, n: int, rounds: int, seed: int, *, restart: float = 0.02, steps: int = 10
 ) -> EnergyBasedModel:
-    """A network energy fitted to n rows of a truth."""
+    """A network energy fitted to n rows of a target."""
     rows = truth.draw(n, generator(seed))
     return EnergyBasedModel(
         hidden=(32, 32) if truth.columns == 1 else (64, 64),
@@ -340,12 +340,12 @@ def fit_network(
     ).fit(rows.numpy())
 
 
-def mixture_divergence(truth: Truth, n: int, seed: int) -> float:
+def mixture_kl(truth: Truth, n: int, seed: int) -> float:
     """KL of the Gaussian mixture with the best BIC on the same rows."""
     rows = truth.draw(n, generator(seed)).numpy()
     fits = [Peer(k, n_init=2, random_state=0).fit(rows) for k in range(1, MOST_COMPONENTS + 1)]
     best = min(fits, key=lambda fit: float(fit.bic(rows)))
-    return divergence(lambda x: torch.from_numpy(best.score_samples(x.numpy())), truth)
+    return kl_divergence(lambda x: torch.from_numpy(best.score_samples(x.numpy())), truth)
 
 
 Curves = dict[str, dict[str, dict[str, list[float]]]]
@@ -364,9 +364,9 @@ def measure_divergence(
                 report(f"{truth.name}, {n} rows")
                 fit = fit_network(truth, n, size.rounds, s)
                 last[truth.name] = fit
-                kl = divergence(lambda x, fit=fit: -fit.model_.energy(x), truth)  # type: ignore[misc]
+                kl = kl_divergence(lambda x, fit=fit: -fit.model_.energy(x), truth)  # type: ignore[misc]
                 panel["energy"].setdefault(str(n), []).append(kl)
-                panel["Gaussian mixture"].setdefault(str(n), []).append(mixture_divergence(truth, n, s))
+                panel["Gaussian mixture"].setdefault(str(n), []).append(mixture_kl(truth, n, s))
     return curves, last
 
 
@@ -437,7 +437,7 @@ def judge_divergence(kl: Curves) -> list[Finding]:
 
 
 def judge_partition(checks: dict[str, Any]) -> list[Finding]:
-    """log Z by annealing has the error that it says."""
+    """log Z by annealing has the error that it reports."""
     findings = []
     for name, check in checks.items():
         z, ratio = np.array(check["z"]), np.array(check["ratio"])
@@ -495,9 +495,9 @@ def draw_figure(
     figure = new_figure(11.0, 8.0)
     axes: Any = figure.subplots(2, 2)
     _draw_densities(axes[0, 0], line, fits[line.name], short)
-    _plane(figure, axes[0, 1], plane, fits[plane.name])
-    _divergence(axes[1, 0], kl)
-    _scores(axes[1, 1], checks)
+    _draw_plane(figure, axes[0, 1], plane, fits[plane.name])
+    _draw_divergence(axes[1, 0], kl)
+    _draw_scores(axes[1, 1], checks)
     return figure
 
 
@@ -515,7 +515,7 @@ def _draw_densities(axis: Any, truth: Truth, fit: EnergyBasedModel, short: Energ
     add_legend(axis, "upper right")
 
 
-def _plane(figure: Figure, axis: Any, truth: Truth, fit: EnergyBasedModel) -> None:
+def _draw_plane(figure: Figure, axis: Any, truth: Truth, fit: EnergyBasedModel) -> None:
     side = np.linspace(-3.4, 3.4, 160)
     points = torch.from_numpy(np.stack(np.meshgrid(side, side), -1).reshape(-1, 2))
     level = log_integral(lambda rows: -fit.model_.energy(rows), truth)
@@ -529,7 +529,7 @@ def _plane(figure: Figure, axis: Any, truth: Truth, fit: EnergyBasedModel) -> No
     axis.set_aspect("equal")
 
 
-def _divergence(axis: Any, kl: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> None:
+def _draw_divergence(axis: Any, kl: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> None:
     for j, (target, panel) in enumerate(kl.items()):
         for method, style in (("energy", "-"), ("Gaussian mixture", "--")):
             rows = [int(n) for n in panel[method]]
@@ -554,7 +554,7 @@ def _divergence(axis: Any, kl: Mapping[str, Mapping[str, Mapping[str, list[float
     add_legend(axis, "upper right")
 
 
-def _scores(axis: Any, checks: Mapping[str, Mapping[str, list[float]]]) -> None:
+def _draw_scores(axis: Any, checks: Mapping[str, Mapping[str, list[float]]]) -> None:
     x = np.linspace(-4.0, 4.0, 200)
     for colour, (name, check) in zip(COLOURS, checks.items()):
         bins = np.linspace(-4.0, 4.0, 25)
@@ -585,7 +585,7 @@ def experiment(options: Options) -> Report:
         short = fit_network(two_hills(), n, size.rounds, options.seed, restart=1.0, steps=SHORT_STEPS)
     report("annealing")
     checks = check_log_partition(size, fits, options.seed)
-    short_kl = divergence(lambda x: -short.model_.energy(x), two_hills())
+    short_kl = kl_divergence(lambda x: -short.model_.energy(x), two_hills())
     findings = [
         *judge_families(family),
         *judge_identity(checks),

@@ -385,7 +385,7 @@ class Learned:
         return np.asarray(found.mean), np.asarray(found.standard_error)
 
 
-def learn(channel: GaussianChannel, size: Size, seed: int) -> Learned:
+def learn_variables(channel: GaussianChannel, size: Size, seed: int) -> Learned:
     """Draw rows, train two networks, evaluate their canonical variables on test rows."""
     streams = spawn(generator(seed), 3)
     x, y = (part.numpy() for part in channel.draw(size.rows, streams[0]))
@@ -734,7 +734,7 @@ def experiment(options: Options) -> Report:
     runs = []
     for i in range(size.seeds):
         options.progress(i, size.seeds, f"data set {i + 1}: {size.rows} rows")
-        runs.append(learn(channel, size, options.seed + i))
+        runs.append(learn_variables(channel, size, options.seed + i))
     settings = {"tau": TAU, "sigma": SIGMA, **asdict(size), "seed": options.seed}
     return Report(
         "gaussian-channel",

@@ -48,7 +48,7 @@ Kind = Literal["break", "bend", "line"]
 SURE = 0.9
 """Probability of a digit from which an image is called recognised."""
 NOISE = 0.1
-"""Of the pixels, which lie in [0, 1]; the document does not say its own."""
+"""Of the pixels, which lie in [0, 1]; the paper does not give its own."""
 PAPER = 19
 """Where the paper's lines cross."""
 
@@ -69,7 +69,7 @@ class Setting:
         seeds: generators of each dimension.
         shown: dimensions whose samples are drawn, beside that of the change of slope.
         rows: most images.
-        rate: of the generators; the document's is 0.001.
+        rate: of the generators; the paper's is 0.001.
     """
 
     learned: int
@@ -121,7 +121,7 @@ class Digits:
         return self.train.shape[1]
 
 
-def digits(options: Options, rows: int) -> Digits:
+def load_digits(options: Options, rows: int) -> Digits:
     """MNIST where the data folder has it, else the small digits of scikit-learn; on a GPU where there is one."""
     device, folder = pick_device("auto"), options.data
     order = np.random.default_rng(options.seed)
@@ -314,7 +314,7 @@ class Knee:
 def change_of_slope(
     x: ArrayLike, y: ArrayLike, *, level: float = 0.95, draws: int = 4000, random_state: int = 0
 ) -> Knee:
-    """Find where a power law changes its exponent, and whether it does.
+    """Estimate where a power law changes its exponent, and test whether it does.
 
     Args:
         x: at least six different places, positive.
@@ -508,7 +508,7 @@ def judge(
     known: float,
     real: bool,
 ) -> list[Finding]:
-    """Figure 4, its controls, and what criticism says of the samples.
+    """Figure 4, its controls, and the quality of the samples.
 
     Args:
         curve: of relevant variables.
@@ -666,7 +666,7 @@ def experiment(options: Options) -> Report:
     """Learn relevant variables of digits, then generators at every latent dimension."""
     known = options.data is not None and (options.data / "mnist.npz").exists()
     setting = SMALL if options.quick else (FULL if known else DIGITS)
-    images = digits(options, setting.rows)
+    images = load_digits(options, setting.rows)
     total = len(setting.dimensions) * (setting.seeds + 1) + 2
     options.progress(0, total, "relevant variables")
     features = learn_features(images, setting, options.seed, "network")

@@ -320,7 +320,7 @@ class Regression:
 # --- Fits and their errors ---
 
 
-def fit(images: Images, cutoff: int, seed: int, setting: Setting) -> RelevantFeatures:
+def fit_features(images: Images, cutoff: int, seed: int, setting: Setting) -> RelevantFeatures:
     """Variables of right (X) and left halves (Y); the paper's k0 counts the constant, ours do not."""
     half = images.shape[1], images.shape[2] // 2
     nets = [
@@ -411,7 +411,7 @@ def small_batches(data: Halves, cutoff: int, seed: int, setting: Setting) -> dic
     have no variable left, and count in full.
     """
     small = Setting(setting.channels, setting.passes, setting.rate, 2 * cutoff, setting.device)
-    found = fit(data.train, cutoff, seed, small)
+    found = fit_features(data.train, cutoff, seed, small)
     kept = len(found.correlation_)
     in_batch = found.diagnose(n_given=20).batch_loss if kept else 0.0
     assert in_batch is not None
@@ -461,18 +461,18 @@ def compare_refits(data: Halves, cutoff: int, given: int, seed: int, setting: Se
     """
     third = len(data.train) // 3
     parts = [data.train[i * third : (i + 1) * third] for i in range(3)]
-    fits = [fit(part, cutoff, seed + i, setting) for i, part in enumerate(parts)]
+    fits = [fit_features(part, cutoff, seed + i, setting) for i, part in enumerate(parts)]
     new, inked = right(data.test[:given]), flat(left(data.train)).std(0) > LEAST
     pieces = np.array_split(data.train[third:], 2 * PAIRS)
     same = [fits[0].expect(given=new, data=(right(part), left(part))) for part in pieces]
     own = [found.expect(given=new) for found in fits]
     return {
-        "features given": _scores(list(zip(same[::2], same[1::2])), inked),
-        "features learned anew": _scores(list(combinations(own, 2)), inked),
+        "features given": _score_differences(list(zip(same[::2], same[1::2])), inked),
+        "features learned anew": _score_differences(list(combinations(own, 2)), inked),
     }
 
 
-def _scores(pairs: list[tuple[Any, Any]], inked: NDArray[np.bool_]) -> dict[str, float]:
+def _score_differences(pairs: list[tuple[Any, Any]], inked: NDArray[np.bool_]) -> dict[str, float]:
     z = np.stack([_differences(one, two, inked) for one, two in pairs])
     each = np.sqrt((z**2).mean((1, 2)))
     return {
@@ -800,7 +800,7 @@ def draw_digits(images: Images, expectation: Any, fits: Mapping[int, Mapping[str
     figure = new_figure(13.0, 0.75 * -(-len(images) // ACROSS) + 0.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.45, 1.0))
     axis = figure.add_subplot(grid[:, 0])
-    shown = _tiled(
+    shown = _tile_images(
         images,
         [
             part.reshape(-1, images.shape[1], images.shape[2] // 2)
@@ -815,12 +815,12 @@ def draw_digits(images: Images, expectation: Any, fits: Mapping[int, Mapping[str
         fontsize=10.5,
         color=INK,
     )
-    _loss(figure.add_subplot(grid[0, 1]), fits)
-    _spectra(figure.add_subplot(grid[1, 1]), fits)
+    _draw_loss(figure.add_subplot(grid[0, 1]), fits)
+    _draw_spectra(figure.add_subplot(grid[1, 1]), fits)
     return figure
 
 
-def _tiled(images: Images, parts: list[Any]) -> Any:
+def _tile_images(images: Images, parts: list[Any]) -> Any:
     """Four images per digit, a grey line where they are cut, a frame around the truth."""
     known, grain = right(images), max(1, round(FINE / images.shape[1]))
     m, height, width = len(images), *(grain * side for side in images.shape[1:])
@@ -842,7 +842,7 @@ def _tiled(images: Images, parts: list[Any]) -> Any:
     return canvas
 
 
-def _loss(axis: Any, fits: Mapping[int, Mapping[str, Any]]) -> None:
+def _draw_loss(axis: Any, fits: Mapping[int, Mapping[str, Any]]) -> None:
     cutoff = max(fits)
     history = fits[cutoff]["history"]
     pass_ = np.arange(1, len(history["loss"]) + 1)
@@ -854,7 +854,7 @@ def _loss(axis: Any, fits: Mapping[int, Mapping[str, Any]]) -> None:
     add_legend(axis)
 
 
-def _spectra(axis: Any, fits: Mapping[int, Mapping[str, Any]]) -> None:
+def _draw_spectra(axis: Any, fits: Mapping[int, Mapping[str, Any]]) -> None:
     for colour, (cutoff, facts) in zip(COLOURS, fits.items()):
         place = np.arange(1, cutoff)[: len(facts["correlation"])]
         axis.plot(place, facts["correlation"], color=colour, label=f"k0 = {cutoff}")
@@ -907,7 +907,7 @@ def experiment(options: Options) -> Report:
 
     fits = {}
     for cutoff in size.cutoffs:
-        fits[cutoff] = fit(data.train, cutoff, options.seed, size.trained)
+        fits[cutoff] = fit_features(data.train, cutoff, options.seed, size.trained)
         watch(f"k0 = {cutoff}")
     facts = {cutoff: evaluate(found, data) for cutoff, found in fits.items()}
     last = fits[size.cutoffs[-1]]
@@ -947,7 +947,7 @@ def _comparisons(
     watch("small batches")
     others = {**linear_errors(data), **nonlinear_errors(data, trained, *size.forest, seed)}
     watch("others")
-    still = {k: evaluate(fit(plain.train, k, seed, trained), plain) for k in size.cutoffs[:2]}
+    still = {k: evaluate(fit_features(plain.train, k, seed, trained), plain) for k in size.cutoffs[:2]}
     as_they_are = {"cutoffs": still, "others": linear_errors(plain)}
     watch("images as they are")
     return {"refits": refit, "small batches": small, "others": others, "images as they are": as_they_are}

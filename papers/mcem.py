@@ -80,7 +80,7 @@ SCHEMES = (ONE, TWENTY, GROWING, FALLING)
 PAIRS = ((GROWING, f"{GROWING}, restarted"), (FALLING, "stochastic approximation, restarted"))
 
 
-def few(k: int) -> int:
+def one_draw(k: int) -> int:
     """One draw per iteration."""
     return 1
 
@@ -95,7 +95,7 @@ def schemes(draws: int) -> dict[str, tuple[MonteCarloPlan, int]]:
         return MonteCarloPlan(lambda k: 5, approximation, smooth_after=rounds // 4, persistent=persistent)
 
     return {
-        "m = 1, full replacement": (MonteCarloPlan(few), draws),
+        "m = 1, full replacement": (MonteCarloPlan(one_draw), draws),
         "m = 20": (MonteCarloPlan(lambda k: 20), draws // 20),
         "m = k²": (MonteCarloPlan(), growing),
         "stochastic approximation, m = 5": (five(persistent=True), rounds),
@@ -288,7 +288,7 @@ def label_draws(density: LogDensity, scale: Tensor, shape: Tensor) -> Kernel:
 
 @dataclass(frozen=True)
 class Small:
-    """A problem that may collapse: what is fitted, by which kernel, and when it is gone."""
+    """A problem that may collapse: model, rows, kernels, and whether a model has collapsed."""
 
     model: Any
     rows: Any
@@ -312,7 +312,7 @@ def small_problems() -> dict[str, Small]:
     return found
 
 
-def rounds_to_collapse(
+def iterations_to_collapse(
     model: Any, rows: Any, kernels: Kernels, plan: MonteCarloPlan, rounds: int, seed: int, gone: Any
 ) -> int:
     """The iteration after which ``gone(model)`` holds to the end; ``rounds + 1`` if it does not."""
@@ -328,19 +328,19 @@ def rounds_to_collapse(
     return (alive[-1] + 2) if alive else 1
 
 
-def collapses(problem: Small, size: Size, seed: int) -> dict[str, Rows]:
+def measure_collapses(problem: Small, size: Size, seed: int) -> dict[str, Rows]:
     """Draws after which each scheme has collapsed for good, one for each repetition; infinite if it has not."""
     growing = int((3.0 * size.short) ** (1.0 / 3.0))
     plans = {
-        "m = 1, full replacement": (MonteCarloPlan(few), size.short),
+        "m = 1, full replacement": (MonteCarloPlan(one_draw), size.short),
         "m = k²": (MonteCarloPlan(), growing),
-        "stochastic approximation": (MonteCarloPlan(few, BurnIn(10, Power(0.7))), size.short),
+        "stochastic approximation": (MonteCarloPlan(one_draw, BurnIn(10, Power(0.7))), size.short),
     }
     found = {}
     for name, (plan, rounds) in plans.items():
         spent = np.cumsum([plan.draws(k) for k in range(1, rounds + 1)])
         when = [
-            rounds_to_collapse(
+            iterations_to_collapse(
                 problem.model, problem.rows, problem.kernels, plan, rounds, seed + i, problem.gone
             )
             for i in range(size.repeats)
@@ -349,8 +349,8 @@ def collapses(problem: Small, size: Size, seed: int) -> dict[str, Rows]:
     return found
 
 
-def ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) -> tuple[Rows, Rows]:
-    """Rises of the true log-likelihood in every step taken but the last, and z-scores of the final estimates."""
+def measure_ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) -> tuple[Rows, Rows]:
+    """Increments of the true log-likelihood in all accepted steps but the last, and z-scores of the estimates."""
     rises: list[float] = []
     scores = []
     for i in range(size.ascents):
@@ -382,19 +382,19 @@ def judge(
 ) -> list[Finding]:
     """Findings, in the order of the panels."""
     return [
-        *(_collapse(problem, schemes) for problem, schemes in gone.items()),
-        _lost(trails[ONE]),
-        _floor(trails[TWENTY]),
-        _converges(GROWING, trails[GROWING], trails[TWENTY]),
-        _converges(FALLING, trails[FALLING], trails[TWENTY]),
-        _restarted(GROWING, trails[GROWING], trails[f"{GROWING}, restarted"]),
-        _restarted(FALLING, trails[FALLING], trails["stochastic approximation, restarted"]),
-        _upward(rises),
-        _calibrated(scores),
+        *(_judge_collapse(problem, schemes) for problem, schemes in gone.items()),
+        _judge_single_draw(trails[ONE]),
+        _judge_constant(trails[TWENTY]),
+        _judge_convergence(GROWING, trails[GROWING], trails[TWENTY]),
+        _judge_convergence(FALLING, trails[FALLING], trails[TWENTY]),
+        _judge_restarts(GROWING, trails[GROWING], trails[f"{GROWING}, restarted"]),
+        _judge_restarts(FALLING, trails[FALLING], trails["stochastic approximation, restarted"]),
+        _judge_ascent(rises),
+        _judge_calibration(scores),
     ]
 
 
-def settled(trails: Sequence[Trail], begin: float = 0.75, end: float = 1.0) -> tuple[float, float]:
+def distance_at_end(trails: Sequence[Trail], begin: float = 0.75, end: float = 1.0) -> tuple[float, float]:
     """Root mean square distance from the maximum over a part of the draws, with its error over seeds."""
     parts = []
     for trail in trails:
@@ -410,7 +410,7 @@ def _share_error(share: float, n: int) -> float:
     return float((middle * (1.0 - middle) / (n + 4.0)) ** 0.5)
 
 
-def _collapse(problem: str, schemes: Mapping[str, Rows]) -> Finding:
+def _judge_collapse(problem: str, schemes: Mapping[str, Rows]) -> Finding:
     share = {name: float(np.isfinite(when).mean()) for name, when in schemes.items()}
     alone = share.pop(ONE)
     n = len(schemes[ONE])
@@ -428,8 +428,8 @@ def _collapse(problem: str, schemes: Mapping[str, Rows]) -> Finding:
     )
 
 
-def _lost(one: Sequence[Trail]) -> Finding:
-    level, error = settled(one)
+def _judge_single_draw(one: Sequence[Trail]) -> Finding:
+    level, error = distance_at_end(one)
     last = np.asarray([trail.deviation[-1] for trail in one])
     return Finding(
         "m = 1 on 60 groups of 6 rows",
@@ -442,9 +442,9 @@ def _lost(one: Sequence[Trail]) -> Finding:
     )
 
 
-def _floor(constant: Sequence[Trail]) -> Finding:
-    early, _ = settled(constant, 0.25, 0.5)
-    late, error = settled(constant)
+def _judge_constant(constant: Sequence[Trail]) -> Finding:
+    early, _ = distance_at_end(constant, 0.25, 0.5)
+    late, error = distance_at_end(constant)
     return Finding(
         "m = 20 in every round",
         EMPTY,
@@ -455,10 +455,10 @@ def _floor(constant: Sequence[Trail]) -> Finding:
     )
 
 
-def _converges(name: str, trails: Sequence[Trail], constant: Sequence[Trail]) -> Finding:
-    late, error = settled(trails, 0.9)
-    early, _ = settled(trails, 0.05, 0.25)
-    floor, _ = settled(constant)
+def _judge_convergence(name: str, trails: Sequence[Trail], constant: Sequence[Trail]) -> Finding:
+    late, error = distance_at_end(trails, 0.9)
+    early, _ = distance_at_end(trails, 0.05, 0.25)
+    floor, _ = distance_at_end(constant)
     return Finding(
         name,
         EMPTY,
@@ -469,9 +469,9 @@ def _converges(name: str, trails: Sequence[Trail], constant: Sequence[Trail]) ->
     )
 
 
-def _restarted(name: str, kept: Sequence[Trail], again: Sequence[Trail]) -> Finding:
-    ours, error = settled(kept, 0.9)
-    theirs, _ = settled(again, 0.9)
+def _judge_restarts(name: str, kept: Sequence[Trail], again: Sequence[Trail]) -> Finding:
+    ours, error = distance_at_end(kept, 0.9)
+    theirs, _ = distance_at_end(again, 0.9)
     strict = name != GROWING
     reason = (
         "Short chains never reach the posterior they should average over: a bias that no rate removes."
@@ -488,7 +488,7 @@ def _restarted(name: str, kept: Sequence[Trail], again: Sequence[Trail]) -> Find
     )
 
 
-def _upward(rises: Rows) -> Finding:
+def _judge_ascent(rises: Rows) -> Finding:
     share = float((rises > 0.0).mean())
     return Finding(
         "steps taken at 90% confidence raise the true likelihood",
@@ -500,7 +500,7 @@ def _upward(rises: Rows) -> Finding:
     )
 
 
-def _calibrated(scores: Rows) -> Finding:
+def _judge_calibration(scores: Rows) -> Finding:
     spread = float(np.sqrt(np.mean(scores**2)))
     return Finding(
         "distance of the final estimate over its reported Monte Carlo error",
@@ -515,7 +515,7 @@ def _calibrated(scores: Rows) -> Finding:
 # --- Figure ---
 
 
-def draw(
+def draw_figure(
     trails: Mapping[str, Sequence[Trail]],
     gone: Mapping[str, Mapping[str, Rows]],
     deviation: float,
@@ -531,14 +531,14 @@ def draw(
     """
     figure = new_figure(12.0, 8.6)
     axes: Any = figure.subplots(2, 2)
-    _distances(axes[0, 0], trails)
-    _paths(axes[0, 1], trails, deviation)
-    _collapses(axes[1, 0], gone, draws)
-    _restarts(axes[1, 1], trails)
+    _draw_distances(axes[0, 0], trails)
+    _draw_paths(axes[0, 1], trails, deviation)
+    _draw_collapses(axes[1, 0], gone, draws)
+    _draw_restarts(axes[1, 1], trails)
     return figure
 
 
-def _averaged(trails: Sequence[Trail]) -> tuple[Rows, Rows, Rows]:
+def _average_trails(trails: Sequence[Trail]) -> tuple[Rows, Rows, Rows]:
     """Root mean square distance over seeds, in bins of draws of equal ratio, with two standard errors either side."""
     edges = np.geomspace(10.0, trails[0].spent[-1] * 1.001, 16)
     at, middle, reach = [], [], []
@@ -552,25 +552,25 @@ def _averaged(trails: Sequence[Trail]) -> tuple[Rows, Rows, Rows]:
     return np.asarray(at), np.asarray(middle), np.asarray(reach)
 
 
-def _line(axes: Any, trails: Sequence[Trail], colour: str, label: str, style: str = "o-") -> None:
-    at, middle, reach = _averaged(trails)
+def _draw_line(axes: Any, trails: Sequence[Trail], colour: str, label: str, style: str = "o-") -> None:
+    at, middle, reach = _average_trails(trails)
     axes.plot(at, middle, style, color=colour, lw=1.5, markersize=4, label=label)
     axes.fill_between(
         at, np.maximum(middle - reach, 1e-2 * middle), middle + reach, color=colour, alpha=0.15, lw=0
     )
 
 
-def _distances(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
+def _draw_distances(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
     dress(
         axes, "Only growing draws or falling rates converge", "draws a group", "distance, in standard errors"
     )
     axes.set(xscale="log", yscale="log")
     for j, name in enumerate(SCHEMES):
-        _line(axes, trails[name], COLOURS[j], name)
+        _draw_line(axes, trails[name], COLOURS[j], name)
     axes.legend(frameon=False, fontsize=9, loc="lower left")
 
 
-def _paths(axes: Any, trails: Mapping[str, Sequence[Trail]], deviation: float) -> None:
+def _draw_paths(axes: Any, trails: Mapping[str, Sequence[Trail]], deviation: float) -> None:
     dress(axes, "Deviation of the effects, one seed", "draws a group", "standard deviation")
     for j, name in enumerate(SCHEMES):
         trail = trails[name][0]
@@ -580,7 +580,7 @@ def _paths(axes: Any, trails: Mapping[str, Sequence[Trail]], deviation: float) -
     axes.legend(frameon=False, fontsize=9, loc="upper right")
 
 
-def _collapses(axes: Any, gone: Mapping[str, Mapping[str, Rows]], draws: int) -> None:
+def _draw_collapses(axes: Any, gone: Mapping[str, Mapping[str, Rows]], draws: int) -> None:
     dress(axes, "Share of runs that have collapsed", "draws a unit", "share of runs")
     for j, (problem, schemes) in enumerate(gone.items()):
         for scheme, when in schemes.items():
@@ -602,17 +602,17 @@ def _collapses(axes: Any, gone: Mapping[str, Mapping[str, Rows]], draws: int) ->
     axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
-def _restarts(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
+def _draw_restarts(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
     dress(axes, "Chains that persist, at equal cost", "draws a group", "distance, in standard errors")
     axes.set(xscale="log", yscale="log")
     for j, (kept, again) in enumerate(PAIRS):
-        _line(axes, trails[kept], COLOURS[2 + j], f"{kept}, persistent")
-        _line(axes, trails[again], COLOURS[2 + j], again, "^--")
+        _draw_line(axes, trails[kept], COLOURS[2 + j], f"{kept}, persistent")
+        _draw_line(axes, trails[again], COLOURS[2 + j], again, "^--")
     axes.legend(frameon=False, fontsize=9, loc="lower left")
 
 
 def experiment(options: Options) -> Report:
-    """Schemes on one problem against its maximum by quadrature, then collapses, then the steps that are taken."""
+    """Schemes on one problem against its maximum by quadrature, then collapses, then accepted steps."""
     size = QUICK if options.quick else FULL
     rows = logistic_groups(options.seed + 1, 60, 6)
     truth = reference(start(), rows)
@@ -627,10 +627,10 @@ def experiment(options: Options) -> Report:
     gone = {}
     for name, problem in problems.items():
         options.progress(done, total, f"collapse: {name}")
-        gone[name] = collapses(problem, size, options.seed)
+        gone[name] = measure_collapses(problem, size, options.seed)
         done += 1
     options.progress(done, total, "steps that go up")
-    rises, scores = ascents(rows, truth, size, options.seed)
+    rises, scores = measure_ascents(rows, truth, size, options.seed)
     settings = {
         "groups": 60,
         "rows a group": 6,
@@ -650,5 +650,5 @@ def experiment(options: Options) -> Report:
             for name, many in trails.items()
             if len(many[0].spent) < 1000
         },
-        figures={"draws": draw(trails, gone, deviation, size.short)},
+        figures={"draws": draw_figure(trails, gone, deviation, size.short)},
     )

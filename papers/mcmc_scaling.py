@@ -60,7 +60,7 @@ WORTH = {"random walk": -1.0, "MALA": -1.0 / 3.0, "HMC": -1.0 / 4.0}
 """Power of d in effective draws, by evaluations."""
 FAR = np.asarray([1e4, 1e5, 1e6])
 LENGTH = math.pi
-"""T, of the longest trajectory: a uniform share of it leaves a column uncorrelated with where it was."""
+"""T, of the longest trajectory: a uniform share of it leaves a column uncorrelated with its start."""
 GRIDS = {
     "random walk": (0.06, 0.09, 0.13, 0.17, 0.21, 0.25, 0.3, 0.35, 0.42, 0.5, 0.6, 0.75),
     "MALA": (0.2, 0.28, 0.36, 0.44, 0.51, 0.58, 0.65, 0.72, 0.79, 0.86, 0.92, 0.97),
@@ -69,7 +69,7 @@ GRIDS = {
 """Acceptances of Metropolis at which scales are tried; Barker's rule gets the same scales."""
 SWEPT = [(name, rule) for name in POWERS for rule in ("metropolis", "barker")]
 BLOCK = 1 << 18
-"""Numbers of a path that are held at once."""
+"""Numbers of a path in memory at once."""
 KEPT, SEEN = 1000, 64
 """Draws of each chain, and chains, that Monte Carlo errors are computed from."""
 
@@ -150,7 +150,7 @@ def _lengths(h: float) -> tuple[Array, Array]:
 
 
 def mean_cost(name: str, h: float) -> float:
-    """Densities or gradients that a draw needs, in the mean."""
+    """Mean number of densities or gradients per draw."""
     if name != "HMC":
         return 1.0
     steps, share = _lengths(h)
@@ -158,7 +158,7 @@ def mean_cost(name: str, h: float) -> float:
 
 
 def scale_for(name: str, goal: float, d: float) -> float:
-    """The largest h at which so many moves are accepted."""
+    """The largest h at which the acceptance is ``goal``."""
     most = {"random walk": 60.0, "MALA": 3.0, "HMC": 1.99}[name]
     grid = np.geomspace(most, 1e-4, 100)
     for long, short in pairwise(grid):
@@ -237,7 +237,7 @@ def check_finite_spaces(seed: int, functions: int = 500) -> FiniteSpaces:
     pi = pi / pi.sum()
     states = torch.arange(STATES, dtype=torch.float64)[:, None]
     checks, orders, ratios, slacks = [], [], [], []
-    for build, moves in ((_walk, _moves(STEPS)), (_ring, _moves(JUMPS))):
+    for build, moves in ((_path_kernel, _moves(STEPS)), (_ring_kernel, _moves(JUMPS))):
         kernels = [build(pi, rule) for rule in ("metropolis", "barker")]
         checks += [check_reversible(kernel, pi, states=states, moves=moves) for kernel in kernels]
         best, barker = (transition(kernel, states, moves) for kernel in kernels)
@@ -250,7 +250,9 @@ def check_finite_spaces(seed: int, functions: int = 500) -> FiniteSpaces:
         first, second = (asymptotic_variances(matrix, pi, f) for matrix in (best, barker))
         ratios += (second / first).tolist()
         slacks.append(float(((2.0 * first + spread - second) / spread).min()))
-    planted = check_reversible(_ring(pi, "metropolis", planted=True), pi, states=states, moves=_moves(JUMPS))
+    planted = check_reversible(
+        _ring_kernel(pi, "metropolis", planted=True), pi, states=states, moves=_moves(JUMPS)
+    )
     return FiniteSpaces(
         max(check.invariance for check in checks),
         max(check.reversibility for check in checks),
@@ -267,7 +269,7 @@ def asymptotic_variances(matrix: Tensor, pi: Tensor, f: Tensor) -> Tensor:
     return 2.0 * (pi[:, None] * f * torch.linalg.solve(inverse, f)).sum(0) - pi @ f.square()
 
 
-def _walk(pi: Tensor, rule: Any) -> Kernel:
+def _path_kernel(pi: Tensor, rule: Any) -> Kernel:
     def density(position: Tensor) -> Tensor:
         place = position[:, 0].round().long()
         inside = (place >= 0) & (place < len(pi))
@@ -276,7 +278,7 @@ def _walk(pi: Tensor, rule: Any) -> Kernel:
     return RandomWalk(scale=1.0, rule=rule).kernel(Target(density))
 
 
-def _ring(pi: Tensor, rule: Any, planted: bool = False) -> Kernel:
+def _ring_kernel(pi: Tensor, rule: Any, planted: bool = False) -> Kernel:
     share = torch.zeros(len(pi), dtype=pi.dtype)
     for jump, probability in JUMPS.items():
         share[jump % len(pi)] = probability
@@ -321,7 +323,7 @@ def build_algorithm(
 
 @dataclass(frozen=True, eq=False)
 class FixedGoal:
-    """An algorithm whose warm-up aims at one acceptance, and starts from one scale, whatever the columns."""
+    """An algorithm whose warm-up aims at one acceptance and starts from one scale, for any number of columns."""
 
     name: str
     accept: float
@@ -332,7 +334,7 @@ class FixedGoal:
     keeps_slopes: ClassVar[bool] = True
 
     def kernel(self, target: Target) -> Kernel:
-        """That of the algorithm."""
+        """The kernel of the algorithm."""
         kernel: Kernel = build_algorithm(self.name, self.scale, metric=self.metric).kernel(target)
         return kernel
 
@@ -392,7 +394,7 @@ class ChainRun:
 
     @property
     def worth(self) -> float:
-        """Effective draws a draw."""
+        """Effective draws per draw."""
         return solve_efficiency(float(self.squares.mean()), self.steps)
 
     @property
@@ -430,7 +432,7 @@ def measure(
         assert path.log_ratio is not None
         assert kernel.chance is not None
         chance += float(kernel.chance(path.log_ratio).sum())
-        seen.append(_functions(path.position[every - 1 :: every, :SEEN]))
+        seen.append(_test_functions(path.position[every - 1 :: every, :SEEN]))
     return ChainRun(
         name,
         rule,
@@ -444,7 +446,7 @@ def measure(
     )
 
 
-def _functions(position: Tensor) -> Tensor:
+def _test_functions(position: Tensor) -> Tensor:
     """The first column, the mean square of all, and a product of two, (c, n, 3)."""
     found = [position[..., 0], position.square().mean(-1), position[..., 0] * position[..., 1]]
     return torch.stack(found, -1).transpose(0, 1)
@@ -590,13 +592,13 @@ def judge_efficiency(runs: list[ChainRun]) -> list[Finding]:
                 f"d^({late:.2f}) over the last three, d^({fitted:.2f}) over all; {worth[0]:.2g} to {worth[-1]:.2g}",
                 late_error,
                 met(abs(late - target) < 3.0 * late_error + 0.01),
-                _why_worth(name),
+                _explain_efficiency(name),
             )
         )
     return lines
 
 
-def _why_worth(name: str) -> str:
+def _explain_efficiency(name: str) -> str:
     if name == "random walk":
         return "The limit is 0.331 / d; with few columns d times the effective draws is less."
     if name == "MALA":
@@ -712,7 +714,7 @@ LIMITS = {"random walk": 2.38, "MALA": 1.65}
 WORDS = {-1.0 / 2.0: "-1/2", -1.0 / 6.0: "-1/6", -1.0 / 4.0: "-1/4"}
 
 
-def draw(
+def draw_figure(
     scales: Mapping[str, Mapping[int, Array]],
     runs: list[ChainRun],
     sweep: Mapping[tuple[str, str], list[ChainRun]],
@@ -730,22 +732,22 @@ def draw(
     """
     figure = new_figure(12.4, 8.6)
     grid: Any = figure.add_gridspec(2, 6, height_ratios=(1.1, 1.0))
-    _scales(figure.add_subplot(grid[0, :3]), scales)
-    _worths(figure.add_subplot(grid[0, 3:]), runs)
+    _draw_scales(figure.add_subplot(grid[0, :3]), scales)
+    _draw_efficiency(figure.add_subplot(grid[0, 3:]), runs)
     for j, name in enumerate(POWERS):
         axes = figure.add_subplot(grid[1, 2 * j : 2 * j + 2])
-        _sweep(axes, name, {rule: sweep[name, rule] for rule in ("metropolis", "barker")}, tops, d)
+        _draw_sweep(axes, name, {rule: sweep[name, rule] for rule in ("metropolis", "barker")}, tops, d)
         if j == 0:
             axes.set_ylabel("efficiency over the best of Metropolis", color=INK)
     return figure
 
 
-def _plain(axes: Any, ticks: list[int]) -> None:
+def _plain_ticks(axes: Any, ticks: list[int]) -> None:
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _scales(axes: Any, scales: Mapping[str, Mapping[int, Array]]) -> None:
+def _draw_scales(axes: Any, scales: Mapping[str, Mapping[int, Array]]) -> None:
     dress(axes, "Scales tuned to 0.234, 0.574 and 0.651", "columns d", "scale h")
     axes.set(xscale="log", yscale="log")
     columns = sorted(next(iter(scales.values())))
@@ -772,11 +774,11 @@ def _scales(axes: Any, scales: Mapping[str, Mapping[int, Array]]) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks([0.2, 0.5, 1.0, 2.0], ["0.2", "0.5", "1", "2"])
     axes.set_xlim(right=1.5 * columns[-1])
-    _plain(axes, columns)
+    _plain_ticks(axes, columns)
     axes.legend(frameon=False, fontsize=9, loc="lower left")
 
 
-def _worths(axes: Any, runs: list[ChainRun]) -> None:
+def _draw_efficiency(axes: Any, runs: list[ChainRun]) -> None:
     dress(axes, "What an evaluation is worth", "columns d", "effective draws, column mean")
     axes.set(xscale="log", yscale="log")
     columns = sorted({run.d for run in runs})
@@ -806,11 +808,11 @@ def _worths(axes: Any, runs: list[ChainRun]) -> None:
         fontsize=9,
     )
     axes.set_xlim(0.8 * columns[0], 1.25 * columns[-1])
-    _plain(axes, columns)
+    _plain_ticks(axes, columns)
     axes.legend(frameon=False, fontsize=9, loc="lower left")
 
 
-def _sweep(
+def _draw_sweep(
     axes: Any,
     name: str,
     runs: Mapping[str, list[ChainRun]],
@@ -842,7 +844,9 @@ def _sweep(
         axes.legend(frameon=False, fontsize=9, loc="upper right", bbox_to_anchor=(1.0, 0.9))
 
 
-def _curves(scales: dict[str, dict[int, Array]], runs: list[ChainRun], sweep: Sweep) -> dict[str, Any]:
+def _tabulate_curves(
+    scales: dict[str, dict[int, Array]], runs: list[ChainRun], sweep: Sweep
+) -> dict[str, Any]:
     def line(run: ChainRun) -> dict[str, float]:
         return {
             "columns": run.d,
@@ -899,7 +903,7 @@ def experiment(options: Options) -> Report:
         "seed": options.seed,
     }
     title = "Random walk, MALA and HMC on Gaussians: scales, acceptance, effective draws"
-    figure = draw(scales, runs, sweep, tops, size.swept)
+    figure = draw_figure(scales, runs, sweep, tops, size.swept)
     return Report(
-        "mcmc-scaling", title, settings, findings, _curves(scales, runs, sweep), {"scaling": figure}
+        "mcmc-scaling", title, settings, findings, _tabulate_curves(scales, runs, sweep), {"scaling": figure}
     )

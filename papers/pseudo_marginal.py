@@ -36,7 +36,7 @@ BEST = 0.8
 TEAMS = 8
 """Groups of chains; what they differ by gives errors."""
 BLOCK = 200
-"""Steps whose path is held at once."""
+"""Steps whose path is in memory at once."""
 
 
 @dataclass(frozen=True)
@@ -197,14 +197,14 @@ class ChainRun:
 
     @cached_property
     def teams(self) -> Array:
-        """Effective draws a draw of theta, by each of several groups of chains."""
+        """Effective draws of theta per draw, by each of several groups of chains."""
         known: Any = import_module("arviz_stats.base").array_stats
         parts = np.array_split(self.table[0], TEAMS)
         return np.asarray([float(known.ess(part, method="mean")) / part.size for part in parts])
 
     @property
     def worth(self) -> float:
-        """Effective draws a draw."""
+        """Effective draws per draw."""
         return float(self.teams.mean())
 
     @property
@@ -476,7 +476,8 @@ def judge_best_noise(runs: Runs) -> list[Finding]:
                 f"{at:.2f}",
                 error,
                 met(low - 3.0 * error < at < high + 3.0 * error),
-                f"From a cubic; of {len(x)} points those at sd {_flat(x, worth)} are worth at least 0.8 of the best.",
+                f"From a cubic; of {len(x)} points those at sd {_flat_range(x, worth)} are worth at least 0.8 of the "
+                "best.",
             )
         )
     return lines
@@ -497,7 +498,7 @@ def find_maximum(x: Array, worth: Array) -> tuple[float, float]:
     return top(worth.mean(1)), float(left.std() * (teams - 1) ** 0.5)
 
 
-def _flat(x: Array, worth: Array) -> str:
+def _flat_range(x: Array, worth: Array) -> str:
     """The range of x where worth is at least 0.8 of its maximum."""
     mean = worth.mean(1)
     good = x[mean > 0.8 * mean.max()]
@@ -509,18 +510,18 @@ def _flat(x: Array, worth: Array) -> str:
 PLAIN, LINKED, IDEAL, WRONG = COLOURS[0], COLOURS[2], FAINT, COLOURS[1]
 
 
-def draw(runs: Runs) -> Figure:
+def draw_figure(runs: Runs) -> Figure:
     """Four panels."""
     figure = new_figure(12.0, 8.4)
     axes: Any = figure.subplots(2, 2)
-    _mixing(axes[0, 0], runs)
-    _price(axes[0, 1], runs)
-    _bias(axes[1, 0], runs)
-    _correlation(axes[1, 1], runs)
+    _draw_mixing(axes[0, 0], runs)
+    _draw_price(axes[0, 1], runs)
+    _draw_bias(axes[1, 0], runs)
+    _draw_correlation(axes[1, 1], runs)
     return figure
 
 
-def _points(
+def _draw_points(
     axes: Any, x: list[float], found: list[ChainRun], over: list[float], look: str, **more: Any
 ) -> None:
     axes.errorbar(
@@ -534,7 +535,7 @@ def _points(
     )
 
 
-def _number(axes: Any, runs: Runs, which: dict[int, ChainRun], colour: str, over: bool) -> None:
+def _label_points(axes: Any, runs: Runs, which: dict[int, ChainRun], colour: str, over: bool) -> None:
     """The number of draws beside some of the points."""
     for n in [k for k in which if k in (1, 2, 4, 8, 16, 32)]:
         at = which[n].worth / (n if over else 1)
@@ -549,25 +550,25 @@ def _number(axes: Any, runs: Runs, which: dict[int, ChainRun], colour: str, over
         )
 
 
-def _mixing(axes: Any, runs: Runs) -> None:
+def _draw_mixing(axes: Any, runs: Runs) -> None:
     dress(axes, "More noise, slower chains", "standard deviation of log W", "effective draws a draw")
     axes.set(yscale="log")
     n = sorted(runs.plain)
     sd = [runs.spread[k] for k in n]
     ones = [1.0] * len(n)
     linked = {k: runs.correlated[k, BEST] for k in n}
-    _points(axes, sd, [runs.plain[k] for k in n], ones, "o-", color=PLAIN, label="independent numbers")
-    _points(axes, sd, list(linked.values()), ones, "s-", color=LINKED, label=f"correlation {BEST}")
+    _draw_points(axes, sd, [runs.plain[k] for k in n], ones, "o-", color=PLAIN, label="independent numbers")
+    _draw_points(axes, sd, list(linked.values()), ones, "s-", color=LINKED, label=f"correlation {BEST}")
     axes.plot(
         list(runs.ideal), [run.worth for run in runs.ideal.values()], "--", color=IDEAL, label="log-normal W"
     )
     axes.axhline(runs.exact.worth, color=INK, lw=1.0, ls=":", label="exact marginal")
-    _number(axes, runs, linked, LINKED, over=False)
+    _label_points(axes, runs, linked, LINKED, over=False)
     axes.set_xlim(right=1.08 * max(sd))
     axes.legend(frameon=False, fontsize=9, loc="lower left")
 
 
-def _price(axes: Any, runs: Runs) -> None:
+def _draw_price(axes: Any, runs: Runs) -> None:
     dress(
         axes,
         "What one importance draw is worth",
@@ -579,8 +580,8 @@ def _price(axes: Any, runs: Runs) -> None:
     cost = [float(k) for k in n]
     linked = {k: runs.correlated[k, BEST] for k in n}
     axes.axvspan(1.0, 1.7, color=INK, alpha=0.06, lw=0)
-    _points(axes, sd, [runs.plain[k] for k in n], cost, "o-", color=PLAIN, label="independent numbers")
-    _points(axes, sd, list(linked.values()), cost, "s-", color=LINKED, label=f"correlation {BEST}")
+    _draw_points(axes, sd, [runs.plain[k] for k in n], cost, "o-", color=PLAIN, label="independent numbers")
+    _draw_points(axes, sd, list(linked.values()), cost, "s-", color=LINKED, label=f"correlation {BEST}")
     top = max(runs.plain[k].worth / k for k in n)
     ideal = {s: run.worth * s * s for s, run in runs.ideal.items() if s > 0.0}
     best = max(ideal.values())
@@ -594,11 +595,11 @@ def _price(axes: Any, runs: Runs) -> None:
     axes.set_ylim(bottom=0.0)
     axes.text(1.35, axes.get_ylim()[1] * 0.985, "1.0 to 1.7", ha="center", va="top", fontsize=9, color=INK)
     axes.set_xlim(0.0, 1.12 * max(sd))
-    _number(axes, runs, linked, LINKED, over=True)
+    _label_points(axes, runs, linked, LINKED, over=True)
     axes.legend(frameon=False, fontsize=9, loc="center right")
 
 
-def _bias(axes: Any, runs: Runs) -> None:
+def _draw_bias(axes: Any, runs: Runs) -> None:
     dress(
         axes,
         "The same posterior for every N, unless W is drawn anew",
@@ -630,14 +631,14 @@ def _bias(axes: Any, runs: Runs) -> None:
     axes.legend(frameon=False, fontsize=9, loc="upper right")
 
 
-def _correlation(axes: Any, runs: Runs) -> None:
+def _draw_correlation(axes: Any, runs: Runs) -> None:
     dress(axes, "Correlation helps, up to a point", "correlation of the numbers", "effective draws a draw")
     tried = sorted({n for n, rho in runs.correlated if rho != BEST}) or sorted(runs.plain)
     for j, n in enumerate(tried):
         found = {0.0: runs.plain[n]} | {
             rho: run for (k, rho), run in sorted(runs.correlated.items()) if k == n
         }
-        _points(
+        _draw_points(
             axes,
             list(found),
             list(found.values()),
@@ -682,4 +683,4 @@ def experiment(options: Options) -> Report:
         "seed": options.seed,
     }
     title = "Pseudo-marginal Metropolis on a random-effects model with a known marginal"
-    return Report("pseudo-marginal", title, settings, findings, runs.curves(), {"mixing": draw(runs)})
+    return Report("pseudo-marginal", title, settings, findings, runs.curves(), {"mixing": draw_figure(runs)})

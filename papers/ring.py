@@ -313,7 +313,7 @@ class Task:
     setting: Setting
 
 
-def fit(task: Task) -> RelevantFeatures:
+def fit_variables(task: Task) -> RelevantFeatures:
     """Learn the variables; the second view is drawn anew at every step."""
     points = task.shape.rows(task.setting.rows, generator(task.seed)).numpy()
     setting = task.setting
@@ -350,7 +350,7 @@ def train_and_name(task: Task, channel: Channel, pixels: Array | None = None) ->
         Names of the variables, shares by name, relevances on the rows of the fit and under the exact distribution, R²
         of the angle by the first variable, and ``pixels``, (p, k), if given.
     """
-    found = fit(task)
+    found = fit_variables(task)
     left, right = found.transform(channel.points, channel.places)
     share = shares(channel, families(channel, task.shape.gap), left)
     facts = {
@@ -364,7 +364,7 @@ def train_and_name(task: Task, channel: Channel, pixels: Array | None = None) ->
     return facts if pixels is None else {**facts, "pixels": found.transform(pixels)}
 
 
-def grid(shape: DiskAndRing, side: int) -> Array:
+def pixel_grid(shape: DiskAndRing, side: int) -> Array:
     """Pixels of a figure, (side * side, 2), rows from top to bottom."""
     edge = 1.15 * shape.outer
     line = np.linspace(-edge, edge, side)
@@ -657,7 +657,7 @@ def experiment(options: Options) -> Report:
     drawn = {
         f"{ring.capitalize()}, {kind}": (
             pixels,
-            shapes[ring].contains(torch.from_numpy(grid(SHAPE, size.side))).numpy(),
+            shapes[ring].contains(torch.from_numpy(pixel_grid(SHAPE, size.side))).numpy(),
         )
         for (ring, kind), pixels in pictures.items()
         if kind == ("fourier" if options.quick else "network")
@@ -678,7 +678,7 @@ def _train_all(
     options: Options, size: Size, shapes: dict[str, DiskAndRing], channels: dict[str, Channel]
 ) -> tuple[dict[str, dict[str, list[dict[str, Any]]]], dict[tuple[str, str], Array]]:
     """All fits by shape and kind, and the variables of the first of each at the pixels."""
-    pixels = grid(SHAPE, size.side)
+    pixels = pixel_grid(SHAPE, size.side)
     work = [
         (ring, Task(shape, SD, kind, options.seed + i, setting), i == 0)
         for ring, shape in shapes.items()

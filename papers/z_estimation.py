@@ -162,7 +162,7 @@ def huber_spread(bend: float = 1.345) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """A distribution, an estimator, and what is known of both.
+    """A distribution and an estimator, with the estimator's asymptotic variance.
 
     Args:
         name: of the estimator.
@@ -249,7 +249,7 @@ def bootstrap_error(problem: Problem, rows: Tensor, repeats: int, stream: Genera
 
 
 def compare_errors(size: Size, seed: int) -> dict[str, Rows]:
-    """Errors of the slope of A.5 under noise that grows, over the closed form, one number a sample."""
+    """Errors of the slope of A.5 under noise that grows, over the closed form, one per sample."""
     problem = PROBLEMS[SLOPE]
     truth = (GROWTH / size.n) ** 0.5
     found: dict[str, list[float]] = {"sandwich": [], "bootstrap": [], "information": []}
@@ -269,7 +269,7 @@ def compare_errors(size: Size, seed: int) -> dict[str, Rows]:
 
 
 def judge_closed_forms(seed: int) -> list[Finding]:
-    """The estimators that the document writes down, against ours found by Newton's method."""
+    """The estimators that the paper displays, against ours by Newton's method."""
     times, flips, rows = (
         make(500, generator(seed + j)) for j, make in enumerate((waiting_times, coin_flips, laplace))
     )
@@ -353,7 +353,7 @@ def judge_normal_equations(seed: int) -> Finding:
 
 
 def judge_normalisation() -> list[Finding]:
-    """Example A.8: total probability with the document's B and with ours."""
+    """Example A.8: total probability with the paper's B and with ours."""
     counts = torch.arange(200.0, dtype=torch.float64)[:, None]
     poisson, theta = PoissonFamily(), 2.5
     ours = float(poisson.log_prob(poisson.natural({"rate": theta}), counts).exp().sum())
@@ -386,7 +386,7 @@ def judge_normalisation() -> list[Finding]:
 
 
 def judge_rate(paths: dict[str, Rows], size: Size) -> Finding:
-    """Theorem A.6 says that estimates tend to the truth; the slope says how fast."""
+    """Theorem A.6: estimates tend to the truth. The slope is the rate."""
     x = np.log(size.lengths)
     x = x - x.mean()
     slopes = np.asarray([float(x @ np.log(path) / (x @ x)) for path in paths.values()])
@@ -463,7 +463,7 @@ def judge_coverage(trials: list[Trials]) -> list[Finding]:
 # --- Figure ---
 
 
-def draw(
+def draw_figure(
     paths: dict[str, Rows], lengths: Sequence[int], errors: dict[str, Rows], trials: Sequence[Trials]
 ) -> Figure:
     """Three panels.
@@ -476,13 +476,13 @@ def draw(
     """
     figure = new_figure(12.0, 8.2)
     grid: Any = figure.add_gridspec(2, 2, width_ratios=(1.15, 1.0), height_ratios=(1.25, 1.0))
-    _paths(figure.add_subplot(grid[0, 0]), paths, lengths)
-    _errors(figure.add_subplot(grid[0, 1]), errors)
-    _coverage(figure.add_subplot(grid[1, :]), trials)
+    _draw_paths(figure.add_subplot(grid[0, 0]), paths, lengths)
+    _draw_errors(figure.add_subplot(grid[0, 1]), errors)
+    _draw_coverage(figure.add_subplot(grid[1, :]), trials)
     return figure
 
 
-def _paths(axes: Any, paths: dict[str, Rows], lengths: Sequence[int]) -> None:
+def _draw_paths(axes: Any, paths: dict[str, Rows], lengths: Sequence[int]) -> None:
     dress(axes, "Error falls as one over the root of n", "rows", "root mean square error")
     axes.set(xscale="log", yscale="log")
     n = np.asarray(lengths, dtype=float)
@@ -495,7 +495,7 @@ def _paths(axes: Any, paths: dict[str, Rows], lengths: Sequence[int]) -> None:
     axes.legend(frameon=False, fontsize=7.5, loc="lower left", ncols=2, columnspacing=0.8, handlelength=1.6)
 
 
-def _errors(axes: Any, errors: dict[str, Rows]) -> None:
+def _draw_errors(axes: Any, errors: dict[str, Rows]) -> None:
     dress(axes, "Errors of a slope, noise that grows", "", "over the closed form")
     axes.axhline(1.0, color=FAINT, lw=1.2, ls="--")
     for j, values in enumerate(errors.values()):
@@ -506,13 +506,13 @@ def _errors(axes: Any, errors: dict[str, Rows]) -> None:
     axes.set_ylim(0.0, 1.1 * max(float(values.max()) for values in errors.values()))
 
 
-def _coverage(axes: Any, trials: Sequence[Trials]) -> None:
+def _draw_coverage(axes: Any, trials: Sequence[Trials]) -> None:
     dress(axes, "Share of 95% intervals that hold the truth", "share, with 2 Monte Carlo errors")
     axes.axvline(0.95, color=FAINT, lw=1.2, ls="--")
     for j, t in enumerate(trials):
-        _share(axes, j, t.covered(t.error), len(t.value), 0, "sandwich" if j == 0 else None)
+        _draw_share(axes, j, t.covered(t.error), len(t.value), 0, "sandwich" if j == 0 else None)
         if np.isfinite(t.information).all():
-            _share(
+            _draw_share(
                 axes,
                 j,
                 t.covered(t.information),
@@ -525,7 +525,7 @@ def _coverage(axes: Any, trials: Sequence[Trials]) -> None:
     axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
-def _share(axes: Any, line: int, share: float, repeats: int, kind: int, label: str | None) -> None:
+def _draw_share(axes: Any, line: int, share: float, repeats: int, kind: int, label: str | None) -> None:
     reach = 2.0 * (share * (1.0 - share) / repeats) ** 0.5
     axes.errorbar(
         share,
@@ -573,5 +573,5 @@ def experiment(options: Options) -> Report:
         "error ratios": {name: list(map(float, values)) for name, values in errors.items()},
     }
     title = "Moments, estimating equations and maximum likelihood"
-    figure = draw(paths, size.lengths, errors, trials)
+    figure = draw_figure(paths, size.lengths, errors, trials)
     return Report("z-estimation", title, settings, findings, curves, {"errors": figure})

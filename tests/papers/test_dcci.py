@@ -20,10 +20,10 @@ from papers.dcci import (
     Task,
     constant_loss,
     cross_entropy,
+    draw_learning_curves,
     experiment,
     indicators,
     judge,
-    learning_curves,
     probability_scores,
     relevance,
     squared_loss,
@@ -203,5 +203,5 @@ def test_normalised_networks_train_and_are_drawn():
         for m in ("DCCI", "cross-entropy")
     }
     assert all(run["error"][-1] < 0.2 for group in runs.values() for run in group)
-    figure = learning_curves({"a": runs, "b": runs})
+    figure = draw_learning_curves({"a": runs, "b": runs})
     assert len(figure.axes) == 4

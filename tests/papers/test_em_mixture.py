@@ -10,7 +10,7 @@ def test_every_claim_holds():
 
 
 def test_the_path_is_that_of_scikit_learn():
-    apart, lowest, update, gain = run_problem(seed=7, n=300, d=3, k=2, rounds=15)
+    apart, lowest, update, gain = run_problem(seed=7, n=300, d=3, k=2, iterations=15)
     assert apart < 1e-10
     assert lowest > -1e-12
     assert update < 1e-12

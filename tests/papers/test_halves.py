@@ -17,7 +17,7 @@ from papers.halves import (
     digits,
     disturb,
     experiment,
-    fit,
+    fit_features,
     flat,
     judge_batches,
     judge_errors,
@@ -109,7 +109,7 @@ def test_a_known_law_is_found_calibrated(noisy):
 
     Nine variables hold the two linear and three quadratic ones, by which a variance is right.
     """
-    found = fit(noisy.train, 10, 0, Setting(8, 15, 5e-3, device="cpu"))
+    found = fit_features(noisy.train, 10, 0, Setting(8, 15, 5e-3, device="cpu"))
     facts = compare_residuals(found, noisy, 400)
     assert facts["within 1"] == pytest.approx(2 * norm.cdf(1) - 1, abs=0.06)
     assert facts["within 2"] == pytest.approx(2 * norm.cdf(2) - 1, abs=0.04)
@@ -131,7 +131,7 @@ def test_a_known_law_is_found_calibrated(noisy):
 
 def test_wrong_laws_are_caught(noisy):
     """The same fit judged on halves that it does not belong to: residuals too large, ranks at the ends."""
-    found = fit(noisy.train, 9, 0, Setting(8, 15, 5e-3, device="cpu"))
+    found = fit_features(noisy.train, 9, 0, Setting(8, 15, 5e-3, device="cpu"))
     wrong = Halves("wrong", noisy.train, np.concatenate([3.0 * left(noisy.test), right(noisy.test)], 2))
     facts, rank = compare_residuals(found, wrong, 200), rank_pixels(found, wrong.test, noisy.train, 200, 0)
     assert facts["mean square of residuals"] > 2.0 * facts["mean variance"]
