@@ -210,7 +210,6 @@ STILL_CUT = {
     "estimators/grouped_fit",
     "estimators/relevant_classifier_probability",
     "estimators/relevant_classifier_rows",
-    "estimators/relevant_generator_curve",
     "estimators/relevant_generator_files",
     "estimators/relevant_generator_fit",
     "estimators/relevant_generator_use",

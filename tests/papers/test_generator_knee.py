@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from boxloop.twoview import Knee, change_of_slope
+from papers.generator import Knee, change_of_slope
 
 X = np.array([1, 2, 3, 4, 6, 8, 11, 15, 19, 24, 32, 48, 64, 100.0])
 TRIALS = 100
@@ -128,21 +128,3 @@ def test_exact_lines_without_noise() -> None:
 def test_curves_that_cannot_be_read_are_refused(x: np.ndarray, y: np.ndarray, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         change_of_slope(x, y)
-
-
-def test_picture_shows_two_lines_only_where_there_are_two() -> None:
-    broken = change_of_slope(X, noisy(two_lines(19.0, -0.7, 0.0), 0.02, seed=2)).plot()
-    straight = change_of_slope(X, noisy(X**-0.4, 0.05, seed=0)).plot()
-    assert len(broken.lines) == 4
-    assert len(straight.lines) == 1
-    assert straight.get_title(loc="left") == "no change of slope"
-
-
-def test_a_break_has_to_pay_for_the_place_it_chooses() -> None:
-    """A rough parabola: the hinge, which has one parameter more, fits it nearly as well; 14 of 16 are no line."""
-    place = np.exp(np.linspace(0.0, 3.0, 24))
-    kinds = []
-    for seed in range(16):
-        noise = 0.2 * np.random.default_rng(seed).normal(size=24)
-        kinds.append(change_of_slope(place, np.exp(0.3 * np.log(place) ** 2 + noise), draws=49).kind)
-    assert kinds.count("bend") > kinds.count("break")

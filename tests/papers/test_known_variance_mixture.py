@@ -1,4 +1,4 @@
-"""Algorithm 4 of document 002 as formulas: against the algorithm written out, the generic engine, and the evidence."""
+"""Algorithm 4 (Le Corff, section 3.3) against the algorithm written out, the generic engine, and the evidence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from boxloop.data import ArraySource
 from boxloop.distributions import Node
 from boxloop.fit import EMState, VariationalModel, accelerated_em, cavi, elbo, em
-from boxloop.models import CountSum, KnownVarianceMixture
 from boxloop.numeric import generator, normal
 from boxloop.run import run
 from fit import cavi_cases as cases
+from papers.cavi_mixture import CountSum, KnownVarianceMixture
 
 WEIGHTS, VARIANCE = [0.2, 0.5, 0.3], 4.0
 X = cases.mixture_rows(30, [-2.0, 0.0, 2.5], seed=1)
@@ -78,7 +78,7 @@ def test_chunks_weights_and_averages_add_up():
     )
 
 
-def test_solve_is_the_maximum_of_the_bound_in_the_law_of_the_means():
+def test_solve_is_the_maximum_of_the_bound_over_q_of_the_means():
     rows = normal((20, 2), generator(3))
     model = KnownVarianceMixture.at(normal((3, 2), generator(4)), cases.double(WEIGHTS), VARIANCE, 20.0)
     statistics = model.expect(rows, torch.ones(20).double()).statistics
@@ -90,7 +90,7 @@ def test_solve_is_the_maximum_of_the_bound_in_the_law_of_the_means():
         assert float(value.grad.abs().max()) < 1e-10
 
 
-def test_divergence_and_predictive_law():
+def test_divergence_and_predictive_distribution():
     model = KnownVarianceMixture(
         cases.double([[1.0, -2.0], [0.5, 0.0]]),
         cases.double([0.3, 2.0]),
@@ -130,7 +130,7 @@ def test_it_is_a_variational_model():
     assert {"expect", "solve", "divergence"} <= set(wanted)
 
 
-def test_an_empty_component_has_the_law_of_the_prior():
+def test_an_empty_component_keeps_the_prior():
     model = KnownVarianceMixture.at(cases.double([[0.0], [1.0]]), cases.double([0.5, 0.5]), 4.0, 10.0)
     solved = model.solve(CountSum(cases.double([10.0, 0.0]), cases.double([[3.0], [0.0]])))
     assert solved.mean[1].tolist() == [0.0]
