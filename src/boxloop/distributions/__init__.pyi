@@ -17,7 +17,14 @@ from .exponential_vector import (
     MultivariateNormalFamily as MultivariateNormalFamily,
 )
 from .factor_prior import FactorPrior as FactorPrior
-from .family import Family as Family
+from .family import (
+    Family as Family,
+    PairedLaw as PairedLaw,
+    PooledSums as PooledSums,
+    Sums as Sums,
+    columns_of as columns_of,
+    has_missing as has_missing,
+)
 from .full import (
     QUADRATIC_COLUMNS as QUADRATIC_COLUMNS,
     FullGaussian,
@@ -37,7 +44,6 @@ from .normal_inverse_gamma import (
 )
 from .normal_inverse_wishart import NormalInverseWishart as NormalInverseWishart
 from .normal_mixture import NormalMixtureLaw
-from .paired import PairedLaw as PairedLaw
 from .pattern import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .priors import (
     Component as Component,
@@ -48,7 +54,6 @@ from .priors import (
 )
 from .product import GappyView as GappyView, alternating as alternating
 from .sticks import StickBreaking as StickBreaking
-from .sums import PooledSums as PooledSums, Sums as Sums, columns_of as columns_of, has_missing as has_missing
 from .tied import TiedGaussian
 from .tied_lowrank import TiedLowRankGaussian
 from .tied_wishart import TiedInverseWishart as TiedInverseWishart

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from boxloop.asking import ask
-from boxloop.distributions.sums import Sums
+from boxloop.distributions.family import Sums
 
 
 class CentredView:

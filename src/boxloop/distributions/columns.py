@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.paired import TILE
+from boxloop.distributions.family import TILE
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.family import Sums, log_factorials
 from boxloop.distributions.product import ProductFamily, alternating
-from boxloop.distributions.sums import Sums, log_factorials
 from boxloop.numeric import covariance as forms
 
 

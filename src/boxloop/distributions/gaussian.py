@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 
 from boxloop.asking import ask
 from boxloop.distributions.centred import CentredView
+from boxloop.distributions.family import QUADRATIC_CONDITION, Sums
 from boxloop.distributions.product import ProductFamily, alternating
-from boxloop.distributions.sums import QUADRATIC_CONDITION, Sums
 from boxloop.numeric import ConditionError, covariance as forms, normal
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.distributions.paired import under_every_member
+from boxloop.distributions.family import under_every_member
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 

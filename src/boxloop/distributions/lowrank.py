@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.sums import has_missing
+from boxloop.distributions.family import has_missing
 from boxloop.numeric import covariance as forms, normal, woodbury
 from boxloop.tree import Tree
 

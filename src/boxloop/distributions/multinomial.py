@@ -15,8 +15,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.family import Sums, has_missing, log_factorials
 from boxloop.distributions.product import LinearView, alternating
-from boxloop.distributions.sums import Sums, has_missing, log_factorials
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 

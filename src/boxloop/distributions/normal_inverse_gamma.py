@@ -10,11 +10,11 @@ from typing import Self
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
+from boxloop.distributions.family import Sums
 from boxloop.distributions.gamma import InverseGamma
 from boxloop.distributions.gaussian import DiagonalGaussian, SphericalGaussian
 from boxloop.distributions.pooled import mean_divergence, pooled_mean
 from boxloop.distributions.student_axes import ProductStudentT, SphericalStudentT
-from boxloop.distributions.sums import Sums
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 
@@ -156,7 +156,7 @@ class SphericalNormalInverseGamma(Tree):
 
     Example:
         >>> import torch
-        >>> from boxloop.distributions.sums import Sums
+        >>> from boxloop.distributions.family import Sums
         >>> one = torch.ones(1)
         >>> prior = SphericalNormalInverseGamma(torch.zeros(1, 2), one, 3 * one, one[:, None])
         >>> law = prior.after(Sums(torch.tensor([[1.0, 2.0, 0.0, 4.0, 0.0]])))  # the row (2, 0)

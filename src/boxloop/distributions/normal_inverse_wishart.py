@@ -11,10 +11,10 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
+from boxloop.distributions.family import Sums
 from boxloop.distributions.full import FullGaussian
 from boxloop.distributions.pooled import mean_divergence, outer, pooled_mean
 from boxloop.distributions.student import StudentT
-from boxloop.distributions.sums import Sums
 from boxloop.distributions.wishart import InverseWishart, wishart_root
 from boxloop.numeric import normal, safe_cholesky, unpack
 from boxloop.tree import Tree

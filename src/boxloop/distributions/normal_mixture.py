@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.family import under_every_member
 from boxloop.distributions.gaussian import DiagonalGaussian
-from boxloop.distributions.paired import under_every_member
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from boxloop.distributions.centred import CentredView
-from boxloop.distributions.sums import Sums, columns_of, has_missing
+from boxloop.distributions.family import Sums, columns_of, has_missing
 from boxloop.numeric import product, sparse_product
 from boxloop.tree import Tree
 

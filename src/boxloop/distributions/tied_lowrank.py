@@ -9,9 +9,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.family import TILE, has_missing
 from boxloop.distributions.lowrank import LowRankGaussian
-from boxloop.distributions.paired import TILE
-from boxloop.distributions.sums import has_missing
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 

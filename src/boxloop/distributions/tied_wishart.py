@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
+from boxloop.distributions.family import PooledSums
 from boxloop.distributions.pooled import mean_divergence, outer, pooled_mean
 from boxloop.distributions.student import StudentT
-from boxloop.distributions.sums import PooledSums
 from boxloop.distributions.tied import TiedGaussian
 from boxloop.distributions.wishart import InverseWishart, wishart_root
 from boxloop.numeric import normal
@@ -35,7 +35,7 @@ class TiedInverseWishart(Tree):
 
     Example:
         >>> import torch
-        >>> from boxloop.distributions.sums import PooledSums
+        >>> from boxloop.distributions.family import PooledSums
         >>> prior = TiedInverseWishart(torch.zeros(1, 1), torch.ones(1), torch.tensor(3.0), torch.ones(1, 1))
         >>> law = prior.after(PooledSums(torch.tensor([[1.0, 2.0], [1.0, -2.0]]), torch.tensor([[8.0]])))
         >>> law.mean[:, 0], law.dof, law.scale  # the rows 2 and -2, each in a component of its own

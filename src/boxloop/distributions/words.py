@@ -10,10 +10,10 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.distributions.dirichlet import Dirichlet
+from boxloop.distributions.family import Sums, has_missing, log_factorials
 from boxloop.distributions.gamma import draw_log_gamma
 from boxloop.distributions.multinomial import GappyCountView, Multinomial
 from boxloop.distributions.product import LinearView
-from boxloop.distributions.sums import Sums, has_missing, log_factorials
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
@@ -28,7 +28,7 @@ class WordDirichlet(Tree):
 
     Example:
         >>> import torch
-        >>> from boxloop.distributions.sums import Sums
+        >>> from boxloop.distributions.family import Sums
         >>> prior = WordDirichlet(torch.ones(1, 2))
         >>> prior.after(Sums(torch.tensor([[1.0, 3.0, 0.0]]))).mean  # one document, one word three times
         tensor([[0.8000, 0.2000]])
