@@ -144,9 +144,9 @@ def test_rooms_are_imported_through_their_door(path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from boxloop.distributions.full import FullGaussian",
+        "from boxloop.distributions.gaussian_full import FullGaussian",
         "from boxloop.distributions import _full",
-        "import boxloop.distributions.full",
+        "import boxloop.distributions.gaussian_full",
         "def f():\n    from boxloop.fit.equations.sums import group_outer",
     ],
 )

@@ -25,14 +25,14 @@ from .family import (
     columns_of as columns_of,
     has_missing as has_missing,
 )
-from .full import (
+from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
+from .gaussian import DiagonalGaussian, SphericalGaussian
+from .gaussian_full import (
     QUADRATIC_COLUMNS as QUADRATIC_COLUMNS,
     FullGaussian,
     QuadraticView as QuadraticView,
     WhitenedView as WhitenedView,
 )
-from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
-from .gaussian import DiagonalGaussian, SphericalGaussian
 from .logits import LogitBernoulli, LogPoisson
 from .lowrank import LowRankGaussian, seen_precision as seen_precision
 from .multinomial import Multinomial

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from boxloop.distributions.exponential import ExponentialFamily, only
-from boxloop.distributions.full import FullGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.distributions.multinomial import Multinomial
 from boxloop.numeric import pack, pack_index, unpack
 

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from boxloop.asking import ask
 from boxloop.distributions.family import Sums
-from boxloop.distributions.full import FullGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.distributions.pooled import mean_divergence, outer, pooled_mean
 from boxloop.distributions.student import StudentT
 from boxloop.distributions.wishart import InverseWishart, wishart_root

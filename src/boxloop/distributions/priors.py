@@ -10,8 +10,8 @@ from torch import Generator, Tensor
 
 from boxloop.distributions.dirichlet import Dirichlet
 from boxloop.distributions.factor_prior import FactorPrior
-from boxloop.distributions.full import FullGaussian
 from boxloop.distributions.gaussian import DiagonalGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.distributions.normal_inverse_gamma import NormalInverseGamma, SphericalNormalInverseGamma
 from boxloop.distributions.normal_inverse_wishart import NormalInverseWishart
 from boxloop.distributions.tied_wishart import TiedInverseWishart

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.distributions.full import FullGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
