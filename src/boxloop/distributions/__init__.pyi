@@ -33,6 +33,7 @@ from .gaussian_full import (
     QuadraticView as QuadraticView,
     WhitenedView as WhitenedView,
 )
+from .gaussian_tied import TiedGaussian
 from .logits import LogitBernoulli, LogPoisson
 from .lowrank import LowRankGaussian, seen_precision as seen_precision
 from .multinomial import Multinomial
@@ -54,7 +55,6 @@ from .priors import (
 )
 from .product import GappyView as GappyView, alternating as alternating
 from .sticks import StickBreaking as StickBreaking
-from .tied import TiedGaussian
 from .tied_lowrank import TiedLowRankGaussian
 from .tied_wishart import TiedInverseWishart as TiedInverseWishart
 from .wishart import wishart_root as wishart_root

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 
 from boxloop.asking import ask
 from boxloop.distributions.family import PooledSums
+from boxloop.distributions.gaussian_tied import TiedGaussian
 from boxloop.distributions.pooled import mean_divergence, outer, pooled_mean
 from boxloop.distributions.student import StudentT
-from boxloop.distributions.tied import TiedGaussian
 from boxloop.distributions.wishart import InverseWishart, wishart_root
 from boxloop.numeric import normal
 from boxloop.tree import Tree
