@@ -1,5 +1,4 @@
 from .categorical import Categorical
-from .centred import CentredView as CentredView
 from .columns import CategoricalColumns
 from .counts import Bernoulli, Poisson
 from .dirichlet import Dirichlet as Dirichlet
@@ -26,7 +25,7 @@ from .family import (
     has_missing as has_missing,
 )
 from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
-from .gaussian import DiagonalGaussian, SphericalGaussian
+from .gaussian_diagonal import CentredView as CentredView, DiagonalGaussian, SphericalGaussian
 from .gaussian_full import (
     QUADRATIC_COLUMNS as QUADRATIC_COLUMNS,
     FullGaussian,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxloop.distributions.counts import Bernoulli, Poisson
 from boxloop.distributions.exponential import ExponentialFamily, only
-from boxloop.distributions.gaussian import DiagonalGaussian
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.run import Round, run
 
 

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from boxloop.asking import ask
 from boxloop.distributions.family import Sums
 from boxloop.distributions.gamma import InverseGamma
-from boxloop.distributions.gaussian import DiagonalGaussian, SphericalGaussian
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian, SphericalGaussian
 from boxloop.distributions.pooled import mean_divergence, pooled_mean
 from boxloop.distributions.student_axes import ProductStudentT, SphericalStudentT
 from boxloop.numeric import normal

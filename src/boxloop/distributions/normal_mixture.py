@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.distributions.family import under_every_member
-from boxloop.distributions.gaussian import DiagonalGaussian
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from boxloop.distributions.dirichlet import Dirichlet
 from boxloop.distributions.factor_prior import FactorPrior
-from boxloop.distributions.gaussian import DiagonalGaussian
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.distributions.normal_inverse_gamma import NormalInverseGamma, SphericalNormalInverseGamma
 from boxloop.distributions.normal_inverse_wishart import NormalInverseWishart

@@ -17,8 +17,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from boxloop.distributions.centred import CentredView
 from boxloop.distributions.family import Sums, columns_of, has_missing
+from boxloop.distributions.gaussian_diagonal import CentredView
 from boxloop.numeric import product, sparse_product
 from boxloop.tree import Tree
 
