@@ -219,7 +219,6 @@ STILL_CUT = {
     "distributions/exponential_vector",
     "distributions/node_kinds_simplex",
     "distributions/student_axes",
-    "distributions/tied_lowrank",
     "distributions/tied_wishart",
     "models/factor_law",
     "sample/gibbs_factor",

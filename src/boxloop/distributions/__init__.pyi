@@ -32,9 +32,9 @@ from .gaussian_full import (
     QuadraticView as QuadraticView,
     WhitenedView as WhitenedView,
 )
+from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, seen_precision as seen_precision
 from .gaussian_tied import TiedGaussian
 from .logits import LogitBernoulli, LogPoisson
-from .lowrank import LowRankGaussian, seen_precision as seen_precision
 from .multinomial import Multinomial
 from .node_kinds import Statistic as Statistic
 from .nodes import Node as Node
@@ -54,7 +54,6 @@ from .priors import (
 )
 from .product import GappyView as GappyView, alternating as alternating
 from .sticks import StickBreaking as StickBreaking
-from .tied_lowrank import TiedLowRankGaussian
 from .tied_wishart import TiedInverseWishart as TiedInverseWishart
 from .wishart import wishart_root as wishart_root
 from .words import WordDirichlet as WordDirichlet
