@@ -35,6 +35,7 @@ from .gaussian_full import (
 from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, seen_precision as seen_precision
 from .gaussian_tied import TiedGaussian
 from .logits import LogitBernoulli, LogPoisson
+from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
 from .node_kinds import Statistic as Statistic
 from .nodes import Node as Node
@@ -44,7 +45,6 @@ from .normal_inverse_gamma import (
 )
 from .normal_inverse_wishart import NormalInverseWishart as NormalInverseWishart
 from .normal_mixture import NormalMixtureLaw
-from .pattern import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .priors import (
     Component as Component,
     ComponentLaw as ComponentLaw,

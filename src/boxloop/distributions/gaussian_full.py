@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from boxloop.asking import ask
 from boxloop.distributions.family import QUADRATIC_CONDITION, Sums, columns_of, has_missing
-from boxloop.distributions.pattern import PatternView
+from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
     covariance as forms,
     floor_covariance,
