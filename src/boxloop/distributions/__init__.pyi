@@ -1,6 +1,6 @@
 from .categorical import Categorical
 from .columns import CategoricalColumns
-from .counts import Bernoulli, Poisson
+from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
 from .dirichlet import Dirichlet as Dirichlet
 from .exponential import ExponentialFamily as ExponentialFamily
 from .exponential_scalar import (
@@ -34,7 +34,6 @@ from .gaussian_full import (
 )
 from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, seen_precision as seen_precision
 from .gaussian_tied import TiedGaussian
-from .logits import LogitBernoulli, LogPoisson
 from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
 from .node_kinds import Statistic as Statistic

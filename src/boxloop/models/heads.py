@@ -163,7 +163,7 @@ class LowRankHead(Tree):
 
 @dataclass(frozen=True)
 class BernoulliHead(Tree):
-    """Zeros and ones by their log-odds; see :class:`boxloop.distributions.logits.LogitBernoulli` for grey values.
+    """Zeros and ones by their log-odds; see :class:`boxloop.distributions.counts.LogitBernoulli` for grey values.
 
     Example:
         >>> import torch
