@@ -1,5 +1,4 @@
-from .categorical import Categorical
-from .columns import CategoricalColumns
+from .categorical import Categorical, CategoricalColumns
 from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
 from .dirichlet import Dirichlet as Dirichlet
 from .exponential import ExponentialFamily as ExponentialFamily
