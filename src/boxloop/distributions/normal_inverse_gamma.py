@@ -14,7 +14,7 @@ from boxloop.distributions.family import Sums
 from boxloop.distributions.gamma import InverseGamma
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian, SphericalGaussian
 from boxloop.distributions.pooled import mean_divergence, pooled_mean
-from boxloop.distributions.student_axes import ProductStudentT, SphericalStudentT
+from boxloop.distributions.student import ProductStudentT, SphericalStudentT
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 
