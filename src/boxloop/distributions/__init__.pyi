@@ -1,6 +1,6 @@
 from .categorical import Categorical, CategoricalColumns
 from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
-from .dirichlet import Dirichlet as Dirichlet
+from .dirichlet import Dirichlet as Dirichlet, StickBreaking as StickBreaking, WordDirichlet as WordDirichlet
 from .exponential import ExponentialFamily as ExponentialFamily
 from .exponential_scalar import (
     BernoulliFamily as BernoulliFamily,
@@ -51,10 +51,8 @@ from .priors import (
     weak_components as weak_components,
 )
 from .product import GappyView as GappyView, alternating as alternating
-from .sticks import StickBreaking as StickBreaking
 from .tied_wishart import TiedInverseWishart as TiedInverseWishart
 from .wishart import wishart_root as wishart_root
-from .words import WordDirichlet as WordDirichlet
 
 __all__ = [
     "Bernoulli",
