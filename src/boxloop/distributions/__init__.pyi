@@ -1,4 +1,11 @@
 from .categorical import Categorical, CategoricalColumns
+from .conjugate_gaussian import (
+    NormalInverseGamma as NormalInverseGamma,
+    NormalInverseWishart as NormalInverseWishart,
+    SphericalNormalInverseGamma as SphericalNormalInverseGamma,
+    TiedInverseWishart as TiedInverseWishart,
+    wishart_root as wishart_root,
+)
 from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
 from .dirichlet import Dirichlet as Dirichlet, StickBreaking as StickBreaking, WordDirichlet as WordDirichlet
 from .exponential import ExponentialFamily as ExponentialFamily
@@ -37,11 +44,6 @@ from .missing import PatternView as PatternView, find_missing_patterns as find_m
 from .multinomial import Multinomial
 from .node_kinds import Statistic as Statistic
 from .nodes import Node as Node
-from .normal_inverse_gamma import (
-    NormalInverseGamma as NormalInverseGamma,
-    SphericalNormalInverseGamma as SphericalNormalInverseGamma,
-)
-from .normal_inverse_wishart import NormalInverseWishart as NormalInverseWishart
 from .normal_mixture import NormalMixtureLaw
 from .priors import (
     Component as Component,
@@ -51,8 +53,6 @@ from .priors import (
     weak_components as weak_components,
 )
 from .product import GappyView as GappyView, alternating as alternating
-from .tied_wishart import TiedInverseWishart as TiedInverseWishart
-from .wishart import wishart_root as wishart_root
 
 __all__ = [
     "Bernoulli",

@@ -8,13 +8,16 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.conjugate_gaussian import (
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    TiedInverseWishart,
+)
 from boxloop.distributions.dirichlet import Dirichlet
 from boxloop.distributions.factor_prior import FactorPrior
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.distributions.gaussian_full import FullGaussian
-from boxloop.distributions.normal_inverse_gamma import NormalInverseGamma, SphericalNormalInverseGamma
-from boxloop.distributions.normal_inverse_wishart import NormalInverseWishart
-from boxloop.distributions.tied_wishart import TiedInverseWishart
 from boxloop.tree import Tree
 from boxloop.types import Law
 
