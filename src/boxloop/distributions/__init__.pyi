@@ -21,7 +21,6 @@ from .exponential_vector import (
     MultinomialFamily as MultinomialFamily,
     MultivariateNormalFamily as MultivariateNormalFamily,
 )
-from .factor_prior import FactorPrior as FactorPrior
 from .family import (
     Family as Family,
     PairedLaw as PairedLaw,
@@ -49,6 +48,7 @@ from .priors import (
     Component as Component,
     ComponentLaw as ComponentLaw,
     CovarianceType as CovarianceType,
+    FactorPrior as FactorPrior,
     MixturePrior as MixturePrior,
     weak_components as weak_components,
 )
