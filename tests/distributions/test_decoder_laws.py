@@ -104,7 +104,7 @@ def test_every_row_meets_every_member(name: str, monkeypatch: pytest.MonkeyPatch
         if name == "categories":
             alone = CategoricalColumns(law.logits[i : i + 1].repeat(4, 1), law.sizes)
         assert_close(whole[i], alone.paired(rows), rtol=1e-12, atol=1e-12)
-    for room in ("paired", "columns", "tied_lowrank"):
+    for room in ("family", "categorical", "gaussian_lowrank"):
         monkeypatch.setattr(f"boxloop.distributions.{room}.TILE", 1)
     assert_close(law.log_prob(rows), whole, rtol=1e-12, atol=1e-12)
 

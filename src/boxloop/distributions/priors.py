@@ -1,4 +1,4 @@
-"""Priors of mixtures and of factor analysis, with defaults that follow the rows; those of mixtures are posteriors too."""
+"""Priors of mixtures and of factor analysis, with defaults from the data; those of mixtures are posteriors too."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.numeric import normal
 from boxloop.tree import Tree
 from boxloop.types import Law
-
-__all__ = ["Component", "ComponentLaw", "CovarianceType", "FactorPrior", "MixturePrior", "WeightLaw"]
 
 Component = FullGaussian | DiagonalGaussian
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
