@@ -94,7 +94,8 @@ def narrowness(family: Any) -> float:
 
 @ENGINES
 @pytest.mark.parametrize(
-    ("kind", "room"), [(FullGaussian, gaussian_full), (TiedGaussian, gaussian_tied), (DiagonalGaussian, gaussian_diagonal)]
+    ("kind", "room"),
+    [(FullGaussian, gaussian_full), (TiedGaussian, gaussian_tied), (DiagonalGaussian, gaussian_diagonal)],
 )
 @pytest.mark.parametrize("number", [0, 3, 7, 8, 9])
 def test_another_formula_from_a_round_on(kind: type, room: Any, number: int, engine: Any) -> None:

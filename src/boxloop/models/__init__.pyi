@@ -5,7 +5,6 @@ from .drawn import Drawn as Drawn, Points as Points
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
 from .evidence import row_shifts as row_shifts
 from .expected_linear import ExpectedLinear as ExpectedLinear
-from .factor import FactorModel
 from .grouped import GroupedRows as GroupedRows
 from .heads import (
     BernoulliHead as BernoulliHead,
@@ -22,7 +21,12 @@ from .information import (
 )
 from .known_variance_mixture import CountSum as CountSum, KnownVarianceMixture as KnownVarianceMixture
 from .latent import NormalMixture as NormalMixture, StandardNormal as StandardNormal
-from .linear import LinearGaussian as LinearGaussian, LinearStatistics as LinearStatistics
+from .linear_gaussian import (
+    FactorModel,
+    LinearGaussian as LinearGaussian,
+    LinearStatistics as LinearStatistics,
+    PrincipalModel,
+)
 from .mixture import Mixture
 from .networks import (
     Convolutions as Convolutions,
@@ -31,7 +35,6 @@ from .networks import (
     ModuleNetwork as ModuleNetwork,
     Part as Part,
 )
-from .ppca import PrincipalModel
 from .quadrature import group_log_likelihood as group_log_likelihood, modes as modes
 from .random_effects import (
     BernoulliResponse as BernoulliResponse,

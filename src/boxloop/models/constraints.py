@@ -31,12 +31,11 @@ from boxloop.distributions import (
 )
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.factor import FactorModel
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
+from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
-from boxloop.models.ppca import PrincipalModel
 from boxloop.models.relevance import RelevancePrior
 from boxloop.models.variational_factor import VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture

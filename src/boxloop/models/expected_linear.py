@@ -23,7 +23,7 @@ from torch import Tensor
 
 from boxloop.asking import ask
 from boxloop.distributions import columns_of, has_missing
-from boxloop.models.linear import LOG_2PI, LinearStatistics, complete_statistics
+from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics, complete_statistics
 from boxloop.numeric import cholesky, product
 from boxloop.tree import Tree
 from boxloop.types import Expected

@@ -36,7 +36,7 @@ from torch import Tensor
 from boxloop.distributions import InverseGamma
 from boxloop.models.asymptotic import FactorErrors, factor_errors
 from boxloop.models.factor_law import FactorLaw
-from boxloop.models.linear import LOG_2PI, LinearStatistics
+from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics
 from boxloop.models.predictive_density import predictive_density
 from boxloop.models.relevance import RelevancePrior, best_turn
 from boxloop.numeric import cholesky
