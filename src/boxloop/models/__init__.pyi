@@ -5,7 +5,6 @@ from .drawn import Drawn as Drawn, Points as Points
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
 from .evidence import row_shifts as row_shifts
 from .expected_linear import ExpectedLinear as ExpectedLinear
-from .grouped import GroupedRows as GroupedRows
 from .heads import (
     BernoulliHead as BernoulliHead,
     CategoricalHead as CategoricalHead,
@@ -35,13 +34,15 @@ from .networks import (
     ModuleNetwork as ModuleNetwork,
     Part as Part,
 )
-from .quadrature import group_log_likelihood as group_log_likelihood, modes as modes
 from .random_effects import (
     BernoulliResponse as BernoulliResponse,
     EffectSums as EffectSums,
+    GroupedRows as GroupedRows,
     PoissonResponse as PoissonResponse,
     RandomEffects as RandomEffects,
     Response as Response,
+    group_log_likelihood as group_log_likelihood,
+    modes as modes,
 )
 from .relevance import RelevancePrior as RelevancePrior, best_turn as best_turn
 from .variational_factor import VariationalFactor as VariationalFactor
