@@ -1,4 +1,3 @@
-from .asymptotic import factor_errors as factor_errors
 from .autoencoder import Autoencoder as Autoencoder
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
 from .drawn import Drawn as Drawn, Points as Points
@@ -14,6 +13,7 @@ from .heads import (
 )
 from .information import (
     differences as differences,
+    factor_errors as factor_errors,
     information as information,
     jacobian as jacobian,
     likelihood_and_score as likelihood_and_score,

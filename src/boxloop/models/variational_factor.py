@@ -34,8 +34,8 @@ import torch
 from torch import Tensor
 
 from boxloop.distributions import InverseGamma
-from boxloop.models.asymptotic import FactorErrors, factor_errors
 from boxloop.models.factor_law import FactorLaw
+from boxloop.models.information import FactorErrors, factor_errors
 from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics
 from boxloop.models.predictive_density import predictive_density
 from boxloop.models.relevance import RelevancePrior, best_turn
