@@ -3,6 +3,7 @@ from .covariance import LowRank as LowRank
 from .device import pick_device as pick_device, without_gpu as without_gpu
 from .diagonal import Diagonaliser as Diagonaliser, joint as joint, power as power, widest_gap as widest_gap
 from .distance import relative_error as relative_error, wasserstein as wasserstein
+from .format import digits_for as digits_for, number as number, with_error as with_error
 from .linalg import (
     ConditionError,
     cholesky,
@@ -28,7 +29,6 @@ from .threads import (
     single_threaded as single_threaded,
     use_threads as use_threads,
 )
-from .written import digits_for as digits_for, number as number, with_error as with_error
 
 __all__ = [
     "ConditionError",
