@@ -27,9 +27,8 @@ from boxloop.models import (
     Part,
     PoissonHead,
     StandardNormal,
-    row_shifts,
 )
-from boxloop.numeric import generator, normal
+from boxloop.numeric import generator, hash_rows, normal
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from contract.scores import assert_scores, mean_scores
 from models.autoencoder_cases import HEADS, LATENTS, D, K, exact, loosened, rows_of, small
@@ -247,7 +246,7 @@ def test_scores_of_different_rows_err_apart() -> None:
 
 def test_shifts_of_rows_are_those_of_whole_numbers_and_look_random() -> None:
     rows = normal((4000, 3), generator(0))
-    found = row_shifts(rows, 2)
+    found = hash_rows(rows, 2)
     mask = 2**64 - 1
 
     def mixed(word: int) -> int:
@@ -264,12 +263,12 @@ def test_shifts_of_rows_are_those_of_whole_numbers_and_look_random() -> None:
     for column in found.mT:
         assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-4
     assert abs(float(torch.corrcoef(found.mT)[0, 1])) < 4 / 4000**0.5
-    near = row_shifts(rows[:, :1].float(), 1)
-    assert_close(near, row_shifts(rows[:, :1].float().double(), 1), rtol=0, atol=0)
-    steps = row_shifts(torch.arange(4000.0)[:, None] * 1e-3, 1)[:, 0]
+    near = hash_rows(rows[:, :1].float(), 1)
+    assert_close(near, hash_rows(rows[:, :1].float().double(), 1), rtol=0, atol=0)
+    steps = hash_rows(torch.arange(4000.0)[:, None] * 1e-3, 1)[:, 0]
     assert stats.kstest(steps.numpy(), "uniform").pvalue > 1e-4
-    assert torch.equal(row_shifts(torch.tensor([[0.0]]), 3), row_shifts(torch.tensor([[-0.0]]), 3))
-    assert not torch.equal(row_shifts(rows, 2), row_shifts(rows.flip(1), 2))
+    assert torch.equal(hash_rows(torch.tensor([[0.0]]), 3), hash_rows(torch.tensor([[-0.0]]), 3))
+    assert not torch.equal(hash_rows(rows, 2), hash_rows(rows.flip(1), 2))
 
 
 def test_more_draws_come_closer() -> None:

@@ -2,7 +2,6 @@ from .autoencoder import Autoencoder as Autoencoder
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
 from .drawn import Drawn as Drawn, Points as Points
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
-from .evidence import row_shifts as row_shifts
 from .expected_linear import ExpectedLinear as ExpectedLinear
 from .heads import (
     BernoulliHead as BernoulliHead,

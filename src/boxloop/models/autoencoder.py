@@ -19,9 +19,9 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.distributions import DiagonalGaussian
-from boxloop.models.evidence import Bound, log_guess, score_noise, score_points
+from boxloop.models.evidence import Bound, log_guess
 from boxloop.models.networks import Part
-from boxloop.numeric import normal
+from boxloop.numeric import normal, sobol_normal_nodes, sobol_points
 from boxloop.tree import Tree
 from boxloop.types import Law
 
@@ -200,10 +200,10 @@ class Autoencoder(Tree):
         The nodes are Sobol points that depend on the row and on nothing else: a row's score is the same in every call,
         whatever rows are beside it, and the errors of different rows are as good as independent.
         """
-        points = score_points(self.score_draws, self.latent.columns).to(self.origin.device)
+        points = sobol_points(self.score_draws, self.latent.columns).to(self.origin.device)
 
         def noise(part: Tensor, start: int, size: int) -> Tensor:
-            return score_noise(points[start : start + size], part).to(self.decoder.parameters[0].dtype)
+            return sobol_normal_nodes(points[start : start + size], part).to(self.decoder.parameters[0].dtype)
 
         return self._weighted(rows, self.score_draws, noise)
 

@@ -14,9 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from boxloop.models.evidence import score_points
 from boxloop.models.factor_law import FactorLaw
-from boxloop.numeric import cholesky
+from boxloop.numeric import cholesky, sobol_points
 
 NODES = 64
 """Sobol points at which the integrand of a row is evaluated."""
@@ -43,7 +42,7 @@ def predictive_density(law: FactorLaw, rows: Tensor) -> Tensor:
     k = law.loadings.shape[1]
     if k == 0:
         return _students(law, rows, ~torch.isnan(rows), rows.new_zeros(len(rows), 0))
-    nodes = torch.special.ndtri(score_points(NODES, k).clamp(1e-12, 1.0 - 1e-12)).to(rows)
+    nodes = torch.special.ndtri(sobol_points(NODES, k).clamp(1e-12, 1.0 - 1e-12)).to(rows)
     size = max(1, TILE // max(k * k, rows.shape[1]))
     return torch.cat([_density(law, tile, nodes) for tile in rows.split(size)])
 

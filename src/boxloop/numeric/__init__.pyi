@@ -20,9 +20,18 @@ from .linalg import (
     upper_gram,
     woodbury,
 )
-from .random import RandomState as RandomState, generator, normal, seed, spawn
+from .random import (
+    RandomState as RandomState,
+    generator,
+    hash_rows as hash_rows,
+    normal,
+    scrambled,
+    seed,
+    sobol_normal_nodes as sobol_normal_nodes,
+    sobol_points as sobol_points,
+    spawn,
+)
 from .rotation import signs, varimax as varimax
-from .scramble import scrambled
 from .threads import (
     SingleThreaded as SingleThreaded,
     single_threaded as single_threaded,
