@@ -1,7 +1,12 @@
 from .blas import lower_norms, lower_product, product, scatter, sparse_product, triangle as triangle
 from .covariance import LowRank as LowRank, relative_error as relative_error, wasserstein as wasserstein
 from .device import pick_device as pick_device, without_gpu as without_gpu
-from .diagonal import Diagonaliser as Diagonaliser, joint as joint, power as power, widest_gap as widest_gap
+from .diagonalisation import (
+    Diagonaliser as Diagonaliser,
+    diagonalise_by_powers as diagonalise_by_powers,
+    diagonalise_jointly as diagonalise_jointly,
+    diagonalise_widest_gap as diagonalise_widest_gap,
+)
 from .format import digits_for as digits_for, number as number, with_error as with_error
 from .linalg import (
     ConditionError,

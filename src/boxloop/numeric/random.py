@@ -69,7 +69,7 @@ def normal(shape: tuple[int, ...], stream: Generator, dtype: torch.dtype = torch
 
 
 def scrambled(place: Words, key: int) -> Words:
-    """A random 64-bit word for each place, whatever the order in which they are asked for: SplitMix64 (Steele, Lea and Flood 2014).
+    """A random 64-bit word for each place, in any order: SplitMix64 (Steele, Lea and Flood 2014).
 
     Example:
         >>> import numpy as np
