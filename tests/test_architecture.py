@@ -218,7 +218,6 @@ STILL_CUT = {
     "distributions/exponential_simplex",
     "distributions/exponential_vector",
     "distributions/node_kinds_simplex",
-    "models/factor_law",
     "sample/gibbs_factor",
     "sample/gibbs_mixture",
     "weights/audit_chain",

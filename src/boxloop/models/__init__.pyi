@@ -2,7 +2,6 @@ from .autoencoder import Autoencoder as Autoencoder
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
 from .drawn import Drawn as Drawn, Points as Points
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
-from .expected_linear import ExpectedLinear as ExpectedLinear
 from .heads import (
     BernoulliHead as BernoulliHead,
     CategoricalHead as CategoricalHead,
@@ -43,8 +42,12 @@ from .random_effects import (
     group_log_likelihood as group_log_likelihood,
     modes as modes,
 )
-from .relevance import RelevancePrior as RelevancePrior, best_turn as best_turn
-from .variational_factor import VariationalFactor as VariationalFactor
+from .variational_factor import (
+    ExpectedLinear as ExpectedLinear,
+    RelevancePrior as RelevancePrior,
+    VariationalFactor as VariationalFactor,
+    best_turn as best_turn,
+)
 from .variational_mixture import VariationalMixture as VariationalMixture
 
 __all__ = ["FactorModel", "Mixture", "PrincipalModel"]

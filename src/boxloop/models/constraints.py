@@ -36,8 +36,7 @@ from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
-from boxloop.models.relevance import RelevancePrior
-from boxloop.models.variational_factor import VariationalFactor
+from boxloop.models.variational_factor import RelevancePrior, VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture
 from boxloop.persist import (
     COUNTS,
