@@ -226,7 +226,7 @@ def test_a_score_is_that_of_its_row_alone(latent: str, monkeypatch: pytest.Monke
     parts = [model.log_prob(part) for part in (rows[:1], rows[1:8], rows[8:])]
     assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-12)
     assert_close(model.log_prob(rows), whole, rtol=0, atol=0)
-    monkeypatch.setattr("boxloop.models.autoencoder.BLOCK", 50)
+    monkeypatch.setattr("boxloop.models.vae.BLOCK", 50)
     assert_close(model.log_prob(rows), whole, rtol=1e-12, atol=1e-12)
     assert_close(model.reconstruct(rows), torch.cat([model.reconstruct(row[None]) for row in rows]))
     assert model.sample(7, generator(0))[0].shape == (7, 4)

@@ -1,14 +1,6 @@
-from .autoencoder import Autoencoder as Autoencoder
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
 from .drawn import Drawn as Drawn, Points as Points
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
-from .heads import (
-    BernoulliHead as BernoulliHead,
-    CategoricalHead as CategoricalHead,
-    GaussianHead as GaussianHead,
-    LowRankHead as LowRankHead,
-    PoissonHead as PoissonHead,
-)
 from .information import (
     differences as differences,
     factor_errors as factor_errors,
@@ -17,7 +9,6 @@ from .information import (
     likelihood_and_score as likelihood_and_score,
 )
 from .known_variance_mixture import CountSum as CountSum, KnownVarianceMixture as KnownVarianceMixture
-from .latent import NormalMixture as NormalMixture, StandardNormal as StandardNormal
 from .linear_gaussian import (
     FactorModel,
     LinearGaussian as LinearGaussian,
@@ -41,6 +32,16 @@ from .random_effects import (
     Response as Response,
     group_log_likelihood as group_log_likelihood,
     modes as modes,
+)
+from .vae import (
+    Autoencoder as Autoencoder,
+    BernoulliHead as BernoulliHead,
+    CategoricalHead as CategoricalHead,
+    GaussianHead as GaussianHead,
+    LowRankHead as LowRankHead,
+    NormalMixture as NormalMixture,
+    PoissonHead as PoissonHead,
+    StandardNormal as StandardNormal,
 )
 from .variational_factor import (
     ExpectedLinear as ExpectedLinear,

@@ -29,13 +29,20 @@ from boxloop.distributions import (
     TiedLowRankGaussian,
     WordDirichlet,
 )
-from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
-from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
+from boxloop.models.vae import (
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    GaussianHead,
+    LowRankHead,
+    NormalMixture,
+    PoissonHead,
+    StandardNormal,
+)
 from boxloop.models.variational_factor import RelevancePrior, VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture
 from boxloop.persist import (

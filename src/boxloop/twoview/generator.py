@@ -44,7 +44,7 @@ class GeneratorModel(Tree):
         colour: B, (k, k), from codes to what the network was trained on.
         centre: b, (k,).
         decoder: the network.
-        latent: the law of codes, see :mod:`boxloop.models.latent`.
+        latent: the law of codes, see :mod:`boxloop.models.vae`.
         noise: psi, (d,), or (1,) for all columns, in standard units.
         origin: o, (d,).
         scale: s, (d,).
