@@ -11,7 +11,7 @@ from scipy.sparse.linalg import eigsh
 
 from boxloop.data import SparseSource
 from boxloop.fit import Documents, largest
-from boxloop.numeric import generator
+from boxloop.numeric import diagonalise_jointly, generator
 
 
 def scipy_counts(source: SparseSource) -> sparse.csr_array:

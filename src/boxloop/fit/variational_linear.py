@@ -56,8 +56,8 @@ def fit_variational_factor(
     r"""Fit Bayesian factor analysis by coordinate ascent on the evidence bound (document 002, section 3.2).
 
     The prior is stated in standard coordinates, relative to the mean and the variance of each column (see
-    :meth:`boxloop.models.variational_factor.RelevancePrior.around`), and maps back with the law: a fit to rescaled rows is the
-    rescaled fit, and the bound moves by the Jacobian alone. Complete rows are read once, as second moments.
+    :meth:`boxloop.models.RelevancePrior.around`), and maps back with the law: a fit to rescaled rows is the rescaled
+    fit, and the bound moves by the Jacobian alone. Complete rows are read once, as second moments.
 
     Args:
         source: rows in the data's coordinates.

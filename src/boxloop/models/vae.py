@@ -241,8 +241,8 @@ class GaussianHead(Tree):
     r"""Independent Gaussian columns, :math:`x_j \mid z \sim N(\mu_j(z), \epsilon + e^{r_j})`.
 
     The variance is smooth in r, and never below the floor :math:`\epsilon`. Without one the likelihood of an
-    autoencoder is unbounded: it grows without limit as the noise of a row that is met exactly goes to zero. The floor is
-    in standard coordinates; its default 1e-4 is noise of one hundredth of a column's standard deviation.
+    autoencoder is unbounded: it grows without limit as the noise of a row that is met exactly goes to zero. The floor
+    is in standard coordinates; its default 1e-4 is noise of one hundredth of a column's standard deviation.
 
     Args:
         variance: ``diagonal`` takes r from the decoder, a number for every row and column; ``shared`` learns one a

@@ -199,7 +199,8 @@ class ExpectedLinear(Tree):
     and the row adds to the evidence bound
 
     .. math:: \log \int e^{E[\log p(x_i, z)]} dz = \tfrac12 \sum_{j \text{ seen}} \left( E[\log \tau_j] - \log 2\pi
-              - \bar\tau_j (x_{ij} - m_{jc})^2 - (V_j)_{cc} \right) + \tfrac12 h_i^\top K_i^{-1} h_i - \tfrac12 \log |K_i|.
+              - \bar\tau_j (x_{ij} - m_{jc})^2 - (V_j)_{cc} \right)
+              + \tfrac12 h_i^\top K_i^{-1} h_i - \tfrac12 \log |K_i|.
 
     Complete rows share one K; a row with missing values has its own.
 
