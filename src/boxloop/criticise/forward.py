@@ -31,8 +31,8 @@ from boxloop.criticise.adapt import as_model
 from boxloop.criticise.distributions import has_moments
 from boxloop.criticise.probes import INNER, AnyProbe, Probe, drawn_points
 from boxloop.criticise.tally import NodeSums
-from boxloop.distributions import Categorical, DiagonalGaussian
-from boxloop.models import Drawn, LinearGaussian
+from boxloop.distributions import Categorical, DiagonalGaussian, Empirical
+from boxloop.models import LinearGaussian
 from boxloop.numeric import seed, single_threaded
 from boxloop.types import LatentModel, Law
 
@@ -143,7 +143,7 @@ def _replicates(
     prior: Law, nodes: int, generator: Generator, *, quasi: bool
 ) -> Iterator[tuple[Iterator[Tensor], int]]:
     """Blocks of nodes of each replicate, and how many nodes there are in it."""
-    if isinstance(prior, Drawn):
+    if isinstance(prior, Empirical):
         if len(prior.rows) < REPLICATES:
             raise ValueError(f"at least {REPLICATES} draws are needed, got {len(prior.rows)}")
         for part in prior.rows.tensor_split(REPLICATES):

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
 from boxloop.criticise.tally import NodeSums, Scene, Tally, tally_values
-from boxloop.models import Points
+from boxloop.distributions import PointMasses
 from boxloop.numeric import digits_for
 from boxloop.types import Law
 
@@ -19,10 +19,10 @@ INNER = 1 << 16
 """Rows drawn from a batch of laws, in all, where an expectation has no closed form."""
 
 
-def drawn_points(law: Law, weight: Tensor, n: int, generator: Generator) -> tuple[Points, Tensor]:
+def drawn_points(law: Law, weight: Tensor, n: int, generator: Generator) -> tuple[PointMasses, Tensor]:
     """N rows drawn from each of a batch of laws, with their weights."""
     rows = law.draw(n, generator)
-    return Points(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
+    return PointMasses(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
 
 
 class Probe(Protocol):
@@ -123,11 +123,11 @@ class Vector:
 
     def has_closed_form(self, law: Law) -> bool:
         """Whether there is one for these laws, or they are single rows."""
-        return isinstance(law, Points) or self.exact(law) is not None
+        return isinstance(law, PointMasses) or self.exact(law) is not None
 
     def by_law(self, law: Law, generator: Generator) -> Tensor:
         """Closed form, or the mean over draws from each law, (m, p)."""
-        if isinstance(law, Points):
+        if isinstance(law, PointMasses):
             return self.values(law.mean).double()
         found = self.exact(law)
         if found is not None:

@@ -8,6 +8,7 @@ from .conjugate_gaussian import (
 )
 from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
 from .dirichlet import Dirichlet as Dirichlet, StickBreaking as StickBreaking, WordDirichlet as WordDirichlet
+from .empirical import Empirical as Empirical, PointMasses as PointMasses
 from .exponential import ExponentialFamily as ExponentialFamily
 from .exponential_scalar import (
     BernoulliFamily as BernoulliFamily,

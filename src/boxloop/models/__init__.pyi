@@ -1,5 +1,4 @@
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
-from .drawn import Drawn as Drawn, Points as Points
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
 from .information import (
     differences as differences,

@@ -25,7 +25,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.models.drawn import Drawn, Points
+from boxloop.distributions import Empirical, PointMasses
 from boxloop.models.networks import Network
 from boxloop.numeric import normal
 from boxloop.tree import Tree
@@ -173,7 +173,7 @@ class EnergyModel(Tree):
             draws=None if self.draws is None else origin + scale * self.draws,
         )
 
-    def prior(self) -> Drawn:
+    def prior(self) -> Empirical:
         """The law of a row, known by draws.
 
         Raises:
@@ -181,8 +181,8 @@ class EnergyModel(Tree):
         """
         if self.draws is None:
             raise ValueError("this model has no draws to be criticised by: sample it first")
-        return Drawn(self.draws)
+        return Empirical(self.draws)
 
-    def emission(self, z: Tensor) -> Points:
+    def emission(self, z: Tensor) -> PointMasses:
         """A row given itself."""
-        return Points(z)
+        return PointMasses(z)

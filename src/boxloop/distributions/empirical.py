@@ -1,7 +1,7 @@
-"""Laws known by their draws alone: what a chain or a simulator leaves behind.
+"""Empirical distributions, known by their draws alone, and point masses.
 
 A model without a closed form can still be criticised by what it produces. Its latent variable is then the row itself:
-the prior is :class:`Drawn`, the emission :class:`Points`.
+the prior is :class:`Empirical`, the emission :class:`PointMasses`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)
-class Drawn(Tree):
+class Empirical(Tree):
     r"""One law, known by N independent draws of it.
 
     .. math:: E[g(x)] \approx \frac1N \sum_i g(x_i), \qquad \text{error } \mathrm{sd}(g) / \sqrt N
@@ -28,7 +28,7 @@ class Drawn(Tree):
 
     Example:
         >>> import torch
-        >>> law = Drawn(torch.tensor([[0.0], [2.0]]))
+        >>> law = Empirical(torch.tensor([[0.0], [2.0]]))
         >>> law.mean, law.draw(3, torch.Generator()).shape
         (tensor([[1.]]), torch.Size([1, 3, 1]))
     """
@@ -56,7 +56,7 @@ class Drawn(Tree):
 
 
 @dataclass(frozen=True)
-class Points(Tree):
+class PointMasses(Tree):
     """m laws that each put all their weight on one row.
 
     Args:
@@ -64,7 +64,7 @@ class Points(Tree):
 
     Example:
         >>> import torch
-        >>> Points(torch.tensor([[1.0, 2.0]])).draw(2, torch.Generator())
+        >>> PointMasses(torch.tensor([[1.0, 2.0]])).draw(2, torch.Generator())
         tensor([[[1., 2.],
                  [1., 2.]]])
     """
