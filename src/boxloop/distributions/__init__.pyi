@@ -9,18 +9,18 @@ from .conjugate_gaussian import (
 from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
 from .dirichlet import Dirichlet as Dirichlet, StickBreaking as StickBreaking, WordDirichlet as WordDirichlet
 from .empirical import Empirical as Empirical, PointMasses as PointMasses
-from .exponential import ExponentialFamily as ExponentialFamily
-from .exponential_scalar import (
+from .exponential import (
     BernoulliFamily as BernoulliFamily,
+    CategoricalFamily as CategoricalFamily,
+    DirichletFamily as DirichletFamily,
+    ExponentialFamily as ExponentialFamily,
     GammaFamily as GammaFamily,
-    NormalFamily as NormalFamily,
-    PoissonFamily as PoissonFamily,
-    WaitingTimeFamily as WaitingTimeFamily,
-)
-from .exponential_simplex import CategoricalFamily as CategoricalFamily, DirichletFamily as DirichletFamily
-from .exponential_vector import (
     MultinomialFamily as MultinomialFamily,
     MultivariateNormalFamily as MultivariateNormalFamily,
+    NormalFamily as NormalFamily,
+    PoissonFamily as PoissonFamily,
+    Statistic as Statistic,
+    WaitingTimeFamily as WaitingTimeFamily,
 )
 from .family import (
     Family as Family,
@@ -42,7 +42,6 @@ from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, seen_precisi
 from .gaussian_tied import TiedGaussian
 from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
-from .node_kinds import Statistic as Statistic
 from .nodes import Node as Node
 from .normal_mixture import NormalMixtureLaw
 from .priors import (
