@@ -16,7 +16,7 @@ from boxloop.distributions import Categorical, FullGaussian
 from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, seed, spawn
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 from papers.experiment import Finding, Options, Report
 from papers.words import held, met
 
@@ -43,7 +43,7 @@ def problems() -> dict[str, LatentModel]:
     }
 
 
-def _moments(law: Law, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(law: Distribution, weight: Tensor) -> tuple[Tensor, Tensor]:
     return weight @ law.mean, second_moment(law, weight)
 
 
@@ -54,7 +54,7 @@ def truth(model: LatentModel) -> tuple[Tensor, Tensor]:
     return _moments(*finite)
 
 
-def quasi_nodes(prior: Law, m: int, stream: Generator) -> Tensor:
+def quasi_nodes(prior: Distribution, m: int, stream: Generator) -> Tensor:
     """Scrambled Sobol nodes; for a categorical prior they pass through the inverse of its distribution function."""
     if not isinstance(prior, Categorical):
         return torch.cat(list(latent_nodes(prior, m, stream, quasi=True)))

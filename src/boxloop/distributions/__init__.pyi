@@ -24,7 +24,7 @@ from .exponential import (
 )
 from .family import (
     Family as Family,
-    PairedLaw as PairedLaw,
+    PairedDistribution as PairedDistribution,
     PooledSums as PooledSums,
     Sums as Sums,
     columns_of as columns_of,
@@ -43,10 +43,10 @@ from .gaussian_tied import TiedGaussian
 from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
 from .nodes import Node as Node
-from .normal_mixture import NormalMixtureLaw
+from .normal_mixture import NormalMixture
 from .priors import (
     Component as Component,
-    ComponentLaw as ComponentLaw,
+    ComponentDistribution as ComponentDistribution,
     CovarianceType as CovarianceType,
     FactorPrior as FactorPrior,
     MixturePrior as MixturePrior,
@@ -64,7 +64,7 @@ __all__ = [
     "LogitBernoulli",
     "LowRankGaussian",
     "Multinomial",
-    "NormalMixtureLaw",
+    "NormalMixture",
     "Poisson",
     "SphericalGaussian",
     "TiedGaussian",

@@ -14,7 +14,7 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class Categorical(Tree):
-    """m laws on {0, ..., k-1}; a draw is an index in one column.
+    """m distributions on {0, ..., k-1}; a draw is an index in one column.
 
     Args:
         log_weight: normalised log-probabilities, (m, k).
@@ -53,7 +53,7 @@ class Categorical(Tree):
 
 @dataclass(frozen=True)
 class CategoricalColumns(Tree):
-    r"""m laws of d independent columns; column j holds a code in :math:`\{0, \dots, c_j - 1\}`.
+    r"""m distributions of d independent columns; column j holds a code in :math:`\{0, \dots, c_j - 1\}`.
 
     .. math:: \log p(x) = \sum_j \eta_{j, x_j} - \log \sum_{c < c_j} e^{\eta_{j, c}}
 
@@ -66,8 +66,8 @@ class CategoricalColumns(Tree):
 
     Example:
         >>> import torch
-        >>> law = CategoricalColumns(torch.zeros(1, 5), torch.tensor([2, 3]))
-        >>> law.mean, law.paired(torch.tensor([[1.0, 2.0]])).exp()
+        >>> distribution = CategoricalColumns(torch.zeros(1, 5), torch.tensor([2, 3]))
+        >>> distribution.mean, distribution.paired(torch.tensor([[1.0, 2.0]])).exp()
         (tensor([[0.5000, 1.0000]]), tensor([0.1667]))
     """
 

@@ -54,11 +54,11 @@ def wishart_root(dof: Tensor, d: int, stream: Generator, *, flipped: bool = Fals
 
 @dataclass(frozen=True)
 class InverseWishart(Tree):
-    r"""Laws of covariances.
+    r"""Distributions of covariances.
 
     .. math:: p(\Sigma) \propto |\Sigma|^{-(\nu + d + 1)/2} \exp(-\tfrac12 \mathrm{tr}\, \Psi \Sigma^{-1})
 
-    What a bound asks for in every round, of the law and of its prior, is worked out once.
+    What a bound needs in every iteration, of this distribution and of its prior, is computed once.
 
     Args:
         dof: nu, more than d - 1, (...).
@@ -67,8 +67,8 @@ class InverseWishart(Tree):
 
     Example:
         >>> import torch
-        >>> law = InverseWishart(torch.tensor([4.0]), torch.eye(2)[None])
-        >>> law.divergence(law)
+        >>> distribution = InverseWishart(torch.tensor([4.0]), torch.eye(2)[None])
+        >>> distribution.divergence(distribution)
         tensor([0.])
     """
 
@@ -161,7 +161,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class NormalInverseWishart(Tree):
-    r"""Laws of the mean and covariance of Gaussians.
+    r"""Distributions of the mean and covariance of Gaussians.
 
     .. math:: \Sigma \sim \mathrm{IW}(\nu, \Psi), \qquad \mu \mid \Sigma \sim N(m, \Sigma / \kappa)
 
@@ -179,8 +179,8 @@ class NormalInverseWishart(Tree):
         >>> from boxloop.numeric import generator
         >>> one = torch.ones(1)
         >>> prior = NormalInverseWishart(torch.zeros(1, 2), one, 4 * one, torch.eye(2)[None])
-        >>> law = prior.draw(generator(0))
-        >>> law.mean.shape, law.factor.shape, prior.log_prob(law).shape
+        >>> distribution = prior.draw(generator(0))
+        >>> distribution.mean.shape, gaussian.factor.shape, prior.log_prob(distribution).shape
         (torch.Size([1, 2]), torch.Size([1, 2, 2]), torch.Size([1]))
     """
 
@@ -221,15 +221,15 @@ class NormalInverseWishart(Tree):
         parts = zip(drawn.mean.chunk(c), drawn.factor.chunk(c), strict=True)
         return [FullGaussian(mean, factor) for mean, factor in parts]
 
-    def log_prob(self, law: FullGaussian) -> Tensor:
+    def log_prob(self, gaussian: FullGaussian) -> Tensor:
         """Log-density over means and covariances of each member, (m,), of members that repeat those of the prior."""
         d = self.mean.shape[-1]
         shape = (-1, *self.mean.shape)
-        whitener = law.whitener.reshape(*shape, d)
-        log_det = 2.0 * law.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(shape[:-1])
+        whitener = gaussian.whitener.reshape(*shape, d)
+        log_det = 2.0 * gaussian.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(shape[:-1])
         trace = (whitener @ self._spread.root).square().sum((-2, -1))
         spread = -self._spread.log_constant() - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
-        apart = (whitener @ (law.mean.reshape(shape) - self.mean)[..., None]).square().sum((-2, -1))
+        apart = (whitener @ (gaussian.mean.reshape(shape) - self.mean)[..., None]).square().sum((-2, -1))
         centre = 0.5 * (d * (self.strength.log() - LOG_2PI) - log_det - self.strength * apart)
         return (spread + centre).reshape(-1)
 
@@ -253,7 +253,7 @@ class NormalInverseWishart(Tree):
         return self._spread.divergence(prior._spread) + centre
 
     def predictive(self) -> StudentT:
-        """The law of the next row of each member."""
+        """The distribution of the next row of each member."""
         dof = self.dof - (self.mean.shape[-1] - 1)
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
         return StudentT(self.mean, inflated * self._spread.root, dof)
@@ -266,7 +266,7 @@ class NormalInverseWishart(Tree):
         return self.dof - (self.mean.shape[-1] - 1), self.scale.diagonal(dim1=-2, dim2=-1)
 
     def expanded(self, k: int) -> Self:
-        """One law for each of k members."""
+        """One distribution for each of k members."""
         return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
 
     def select(self, index: Tensor) -> Self:
@@ -274,7 +274,7 @@ class NormalInverseWishart(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The prior of the laws of ``origin + scale * x``."""
+        """The prior of the distributions of ``origin + scale * x``."""
         stretched = scale[:, None] * self.scale * scale
         return type(self)(origin + scale * self.mean, self.strength, self.dof, stretched)
 
@@ -290,11 +290,11 @@ class NormalInverseWishart(Tree):
 
 @dataclass(frozen=True)
 class TiedInverseWishart(Tree):
-    r"""Law of k means and their common covariance.
+    r"""Distribution of k means and their common covariance.
 
     .. math:: \Sigma \sim \mathrm{IW}(\nu, \Psi), \qquad \mu_k \mid \Sigma \sim N(m_k, \Sigma / \kappa_k)
 
-    Every row tells of the covariance, whatever its component: n rows add n to :math:`\nu`.
+    Every row informs the covariance, whatever its component: n rows add n to :math:`\nu`.
 
     Args:
         mean: m, (k, d); (1, d) for a prior that is the same for all.
@@ -306,8 +306,8 @@ class TiedInverseWishart(Tree):
         >>> import torch
         >>> from boxloop.distributions.family import PooledSums
         >>> prior = TiedInverseWishart(torch.zeros(1, 1), torch.ones(1), torch.tensor(3.0), torch.ones(1, 1))
-        >>> law = prior.after(PooledSums(torch.tensor([[1.0, 2.0], [1.0, -2.0]]), torch.tensor([[8.0]])))
-        >>> law.mean[:, 0], law.dof, law.scale  # the rows 2 and -2, each in a component of its own
+        >>> posterior = prior.after(PooledSums(torch.tensor([[1.0, 2.0], [1.0, -2.0]]), torch.tensor([[8.0]])))
+        >>> posterior.mean[:, 0], posterior.dof, posterior.scale  # the rows 2 and -2, each in a component of its own
         (tensor([ 1., -1.]), tensor(5.), tensor([[5.]]))
     """
 
@@ -350,7 +350,7 @@ class TiedInverseWishart(Tree):
         return centre + self._spread.divergence(prior._spread) / len(self.mean)
 
     def predictive(self) -> StudentT:
-        """The law of the next row of each member."""
+        """The distribution of the next row of each member."""
         dof = self.dof - (self.mean.shape[-1] - 1)
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
         return StudentT(self.mean, inflated * self._spread.root, dof.expand(len(self.mean)))
@@ -373,7 +373,7 @@ class TiedInverseWishart(Tree):
         return type(self)(self.mean[index], self.strength[index], self.dof, self.scale)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The prior of the laws of ``origin + scale * x``."""
+        """The prior of the distributions of ``origin + scale * x``."""
         stretched = scale[:, None] * self.scale * scale
         return type(self)(origin + scale * self.mean, self.strength, self.dof, stretched)
 
@@ -388,7 +388,7 @@ class TiedInverseWishart(Tree):
 
 
 def _expected_log_precision(spread: InverseGamma, dof: Tensor, columns: int) -> Tensor:
-    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each law.
+    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each.
 
     .. math:: \tfrac{d}{2} \left( \psi(\nu / 2) + \log(2 / \nu) \right)
     """
@@ -397,7 +397,7 @@ def _expected_log_precision(spread: InverseGamma, dof: Tensor, columns: int) -> 
 
 @dataclass(frozen=True)
 class NormalInverseGamma(Tree):
-    r"""Laws of the mean and variance of every column of Gaussians with independent columns.
+    r"""Distributions of the mean and variance of every column of Gaussians with independent columns.
 
     .. math:: \sigma^2_j \sim \mathrm{IG}(\nu / 2, \psi_j / 2), \qquad
               \mu_j \mid \sigma^2_j \sim N(m_j, \sigma^2_j / \kappa)
@@ -414,8 +414,8 @@ class NormalInverseGamma(Tree):
         >>> import torch
         >>> one = torch.ones(1, dtype=torch.float64)
         >>> prior = NormalInverseGamma(one[:, None], one, 3 * one, one[:, None])
-        >>> law = prior.posterior(torch.tensor([[2.0, 5.0, 13.0]]))  # the rows 2 and 3
-        >>> law.mean, law.scale
+        >>> posterior = prior.posterior(torch.tensor([[2.0, 5.0, 13.0]]))  # the rows 2 and 3
+        >>> posterior.mean, posterior.scale
         (tensor([[2.]], dtype=torch.float64), tensor([[3.]], dtype=torch.float64))
     """
 
@@ -451,10 +451,10 @@ class NormalInverseGamma(Tree):
         parts = zip(*(leaf.chunk(c) for leaf in (drawn.mean, drawn.variance)), strict=True)
         return [DiagonalGaussian(mean, variance) for mean, variance in parts]
 
-    def log_prob(self, law: DiagonalGaussian) -> Tensor:
+    def log_prob(self, gaussian: DiagonalGaussian) -> Tensor:
         """Log-density over means and variances of each member, (m,), of members that repeat those of the prior."""
         shape = (-1, *self.mean.shape)
-        mean, variance = law.mean.reshape(shape), law.variance.reshape(shape)
+        mean, variance = gaussian.mean.reshape(shape), gaussian.variance.reshape(shape)
         strength = self.strength[..., None]
         spread = self._spread.log_prob(variance)
         apart = strength * (mean - self.mean).square() / variance
@@ -474,7 +474,7 @@ class NormalInverseGamma(Tree):
         return self._spread.divergence(prior._spread).sum(-1) + centre
 
     def predictive(self) -> ProductStudentT:
-        """The law of the next row of each member."""
+        """The distribution of the next row of each member."""
         inflated = ((1.0 + 1.0 / self.strength) / self.dof)[:, None] * self.scale
         return ProductStudentT(self.mean, inflated, self.dof)
 
@@ -486,7 +486,7 @@ class NormalInverseGamma(Tree):
         return self.dof, self.scale
 
     def expanded(self, k: int) -> Self:
-        """One law for each of k members."""
+        """One distribution for each of k members."""
         return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
 
     def select(self, index: Tensor) -> Self:
@@ -494,7 +494,7 @@ class NormalInverseGamma(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The prior of the laws of ``origin + scale * x``."""
+        """The prior of the distributions of ``origin + scale * x``."""
         return type(self)(origin + scale * self.mean, self.strength, self.dof, scale.square() * self.scale)
 
     def is_proper(self) -> bool:
@@ -508,11 +508,11 @@ class NormalInverseGamma(Tree):
 
 @dataclass(frozen=True)
 class SphericalNormalInverseGamma(Tree):
-    r"""Laws of the mean and the one variance of round Gaussians.
+    r"""Distributions of the mean and the one variance of spherical Gaussians.
 
     .. math:: \sigma^2 \sim \mathrm{IG}(\nu / 2, \psi / 2), \qquad \mu \mid \sigma^2 \sim N(m, \sigma^2 I / \kappa)
 
-    Every value of a row tells of the variance, so that n rows of d columns add n d to :math:`\nu`.
+    Every value of a row informs the variance, so that n rows of d columns add n d to :math:`\nu`.
 
     Args:
         mean: m, (k, d).
@@ -525,8 +525,8 @@ class SphericalNormalInverseGamma(Tree):
         >>> from boxloop.distributions.family import Sums
         >>> one = torch.ones(1)
         >>> prior = SphericalNormalInverseGamma(torch.zeros(1, 2), one, 3 * one, one[:, None])
-        >>> law = prior.after(Sums(torch.tensor([[1.0, 2.0, 0.0, 4.0, 0.0]])))  # the row (2, 0)
-        >>> law.mean, law.dof, law.scale
+        >>> posterior = prior.after(Sums(torch.tensor([[1.0, 2.0, 0.0, 4.0, 0.0]])))  # the row (2, 0)
+        >>> posterior.mean, posterior.dof, posterior.scale
         (tensor([[1., 0.]]), tensor([5.]), tensor([[3.]]))
     """
 
@@ -563,7 +563,7 @@ class SphericalNormalInverseGamma(Tree):
         return self._spread.divergence(prior._spread)[:, 0] + centre
 
     def predictive(self) -> SphericalStudentT:
-        """The law of the next row of each member: its columns share one unknown variance."""
+        """The distribution of the next row of each member: its columns share one unknown variance."""
         inflated = ((1.0 + 1.0 / self.strength) / self.dof)[:, None] * self.scale
         return SphericalStudentT(self.mean, inflated, self.dof)
 
@@ -575,7 +575,7 @@ class SphericalNormalInverseGamma(Tree):
         return self.dof, self.scale.expand_as(self.mean)
 
     def expanded(self, k: int) -> Self:
-        """One law for each of k members."""
+        """One distribution for each of k members."""
         return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
 
     def select(self, index: Tensor) -> Self:
@@ -583,7 +583,7 @@ class SphericalNormalInverseGamma(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The prior of the laws of ``origin + scale * x``, where all columns share one scale."""
+        """The prior of the distributions of ``origin + scale * x``, where all columns share one scale."""
         if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
             raise ValueError("a spherical Gaussian stays spherical only when all columns share one scale")
         return type(self)(origin + scale * self.mean, self.strength, self.dof, scale[0].square() * self.scale)

@@ -28,8 +28,8 @@ class Poisson(ProductFamily):
 
     Example:
         >>> import torch
-        >>> law = Poisson(torch.ones(1, 1))
-        >>> law.log_prob(torch.zeros(1, 1))
+        >>> distribution = Poisson(torch.ones(1, 1))
+        >>> distribution.log_prob(torch.zeros(1, 1))
         tensor([[-1.]])
     """
 
@@ -69,7 +69,7 @@ class Poisson(ProductFamily):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Counts have no other coordinates."""
-        raise ValueError("a Poisson law has no affine image among Poisson laws")
+        raise ValueError("a Poisson distribution has no affine image among Poisson distributions")
 
     def covariance(self) -> forms.Diagonal:
         """The rate again."""
@@ -81,7 +81,7 @@ class Poisson(ProductFamily):
         return torch.poisson(self.mean[:, None].expand(k, n, d), generator=generator)
 
     def free(self) -> dict[str, Tensor]:
-        """Log-rates: any values of them are a law."""
+        """Log-rates: any values of them are valid."""
         return {"log_rate": self.mean.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
@@ -107,8 +107,8 @@ class Bernoulli(ProductFamily):
 
     Example:
         >>> import torch
-        >>> law = Bernoulli(torch.full((1, 1), 0.5))
-        >>> law.log_prob(torch.ones(1, 1))
+        >>> distribution = Bernoulli(torch.full((1, 1), 0.5))
+        >>> distribution.log_prob(torch.ones(1, 1))
         tensor([[-0.6931]])
     """
 
@@ -148,7 +148,7 @@ class Bernoulli(ProductFamily):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Zeros and ones have no other coordinates."""
-        raise ValueError("a Bernoulli law has no affine image among Bernoulli laws")
+        raise ValueError("a Bernoulli distribution has no affine image among Bernoulli distributions")
 
     def covariance(self) -> forms.Diagonal:
         """p (1 - p)."""
@@ -160,7 +160,7 @@ class Bernoulli(ProductFamily):
         return torch.bernoulli(self.mean[:, None].expand(k, n, d), generator=generator)
 
     def free(self) -> dict[str, Tensor]:
-        """Log-odds: any values of them are a law."""
+        """Log-odds: any values of them are valid."""
         return {"log_odds": torch.logit(self.mean)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
@@ -191,8 +191,8 @@ class LogitBernoulli(Tree):
 
     Example:
         >>> import torch
-        >>> law = LogitBernoulli(torch.tensor([[-30.0, 30.0]]))
-        >>> law.paired(torch.tensor([[1.0, 1.0]]))
+        >>> distribution = LogitBernoulli(torch.tensor([[-30.0, 30.0]]))
+        >>> distribution.paired(torch.tensor([[1.0, 1.0]]))
         tensor([-30.])
     """
 

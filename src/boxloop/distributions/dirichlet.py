@@ -24,7 +24,7 @@ LARGE = 1e3
 
 @dataclass(frozen=True)
 class Dirichlet(Tree):
-    r"""Laws of weights, :math:`p(\pi) \propto \prod_k \pi_k^{a_k - 1}`.
+    r"""Distributions of weights, :math:`p(\pi) \propto \prod_k \pi_k^{a_k - 1}`.
 
     Args:
         concentration: a, (..., k), positive.
@@ -32,10 +32,10 @@ class Dirichlet(Tree):
     Example:
         >>> import torch
         >>> from boxloop.numeric import generator
-        >>> law = Dirichlet(torch.ones(3)).posterior(torch.tensor([5.0, 0.0, 1.0]))
-        >>> law.concentration
+        >>> distribution = Dirichlet(torch.ones(3)).posterior(torch.tensor([5.0, 0.0, 1.0]))
+        >>> distribution.concentration
         tensor([6., 1., 2.])
-        >>> float(law.draw(generator(0)).exp().sum())
+        >>> float(distribution.draw(generator(0)).exp().sum())
         1.0
     """
 
@@ -128,7 +128,7 @@ def log_beta(concentration: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StickBreaking(Tree):
-    r"""Laws of weights that are pieces broken off a stick.
+    r"""Distributions of weights that are pieces broken off a stick.
 
     .. math:: \pi_j = v_j \prod_{l < j} (1 - v_l), \qquad v_j \sim \mathrm{Beta}(a_j, b_j), \qquad v_k = 1
 
@@ -164,7 +164,7 @@ class StickBreaking(Tree):
 
     @cached_property
     def _breaks(self) -> Dirichlet:
-        """(v, 1 - v) as Dirichlet laws, (..., k - 1, 2)."""
+        """(v, 1 - v) as Dirichlet distributions, (..., k - 1, 2)."""
         return Dirichlet(torch.stack([self.first, self.second], dim=-1))
 
     def posterior(self, count: Tensor) -> Self:
@@ -215,7 +215,7 @@ class StickBreaking(Tree):
         return self._breaks.divergence(prior._breaks).sum(-1)
 
     def is_proper(self) -> bool:
-        """Whether every stick has a law."""
+        """Whether every stick has valid parameters."""
         return self._breaks.is_proper()
 
 
@@ -228,7 +228,7 @@ def _pieces(broken: Tensor, left: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class WordDirichlet(Tree):
-    r"""Laws of the word probabilities of multinomial documents, :math:`p_k \sim \mathrm{Dirichlet}(a_k)`.
+    r"""Distributions of the word probabilities of multinomial documents, :math:`p_k \sim \mathrm{Dirichlet}(a_k)`.
 
     Args:
         concentration: a, (k, d); (1, d) for a prior that is the same for all.
@@ -248,11 +248,11 @@ class WordDirichlet(Tree):
     @property
     def mean(self) -> Tensor:
         """Expected counts of a document of ``total`` words, (k, d)."""
-        return self.total * self.law.mean()
+        return self.total * self.dirichlet.mean()
 
     @cached_property
-    def law(self) -> Dirichlet:
-        """The laws of the probabilities, without the length of documents."""
+    def dirichlet(self) -> Dirichlet:
+        """The distributions of the probabilities, without the length of documents."""
         return Dirichlet(self.concentration)
 
     def after(self, statistics: Sums) -> Self:
@@ -267,20 +267,20 @@ class WordDirichlet(Tree):
 
     def plug_in(self) -> tuple[ExpectedWords, Tensor]:
         r"""What :math:`E[\log p(x)]` is of each member: logs of probabilities that sum to less than one."""
-        return ExpectedWords(self.law.expected_log(), self.total), self.concentration.new_zeros(
+        return ExpectedWords(self.dirichlet.expected_log(), self.total), self.concentration.new_zeros(
             self.concentration.shape[0]
         )
 
     def divergence(self, prior: WordDirichlet) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
-        return self.law.divergence(prior.law)
+        return self.dirichlet.divergence(prior.dirichlet)
 
     def predictive(self) -> DirichletMultinomial:
-        """The law of the next document of each member."""
+        """The distribution of the next document of each member."""
         return DirichletMultinomial(self.concentration, self.total)
 
     def expanded(self, k: int) -> Self:
-        """One law for each of k members."""
+        """One distribution for each of k members."""
         return type(self)(self.concentration.expand(k, -1), self.total)
 
     def select(self, index: Tensor) -> Self:
@@ -289,16 +289,16 @@ class WordDirichlet(Tree):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Counts have no other coordinates."""
-        raise ValueError("a multinomial law has no affine image among multinomial laws")
+        raise ValueError("a multinomial distribution has no affine image among multinomial distributions")
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
-        return self.law.is_proper()
+        return self.dirichlet.is_proper()
 
 
 @dataclass(frozen=True)
 class ExpectedWords(Tree):
-    r"""Multinomial laws at :math:`\tilde p_j = e^{E[\log p_j]}`, which sum to less than one.
+    r"""Multinomial distributions at :math:`\tilde p_j = e^{E[\log p_j]}`, which sum to less than one.
 
     Counts that are missing are as in :class:`Multinomial`: given the total N of the words seen, an unseen word j has
     expected count :math:`N \tilde p_j / (1 - \sum_m \tilde p_m)`, the sum being over the unseen words m. What is short
@@ -383,8 +383,8 @@ class DirichletMultinomial(Tree):
 
     Example:
         >>> import torch
-        >>> law = DirichletMultinomial(torch.ones(1, 2), total=3)
-        >>> law.log_prob(torch.tensor([[3.0, 0.0], [1.0, 2.0]])).exp()  # all splits are as likely
+        >>> distribution = DirichletMultinomial(torch.ones(1, 2), total=3)
+        >>> distribution.log_prob(torch.tensor([[3.0, 0.0], [1.0, 2.0]])).exp()  # all splits are as likely
         tensor([[0.2500, 0.2500]])
     """
 
@@ -436,8 +436,8 @@ class DirichletMultinomial(Tree):
         """Documents of ``total`` words, (k, n, d)."""
         k, d = self.concentration.shape
         logs = draw_log_gamma(self.concentration[:, None].expand(k, n, d), generator).log_softmax(-1)
-        laws = Multinomial(logs.exp().reshape(k * n, d), self.total)
-        return laws.draw(1, generator).reshape(k, n, d)
+        documents = Multinomial(logs.exp().reshape(k * n, d), self.total)
+        return documents.draw(1, generator).reshape(k, n, d)
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""
@@ -445,4 +445,4 @@ class DirichletMultinomial(Tree):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Counts have no other coordinates."""
-        raise ValueError("a Dirichlet-multinomial law has no affine image among its kind")
+        raise ValueError("a Dirichlet-multinomial distribution has no affine image among its kind")

@@ -17,19 +17,19 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class Empirical(Tree):
-    r"""One law, known by N independent draws of it.
+    r"""One distribution, known by N independent draws of it.
 
     .. math:: E[g(x)] \approx \frac1N \sum_i g(x_i), \qquad \text{error } \mathrm{sd}(g) / \sqrt N
 
-    Whoever averages over the draws must count that error: they are not the law, only a sample of it.
+    Whoever averages over the draws must count that error: they are not the distribution, only a sample of it.
 
     Args:
         rows: (N, d), independent of one another: one from each chain, not many from one.
 
     Example:
         >>> import torch
-        >>> law = Empirical(torch.tensor([[0.0], [2.0]]))
-        >>> law.mean, law.draw(3, torch.Generator()).shape
+        >>> distribution = Empirical(torch.tensor([[0.0], [2.0]]))
+        >>> distribution.mean, distribution.draw(3, torch.Generator()).shape
         (tensor([[1.]]), torch.Size([1, 3, 1]))
     """
 
@@ -47,7 +47,7 @@ class Empirical(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Refused: draws have no density."""
-        raise ValueError("a law that is known by its draws alone has no density")
+        raise ValueError("An empirical distribution has no density: it is known by its draws alone.")
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """n of the draws with replacement, (1, n, d): a bootstrap, exact as N grows."""
@@ -57,7 +57,7 @@ class Empirical(Tree):
 
 @dataclass(frozen=True)
 class PointMasses(Tree):
-    """m laws that each put all their weight on one row.
+    """m distributions that each put all their weight on one row.
 
     Args:
         mean: the rows, (m, d).

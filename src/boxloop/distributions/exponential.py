@@ -28,7 +28,7 @@ from boxloop.distributions.multinomial import Multinomial
 from boxloop.numeric import normal, pack, pack_index, unpack
 from boxloop.run import Round, run
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 SUM_TOLERANCE = 1e-10
 """How far the sum of a row of shares may be from one."""
@@ -111,7 +111,7 @@ class ExponentialFamily(ABC):
     def from_mean(self, mean: Tensor) -> Tensor:
         """Mean of T to the natural parameter: the inverse of the gradient of A."""
 
-    def distribution(self, natural: Tensor) -> Law | None:
+    def distribution(self, natural: Tensor) -> Distribution | None:
         """One member as a distribution of :mod:`boxloop.distributions`; None where there is none."""
         return None
 
@@ -263,7 +263,7 @@ class BernoulliFamily(LatentFamily):
         return Bernoulli(natural.sigmoid()[None])
 
     def from_distribution(self, distribution: Bernoulli) -> Tensor:
-        """The natural parameter of a law of one member and one column."""
+        """The natural parameter of a distribution of one member and one column."""
         return self.from_mean(_only(distribution.mean))
 
     def base(self) -> Tensor:
@@ -336,13 +336,13 @@ class PoissonFamily(ExponentialFamily):
         return Poisson(natural.exp()[None])
 
     def from_distribution(self, distribution: Poisson) -> Tensor:
-        """The natural parameter of a law of one member and one column."""
+        """The natural parameter of a distribution of one member and one column."""
         return self.from_mean(_only(distribution.mean))
 
 
 @dataclass(frozen=True)
 class WaitingTimeFamily(ExponentialFamily):
-    r"""The exponential law :math:`\theta e^{-\theta x}`: :math:`\eta = -\theta`, T(x) = x, :math:`A = -\log(-\eta)`.
+    r"""Waiting times, :math:`\theta e^{-\theta x}`: :math:`\eta = -\theta`, T(x) = x, :math:`A = -\log(-\eta)`.
 
     Example:
         >>> import torch
@@ -426,7 +426,7 @@ class NormalFamily(LatentFamily):
         return DiagonalGaussian(found["mean"].reshape(1, 1), found["variance"].reshape(1, 1))
 
     def from_distribution(self, distribution: DiagonalGaussian) -> Tensor:
-        """The natural parameter of a law of one member and one column."""
+        """The natural parameter of a distribution of one member and one column."""
         return self.natural({"mean": _only(distribution.mean), "variance": _only(distribution.variance)})
 
     def base(self) -> Tensor:
@@ -599,7 +599,7 @@ class CategoricalFamily(LatentFamily):
         return Multinomial(natural.softmax(0)[None], 1)
 
     def from_distribution(self, distribution: Multinomial) -> Tensor:
-        """The natural parameter of a law of one member, of one thing a row."""
+        """The natural parameter of a distribution of one member, of one thing a row."""
         if distribution.total != 1:
             raise ValueError(f"the distribution has total {distribution.total}, the family 1")
         return _only(distribution.probability, self.n_kinds).log()
@@ -636,7 +636,7 @@ class MultinomialFamily(ExponentialFamily):
 
     .. math:: A = N \log\Big(1 + \sum_{j < d} e^{\eta_j}\Big)
 
-    With N = 1 and rows of zeros and a one it is the categorical law.
+    With N = 1 and rows of zeros and a one it is the categorical distribution.
 
     Args:
         n_kinds: d.
@@ -684,7 +684,7 @@ class MultinomialFamily(ExponentialFamily):
         return Multinomial(self.parameters(natural)["probability"][None], self.total)
 
     def from_distribution(self, distribution: Multinomial) -> Tensor:
-        """The natural parameter of a law of one member; its total must be that of the family."""
+        """The natural parameter of a distribution of one member; its total must be that of the family."""
         if distribution.total != self.total:
             raise ValueError(f"the distribution has total {distribution.total}, the family {self.total}")
         return self.natural({"probability": _only(distribution.probability, self.n_kinds)})
@@ -862,7 +862,7 @@ class MultivariateNormalFamily(LatentFamily):
         return FullGaussian.of(found["mean"][None], found["covariance"][None])
 
     def from_distribution(self, distribution: FullGaussian) -> Tensor:
-        """The natural parameter of a law of one member."""
+        """The natural parameter of a distribution of one member."""
         covariance = distribution.factor[0] @ distribution.factor[0].mT
         return self.natural({"mean": _only(distribution.mean, self.n_columns), "covariance": covariance})
 

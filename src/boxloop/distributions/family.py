@@ -11,7 +11,7 @@ from torch import Tensor
 
 from boxloop.asking import ask
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 S = TypeVar("S", bound=Tree)
 S_co = TypeVar("S_co", bound=Tree, covariant=True)
@@ -27,7 +27,7 @@ class View(Protocol[S_co]):
         """Sufficient statistics of the rows, weighted by ``share`` (k, n) and summed over rows."""
 
 
-class Family(Law, Protocol[S]):
+class Family(Distribution, Protocol[S]):
     """An exponential family, k members at once."""
 
     def view(self, rows: Tensor) -> View[S]:
@@ -137,8 +137,8 @@ TILE = 1 << 22
 """Values (members x rows x columns) that are held at once."""
 
 
-class PairedLaw(Law, Protocol):
-    """A batch of laws that can be met by one row each."""
+class PairedDistribution(Distribution, Protocol):
+    """A batch of distributions that can be met by one row each."""
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-density of row i under member i: (m, d) -> (m,). NaN in a row makes its result NaN."""

@@ -87,7 +87,7 @@ class _AxisGaussian(ProductFamily):
         return -0.5 * (square + level).sum(1)
 
     def free(self) -> dict[str, Tensor]:
-        """Means and log-variances: any values of them are a law."""
+        """Means and log-variances: any values of them are valid."""
         return {"mean": self.mean, "log_variance": self.variance.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
@@ -130,8 +130,8 @@ class DiagonalGaussian(_AxisGaussian):
 
     Example:
         >>> import torch
-        >>> law = DiagonalGaussian(torch.zeros(1, 2), torch.ones(1, 2))
-        >>> law.log_prob(torch.zeros(1, 2))
+        >>> distribution = DiagonalGaussian(torch.zeros(1, 2), torch.ones(1, 2))
+        >>> distribution.log_prob(torch.zeros(1, 2))
         tensor([[-1.8379]])
     """
 
@@ -156,8 +156,8 @@ class SphericalGaussian(_AxisGaussian):
 
     Example:
         >>> import torch
-        >>> law = SphericalGaussian(torch.zeros(1, 2), torch.ones(1, 1))
-        >>> law.covariance().dense()
+        >>> distribution = SphericalGaussian(torch.zeros(1, 2), torch.ones(1, 1))
+        >>> distribution.covariance().dense()
         tensor([[[1., 0.],
                  [0., 1.]]])
     """
@@ -168,7 +168,7 @@ class SphericalGaussian(_AxisGaussian):
         return type(self)(mean, self._positive(variance.mean(1, keepdim=True)), self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The family of ``origin + scale * x``; a spherical law stays one only under one common scale."""
+        """The family of ``origin + scale * x``; a spherical distribution stays one only under one common scale."""
         if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
             raise ValueError("a spherical Gaussian stays spherical only when all columns share one scale")
         return type(self)(origin + scale * self.mean, scale[0].square() * self.variance, self.floor)

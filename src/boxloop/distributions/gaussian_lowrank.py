@@ -30,8 +30,8 @@ class LowRankGaussian(Tree):
 
     Example:
         >>> import torch
-        >>> law = LowRankGaussian(torch.zeros(3), torch.zeros(3, 1), torch.ones(3))
-        >>> law.log_prob(torch.zeros(1, 3))
+        >>> distribution = LowRankGaussian(torch.zeros(3), torch.zeros(3, 1), torch.ones(3))
+        >>> distribution.log_prob(torch.zeros(1, 3))
         tensor([[-2.7568]])
     """
 
@@ -103,8 +103,8 @@ class TiedLowRankGaussian(Tree):
 
     Example:
         >>> import torch
-        >>> law = TiedLowRankGaussian(torch.zeros(2, 3), torch.zeros(3, 1), torch.ones(3))
-        >>> law.paired(torch.zeros(2, 3))
+        >>> distribution = TiedLowRankGaussian(torch.zeros(2, 3), torch.zeros(3, 1), torch.ones(3))
+        >>> distribution.paired(torch.zeros(2, 3))
         tensor([-2.7568, -2.7568])
     """
 
@@ -151,7 +151,7 @@ class TiedLowRankGaussian(Tree):
         return self.mean[:, None] + factors @ self.loadings.mT + self.noise.sqrt() * noise
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The laws of ``origin + scale * x``."""
+        """The distributions of ``origin + scale * x``."""
         return type(self)(
             origin + scale * self.mean, scale[:, None] * self.loadings, scale.square() * self.noise
         )

@@ -1,4 +1,4 @@
-"""Nodes: blocks of latent variables that are independent of one another under a factorised law."""
+"""Nodes: blocks of latent variables that are independent of one another under a factorised distribution."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _make_node(family: LatentFamily, shape: Shape, parameters: Mapping[str, Any]
     members = [family.natural({name: v[i] for name, v in full.items()}) for i in range(node.size)]
     start = torch.stack(members)
     if not bool(family.is_valid(start).all()):
-        raise ValueError(f"{dict(parameters)} are not the parameters of a law")
+        raise ValueError(f"{dict(parameters)} are not valid parameters")
     return Node(family, shape, start)
 
 

@@ -21,7 +21,7 @@ from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.numeric import normal
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 Component = FullGaussian | DiagonalGaussian
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
@@ -33,8 +33,8 @@ SHRUNK = 0.01
 """How far the prior scale of covariances is drawn to its diagonal, so that collinear columns have a proper prior."""
 
 
-class WeightLaw(Protocol):
-    """A law of weights that stays of its kind when components are counted."""
+class WeightDistribution(Protocol):
+    """A distribution of weights that stays of its kind when components are counted."""
 
     @property
     def n_components(self) -> int:
@@ -65,14 +65,14 @@ class WeightLaw(Protocol):
         """Kullback-Leibler divergence from a prior."""
 
     def is_proper(self) -> bool:
-        """Whether the parameters are those of a law."""
+        """Whether the parameters are valid."""
 
     def map(self, function: Any) -> Self:
         """Apply ``function`` to each tensor."""
 
 
-class ComponentLaw(Protocol):
-    """A law of the parameters of components that stays of its kind when rows are seen."""
+class ComponentDistribution(Protocol):
+    """A distribution of the parameters of components that stays of its kind when rows are seen."""
 
     @property
     def mean(self) -> Tensor:
@@ -90,20 +90,20 @@ class ComponentLaw(Protocol):
     def divergence(self, prior: Any) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
 
-    def predictive(self) -> Law:
-        """The law of the next row of each member."""
+    def predictive(self) -> Distribution:
+        """The distribution of the next row of each member."""
 
     def expanded(self, k: int) -> Self:
-        """One law for each of k members."""
+        """One distribution for each of k members."""
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``."""
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The law for ``origin + scale * x``; one of counts refuses."""
+        """The distribution for ``origin + scale * x``; one of counts refuses."""
 
     def is_proper(self) -> bool:
-        """Whether the parameters are those of a law."""
+        """Whether the parameters are valid."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class MixturePrior(Tree):
     @property
     def n_components(self) -> int:
         """k."""
-        weights: WeightLaw = self.weights
+        weights: WeightDistribution = self.weights
         return weights.n_components
 
     def draw(self, c: int, stream: Generator) -> tuple[Tensor, Component]:
@@ -168,12 +168,12 @@ class MixturePrior(Tree):
     def log_prob(self, log_weight: Tensor, family: Component) -> Tensor:
         """Log-density over weights, means and covariances, full or diagonal, of c mixtures, (c,)."""
         each: Tensor = self.components.log_prob(family)
-        weights: WeightLaw = self.weights
+        weights: WeightDistribution = self.weights
         return weights.log_prob(log_weight) + each.reshape(log_weight.shape).sum(-1)
 
     def after(self, statistics: Any) -> Self:
         """The posterior after rows with these summed statistics."""
-        components: ComponentLaw = self.components
+        components: ComponentDistribution = self.components
         return type(self)(self.weights.posterior(statistics.count), components.after(statistics))
 
     def divergence(self, prior: MixturePrior) -> Tensor:
@@ -182,11 +182,11 @@ class MixturePrior(Tree):
         return each.sum() + self.weights.divergence(prior.weights)
 
     def expanded(self) -> Self:
-        """One law for each component."""
+        """One distribution for each component."""
         return type(self)(self.weights, self.components.expanded(self.n_components))
 
     def is_proper(self) -> bool:
-        """Whether the parameters are those of laws."""
+        """Whether the parameters are valid."""
         return bool(self.weights.is_proper()) and bool(self.components.is_proper())
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:

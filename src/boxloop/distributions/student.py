@@ -19,7 +19,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def radial_log_prob(square: Tensor, level: Tensor, seen: Tensor, dof: Tensor) -> Tensor:
-    r"""Log-density of t laws from that of Gaussians.
+    r"""Log-density of t distributions from that of Gaussians.
 
     .. math:: \log \frac{\Gamma(\frac{v + p}{2})}{\Gamma(\frac v2)} - \frac p2 \log \frac v2 + \ell
               - \frac{v + p}{2} \log\left( 1 + \frac{r^2}{v} \right)
@@ -36,13 +36,13 @@ def radial_log_prob(square: Tensor, level: Tensor, seen: Tensor, dof: Tensor) ->
 
 
 def inflation(dof: Tensor) -> Tensor:
-    """Variance of t laws in units of their squared scale; infinite for two degrees of freedom and less."""
+    """Variance of t distributions in units of their squared scale; infinite for two degrees of freedom and less."""
     return torch.where(dof > 2.0, dof / (dof - 2.0), torch.inf)
 
 
 @dataclass(frozen=True)
 class StudentT(Tree):
-    r"""k multivariate t laws with v degrees of freedom, centre m and squared scale :math:`L L^\top`.
+    r"""k multivariate t distributions with v degrees of freedom, centre m and squared scale :math:`L L^\top`.
 
     .. math:: p(x) \propto \left( 1 + \frac1v |L^{-1} (x - m)|^2 \right)^{-(v + d)/2}
 
@@ -55,8 +55,8 @@ class StudentT(Tree):
 
     Example:
         >>> import torch
-        >>> law = StudentT(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1))  # Cauchy's
-        >>> law.log_prob(torch.tensor([[1.0]])).exp() * 2 * torch.pi
+        >>> distribution = StudentT(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1))  # Cauchy's
+        >>> distribution.log_prob(torch.tensor([[1.0]])).exp() * 2 * torch.pi
         tensor([[1.0000]])
     """
 
@@ -100,7 +100,7 @@ class StudentT(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The laws of ``origin + scale * x``."""
+        """The distributions of ``origin + scale * x``."""
         return type(self)(origin + scale * self.mean, scale[:, None] * self.factor, self.dof)
 
 
@@ -111,9 +111,9 @@ def draw_stretch(dof: Tensor, generator: Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class ProductStudentT(Tree):
-    r"""k products of t laws, one for each column: :math:`\prod_j t_v(x_j; m_j, s_j)`.
+    r"""k products of t distributions, one for each column: :math:`\prod_j t_v(x_j; m_j, s_j)`.
 
-    Unlike in a multivariate t law, a far value in one column tells nothing of the others.
+    Unlike in a multivariate t distribution, a far value in one column tells nothing of the others.
 
     Args:
         mean: m, (k, d).
@@ -122,8 +122,8 @@ class ProductStudentT(Tree):
 
     Example:
         >>> import torch
-        >>> law = ProductStudentT(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1))
-        >>> law.log_prob(torch.tensor([[1.0, torch.nan]])).exp() * 2 * torch.pi
+        >>> distribution = ProductStudentT(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1))
+        >>> distribution.log_prob(torch.tensor([[1.0, torch.nan]])).exp() * 2 * torch.pi
         tensor([[1.0000]])
     """
 
@@ -157,13 +157,13 @@ class ProductStudentT(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The laws of ``origin + scale * x``."""
+        """The distributions of ``origin + scale * x``."""
         return type(self)(origin + scale * self.mean, scale.square() * self.scale, self.dof)
 
 
 @dataclass(frozen=True)
 class SphericalStudentT(Tree):
-    r"""k multivariate t laws with squared scale :math:`s I`.
+    r"""k multivariate t distributions with squared scale :math:`s I`.
 
     Args:
         mean: (k, d).
@@ -172,8 +172,8 @@ class SphericalStudentT(Tree):
 
     Example:
         >>> import torch
-        >>> law = SphericalStudentT(torch.zeros(1, 2), torch.ones(1, 1), torch.full((1,), 4.0))
-        >>> law.covariance().diagonal()
+        >>> distribution = SphericalStudentT(torch.zeros(1, 2), torch.ones(1, 1), torch.full((1,), 4.0))
+        >>> distribution.covariance().diagonal()
         tensor([[2., 2.]])
     """
 
@@ -203,7 +203,7 @@ class SphericalStudentT(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The laws of ``origin + scale * x``, where all columns share one scale."""
+        """The distributions of ``origin + scale * x``, where all columns share one scale."""
         if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
-            raise ValueError("a spherical law stays spherical only when all columns share one scale")
+            raise ValueError("a spherical distribution stays spherical only when all columns share one scale")
         return type(self)(origin + scale * self.mean, scale[0].square() * self.scale, self.dof)

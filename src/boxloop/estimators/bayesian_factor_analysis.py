@@ -204,7 +204,7 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     def _warn_of_prior(self) -> None:
         """Name the columns whose noise variance the prior moves by more than half of its standard error."""
-        prior, psi = self.model_.prior_law, self.model_.noise
+        prior, psi = self.model_.parameter_prior, self.model_.noise
         pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.errors().log_noise
         moved = [name for name, size in zip(self._names(), pull.tolist(), strict=True) if size > PULLED]
         if moved:

@@ -95,7 +95,7 @@ def fit_variational_factor(
     if plan.resume is not None:
         outcome = plan.run(standard, plan.resume.state.model, generator, helped)
     elif start is not None:
-        first = replace(to_standard(start, frame, KIND), prior_law=prior, total=frame.weight)
+        first = replace(to_standard(start, frame, KIND), parameter_prior=prior, total=frame.weight)
         outcome = plan.run(standard, first, generator, helped)
     else:
         outcome = _started(standard, prior, k, generator, plan)

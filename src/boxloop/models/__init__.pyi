@@ -38,7 +38,7 @@ from .vae import (
     CategoricalHead as CategoricalHead,
     GaussianHead as GaussianHead,
     LowRankHead as LowRankHead,
-    NormalMixture as NormalMixture,
+    NormalMixturePrior as NormalMixturePrior,
     PoissonHead as PoissonHead,
     StandardNormal as StandardNormal,
 )

@@ -19,7 +19,7 @@ from boxloop.distributions import (
     Multinomial,
     NormalInverseGamma,
     NormalInverseWishart,
-    NormalMixtureLaw,
+    NormalMixture,
     Poisson,
     SphericalGaussian,
     SphericalNormalInverseGamma,
@@ -39,7 +39,7 @@ from boxloop.models.vae import (
     CategoricalHead,
     GaussianHead,
     LowRankHead,
-    NormalMixture,
+    NormalMixturePrior,
     PoissonHead,
     StandardNormal,
 )
@@ -75,7 +75,7 @@ COMPONENTS = (
     NormalInverseWishart, TiedInverseWishart, NormalInverseGamma, SphericalNormalInverseGamma, WordDirichlet,
 )  # fmt: skip
 HEADS = (GaussianHead, LowRankHead, BernoulliHead, PoissonHead, CategoricalHead)
-LATENTS = (StandardNormal, NormalMixture)
+LATENTS = (StandardNormal, NormalMixturePrior)
 
 
 def _enough_freedom(prior: Any, axes: Axes) -> str | None:
@@ -195,7 +195,7 @@ CONSTRAINTS: Table = {
     Multinomial: Constraints(probability=Array("k d", SIMPLEX), total=TOTAL, smoothing=FLOOR),
     Categorical: Constraints(log_weight=Array("m k", LOG_SIMPLEX)),
     CategoricalColumns: Constraints(logits=Array("m p"), sizes=Array("d", COUNTS, torch.int64)),
-    NormalMixtureLaw: Constraints(
+    NormalMixture: Constraints(
         log_weight=Array("k", LOG_SIMPLEX), members=Nested((DiagonalGaussian,), "k dtype")
     ),
     Mixture: Constraints(log_weight=Array("k", LOG_SIMPLEX), family=Nested(FAMILIES, "k d dtype")),
@@ -251,12 +251,12 @@ CONSTRAINTS: Table = {
         shape=Array("d|1", POSITIVE),
         rate=Array("d", POSITIVE),
         relevance_rate=Array("k", POSITIVE),
-        prior_law=Nested((RelevancePrior,), "d dtype"),
+        parameter_prior=Nested((RelevancePrior,), "d dtype"),
         total=FLOOR,
     ),
     Part: Constraints(_network_fits),
     StandardNormal: Constraints(_codes_fit),
-    NormalMixture: Constraints(
+    NormalMixturePrior: Constraints(
         log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c", LOGARITHM)
     ),
     GaussianHead: Constraints(_head_fits, log_variance=Array("v", LOGARITHM), floor=HEAD_FLOOR),

@@ -152,9 +152,10 @@ def _expect_gappy(
 def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mean and loadings after the parameter-expanded M step (Liu, Rubin and Wu 1998).
 
-    The latent law is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed: :math:`F \leftarrow F K^{1/2}`,
-    :math:`c \leftarrow c + F \bar z`. The likelihood never falls, and the rate of convergence is at least the plain
-    step's (one step alone may rise less); the scale of F converges in a few rounds instead of hundreds.
+    The factors' distribution is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed:
+    :math:`F \leftarrow F K^{1/2}`, :math:`c \leftarrow c + F \bar z`. The likelihood never falls, and the rate of
+    convergence is at least the plain step's (one step alone may rise less); the scale of F converges in a few
+    iterations instead of hundreds.
     """
     loadings, mean = coefficients[:, :-1], coefficients[:, -1]
     total = latent[-1, -1]
@@ -188,12 +189,12 @@ class LinearGaussian(Tree):
         return DiagonalGaussian(zero, zero + 1.0)
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
-        """The laws of x given factors z, (m, k)."""
+        """The distributions of x given factors z, (m, k)."""
         mean = self.mean + z @ self.loadings.mT
         return DiagonalGaussian(mean, self.psi.expand_as(mean))
 
-    def law(self) -> LowRankGaussian:
-        """The marginal law of a row."""
+    def marginal(self) -> LowRankGaussian:
+        """The marginal distribution of a row."""
         return LowRankGaussian(self.mean, self.loadings, self.psi)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
@@ -224,7 +225,7 @@ class LinearGaussian(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row, (n,)."""
-        return self.law().log_prob(rows)[0]
+        return self.marginal().log_prob(rows)[0]
 
     def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n, k) and covariance (n, k, k) of the factors given each row."""
@@ -240,7 +241,7 @@ class LinearGaussian(Tree):
         return self.emission(z).draw(1, generator)[:, 0], z
 
     def canonical(self) -> Self:
-        r"""The same law with :math:`F^\top \Psi^{-1} F` diagonal, largest first; signs fixed in units of the noise."""
+        r"""Rotated so that :math:`F^\top \Psi^{-1} F` is diagonal, largest first; signs fixed in units of the noise."""
         left, size, _ = torch.linalg.svd(self.loadings / self.psi.sqrt()[:, None], full_matrices=False)
         dust = len(left) * torch.finfo(size.dtype).eps * size.amax()
         size = torch.where(

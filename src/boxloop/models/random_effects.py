@@ -93,7 +93,7 @@ class GroupedRows(Tree):
 
 
 class Response(Protocol):
-    """The law of a response given its linear predictor; canonical link."""
+    """The distribution of a response given its linear predictor; canonical link."""
 
     def log_prob(self, response: Tensor, predictor: Tensor) -> Tensor:
         """Log-probability of responses."""
@@ -165,7 +165,7 @@ class RandomEffects(Tree):
     Args:
         coefficients: beta, (p,).
         factor: lower Cholesky factor of Sigma, (q, q).
-        response: law of y given the predictor.
+        response: distribution of y given the predictor.
         shared: the fixed column that each random column is, q numbers, for an expanded M step; none when empty.
         floor: smallest eigenvalue of Sigma.
 
@@ -263,8 +263,8 @@ class RandomEffects(Tree):
                   B_i = I - \mathrm{Cov}(u_i \mid y) \Sigma_{origin}^{-1}
 
         with L the Cholesky factor of :math:`\Sigma`. A group that knows its own level (B near I) keeps it while
-        parameters change; the effects of one that does not follow their law. Scores along this path have the same mean
-        as along any other, and little noise (partial centring, Papaspiliopoulos, Roberts and Sköld 2003).
+        parameters change; the effects of one that does not follow their prior. Scores along this path have the same
+        mean as along any other, and little noise (partial centring, Papaspiliopoulos, Roberts and Sköld 2003).
 
         Args:
             origin: the model under which z was drawn.
@@ -287,7 +287,7 @@ class RandomEffects(Tree):
         return there.reshape(z.shape), volume
 
     def draw(self, rows: GroupedRows, copies: int, stream: Generator) -> Tensor:
-        """Effects from their law, ``copies`` for each group, (g copies, q): where chains start."""
+        """Effects from their distribution, ``copies`` for each group, (g copies, q): where chains start."""
         return normal((rows.n_groups * copies, len(self.factor)), stream) @ self.factor.mT
 
     def shape(self) -> Tensor:

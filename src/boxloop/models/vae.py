@@ -24,14 +24,14 @@ from boxloop.distributions import (
     DiagonalGaussian,
     LogitBernoulli,
     LogPoisson,
-    NormalMixtureLaw,
-    PairedLaw,
+    NormalMixture,
+    PairedDistribution,
     TiedLowRankGaussian,
 )
 from boxloop.models.networks import Part
 from boxloop.numeric import normal, sobol_normal_nodes, sobol_points
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Latent(Protocol):
     def columns(self) -> int:
         """k."""
 
-    def law(self, like: Tensor) -> Law:
+    def distribution(self, like: Tensor) -> Distribution:
         """One member over k columns, on the device and in the precision of a tensor."""
 
     def log_density(self, z: Tensor) -> Tensor:
@@ -106,12 +106,12 @@ class StandardNormal(Tree):
     def __post_init__(self) -> None:
         _check_columns(self.columns)
 
-    def law(self, like: Tensor) -> DiagonalGaussian:
+    def distribution(self, like: Tensor) -> DiagonalGaussian:
         """Mean zero, variance one."""
         return DiagonalGaussian(like.new_zeros(1, self.columns), like.new_ones(1, self.columns))
 
     def log_density(self, z: Tensor) -> Tensor:
-        """(n,). Nothing here waits for the device, as the law's ``log_prob`` may."""
+        """(n,). Nothing here waits for the device, as the distribution's ``log_prob`` may."""
         return -0.5 * (z.square() + math.log(2 * math.pi)).sum(1)
 
     def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class StandardNormal(Tree):
 
 
 @dataclass(frozen=True)
-class NormalMixture(Tree):
+class NormalMixturePrior(Tree):
     r"""A learned prior, :math:`z \sim \sum_c \pi_c N(m_c, \mathrm{diag}(v_c))`.
 
     The divergence from it has no closed form: a bound estimates it from its own draws of z.
@@ -136,8 +136,8 @@ class NormalMixture(Tree):
 
     Example:
         >>> import torch
-        >>> prior = NormalMixture.start(3, 2, torch.Generator())
-        >>> prior.law(prior.mean).draw(5, torch.Generator()).shape
+        >>> prior = NormalMixturePrior.start(3, 2, torch.Generator())
+        >>> prior.distribution(prior.mean).draw(5, torch.Generator()).shape
         torch.Size([1, 5, 2])
     """
 
@@ -157,7 +157,7 @@ class NormalMixture(Tree):
     def start(
         cls, components: int, columns: int, generator: Generator, dtype: torch.dtype = torch.float64
     ) -> Self:
-        """Equal weights; means and variances that make up a law near the standard normal one, members apart.
+        """Equal weights; means and variances that make up a distribution near the standard normal one, members apart.
 
         Means are drawn with variance 3/4 and every member has variance 1/4.
         """
@@ -173,14 +173,14 @@ class NormalMixture(Tree):
         """k."""
         return self.mean.shape[1]
 
-    def law(self, like: Tensor) -> NormalMixtureLaw:
-        """The mixture as one law."""
+    def distribution(self, like: Tensor) -> NormalMixture:
+        """The mixture as one distribution."""
         members = DiagonalGaussian(self.mean.to(like), self.log_variance.to(like).exp())
-        return NormalMixtureLaw(self.log_weight.to(like).log_softmax(0), members)
+        return NormalMixture(self.log_weight.to(like).log_softmax(0), members)
 
     def log_density(self, z: Tensor) -> Tensor:
         """(n,)."""
-        return self.law(z).log_prob(z)[0]
+        return self.distribution(z).log_prob(z)[0]
 
     def divergence(self, mean: Tensor, log_variance: Tensor) -> None:
         """None: it is estimated from draws."""
@@ -232,8 +232,8 @@ class Head(Protocol):
     def width(self, columns: int) -> int:
         """Raw columns that it wants for so many columns of data."""
 
-    def law(self, raw: Tensor) -> PairedLaw:
-        """m laws over standardised columns from raw columns (m, width), in their precision."""
+    def distribution(self, raw: Tensor) -> PairedDistribution:
+        """m distributions over standardised columns from raw columns (m, width), in their precision."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class GaussianHead(Tree):
         >>> import torch
         >>> GaussianHead().width(3), GaussianHead.start("shared", 3).width(3)
         (6, 3)
-        >>> GaussianHead().law(torch.zeros(1, 2)).covariance().dense()
+        >>> GaussianHead().distribution(torch.zeros(1, 2)).covariance().dense()
         tensor([[[1.0001]]])
     """
 
@@ -291,7 +291,7 @@ class GaussianHead(Tree):
         """Means, and raw log-variances where the decoder gives them."""
         return 2 * columns if self.log_variance is None else columns
 
-    def law(self, raw: Tensor) -> DiagonalGaussian:
+    def distribution(self, raw: Tensor) -> DiagonalGaussian:
         """Means first, then raw log-variances."""
         if self.log_variance is None:
             mean, level = raw.chunk(2, dim=1)
@@ -315,7 +315,7 @@ class LowRankHead(Tree):
     Example:
         >>> import torch
         >>> head = LowRankHead.start(4, 2, torch.Generator())
-        >>> head.width(4), head.law(torch.zeros(5, 4).double()).mean.shape
+        >>> head.width(4), head.distribution(torch.zeros(5, 4).double()).mean.shape
         (4, torch.Size([5, 4]))
     """
 
@@ -346,7 +346,7 @@ class LowRankHead(Tree):
         """The means."""
         return columns
 
-    def law(self, raw: Tensor) -> TiedLowRankGaussian:
+    def distribution(self, raw: Tensor) -> TiedLowRankGaussian:
         """Means, with the shared covariance."""
         noise = self.floor + self.log_noise.to(raw.dtype).exp()
         return TiedLowRankGaussian(raw, self.loadings.to(raw.dtype), noise)
@@ -358,7 +358,7 @@ class BernoulliHead(Tree):
 
     Example:
         >>> import torch
-        >>> BernoulliHead().law(torch.zeros(1, 2)).mean
+        >>> BernoulliHead().distribution(torch.zeros(1, 2)).mean
         tensor([[0.5000, 0.5000]])
     """
 
@@ -368,7 +368,7 @@ class BernoulliHead(Tree):
         """The log-odds."""
         return columns
 
-    def law(self, raw: Tensor) -> LogitBernoulli:
+    def distribution(self, raw: Tensor) -> LogitBernoulli:
         """Log-odds."""
         return LogitBernoulli(raw)
 
@@ -379,7 +379,7 @@ class PoissonHead(Tree):
 
     Example:
         >>> import torch
-        >>> PoissonHead().law(torch.zeros(1, 2)).mean
+        >>> PoissonHead().distribution(torch.zeros(1, 2)).mean
         tensor([[1., 1.]])
     """
 
@@ -389,7 +389,7 @@ class PoissonHead(Tree):
         """The log-rates."""
         return columns
 
-    def law(self, raw: Tensor) -> LogPoisson:
+    def distribution(self, raw: Tensor) -> LogPoisson:
         """Log-rates."""
         return LogPoisson(raw)
 
@@ -404,7 +404,7 @@ class CategoricalHead(Tree):
     Example:
         >>> import torch
         >>> head = CategoricalHead.of([2, 3])
-        >>> head.width(2), head.law(torch.zeros(1, 5)).mean
+        >>> head.width(2), head.distribution(torch.zeros(1, 5)).mean
         (5, tensor([[0.5000, 1.0000]]))
     """
 
@@ -428,7 +428,7 @@ class CategoricalHead(Tree):
             raise ValueError(f"the head is for {len(self.sizes)} columns of categories, not for {columns}")
         return int(self.sizes.sum())
 
-    def law(self, raw: Tensor) -> CategoricalColumns:
+    def distribution(self, raw: Tensor) -> CategoricalColumns:
         """Logits."""
         return CategoricalColumns(raw, self.sizes)
 
@@ -539,15 +539,17 @@ class Autoencoder(Tree):
         mean, log_variance = self.encoder(seen).chunk(2, dim=1)
         return mean, log_variance
 
-    def prior(self) -> Law:
-        """The law of z."""
-        law: Law = self.latent.law(self.origin)
-        return law
+    def prior(self) -> Distribution:
+        """The distribution of z."""
+        distribution: Distribution = self.latent.distribution(self.origin)
+        return distribution
 
-    def emission(self, z: Tensor) -> Law:
-        """The laws of x given each row of z, in the units of the data."""
-        law = self.head.law(self.decoder(z).to(self.origin.dtype))
-        found: Law = law.affine(self.origin, self.scale) if self.head.continuous else law
+    def emission(self, z: Tensor) -> Distribution:
+        """The distributions of x given each row of z, in the units of the data."""
+        distribution = self.head.distribution(self.decoder(z).to(self.origin.dtype))
+        found: Distribution = (
+            distribution.affine(self.origin, self.scale) if self.head.continuous else distribution
+        )
         return found
 
     def posterior(self, rows: Tensor) -> DiagonalGaussian:
@@ -651,11 +653,11 @@ class Autoencoder(Tree):
         return ratio.to(self.origin.dtype)
 
     def _given(self, standard: Tensor, z: Tensor) -> Tensor:
-        """log p(u|z) of standardised rows (n, d) under codes (M, n, k): (M, n). Laws are never in half precision."""
+        """log p(u|z) of standardised rows (n, d) under codes (M, n, k): (M, n), never in half precision."""
         raw = self.decoder(z.flatten(0, 1))
         rows = standard.expand(len(z), -1, -1).flatten(0, 1)
         with torch.autocast(standard.device.type, enabled=False):
-            found: Tensor = self.head.law(raw).paired(rows)
+            found: Tensor = self.head.distribution(raw).paired(rows)
         return found.reshape(z.shape[:2])
 
     def _log_prior(self, z: Tensor) -> Tensor:

@@ -94,14 +94,14 @@ class RelevancePrior(Tree):
         return cls(mean, 0.25 * variance, relevance_shape=relevance_shape, relevance_rate=relevance_rate)
 
     def shape(self, d: int) -> float:
-        """Shape of the law of every relevance precision, whatever the rows."""
+        """Shape of the distribution of every relevance precision, whatever the rows."""
         return self.relevance_shape + 0.5 * d
 
-    def noise_law(self) -> InverseGamma:
+    def noise_prior(self) -> InverseGamma:
         """Of noise variances, (d,)."""
         return InverseGamma(torch.full_like(self.noise_rate, self.noise_shape), self.noise_rate)
 
-    def relevance_law(self) -> InverseGamma:
+    def relevance_prior(self) -> InverseGamma:
         r"""Of :math:`1 / \alpha_l`, (1,)."""
         one = torch.ones_like(self.noise_rate[:1])
         return InverseGamma(self.relevance_shape * one, self.relevance_rate * one)
@@ -301,7 +301,7 @@ class ExpectedLinear(Tree):
 
 
 @dataclass(frozen=True)
-class FactorLaw(Tree):
+class NormalGammaFactors(Tree):
     r"""Normal-gamma distribution of each column's coefficients and noise precision, and what it predicts.
 
     Given its factors a new row has independent Student columns with :math:`2 a_j` degrees of freedom, centre
@@ -355,7 +355,7 @@ class FactorLaw(Tree):
         }
 
     def expected(self) -> ExpectedLinear:
-        """What the law of the factors needs to know."""
+        """What the distribution of the factors needs to know."""
         log_precision = torch.digamma(self.shape) - self.rate.log()
         return ExpectedLinear(self.coefficients, self.spread, self.noise_precision, log_precision)
 
@@ -369,7 +369,7 @@ class FactorLaw(Tree):
         return DiagonalGaussian(zero, zero + 1.0)
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
-        """The laws of x given factors z, (m, k): Gaussians with the mean and variance of Student's laws."""
+        """x given factors z, (m, k): Gaussians with the mean and variance of Student's distribution."""
         mean, variance = self.given(z)
         return DiagonalGaussian(mean, variance * (self.shape / (self.shape - 1.0)))
 
@@ -417,13 +417,13 @@ NODES = 64
 """Sobol points at which the integrand of a row is evaluated."""
 
 REWEIGHTED = 5
-"""Rounds that find the peak: each weighs the columns by how far off they are, as Student's density does."""
+"""Iterations that find the peak: each weighs the columns by how far off they are, as Student's density does."""
 
 TILE = 1 << 22
 """Most numbers in a tensor of one precision matrix per row."""
 
 
-def predictive_density(law: FactorLaw, rows: Tensor) -> Tensor:
+def predictive_density(factors: NormalGammaFactors, rows: Tensor) -> Tensor:
     r"""Logs of the predictive density of rows (n, d), NaN where missing, (n,).
 
     .. math:: p(x) = \int N(z; 0, I) \prod_{j \text{ seen}} t_{2 a_j}\big(x_j; m_j^\top u, \tfrac{b_j}{a_j}
@@ -437,58 +437,58 @@ def predictive_density(law: FactorLaw, rows: Tensor) -> Tensor:
         >>> import torch
         >>> coefficients = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
         >>> many = torch.full((2,), 1e8).double()  # as good as known: two columns of variance 2, covariance 1
-        >>> law = FactorLaw(coefficients, torch.zeros(1, 2, 2).double(), many, many)
-        >>> predictive_density(law, torch.zeros(1, 2).double())  # -log(2 pi) - log(3) / 2
+        >>> factors = NormalGammaFactors(coefficients, torch.zeros(1, 2, 2).double(), many, many)
+        >>> predictive_density(factors, torch.zeros(1, 2).double())  # -log(2 pi) - log(3) / 2
         tensor([-2.3872], dtype=torch.float64)
     """
-    rows = rows.to(law.rate.dtype)
-    k = law.loadings.shape[1]
+    rows = rows.to(factors.rate.dtype)
+    k = factors.loadings.shape[1]
     if k == 0:
-        return _students(law, rows, ~torch.isnan(rows), rows.new_zeros(len(rows), 0))
+        return _students(factors, rows, ~torch.isnan(rows), rows.new_zeros(len(rows), 0))
     nodes = torch.special.ndtri(sobol_points(NODES, k).clamp(1e-12, 1.0 - 1e-12)).to(rows)
     size = max(1, TILE // max(k * k, rows.shape[1]))
-    return torch.cat([_density(law, tile, nodes) for tile in rows.split(size)])
+    return torch.cat([_density(factors, tile, nodes) for tile in rows.split(size)])
 
 
-def _density(law: FactorLaw, rows: Tensor, nodes: Tensor) -> Tensor:
+def _density(factors: NormalGammaFactors, rows: Tensor, nodes: Tensor) -> Tensor:
     seen = ~torch.isnan(rows)
     rows = torch.where(seen, rows, 0.0)
-    z, factor = _peak(law, rows, seen.to(rows.dtype))
+    z, factor = _peak(factors, rows, seen.to(rows.dtype))
     level = factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
     values = []
     for node in nodes:
         step = node.expand(len(rows), -1)[..., None]
         at = z + torch.linalg.solve_triangular(factor.mT, step, upper=True)[..., 0]
         prior = 0.5 * (node.square().sum() - at.square().sum(1))
-        values.append(_students(law, rows, seen, at) + prior)
+        values.append(_students(factors, rows, seen, at) + prior)
     return torch.logsumexp(torch.stack(values), 0) - level - math.log(len(nodes))
 
 
-def _students(law: FactorLaw, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
+def _students(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
     """Log-density of the values seen given the factors, (n,)."""
-    centre, scale = law.given(z)
-    half = law.shape + 0.5
-    level = torch.lgamma(half) - torch.lgamma(law.shape) - 0.5 * (2.0 * math.pi * law.shape).log()
+    centre, scale = factors.given(z)
+    half = factors.shape + 0.5
+    level = torch.lgamma(half) - torch.lgamma(factors.shape) - 0.5 * (2.0 * math.pi * factors.shape).log()
     away = torch.where(seen, rows - centre, 0.0)
-    tail = half * torch.log1p(away.square() / (2.0 * law.shape * scale))
+    tail = half * torch.log1p(away.square() / (2.0 * factors.shape * scale))
     return torch.where(seen, level - 0.5 * scale.log() - tail, 0.0).sum(1)
 
 
-def _peak(law: FactorLaw, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def _peak(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Where the integrand of each row is highest (n, k), nearly, and Cholesky factors of its curvature (n, k, k)."""
-    d, k = law.loadings.shape
-    deviation = (rows - law.mean) * seen
-    loadings = law.loadings
+    d, k = factors.loadings.shape
+    deviation = (rows - factors.mean) * seen
+    loadings = factors.loadings
     outer = (loadings[:, :, None] * loadings[:, None]).reshape(d, k * k)
-    spread = law.spread.expand(d, -1, -1)
+    spread = factors.spread.expand(d, -1, -1)
     unsure, lean = spread[:, :k, :k].reshape(d, k * k), spread[:, :k, k]
     z = rows.new_zeros(len(rows), k)
     for _ in range(REWEIGHTED):
-        centre, scale = law.given(z)
-        degrees = 2.0 * law.shape
+        centre, scale = factors.given(z)
+        degrees = 2.0 * factors.shape
         weight = seen * (degrees + 1.0) / (degrees * scale + (rows - centre).square())
         # 1 + u'Vu in the scale lowers the density far from the middle: to first order as its logarithm does.
-        bend = seen / (scale * law.noise_precision)
+        bend = seen / (scale * factors.noise_precision)
         inner = (weight @ outer + bend @ unsure).reshape(-1, k, k)
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
         factor = cholesky(inner)
@@ -498,16 +498,16 @@ def _peak(law: FactorLaw, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class VariationalFactor(FactorLaw):
-    r"""A law over the parameters of factor analysis.
+class VariationalFactor(NormalGammaFactors):
+    r"""A distribution over the parameters of factor analysis.
 
     Args:
         coefficients: m, loadings and last the mean of each column, (d, k + 1).
         spread: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
         shape: a, of the noise precisions, (d,) or (1,).
         rate: b, of the noise precisions, (d,).
-        relevance_rate: rates of the laws of alpha, (k,).
-        prior_law: what the law was before any row.
+        relevance_rate: rates of the distributions of alpha, (k,).
+        parameter_prior: what the distribution was before any row.
         total: weight of all rows, by which averaged statistics are multiplied.
         expand: end each ``solve`` with the best change of factors; ``False`` is plain coordinate ascent.
 
@@ -520,13 +520,13 @@ class VariationalFactor(FactorLaw):
     """
 
     relevance_rate: Tensor
-    prior_law: RelevancePrior
+    parameter_prior: RelevancePrior
     total: float
     expand: bool = True
 
     @classmethod
     def vague(cls, prior: RelevancePrior, k: int, total: float) -> Self:
-        """The prior's law of means and noise, no loadings, every relevance precision expected at one."""
+        """The prior's distribution of means and noise, no loadings, every relevance precision expected at one."""
         centre = prior.centre
         coefficients = torch.cat([centre.new_zeros(len(centre), k), centre[:, None]], dim=1)
         relevance_rate = centre.new_full((k,), prior.shape(len(centre)))
@@ -539,7 +539,7 @@ class VariationalFactor(FactorLaw):
     @property
     def precision(self) -> Tensor:
         r"""Expected :math:`\alpha`, (k,)."""
-        return self.prior_law.shape(len(self.rate)) / self.relevance_rate
+        return self.parameter_prior.shape(len(self.rate)) / self.relevance_rate
 
     @property
     def signal(self) -> Tensor:
@@ -558,7 +558,7 @@ class VariationalFactor(FactorLaw):
 
     def present(self) -> Tensor:
         """Weight of the values of each column, (d,)."""
-        return (2.0 * (self.shape - self.prior_law.noise_shape)).expand_as(self.rate)
+        return (2.0 * (self.shape - self.parameter_prior.noise_shape)).expand_as(self.rate)
 
     def errors(self) -> FactorErrors:
         """Standard errors of mean, loadings (d, k) and log-noise; q's own for loadings of factors out of use.
@@ -567,13 +567,15 @@ class VariationalFactor(FactorLaw):
         there are.
         """
         used = self.used
-        found = factor_errors(self.loadings[:, used], self.noise, self.present(), self.prior_law.noise_rate)
+        found = factor_errors(
+            self.loadings[:, used], self.noise, self.present(), self.parameter_prior.noise_rate
+        )
         loadings = self.deviations()["components"].mT.clone()
         loadings[:, used] = found.loadings
         return found._replace(loadings=loadings)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        """The best laws of the factors: their statistics, and what the rows add to the bound."""
+        """The best distributions of the factors: their statistics, and what the rows add to the bound."""
         return self.expected().expect(rows, weight)
 
     def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
@@ -581,21 +583,21 @@ class VariationalFactor(FactorLaw):
         return statistics, ()
 
     def solve(self, statistics: LinearStatistics) -> Self:
-        """Laws of coefficients and noise given those of the factors; the best change of factors; relevances."""
+        """Update coefficients and noise given the factors; the best change of factors; relevances."""
         known = statistics * (self.total / statistics.latent[-1, -1])
         fitted = self._regressed(known)
         if self.expand:
-            turn = best_turn(known.latent, fitted._energy(), len(self.rate), self.prior_law)
+            turn = best_turn(known.latent, fitted._energy(), len(self.rate), self.parameter_prior)
             coefficients = fitted.coefficients @ turn.back
             fitted = replace(
                 fitted, coefficients=coefficients, spread=turn.back.mT @ fitted.spread @ turn.back
             )
         energy = fitted._energy().diagonal()[:-1]
-        return replace(fitted, relevance_rate=self.prior_law.relevance_rate + 0.5 * energy)
+        return replace(fitted, relevance_rate=self.parameter_prior.relevance_rate + 0.5 * energy)
 
     def _prior_precision(self) -> Tensor:
         """Of coefficients, in units of the noise precision, (k + 1,)."""
-        return torch.cat([self.precision, self.precision.new_full((1,), self.prior_law.strength)])
+        return torch.cat([self.precision, self.precision.new_full((1,), self.parameter_prior.strength)])
 
     def _regressed(self, known: LinearStatistics) -> Self:
         """Normal-gamma posterior of every column, given summed statistics."""
@@ -603,16 +605,16 @@ class VariationalFactor(FactorLaw):
         inner = known.latent - known.absent + torch.diag(before)
         factor = cholesky(inner)
         pulled = known.cross.clone()
-        pulled[:, k] += before[k] * self.prior_law.centre
+        pulled[:, k] += before[k] * self.parameter_prior.centre
         if len(inner) == 1:
             coefficients = torch.cholesky_solve(pulled.mT, factor[0]).mT
         else:
             coefficients = torch.cholesky_solve(pulled[..., None], factor)[..., 0]
         away = coefficients.clone()
-        away[:, k] -= self.prior_law.centre
+        away[:, k] -= self.parameter_prior.centre
         apart = known.residual(coefficients) + away.square() @ before
-        shape = self.prior_law.noise_shape + 0.5 * known.present
-        rate = self.prior_law.noise_rate + 0.5 * apart.clamp(min=0.0)
+        shape = self.parameter_prior.noise_shape + 0.5 * known.present
+        rate = self.parameter_prior.noise_rate + 0.5 * apart.clamp(min=0.0)
         return replace(
             self, coefficients=coefficients, spread=torch.cholesky_inverse(factor), shape=shape, rate=rate
         )
@@ -620,7 +622,7 @@ class VariationalFactor(FactorLaw):
     def _energy(self) -> Tensor:
         r""":math:`\sum_j E[\tau_j f_j f_j^\top]` of coefficients less their prior means, (k + 1, k + 1)."""
         away = self.coefficients.clone()
-        away[:, -1] -= self.prior_law.centre
+        away[:, -1] -= self.parameter_prior.centre
         whole: Tensor = (away.mT * self.noise_precision) @ away
         return whole + self.spread.mean(0) * len(self.rate)
 
@@ -632,7 +634,7 @@ class VariationalFactor(FactorLaw):
         more = 1.0 + (lost + self.spread.diagonal(dim1=-2, dim2=-1)[:, :-1][:, ~used]).sum(1)
         spread = self.spread[:, kept][:, :, kept] / more[:, None, None]
         return predictive_density(
-            FactorLaw(self.coefficients[:, kept], spread, self.shape, self.rate * more), rows
+            NormalGammaFactors(self.coefficients[:, kept], spread, self.shape, self.rate * more), rows
         )
 
     def divergence(self) -> Tensor:
@@ -641,16 +643,16 @@ class VariationalFactor(FactorLaw):
         .. math:: \sum_j \tfrac12 \Big( \mathrm{tr} P V_j + \bar\tau_j (m_j - \mu_j)^\top P (m_j - \mu_j) - k - 1
                   - \log |V_j| - \sum_l E[\log \alpha_l] - \log \beta \Big) + KL(q(\tau)) + KL(q(\alpha))
         """
-        d, law = len(self.rate), self.prior_law
-        shape = self.relevance_rate.new_full((1,), law.shape(d))
+        d, prior = len(self.rate), self.parameter_prior
+        shape = self.relevance_rate.new_full((1,), prior.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
-        level = log_before.sum() + math.log(law.strength) + len(log_before) + 1.0
+        level = log_before.sum() + math.log(prior.strength) + len(log_before) + 1.0
         factor = cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
-        # A gamma law of precisions is as far from another as the inverse gamma laws of the variances are.
-        noise = InverseGamma(self.shape, self.rate).divergence(law.noise_law())
-        relevance = InverseGamma(shape, self.relevance_rate).divergence(law.relevance_law())
+        # Gamma distributions of precisions diverge as the inverse gammas of the variances do.
+        noise = InverseGamma(self.shape, self.rate).divergence(prior.noise_prior())
+        relevance = InverseGamma(shape, self.relevance_rate).divergence(prior.relevance_prior())
         return coefficients + noise.sum() + relevance.sum()
 
     def complete(self, statistics: LinearStatistics) -> Tensor:
@@ -665,14 +667,18 @@ class VariationalFactor(FactorLaw):
         """None."""
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The law of the models of ``origin + scale * x``: exact, since loadings are in units of the noise."""
+        """The distribution of the models of ``origin + scale * x``: exact, since loadings are in units of the noise."""
         coefficients = scale[:, None] * self.coefficients
         coefficients[:, -1] += origin
-        prior_law = self.prior_law.affine(origin, scale)
-        return replace(self, coefficients=coefficients, rate=scale.square() * self.rate, prior_law=prior_law)
+        return replace(
+            self,
+            coefficients=coefficients,
+            rate=scale.square() * self.rate,
+            parameter_prior=self.parameter_prior.affine(origin, scale),
+        )
 
     def canonical(self) -> Self:
-        """The same law, most relevant factors first, the largest loading of each (in units of noise) positive."""
+        """Most relevant factors first, the largest loading of each (in units of noise) positive."""
         order = torch.argsort(self.relevance_rate, descending=True, stable=True)
         whole = torch.cat([order, order.new_tensor([len(order)])])
         scaled = self.loadings[:, order] * self.noise_precision.sqrt()[:, None]
@@ -685,21 +691,21 @@ class VariationalFactor(FactorLaw):
         )
 
     def emptied(self, factor: int) -> Self:
-        r"""The law without one of its factors: no loadings, and the relevance that such a factor comes to.
+        r"""The distribution without one of its factors: no loadings, and the relevance that such a factor comes to.
 
         There :math:`V_{ll} = 1 / (\alpha + n)` and :math:`\alpha = (a_0 + d/2) / (b_0 + d V_{ll} / 2)`, a quadratic.
         """
-        d, law = len(self.rate), self.prior_law
-        shape, rate, n = law.relevance_shape, law.relevance_rate, self.total
+        d, prior = len(self.rate), self.parameter_prior
+        shape, rate, n = prior.relevance_shape, prior.relevance_rate, self.total
         lean = rate * n - shape  # rate precision^2 + lean precision = (shape + d / 2) n
-        precision = (math.sqrt(lean * lean + 4.0 * rate * law.shape(d) * n) - lean) / (2.0 * rate)
+        precision = (math.sqrt(lean * lean + 4.0 * rate * prior.shape(d) * n) - lean) / (2.0 * rate)
         coefficients, spread = self.coefficients.clone(), self.spread.clone()
         coefficients[:, factor] = 0.0
         spread[:, factor] = 0.0
         spread[:, :, factor] = 0.0
         spread[:, factor, factor] = 1.0 / (precision + n)
         relevance_rate = self.relevance_rate.clone()
-        relevance_rate[factor] = law.shape(d) / precision
+        relevance_rate[factor] = prior.shape(d) / precision
         return replace(self, coefficients=coefficients, spread=spread, relevance_rate=relevance_rate)
 
     def floored(self) -> Tensor:
@@ -707,9 +713,9 @@ class VariationalFactor(FactorLaw):
         return torch.zeros_like(self.rate, dtype=torch.bool)
 
     def free(self) -> dict[str, Tensor]:
-        """What any values of are a law of the same width: coefficients, log-rates of the noise."""
+        """What any values of are a distribution of the same width: coefficients, log-rates of the noise."""
         return {"coefficients": self.coefficients, "log_rate": self.rate.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The law at other values of them."""
+        """The distribution at other values of them."""
         return replace(self, coefficients=free["coefficients"], rate=free["log_rate"].exp())
