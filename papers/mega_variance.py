@@ -16,7 +16,7 @@ from boxloop.distributions import Categorical, FullGaussian
 from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, seed, spawn
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target
 
@@ -52,11 +52,11 @@ def true_moments(model: LatentModel) -> tuple[Tensor, Tensor]:
     return _moments(*finite)
 
 
-def _moments(emission: Law, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _moments(emission: Distribution, weight: Tensor) -> tuple[Tensor, Tensor]:
     return weight @ emission.mean, second_moment(emission, weight)
 
 
-def draw_quasi_nodes(prior: Law, m: int, stream: Generator) -> Tensor:
+def draw_quasi_nodes(prior: Distribution, m: int, stream: Generator) -> Tensor:
     """Scrambled Sobol nodes; for a categorical prior they pass through the inverse of its distribution function."""
     if not isinstance(prior, Categorical):
         return torch.cat(list(latent_nodes(prior, m, stream, quasi=True)))

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from boxloop.asking import ask, hoping, told
 from boxloop.data import ArraySource
-from boxloop.distributions import DiagonalGaussian, FullGaussian, Sums, TiedGaussian, full, gaussian, tied
+from boxloop.distributions import (
+    DiagonalGaussian,
+    FullGaussian,
+    Sums,
+    TiedGaussian,
+    gaussian_diagonal,
+    gaussian_full,
+    gaussian_tied,
+)
 from boxloop.fit import EMState, accelerated_em, ahead, em, extrapolate, mean_log_likelihood
 from boxloop.models import mixture
 from boxloop.numeric import ConditionError
@@ -86,7 +94,8 @@ def narrowness(family: Any) -> float:
 
 @ENGINES
 @pytest.mark.parametrize(
-    ("kind", "room"), [(FullGaussian, full), (TiedGaussian, tied), (DiagonalGaussian, gaussian)]
+    ("kind", "room"),
+    [(FullGaussian, gaussian_full), (TiedGaussian, gaussian_tied), (DiagonalGaussian, gaussian_diagonal)],
 )
 @pytest.mark.parametrize("number", [0, 3, 7, 8, 9])
 def test_another_formula_from_a_round_on(kind: type, room: Any, number: int, engine: Any) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from boxloop.criticise import mega
 from boxloop.data import ArraySource, survey
-from boxloop.models import Layers, NormalMixture, Part
+from boxloop.models import Layers, NormalMixturePrior, Part
 from boxloop.numeric import generator, normal
 from boxloop.twoview import (
     Coder,
@@ -197,7 +197,7 @@ def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, Array
     which = torch.rand(3000, generator=stream) < 0.3
     codes = torch.where(which[:, None], centres[0], centres[1]) + 0.2 * normal((3000, 2), stream)
     mixed = with_mixture(model, codes, torch.ones(3000).double(), 2, generator(0))
-    assert isinstance(mixed.latent, NormalMixture)
+    assert isinstance(mixed.latent, NormalMixturePrior)
     share, order = mixed.latent.log_weight.exp().sort()
     error = (0.3 * 0.7 / 3000) ** 0.5
     assert abs(float(share[0]) - 0.3) < 4.5 * error

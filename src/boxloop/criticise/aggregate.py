@@ -151,9 +151,9 @@ def aggregate_gap(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.autoencoder import Autoencoder
-        >>> from boxloop.models.heads import GaussianHead
-        >>> from boxloop.models.latent import StandardNormal
+        >>> from boxloop.models.vae import Autoencoder
+        >>> from boxloop.models.vae import GaussianHead
+        >>> from boxloop.models.vae import StandardNormal
         >>> from boxloop.models.networks import Layers, Part
         >>> to_code = Part(Layers(1, (), 2), (torch.tensor([[2.0, 0.0]]), torch.zeros(2)))
         >>> to_row = Part(Layers(1, (), 2), (torch.zeros(1, 2), torch.zeros(2)))

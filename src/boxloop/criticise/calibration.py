@@ -21,7 +21,7 @@ from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
 from boxloop.data import Gathered, column_place, make_frame
 from boxloop.numeric import RandomState, generator, single_threaded
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -195,7 +195,7 @@ def _distribution(model: LatentModel, nodes: int, stream: Generator) -> Any:
     return lambda rows: _ranks(rows, drawn)
 
 
-def _normal(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
+def _normal(rows: Tensor, law: Distribution, weight: Tensor) -> Tensor:
     spread = law.covariance().diagonal().sqrt()
     total = torch.zeros_like(rows)
     for mean, deviation, share in zip(law.mean, spread.expand_as(law.mean), weight, strict=True):

@@ -26,7 +26,7 @@ from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
 from boxloop.data import column_place
 from boxloop.numeric import normal
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 WIDEST = 4096
 """Most columns of which all pairs are formed."""
@@ -255,7 +255,7 @@ class Custom:
     """
 
     function: Callable[[Tensor], Tensor]
-    expectation: Callable[[Law], Tensor] | None = None
+    expectation: Callable[[Distribution], Tensor] | None = None
     name: str = "custom"
 
     def ready(self, scene: Scene) -> Probe:

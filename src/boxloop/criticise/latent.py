@@ -130,9 +130,9 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
 
     Example:
         >>> import torch
-        >>> from boxloop.models.autoencoder import Autoencoder
-        >>> from boxloop.models.heads import GaussianHead
-        >>> from boxloop.models.latent import StandardNormal
+        >>> from boxloop.models.vae import Autoencoder
+        >>> from boxloop.models.vae import GaussianHead
+        >>> from boxloop.models.vae import StandardNormal
         >>> from boxloop.models.networks import Layers, Part
         >>> to_code = Part(Layers(1, (), 4), (torch.tensor([[0.5, 0.0, 0.0, 0.0]]), torch.zeros(4)))
         >>> to_row = Part(Layers(2, (), 2), (torch.zeros(2, 2), torch.zeros(2)))

@@ -15,8 +15,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.family import Sums, has_missing, log_factorials
 from boxloop.distributions.product import LinearView, alternating
-from boxloop.distributions.sums import Sums, has_missing, log_factorials
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
@@ -26,7 +26,7 @@ TOGETHER = 1 << 24
 
 @dataclass(frozen=True)
 class Multinomial(Tree):
-    r"""k multinomial laws over d words.
+    r"""k multinomial distributions over d words.
 
     Args:
         probability: (k, d), rows sum to one.
@@ -36,8 +36,8 @@ class Multinomial(Tree):
 
     Example:
         >>> import torch
-        >>> law = Multinomial(torch.tensor([[0.5, 0.5]]), total=2)
-        >>> law.log_prob(torch.tensor([[1.0, 1.0]])).exp()
+        >>> distribution = Multinomial(torch.tensor([[0.5, 0.5]]), total=2)
+        >>> distribution.log_prob(torch.tensor([[1.0, 1.0]])).exp()
         tensor([[0.5000]])
     """
 
@@ -96,7 +96,7 @@ class Multinomial(Tree):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Counts have no other coordinates."""
-        raise ValueError("a multinomial law has no affine image among multinomial laws")
+        raise ValueError("a multinomial distribution has no affine image among multinomial distributions")
 
     def covariance(self) -> forms.Dense:
         """total (diag(p) - p p'), (k, d, d)."""

@@ -1,4 +1,4 @@
-"""A mixture of Gaussians as one law of a code: with a density, and draws that a gradient can follow."""
+"""A mixture of Gaussians as one distribution: with a density, and draws that a gradient can follow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.gaussian import DiagonalGaussian
-from boxloop.distributions.paired import under_every_member
+from boxloop.distributions.family import under_every_member
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
@@ -17,7 +17,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class NormalMixtureLaw(Tree):
+class NormalMixture(Tree):
     r"""One member, :math:`p(z) = \sum_c \pi_c N(z; m_c, \mathrm{diag}(v_c))`.
 
     A draw takes a component and then a normal variable, so that its gradient would know nothing of the weights. Where a
@@ -38,8 +38,8 @@ class NormalMixtureLaw(Tree):
     Example:
         >>> import torch
         >>> members = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
-        >>> law = NormalMixtureLaw(torch.tensor([0.5, 0.5]).log(), members)
-        >>> law.mean, law.covariance().dense()
+        >>> distribution = NormalMixture(torch.tensor([0.5, 0.5]).log(), members)
+        >>> distribution.mean, distribution.covariance().dense()
         (tensor([[0.]]), tensor([[[2.]]]))
     """
 

@@ -17,8 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from boxloop.distributions.centred import CentredView
-from boxloop.distributions.sums import Sums, columns_of, has_missing
+from boxloop.distributions.family import Sums, View, columns_of, has_missing
 from boxloop.numeric import product, sparse_product
 from boxloop.tree import Tree
 
@@ -65,7 +64,7 @@ class ProductFamily(Tree):
     def fitted(self, statistics: Sums) -> Self:
         """Members that match the averaged statistics."""
 
-    def view(self, rows: Tensor) -> CentredView | CompleteView | GappyView | LinearView:
+    def view(self, rows: Tensor) -> View[Sums]:
         """Features of a tile, with or without missing values, dense or sparse CSR."""
         if rows.layout != torch.strided:
             if self.linear and not has_missing(rows.values()):
@@ -77,7 +76,7 @@ class ProductFamily(Tree):
             return careful
         return GappyView(self, columns) if has_missing(columns) else CompleteView(self, columns)
 
-    def careful(self, columns: Tensor) -> CentredView | None:
+    def careful(self, columns: Tensor) -> View[Sums] | None:
         """A view that keeps more digits, where a family needs one for these columns."""
         return None
 

@@ -22,7 +22,7 @@ from boxloop.models import (
     Layers,
     LowRankHead,
     ModuleNetwork,
-    NormalMixture,
+    NormalMixturePrior,
     Part,
     PoissonHead,
     StandardNormal,
@@ -143,7 +143,9 @@ def head_of(
 def latent_of(prior: str, codes: int, components: int, dtype: torch.dtype, stream: Generator) -> Any:
     """The prior of codes."""
     return (
-        StandardNormal(codes) if prior == "normal" else NormalMixture.start(components, codes, stream, dtype)
+        StandardNormal(codes)
+        if prior == "normal"
+        else NormalMixturePrior.start(components, codes, stream, dtype)
     )
 
 

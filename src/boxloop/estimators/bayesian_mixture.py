@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import Frame, check_count, check_level, make_frame
-from boxloop.distributions import ComponentLaw, Dirichlet, Family, MixturePrior, StickBreaking
+from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.mixture import MixtureEstimator
@@ -50,7 +50,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
     }
 
     @abstractmethod
-    def _components(self, standard: Source, frame: Frame) -> ComponentLaw:
+    def _components(self, standard: Source, frame: Frame) -> ComponentDistribution:
         """The prior of components in standard coordinates, one for all."""
 
     @abstractmethod

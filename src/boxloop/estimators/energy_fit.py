@@ -20,7 +20,7 @@ from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import floor_covariance, normal, spawn
 from boxloop.run import Observer, Outcome, run
 from boxloop.sample import HMC, MALA, Bridge, Kernels, RandomWalk, Target, Weighted, pilot
-from boxloop.types import Law, Source
+from boxloop.types import Distribution, Source
 
 BaseKind = Literal["full", "diag"] | None
 KERNELS: dict[str, tuple[Kernels, Callable[[int], float]]] = {
@@ -99,7 +99,7 @@ def start_model(
     return EnergyModel.start(module, parameters, base, d)
 
 
-def _base(rows: Standardised, kind: BaseKind) -> Law:
+def _base(rows: Standardised, kind: BaseKind) -> Distribution:
     def second(tile: Tensor, weight: Tensor) -> WeightedSum:
         values = tile.double()
         return WeightedSum((values * weight[:, None]).mT @ values, weight.sum())
@@ -115,10 +115,10 @@ def _base(rows: Standardised, kind: BaseKind) -> Law:
     return law.to(dtype=rows.dtype)
 
 
-def reference(model: EnergyModel) -> Law:
+def reference(model: EnergyModel) -> Distribution:
     """Where chains start and annealing begins: the base, or a standard normal where there is none."""
     if model.base is not None:
-        law: Law = model.base
+        law: Distribution = model.base
         return law
     like = model.parameters[0].new_zeros(1, len(model.origin))
     return DiagonalGaussian(like, like + 1.0)

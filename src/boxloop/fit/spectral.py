@@ -22,16 +22,23 @@ from scipy.optimize import linear_sum_assignment, nnls
 from torch import Generator, Tensor
 
 from boxloop.fit.documents import Documents, SpectralError, Weighting
-from boxloop.numeric import Diagonaliser, diagonal, normal, single_threaded
+from boxloop.numeric import (
+    Diagonaliser,
+    diagonalise_by_powers,
+    diagonalise_jointly,
+    diagonalise_widest_gap,
+    normal,
+    single_threaded,
+)
 from boxloop.types import Source
 
 Array = NDArray[np.float64]
 Method = Literal["joint", "gap", "power"]
 
 DIAGONALISERS: dict[Method, Diagonaliser] = {
-    "joint": diagonal.joint,
-    "gap": diagonal.widest_gap,
-    "power": diagonal.power,
+    "joint": diagonalise_jointly,
+    "gap": diagonalise_widest_gap,
+    "power": diagonalise_by_powers,
 }
 EXTRA, POWER_STEPS = 10, 2
 """Columns beyond k of the random matrix that finds the span, and how often it is multiplied again."""

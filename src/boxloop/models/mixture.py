@@ -35,7 +35,7 @@ class Mixture(Tree, Generic[S]):
 
     Args:
         log_weight: log of the mixing weights, (k,).
-        family: k laws, see :mod:`boxloop.distributions`.
+        family: k distributions, see :mod:`boxloop.distributions`.
 
     Example:
         >>> import torch
@@ -55,11 +55,11 @@ class Mixture(Tree, Generic[S]):
         return self.log_weight.shape[0]
 
     def prior(self) -> Categorical:
-        """The law of the component index."""
+        """The distribution of the component index."""
         return Categorical(self.log_weight[None])
 
     def emission(self, z: Tensor) -> Family[S]:
-        """The laws of the components at indices z, (m,) or (m, 1)."""
+        """The distributions of the components at indices z, (m,) or (m, 1)."""
         return self.family.select(z.reshape(-1).long())
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:

@@ -1,7 +1,7 @@
-"""Laws known by their draws alone: what a chain or a simulator leaves behind.
+"""Empirical distributions, known by their draws alone, and point masses.
 
 A model without a closed form can still be criticised by what it produces. Its latent variable is then the row itself:
-the prior is :class:`Drawn`, the emission :class:`Points`.
+the prior is :class:`Empirical`, the emission :class:`PointMasses`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)
-class Drawn(Tree):
-    r"""One law, known by N independent draws of it.
+class Empirical(Tree):
+    r"""One distribution, known by N independent draws of it.
 
     .. math:: E[g(x)] \approx \frac1N \sum_i g(x_i), \qquad \text{error } \mathrm{sd}(g) / \sqrt N
 
-    Whoever averages over the draws must count that error: they are not the law, only a sample of it.
+    Whoever averages over the draws must count that error: they are not the distribution, only a sample of it.
 
     Args:
         rows: (N, d), independent of one another: one from each chain, not many from one.
 
     Example:
         >>> import torch
-        >>> law = Drawn(torch.tensor([[0.0], [2.0]]))
-        >>> law.mean, law.draw(3, torch.Generator()).shape
+        >>> distribution = Empirical(torch.tensor([[0.0], [2.0]]))
+        >>> distribution.mean, distribution.draw(3, torch.Generator()).shape
         (tensor([[1.]]), torch.Size([1, 3, 1]))
     """
 
@@ -47,7 +47,7 @@ class Drawn(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Refused: draws have no density."""
-        raise ValueError("a law that is known by its draws alone has no density")
+        raise ValueError("An empirical distribution has no density: it is known by its draws alone.")
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """n of the draws with replacement, (1, n, d): a bootstrap, exact as N grows."""
@@ -56,15 +56,15 @@ class Drawn(Tree):
 
 
 @dataclass(frozen=True)
-class Points(Tree):
-    """m laws that each put all their weight on one row.
+class PointMasses(Tree):
+    """m distributions that each put all their weight on one row.
 
     Args:
         mean: the rows, (m, d).
 
     Example:
         >>> import torch
-        >>> Points(torch.tensor([[1.0, 2.0]])).draw(2, torch.Generator())
+        >>> PointMasses(torch.tensor([[1.0, 2.0]])).draw(2, torch.Generator())
         tensor([[[1., 2.],
                  [1., 2.]]])
     """

@@ -17,8 +17,8 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.distributions.pattern import PatternView
-from boxloop.distributions.sums import QUADRATIC_CONDITION, Sums, columns_of, has_missing
+from boxloop.distributions.family import QUADRATIC_CONDITION, Sums, columns_of, has_missing
+from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
     covariance as forms,
     floor_covariance,
@@ -52,8 +52,8 @@ class FullGaussian(Tree):
 
     Example:
         >>> import torch
-        >>> law = FullGaussian(torch.zeros(1, 2), torch.eye(2)[None])
-        >>> law.log_prob(torch.zeros(1, 2))
+        >>> distribution = FullGaussian(torch.zeros(1, 2), torch.eye(2)[None])
+        >>> distribution.log_prob(torch.zeros(1, 2))
         tensor([[-1.8379]])
     """
 
@@ -155,7 +155,7 @@ class FullGaussian(Tree):
         return (self.natural * statistics.features).sum()
 
     def free(self) -> dict[str, Tensor]:
-        """Means and Cholesky factors with log-diagonals: any values of them are a law."""
+        """Means and Cholesky factors with log-diagonals: any values of them are valid."""
         return {"mean": self.mean, "factor": log_factor(self.factor)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:

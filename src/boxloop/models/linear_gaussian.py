@@ -1,8 +1,10 @@
-r"""What linear-Gaussian models share: statistics, E step and regression.
+r"""Linear-Gaussian models: factor analysis and probabilistic principal components.
 
-With latent z of k standard normal factors and u = (z, 1), the model is :math:`x_j = b_j^\top u + \epsilon_j`. The
-E step needs only expected products of u with itself and with x; the M step is one regression a column. A missing
-value leaves its row out of that column's regression: complete data are then (x observed, z), so EM stays exact.
+.. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I), \quad \epsilon \sim N(0, \mathrm{diag}(\psi_1, \dots, \psi_d))
+
+With u = (z, 1) a column is :math:`x_j = b_j^\top u + \epsilon_j`. The E step needs only expected products of u with
+itself and with x; the M step is one regression per column. A missing value leaves its row out of that column's
+regression: complete data are then (x observed, z), so EM stays exact.
 """
 
 from __future__ import annotations
@@ -150,9 +152,10 @@ def _expect_gappy(
 def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mean and loadings after the parameter-expanded M step (Liu, Rubin and Wu 1998).
 
-    The latent law is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed: :math:`F \leftarrow F K^{1/2}`,
-    :math:`c \leftarrow c + F \bar z`. The likelihood never falls, and the rate of convergence is at least the plain
-    step's (one step alone may rise less); the scale of F converges in a few rounds instead of hundreds.
+    The factors' distribution is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed:
+    :math:`F \leftarrow F K^{1/2}`, :math:`c \leftarrow c + F \bar z`. The likelihood never falls, and the rate of
+    convergence is at least the plain step's (one step alone may rise less); the scale of F converges in a few
+    iterations instead of hundreds.
     """
     loadings, mean = coefficients[:, :-1], coefficients[:, -1]
     total = latent[-1, -1]
@@ -186,12 +189,12 @@ class LinearGaussian(Tree):
         return DiagonalGaussian(zero, zero + 1.0)
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
-        """The laws of x given factors z, (m, k)."""
+        """The distributions of x given factors z, (m, k)."""
         mean = self.mean + z @ self.loadings.mT
         return DiagonalGaussian(mean, self.psi.expand_as(mean))
 
-    def law(self) -> LowRankGaussian:
-        """The marginal law of a row."""
+    def marginal(self) -> LowRankGaussian:
+        """The marginal distribution of a row."""
         return LowRankGaussian(self.mean, self.loadings, self.psi)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
@@ -222,7 +225,7 @@ class LinearGaussian(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row, (n,)."""
-        return self.law().log_prob(rows)[0]
+        return self.marginal().log_prob(rows)[0]
 
     def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n, k) and covariance (n, k, k) of the factors given each row."""
@@ -238,7 +241,7 @@ class LinearGaussian(Tree):
         return self.emission(z).draw(1, generator)[:, 0], z
 
     def canonical(self) -> Self:
-        r"""The same law with :math:`F^\top \Psi^{-1} F` diagonal, largest first; signs fixed in units of the noise."""
+        r"""Rotated so that :math:`F^\top \Psi^{-1} F` is diagonal, largest first; signs fixed in units of the noise."""
         left, size, _ = torch.linalg.svd(self.loadings / self.psi.sqrt()[:, None], full_matrices=False)
         dust = len(left) * torch.finfo(size.dtype).eps * size.amax()
         size = torch.where(
@@ -270,3 +273,76 @@ class LinearGaussian(Tree):
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"mean": self.mean, "components": self.loadings.mT, "noise_variance": self.noise}
+
+
+@dataclass(frozen=True)
+class FactorModel(LinearGaussian):
+    """Factor analysis, a noise variance for every column. Document 004, sections 2.1 and 4.2.
+
+    Args:
+        mean: c, (d,).
+        loadings: F, (d, k).
+        noise: psi, (d,).
+        floor: smallest noise variance that ``solve`` may return.
+        expand: use the parameter-expanded M step; ``False`` is the plain step of document 004.
+
+    Example:
+        >>> import torch
+        >>> model = FactorModel(torch.zeros(3), torch.ones(3, 1), torch.ones(3))
+        >>> model.moments()[1].diagonal()
+        tensor([[2., 2., 2.]])
+    """
+
+    def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
+        """One variance a column (document 004, eq. 4.31)."""
+        return residual / present
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``."""
+        mean, loadings = origin + scale * self.mean, scale[:, None] * self.loadings
+        return type(self)(mean, loadings, scale.square() * self.noise, self.floor, self.expand)
+
+
+@dataclass(frozen=True)
+class PrincipalModel(LinearGaussian):
+    r"""Probabilistic principal components, one noise variance for all columns. Tipping and Bishop (1999).
+
+    With complete rows the maximum is closed form: with eigenvalues :math:`\lambda_1 \ge \dots \ge \lambda_d` and
+    eigenvectors U of the covariance, :math:`\sigma^2 = \frac{1}{d - k} \sum_{j > k} \lambda_j` and
+    :math:`F = U_k (\Lambda_k - \sigma^2 I)^{1/2}`.
+
+    Args:
+        mean: c, (d,).
+        loadings: F, (d, k).
+        noise: sigma^2, (1,).
+        floor: smallest noise variance that ``solve`` may return.
+        expand: use the parameter-expanded M step.
+
+    Example:
+        >>> import torch
+        >>> covariance = torch.diag(torch.tensor([3.0, 1.0, 1.0]))
+        >>> PrincipalModel.closed_form(torch.zeros(3), covariance, 1).noise
+        tensor([1.])
+    """
+
+    def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
+        """The residual averaged over all values present, (1,)."""
+        return (residual.sum() / present.expand_as(residual).sum())[None]
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``; the noise stays isotropic only under one common scale."""
+        if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
+            raise ValueError("isotropic noise stays isotropic only when all columns share one scale")
+        mean, loadings = origin + scale * self.mean, scale[:, None] * self.loadings
+        return type(self)(mean, loadings, scale[0].square() * self.noise, self.floor, self.expand)
+
+    @classmethod
+    def closed_form(cls, mean: Tensor, covariance: Tensor, k: int, floor: float = 0.0) -> Self:
+        """The maximum-likelihood model of a mean (d,) and a covariance (d, d) with divisor n."""
+        d = mean.shape[0]
+        values, vectors = torch.linalg.eigh(covariance)
+        values, vectors = values.flip(0), vectors.flip(1)
+        noise = values[k:].mean() if k < d else values.new_zeros(())
+        noise = noise.clamp(min=floor)
+        loadings = vectors[:, :k] * (values[:k] - noise).clamp(min=0.0).sqrt()
+        return cls(mean, loadings, noise[None], floor)

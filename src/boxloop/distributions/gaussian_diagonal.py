@@ -11,9 +11,8 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.distributions.centred import CentredView
+from boxloop.distributions.family import QUADRATIC_CONDITION, Sums
 from boxloop.distributions.product import ProductFamily, alternating
-from boxloop.distributions.sums import QUADRATIC_CONDITION, Sums
 from boxloop.numeric import ConditionError, covariance as forms, normal
 
 
@@ -88,7 +87,7 @@ class _AxisGaussian(ProductFamily):
         return -0.5 * (square + level).sum(1)
 
     def free(self) -> dict[str, Tensor]:
-        """Means and log-variances: any values of them are a law."""
+        """Means and log-variances: any values of them are valid."""
         return {"mean": self.mean, "log_variance": self.variance.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
@@ -131,8 +130,8 @@ class DiagonalGaussian(_AxisGaussian):
 
     Example:
         >>> import torch
-        >>> law = DiagonalGaussian(torch.zeros(1, 2), torch.ones(1, 2))
-        >>> law.log_prob(torch.zeros(1, 2))
+        >>> distribution = DiagonalGaussian(torch.zeros(1, 2), torch.ones(1, 2))
+        >>> distribution.log_prob(torch.zeros(1, 2))
         tensor([[-1.8379]])
     """
 
@@ -157,8 +156,8 @@ class SphericalGaussian(_AxisGaussian):
 
     Example:
         >>> import torch
-        >>> law = SphericalGaussian(torch.zeros(1, 2), torch.ones(1, 1))
-        >>> law.covariance().dense()
+        >>> distribution = SphericalGaussian(torch.zeros(1, 2), torch.ones(1, 1))
+        >>> distribution.covariance().dense()
         tensor([[[1., 0.],
                  [0., 1.]]])
     """
@@ -169,7 +168,52 @@ class SphericalGaussian(_AxisGaussian):
         return type(self)(mean, self._positive(variance.mean(1, keepdim=True)), self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The family of ``origin + scale * x``; a spherical law stays one only under one common scale."""
+        """The family of ``origin + scale * x``; a spherical distribution stays one only under one common scale."""
         if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
             raise ValueError("a spherical Gaussian stays spherical only when all columns share one scale")
         return type(self)(origin + scale * self.mean, scale[0].square() * self.variance, self.floor)
+
+
+class CentredView:
+    r"""A tile under k Gaussians with variances (k, d), with or without missing values, about each member's mean.
+
+    The features :math:`(x, x^2)` of :class:`ProductFamily` lose digits where a member is narrow beside its distance
+    from the origin: :math:`x^2/\sigma^2 - 2x\mu/\sigma^2 + \mu^2/\sigma^2` cancels, in float32 soon. A missing
+    value adds nothing to the first moment about the mean, and the variance to the second.
+    """
+
+    def __init__(self, mean: Tensor, variance: Tensor, columns: Tensor) -> None:
+        self.mean, self.variance, self.columns = mean, variance, columns
+        seen = ~torch.isnan(columns)
+        self.seen = None if ask(seen.all(), usual=True) else seen
+
+    def _deviation(self, member: int) -> Tensor:
+        """x - mean of a member, (d, n), zero where missing."""
+        z = self.columns - self.mean[member].to(self.columns.dtype)[:, None]
+        return z if self.seen is None else torch.where(self.seen, z, 0.0)
+
+    def joint(self, offset: Tensor) -> Tensor:
+        """``offset`` + log-density of the values present, (k, n)."""
+        low = self.columns.dtype
+        scale = self.variance.rsqrt().to(low)
+        members = range(len(self.mean))
+        length = torch.stack([(self._deviation(k) * scale[k][:, None]).square().sum(0) for k in members])
+        level = -0.5 * (self.variance.log() + math.log(2 * math.pi))
+        if self.seen is None:
+            return (offset + level.sum(1)).to(low)[:, None] - 0.5 * length
+        return (offset[:, None] + level @ self.seen.to(level.dtype)).to(low) - 0.5 * length
+
+    def summarise(self, share: Tensor) -> Sums:
+        """Expected (1, x, x^2), accumulated about each member's mean as this tile's precision knows it."""
+        moments = []
+        for k, row in enumerate(share):
+            z = self._deviation(k)
+            moments.append(torch.cat([z @ row, z.square() @ row]))
+        first, second = torch.stack(moments).double().chunk(2, dim=1)
+        count = share.sum(1, keepdim=True, dtype=torch.float64)
+        if self.seen is not None:
+            absent = count - share.double() @ self.seen.mT.double()
+            second = second + absent * self.variance
+        centre = self.mean.to(self.columns.dtype).double()
+        about_zero = second + 2.0 * centre * first + count * centre.square()
+        return Sums(torch.cat([count, first + count * centre, about_zero], dim=1))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.distributions.sums import Sums
+from boxloop.distributions.family import Sums
 from boxloop.numeric import pack, safe_cholesky
 
 BATCH_VALUES = 1 << 20

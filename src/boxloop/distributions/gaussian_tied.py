@@ -12,8 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.distributions.pattern import PatternView
-from boxloop.distributions.sums import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
+from boxloop.distributions.family import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
+from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
     covariance as forms,
     floor_covariance,
@@ -40,8 +40,8 @@ class TiedGaussian(Tree):
 
     Example:
         >>> import torch
-        >>> law = TiedGaussian(torch.zeros(3, 2), torch.eye(2))
-        >>> law.log_prob(torch.zeros(1, 2)).shape
+        >>> distribution = TiedGaussian(torch.zeros(3, 2), torch.eye(2))
+        >>> distribution.log_prob(torch.zeros(1, 2)).shape
         torch.Size([3, 1])
     """
 
@@ -133,7 +133,7 @@ class TiedGaussian(Tree):
         return linear.sum() + cross.sum() - 0.5 * square.sum()
 
     def free(self) -> dict[str, Tensor]:
-        """Means and the Cholesky factor with log-diagonal: any values of them are a law."""
+        """Means and the Cholesky factor with log-diagonal: any values of them are valid."""
         return {"mean": self.mean, "factor": log_factor(self.factor)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:

@@ -26,7 +26,7 @@ STARTS, POWERS = 20, 100
 """Random starts of each power iteration, and its length."""
 
 
-def widest_gap(tensor: Array, generator: Generator) -> Array:
+def diagonalise_widest_gap(tensor: Array, generator: Generator) -> Array:
     """Eigenvectors of one slice: of many random directions, that with the widest gap between eigenvalues.
 
     Args:
@@ -44,12 +44,12 @@ def widest_gap(tensor: Array, generator: Generator) -> Array:
     return np.asarray(vectors[gaps.argmax()])
 
 
-def joint(tensor: Array, generator: Generator) -> Array:
+def diagonalise_jointly(tensor: Array, generator: Generator) -> Array:
     """All slices at once: the rotation with the least squares off the diagonals, by Jacobi rotations.
 
-    Cardoso and Souloumiac (1996), from the axes of :func:`widest_gap`.
+    Cardoso and Souloumiac (1996), from the axes of :func:`diagonalise_widest_gap`.
     """
-    axes = widest_gap(tensor, generator)
+    axes = diagonalise_widest_gap(tensor, generator)
     k = len(axes)
     slices = np.einsum("abc,ag,bh->cgh", tensor, axes, axes)
     for _ in range(SWEEPS):
@@ -76,7 +76,7 @@ def _rotate(slices: Array, axes: Array, p: int, q: int) -> float:
     return s
 
 
-def power(tensor: Array, generator: Generator) -> Array:
+def diagonalise_by_powers(tensor: Array, generator: Generator) -> Array:
     """One axis after another by power iterations ``v <- T(I, v, v)``, the best of many starts, then deflation.
 
     Anandkumar, Ge, Hsu, Kakade and Telgarsky (2014), algorithm 1. The axes found are made orthonormal at the end.
@@ -84,14 +84,14 @@ def power(tensor: Array, generator: Generator) -> Array:
     k = len(tensor)
     left, axes = tensor.copy(), np.zeros((k, k))
     for h in range(k):
-        v = _ascended(left, normal((STARTS, k), generator).cpu().numpy())
+        v = _climb(left, normal((STARTS, k), generator).cpu().numpy())
         axes[:, h] = v
         left -= np.einsum("abc,a,b,c->", left, v, v, v) * np.einsum("a,b,c->abc", v, v, v)
     outer, _, inner = np.linalg.svd(axes)
     return np.asarray(outer @ inner)
 
 
-def _ascended(tensor: Array, starts: Array) -> Array:
+def _climb(tensor: Array, starts: Array) -> Array:
     """The unit vector with the largest T(v, v, v) that power iterations reach."""
     v = starts
     for _ in range(POWERS):
