@@ -19,7 +19,6 @@ RANK = {
     "version": 0,
     "exports": 0,
     "caller": 0,
-    "asking": 0,
     "types": 0,
     "tree": 0,
     "average": 1,

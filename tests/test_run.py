@@ -106,6 +106,24 @@ def test_an_event_excuses_the_next_fall_only():
         run(following([0.0, 1.0, -5.0, -6.0], events), 0, max_rounds=4, monotone=True)
 
 
+def test_a_fall_that_rounding_may_cause_is_noted_and_excused():
+    asked = []
+
+    def rounding(state):
+        asked.append(state)
+        return 1.2
+
+    step = following([0.0, 1.0, 1.5, 0.5, 9.0])
+    outcome = run(step, 0, max_rounds=5, monotone=True, rounding=rounding)
+    assert asked == [3], "only where the objective fell"
+    assert outcome.events == [
+        "round 4: the objective fell by 1, as rounding alone may move it by 1.2: a matrix is "
+        "nearly singular, or some rows are far larger than the others"
+    ]
+    with pytest.raises(MonotonicityError, match="iteration 4"):
+        run(step, 0, max_rounds=5, monotone=True, rounding=lambda state: 0.9)
+
+
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_nan_is_an_error_even_at_the_first_round_or_after_an_event(at):
     objectives = [0.0, 1.0, 2.0]

@@ -5,15 +5,11 @@ fall does not, tells observers (progress bars, checkpoint writers) and keeps the
 
 A round is complete once its outcome is bound to ``last``: one assignment, so an interruption never leaves a state
 of one round beside the trace of another.
-
-A step that is :class:`Repeatable` may be taken several times before its objectives are read: then the loop goes through
-rounds that are there already, and forgets those after the one that ends it.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
@@ -39,26 +35,6 @@ class Round(Generic[S]):
     events: tuple[str, ...] = ()
     final: bool = False
     rejected: bool = False
-
-
-Takes = Callable[[S, int], Sequence[Round[S]]]
-"""(state, rounds that are left) -> the next rounds, in order: as many as it likes, and none only once in a while."""
-
-
-class Repeatable(ABC, Generic[S]):
-    """A step that depends on its state alone and changes nothing else, so that a round may be taken ahead or again."""
-
-    @abstractmethod
-    def __call__(self, state: S) -> Round[S]:
-        """One round."""
-
-    @abstractmethod
-    def takes(self) -> Takes[S]:
-        """What one loop calls instead: the same rounds, some of them at once."""
-
-    def rounding(self, state: S) -> float:
-        """How far rounding may move the objective of a state; asked only where it fell by more than ``FALL``."""
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +79,7 @@ def run(
     max_rounds: int,
     tol: float = 0.0,
     monotone: bool = False,
+    rounding: Callable[[S], float] | None = None,
     observers: Sequence[Observer[S]] = (),
     resume: Outcome[S] | None = None,
 ) -> Outcome[S]:
@@ -114,7 +91,9 @@ def run(
         max_rounds: most rounds in all, those of ``resume`` included.
         tol: stop when two consecutive objectives differ by less; 0 never stops early.
         monotone: raise :class:`MonotonicityError` if the objective falls by more than ``1e-9 |objective|``, without
-            an event that accounts for it and by more than rounding may do; what that may do becomes an event.
+            an event that accounts for it and by more than ``rounding`` allows.
+        rounding: how far rounding may move the objective of a state; called only where the objective fell, and a fall
+            that it explains becomes an event. Without it every fall is an error.
         observers: called after every round, and once more with ``stopped=True`` at the end.
         resume: an earlier outcome to continue; ``state`` is then ignored. One that converged is not continued.
 
@@ -127,28 +106,20 @@ def run(
         [-1.0, -0.5, -0.25]
     """
     last = Outcome(state) if resume is None else replace(resume, trace=list(resume.trace), interrupted=False)
-    again = step if isinstance(step, Repeatable) else None
-    take = _one_by_one(step) if again is None else again.takes()
     try:
         while last.rounds < max_rounds and not last.converged:
-            for done in take(last.state, max_rounds - last.rounds):
-                if monotone:
-                    done = _checked(last, done, again)
-                last = _advance(last, done, tol)
-                for observe in observers:
-                    observe(_progress(last, max_rounds))
-                if last.converged:
-                    break
+            done = step(last.state)
+            if monotone:
+                done = _check_rise(last, done, rounding)
+            last = _advance(last, done, tol)
+            for observe in observers:
+                observe(_progress(last, max_rounds))
     except KeyboardInterrupt:
         last = _interrupted(last)
     except BaseException:
         _end(last, max_rounds, observers)
         raise
     return last if _end(last, max_rounds, observers) else _interrupted(last)
-
-
-def _one_by_one(step: Callable[[S], Round[S]]) -> Takes[S]:
-    return lambda state, left: (step(state),)
 
 
 def _before(last: Outcome[S]) -> float | None:
@@ -205,21 +176,21 @@ def _tell(observers: Sequence[Observer[S]], progress: Progress[S]) -> None:
             _tell(observers[1:], progress)
 
 
-def _checked(last: Outcome[S], done: Round[S], again: Repeatable[S] | None) -> Round[S]:
+def _check_rise(last: Outcome[S], done: Round[S], rounding: Callable[[S], float] | None) -> Round[S]:
     """The round, unless its objective fell; with an event where rounding may have lowered it."""
     number, before, after = last.rounds + 1, _before(last), done.objective
     if math.isnan(after):
         raise MonotonicityError(f"the objective became NaN at iteration {number}")
     if before is None or after >= before - FALL * max(abs(before), 1.0):
         return done
-    rounding = 0.0 if again is None else again.rounding(last.state)
-    if before - after > rounding:
+    error = 0.0 if rounding is None else rounding(last.state)
+    if before - after > error:
         raise MonotonicityError(
             f"the objective fell at iteration {number}, from {before!r} to {after!r} "
             f"(by {before - after:.3g}); in exact arithmetic this ascent cannot fall"
         )
     event = (
-        f"the objective fell by {before - after:.2g}, as rounding alone may move it by {rounding:.2g}: a matrix is "
+        f"the objective fell by {before - after:.2g}, as rounding alone may move it by {error:.2g}: a matrix is "
         "nearly singular, or some rows are far larger than the others"
     )
     return replace(done, events=(*done.events, event))

@@ -13,7 +13,6 @@ import math
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.sums import Sums
 
 
@@ -23,7 +22,7 @@ class CentredView:
     def __init__(self, mean: Tensor, variance: Tensor, columns: Tensor) -> None:
         self.mean, self.variance, self.columns = mean, variance, columns
         seen = ~torch.isnan(columns)
-        self.seen = None if ask(seen.all(), usual=True) else seen
+        self.seen = None if bool(seen.all()) else seen
 
     def _deviation(self, member: int) -> Tensor:
         """x - mean of a member, (d, n), zero where missing."""

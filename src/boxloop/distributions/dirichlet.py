@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.gamma import draw_log_gamma
 from boxloop.tree import Tree
 
@@ -89,7 +88,7 @@ class Dirichlet(Tree):
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
-        return ask((self.concentration > 0.0).all(), usual=True)
+        return bool((self.concentration > 0.0).all())
 
     @cached_property
     def _logs(self) -> Tensor:

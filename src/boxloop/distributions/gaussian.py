@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.centred import CentredView
 from boxloop.distributions.product import ProductFamily, alternating
 from boxloop.distributions.sums import QUADRATIC_CONDITION, Sums
@@ -33,7 +32,7 @@ class _AxisGaussian(ProductFamily):
         if columns.dtype == torch.float64:
             variance, mean = self.variance.detach(), self.mean.detach()
             worst = torch.maximum(1.0 / variance.min(), (mean.square() / variance).max())
-            if ask(worst < QUADRATIC_CONDITION, usual=True):
+            if bool(worst < QUADRATIC_CONDITION):
                 return None
         return CentredView(self.mean, self._variances(), columns)
 
@@ -109,7 +108,7 @@ class _AxisGaussian(ProductFamily):
         if self.floor > 0.0:
             return variance.clamp(min=self.floor)
         zero = (variance <= 0.0).any(1)
-        if ask(zero.any()):
+        if bool(zero.any()):
             raise ConditionError(f"a variance of component {int(zero.int().argmax())} is zero")
         return variance
 

@@ -9,7 +9,6 @@ from typing import Self
 
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.gamma import InverseGamma
 from boxloop.distributions.gaussian import DiagonalGaussian, SphericalGaussian
 from boxloop.distributions.pooled import mean_divergence, pooled_mean
@@ -133,7 +132,7 @@ class NormalInverseGamma(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths, degrees of freedom and scales are positive."""
-        return all(ask((leaf > 0.0).all(), usual=True) for leaf in (self.strength, self.dof, self.scale))
+        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
     def _spread(self) -> InverseGamma:
@@ -224,7 +223,7 @@ class SphericalNormalInverseGamma(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths, degrees of freedom and scales are positive."""
-        return all(ask((leaf > 0.0).all(), usual=True) for leaf in (self.strength, self.dof, self.scale))
+        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
     def _spread(self) -> InverseGamma:

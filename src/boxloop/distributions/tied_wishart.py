@@ -9,7 +9,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.pooled import mean_divergence, outer, pooled_mean
 from boxloop.distributions.student import StudentT
 from boxloop.distributions.sums import PooledSums
@@ -111,7 +110,7 @@ class TiedInverseWishart(Tree):
     def is_proper(self) -> bool:
         """Whether strengths are positive, degrees of freedom enough and the scale positive definite."""
         enough = (self.strength > 0.0).all() & (self.dof > self.mean.shape[-1] - 1)
-        return ask(enough & ~torch.linalg.cholesky_ex(self.scale).info.any(), usual=True)
+        return bool(enough & ~torch.linalg.cholesky_ex(self.scale).info.any())
 
     @cached_property
     def _spread(self) -> InverseWishart:

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask, hopes_for, hoping, told
-from boxloop.data import array_of
-from boxloop.fit.ahead import Hopeful
 from boxloop.numeric import ConditionError, generator, normal
 from boxloop.run import Round
 from boxloop.tree import Tree
@@ -26,11 +23,11 @@ from boxloop.types import ExpectationModel, Expected, Source
 LONGEST = 100.0
 """Longest extrapolation: beyond it a step gains little and multiplies rounding errors."""
 
-SHAKEN = 8.0 * torch.finfo(torch.float64).eps
+PERTURBATION = 8.0 * torch.finfo(torch.float64).eps
 """Relative error that rounding may leave in a sum over rows."""
 
-SHAKES = 4
-"""How often statistics are shaken to see what rounding does."""
+PERTURBATIONS = 4
+"""How often statistics are perturbed to see what rounding does."""
 
 M = TypeVar("M", bound=ExpectationModel[Any])
 Step = Callable[["EMState[M]"], Round["EMState[M]"]]
@@ -68,7 +65,7 @@ class EMState(Tree, Generic[M]):
 
 def mean_log_likelihood(model: Any, expected: Expected[Any]) -> float:
     """Log-likelihood per unit weight, less the base measure: what EM climbs."""
-    return told(expected.log_likelihood / expected.weight)
+    return float(expected.log_likelihood / expected.weight)
 
 
 def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
@@ -100,7 +97,7 @@ def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
         expected: Expected[Any] = source.reduce(state.model.expect)
         return _onward(state.model, expected, objective(state.model, expected))
 
-    return Hopeful(step, _on_gpu(source), partial(_rounding, source, objective))
+    return step
 
 
 def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
@@ -126,39 +123,43 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
             return Round(EMState(model, (mean,)), height)
         return Round(EMState(bold, (mean,), safe=model, bar=height), height)
 
-    return Hopeful(step, _on_gpu(source), partial(_rounding, source, objective))
+    return step
 
 
-def _on_gpu(source: Source) -> bool:
-    array = array_of(source)
-    return array is not None and array.rows.device.type == "cuda"
+def rounding_error(
+    source: Source, objective: Objective = mean_log_likelihood
+) -> Callable[[EMState[Any]], float]:
+    """How far rounding may move the objective of a state: ``rounding`` of :func:`boxloop.run.run`.
 
+    The model is solved and scored again with perturbed last digits, a pass over the rows each time; twice the range of
+    its objectives counts. Where a covariance is nearly singular, its smallest eigenvalue is known to few digits, and a
+    row far larger than the others multiplies the last digits of its mean.
 
-def _rounding(source: Source, objective: Objective, state: EMState[M]) -> float:
-    """How far the objective of a model moves with its last digits and those of the statistics it was solved from.
-
-    Twice the range of a few trials, a pass each: where a covariance is nearly singular, its smallest eigenvalue is
-    known to no more digits than these leave of it; and a row that is far larger than the others multiplies the last
-    digits of what it is modelled by.
+    Args:
+        source: rows in standard coordinates.
+        objective: what EM climbs.
     """
-    if state.statistics is None:
-        return 0.0
-    heights = []
-    for trial in range(SHAKES):
-        shaken = partial(_shaken, stream=generator(trial))
-        try:
-            solved: Any = state.best.solve(state.statistics.map(shaken))
-            model = solved.map(shaken)
-            heights.append(float(objective(model, source.reduce(model.expect))))
-        except SINGULAR:
-            return torch.inf
-    return 2.0 * (max(heights) - min(heights))
+
+    def error(state: EMState[Any]) -> float:
+        if state.statistics is None:
+            return 0.0
+        heights = []
+        for trial in range(PERTURBATIONS):
+            perturb = partial(_perturb, stream=generator(trial))
+            try:
+                model = state.best.solve(state.statistics.map(perturb)).map(perturb)
+                heights.append(objective(model, source.reduce(model.expect)))
+            except SINGULAR:
+                return torch.inf
+        return 2.0 * (max(heights) - min(heights))
+
+    return error
 
 
-def _shaken(leaf: Tensor, stream: torch.Generator) -> Tensor:
+def _perturb(leaf: Tensor, stream: torch.Generator) -> Tensor:
     if not leaf.is_floating_point():
         return leaf
-    return leaf * (1.0 + SHAKEN * normal(tuple(leaf.shape), stream, leaf.dtype).to(leaf.device))
+    return leaf * (1.0 + PERTURBATION * normal(tuple(leaf.shape), stream, leaf.dtype).to(leaf.device))
 
 
 def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
@@ -167,22 +168,10 @@ def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
 
 
 def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
-    """The round after an extrapolation: on from it where the objective has risen, else back to the safe step.
-
-    In hope both are made, and the device chooses: a third of all extrapolations fall, too many to be a surprise.
-    """
-    back = Round(EMState(safe, state.path), state.bar, rejected=True)
-    kept: Any = (height >= state.bar) & (height < torch.inf)
-    if not hopes_for(kept):
-        return _onward(state.model, expected, height) if kept else back
-    with hoping() as watch:
-        on = _onward(state.model, expected, height)
-    if watch.doubts:
-        ask(torch.stack(watch.doubts).any() & kept)
-    if on.events:
-        ask(kept)  # they change what follows
-    chosen = on.state.map(lambda here, there: torch.where(kept, here, there), back.state)
-    return Round(chosen, told(torch.where(kept, height, state.bar)), rejected=cast(bool, ~kept))
+    """The round after an extrapolation: on from it where the objective has risen, else back to the safe step."""
+    if state.bar <= height < torch.inf:
+        return _onward(state.model, expected, height)
+    return Round(EMState(safe, state.path), state.bar, rejected=True)
 
 
 def _onward(model: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
@@ -195,7 +184,7 @@ def extrapolate(model: M, path: tuple[Any, ...]) -> M | None:
     move = second - first
     bend = (third - second) - move
     length = (move.dot(move) / bend.dot(bend).clamp(min=1e-300)).sqrt()
-    if not ask(length > 1.0, usual=True):
+    if not bool(length > 1.0):
         return None
     length = length.clamp(max=LONGEST)
     try:

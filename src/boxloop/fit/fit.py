@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
 from boxloop.distributions import Family
 from boxloop.fit.documents import SpectralError
-from boxloop.fit.em import EMState, accelerated_em
+from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.start import AUTO, PARTITIONS, Sample, start_mixture
@@ -190,12 +190,14 @@ def _raced(
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
+    rows = track(source, sample)
     heat = race(
-        accelerated_em(track(source, sample)),
+        accelerated_em(rows),
         [EMState(m) for m in models],
         rounds=10,
         tol=min(plan.tol, 1e-4),
         doubtful=lambda state: bool(state.best.family.floored().any()),
+        rounding=rounding_error(rows),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 

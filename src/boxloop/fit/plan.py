@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 from boxloop.average import Power
-from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood
+from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood, rounding_error
 from boxloop.fit.gradient import AscentState, gradient_ascent
 from boxloop.fit.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.run import Observer, Outcome, run
@@ -65,26 +65,26 @@ class Plan:
             step: Any = engine(source, self.objective)
             if self.accelerate and self.finish and helped is not None:
                 step = helped(step)
-            exact = self.dtype == torch.float64
-            return self._loop(step, EMState(start), self.max_rounds, self.tol, exact)
+            return run(
+                step,
+                EMState(start),
+                max_rounds=self.max_rounds,
+                tol=self.tol,
+                monotone=self.dtype == torch.float64,
+                rounding=rounding_error(source, self.objective),
+                observers=self.observers,
+                resume=self.resume,
+            )
         batches = Batches(source, self.batch_size)
         rounds = self.max_rounds * batches.per_epoch
+        state: Any
         if self.engine == "online":
             # Half-power steps forget the start; averaging the last nine tenths of the path removes their noise.
             moves = OnlinePlan(Power(0.5), smooth_after=rounds // 10, smoothing=Power(1.0))
-            return self._loop(online_em(batches, moves), OnlineState(start), rounds)
-        rate = Power(0.5, offset=100.0, scale=0.5)
-        return self._loop(gradient_ascent(batches, rate), AscentState.start(start), rounds)
-
-    def _loop(
-        self, step: Any, state: Any, rounds: int, tol: float = 0.0, monotone: bool = False
-    ) -> Outcome[Any]:
-        return run(
-            step,
-            state,
-            max_rounds=rounds,
-            tol=tol,
-            monotone=monotone,
-            observers=self.observers,
-            resume=self.resume,
-        )
+            step, state = online_em(batches, moves), OnlineState(start)
+        else:
+            step, state = (
+                gradient_ascent(batches, Power(0.5, offset=100.0, scale=0.5)),
+                AscentState.start(start),
+            )
+        return run(step, state, max_rounds=rounds, observers=self.observers, resume=self.resume)

@@ -24,6 +24,7 @@ def race(
     rounds: int = 5,
     tol: float = 0.0,
     doubtful: Callable[[S], bool] | None = None,
+    rounding: Callable[[S], float] | None = None,
     observers: Sequence[Observer[S]] = (),
 ) -> list[Outcome[S]]:
     """Successive halving (Jamieson and Talwalkar 2016) over the starts of one fit.
@@ -38,16 +39,32 @@ def race(
         tol: as in :func:`boxloop.run.run`; a start that has converged rests on its objective.
         doubtful: states that come after all others, whatever their objective: a component that has collapsed on a
             few rows has a likelihood without bound, and means nothing.
+        rounding: as in :func:`boxloop.run.run`.
         observers: told of every round of every start.
 
     Returns:
         All outcomes, the winner first.
     """
+
+    def continue_to(budget: int, outcome: Outcome[S]) -> Outcome[S]:
+        if outcome.converged or outcome.rounds >= budget:
+            return outcome
+        return run(
+            step,
+            outcome.state,
+            max_rounds=budget,
+            tol=tol,
+            monotone=True,
+            rounding=rounding,
+            observers=observers,
+            resume=replace(outcome, interrupted=False),
+        )
+
     field = [Outcome(start) for start in starts]
     beaten: list[Outcome[S]] = []
     budget = rounds
     while len(field) > 1:
-        field = [_on(step, outcome, budget, tol, observers) for outcome in field]
+        field = [continue_to(budget, outcome) for outcome in field]
         field.sort(key=lambda outcome: _rank(outcome, doubtful))
         if any(outcome.interrupted for outcome in field):
             break
@@ -60,18 +77,3 @@ def race(
 def _rank(outcome: Outcome[S], doubtful: Callable[[S], bool] | None) -> tuple[bool, float]:
     objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
     return doubtful is not None and doubtful(outcome.state), -objective
-
-
-def _on(
-    step: Callable[[S], Round[S]],
-    outcome: Outcome[S],
-    budget: int,
-    tol: float,
-    observers: Sequence[Observer[S]],
-) -> Outcome[S]:
-    if outcome.converged or outcome.rounds >= budget:
-        return outcome
-    start = replace(outcome, interrupted=False)
-    return run(
-        step, outcome.state, max_rounds=budget, tol=tol, monotone=True, observers=observers, resume=start
-    )

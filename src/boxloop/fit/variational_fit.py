@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Generator, Tensor
 
 from boxloop.data import Frame, Standardised, shuffled
 from boxloop.distributions import MixturePrior
-from boxloop.fit.em import EMState, accelerated_em
+from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.fit import (
     Coordinates,
     Fit,
@@ -118,38 +119,43 @@ def _raced(
         models.append(begun.ordered()[0])
     if k == 1:
         return models[0], False
-    step: Any = accelerated_em(track(source, sample), elbo)
-    heat = race(step, [EMState(m) for m in models], rounds=HEAT, tol=min(plan.tol, 1e-4))
+    rows = track(source, sample)
+    step: Any = accelerated_em(rows, elbo)
+    rounding = rounding_error(rows, elbo)
+    heat = race(step, [EMState(m) for m in models], rounds=HEAT, tol=min(plan.tol, 1e-4), rounding=rounding)
     if any(outcome.interrupted for outcome in heat):
         return heat[0].state.best, True
-    last = _pruned(step, run(step, EMState(heat[0].state.best), max_rounds=HEAT, monotone=True))
+    last = run(step, EMState(heat[0].state.best), max_rounds=HEAT, monotone=True, rounding=rounding)
+    last = _pruned(rows, last)
     return last.state.best.ordered()[0], last.interrupted
 
 
-def _pruned(step: Any, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
+def _pruned(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
     """Take out components, the smallest first, as long as the bound is higher without.
 
     Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum. A trial
     whose bound is so low after a few rounds that as many more of its last rise would not lift it is given up.
 
     Args:
-        step: one round.
+        rows: in standard coordinates.
         last: where rounds have led; its trace ends with the bound of its model, but for the last round's rise.
         exact: whether rounding may not lower the bound.
 
     Returns:
         The last trial that was better, or ``last``; marked where Ctrl-C came.
     """
+    step: Any = accelerated_em(rows, elbo)
+    trial_run = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < GONE or int((best.counts >= GONE).sum()) < 2:
             continue
         gone = torch.tensor([j], device=mean.features.device)
         start = EMState(best.solve(mean.replaced(gone, torch.zeros_like(mean.features[gone]))))
-        trial = run(step, start, max_rounds=GLANCE, monotone=exact)
+        trial = trial_run(start, max_rounds=GLANCE)
         hope = 2 * HEAT * (trial.trace[-1] - trial.trace[-2]) if len(trial.trace) == GLANCE else 0.0
         if not trial.interrupted and _worth(trial) + hope > _worth(last):
-            trial = run(step, start, max_rounds=HEAT, monotone=exact, resume=trial)
+            trial = trial_run(start, max_rounds=HEAT, resume=trial)
         if trial.interrupted:
             return replace(last, interrupted=True)
         last = trial if _worth(trial) > _worth(last) else last
@@ -176,7 +182,7 @@ def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -
         if gain <= plan.tol * better.total:
             if standard.n_rows <= race_rows(model.n_components, standard.n_columns):
                 break
-            fewer = _pruned(accelerated_em(standard, elbo), outcome, plan.dtype == torch.float64)
+            fewer = _pruned(standard, outcome, plan.dtype == torch.float64)
             if fewer.interrupted or not _worth(fewer) > _worth(outcome) + plan.tol:
                 return replace(outcome, interrupted=fewer.interrupted)
             state = EMState(fewer.state.best)

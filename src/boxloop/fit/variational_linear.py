@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 from boxloop.data import ArraySource
-from boxloop.fit.em import EMState, Step, accelerated_em, em
+from boxloop.fit.em import EMState, Step, accelerated_em, em, rounding_error
 from boxloop.fit.fit import Coordinates, Fit, draw_sample, finished, to_standard
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.fit.plan import Plan
@@ -174,7 +174,7 @@ def _started(
     if len(starts) == 1:
         return Outcome(starts[0])
     step: Step[VariationalFactor] = accelerated_em(rows, elbo)
-    heat = race(step, starts, rounds=RACED_ROUNDS, tol=plan.tol)
+    heat = race(step, starts, rounds=RACED_ROUNDS, tol=plan.tol, rounding=rounding_error(rows, elbo))
     return next((outcome for outcome in heat if outcome.interrupted), heat[0])
 
 

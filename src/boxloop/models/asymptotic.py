@@ -19,8 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from boxloop.numeric import cholesky
-
 
 class FactorErrors(NamedTuple):
     """Standard errors of means (d,), loadings (d, k) and logarithms of noise variances (d,)."""
@@ -58,7 +56,7 @@ def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: 
     own = lost * present.sqrt()
     information = 0.5 * own[:, None] * beside.square() * own
     information.diagonal().add_(prior_rate / noise)
-    covariance = torch.cholesky_inverse(cholesky(information))
+    covariance = torch.cholesky_inverse(torch.linalg.cholesky(information))
     # Two factors of equal size turn freely: an angle between them errs by one radian at most.
     gap = theta[:, None] - theta
     least = (theta[:, None] * theta / n).sqrt()

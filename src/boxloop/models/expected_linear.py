@@ -21,10 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions import columns_of, has_missing
 from boxloop.models.linear import LOG_2PI, LinearStatistics, complete_statistics
-from boxloop.numeric import cholesky, product
+from boxloop.numeric import product
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
@@ -60,7 +59,7 @@ class ExpectedLinear(Tree):
         k = self.coefficients.shape[1] - 1
         inner = self._scaled.mT @ self.coefficients[:, :k] + self._total()[:k, :k]
         inner.diagonal().add_(1.0)
-        return cholesky(inner)
+        return torch.linalg.cholesky(inner)
 
     def _seen_factor(self, seen: Tensor) -> Tensor:
         """Cholesky factors of K of every row, (n, k, k)."""
@@ -68,7 +67,7 @@ class ExpectedLinear(Tree):
         outer = self._scaled[:, :, None] * self.coefficients[:, None, :k] + self.spread[:, :k, :k]
         inner = (seen @ outer.reshape(d, k * k)).reshape(-1, k, k)
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        return cholesky(inner)
+        return torch.linalg.cholesky(inner)
 
     def _score(self, deviation: Tensor, seen: Tensor) -> Tensor:
         """h of every row, (n, k)."""
@@ -85,7 +84,7 @@ class ExpectedLinear(Tree):
         """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
         deviation, seen = self._deviation(rows)
         score = self._score(deviation, seen)
-        if ask((seen > 0).all(), usual=True):
+        if bool((seen > 0).all()):
             factor = self._complete_factor()
             z = torch.cholesky_solve(score.mT, factor).mT
             return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from boxloop.models.evidence import score_points
 from boxloop.models.factor_law import FactorLaw
-from boxloop.numeric import cholesky
 
 NODES = 64
 """Sobol points at which the integrand of a row is evaluated."""
@@ -89,7 +88,7 @@ def _peak(law: FactorLaw, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         bend = seen / (scale * law.noise_precision)
         inner = (weight @ outer + bend @ unsure).reshape(-1, k, k)
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = cholesky(inner)
+        factor = torch.linalg.cholesky(inner)
         score = (weight * deviation) @ loadings - bend @ lean
         z = torch.cholesky_solve(score[..., None], factor)[..., 0]
     return z, factor

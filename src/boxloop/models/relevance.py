@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from boxloop.distributions import InverseGamma
-from boxloop.numeric import cholesky, solved
 from boxloop.tree import Tree
 
 
@@ -134,10 +133,10 @@ def best_turn(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> T
     n, k = inner[-1, -1], len(inner) - 1
     pull = prior.strength * energy[:k, :k]
     pull.diagonal().add_(n)
-    shift = solved(pull, prior.strength * energy[:k, k] - inner[:k, k])
+    shift = torch.linalg.solve(pull, prior.strength * energy[:k, k] - inner[:k, k])
     cross = inner[:k, k][:, None] * shift
     centred = inner[:k, :k] + cross + cross.mT + n * shift[:, None] * shift
-    root = cholesky(centred / n)
+    root = torch.linalg.cholesky(centred / n)
     sizes, axes = torch.linalg.eigh(root.mT @ energy[:k, :k] @ root)
     sizes, axes = sizes.flip(0).clamp(min=0.0), axes.flip(1)
     plain = torch.linalg.solve_triangular(root.mT, axes, upper=True).mT

@@ -39,7 +39,6 @@ from boxloop.models.factor_law import FactorLaw
 from boxloop.models.linear import LOG_2PI, LinearStatistics
 from boxloop.models.predictive_density import predictive_density
 from boxloop.models.relevance import RelevancePrior, best_turn
-from boxloop.numeric import cholesky
 from boxloop.types import Expected
 
 
@@ -147,7 +146,7 @@ class VariationalFactor(FactorLaw):
         """Normal-gamma posterior of every column, given summed statistics."""
         before, k = self._prior_precision(), self.loadings.shape[1]
         inner = known.latent - known.absent + torch.diag(before)
-        factor = cholesky(inner)
+        factor = torch.linalg.cholesky(inner)
         pulled = known.cross.clone()
         pulled[:, k] += before[k] * self.prior_law.centre
         if len(inner) == 1:
@@ -191,7 +190,7 @@ class VariationalFactor(FactorLaw):
         shape = self.relevance_rate.new_full((1,), law.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
         level = log_before.sum() + math.log(law.strength) + len(log_before) + 1.0
-        factor = cholesky(self.spread)
+        factor = torch.linalg.cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
         # A gamma law of precisions is as far from another as the inverse gamma laws of the variances are.

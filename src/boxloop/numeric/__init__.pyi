@@ -5,7 +5,6 @@ from .diagonal import Diagonaliser as Diagonaliser, joint as joint, power as pow
 from .distance import relative_error as relative_error, wasserstein as wasserstein
 from .linalg import (
     ConditionError,
-    cholesky,
     column_means,
     floor_covariance,
     from_log_factor,
@@ -15,7 +14,6 @@ from .linalg import (
     pack,
     pack_index,
     safe_cholesky,
-    solved,
     unpack,
     upper_gram,
     woodbury,
@@ -32,7 +30,6 @@ from .written import digits_for as digits_for, number as number, with_error as w
 
 __all__ = [
     "ConditionError",
-    "cholesky",
     "column_means",
     "floor_covariance",
     "from_log_factor",
@@ -51,7 +48,6 @@ __all__ = [
     "scrambled",
     "seed",
     "signs",
-    "solved",
     "sparse_product",
     "spawn",
     "unpack",
