@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from boxloop.estimators import BayesianGaussianMixture
-from boxloop.run import FALL
+from boxloop.loop import FALL
 from papers.cavi_conjugate_trials import (
     CONCENTRATION,
     DOF,

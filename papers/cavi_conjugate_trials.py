@@ -13,9 +13,9 @@ from boxloop.chain import Kernel
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian, Dirichlet, MixturePrior, NormalInverseGamma, Sums
 from boxloop.fit import EMState, Step, elbo, em
+from boxloop.loop import run
 from boxloop.models import VariationalMixture
 from boxloop.numeric import covariance as forms, generator, normal
-from boxloop.run import run
 from boxloop.sample import Annealing, LogDensity, RandomWalk, Target, annealed_importance, pilot
 from papers.cavi_mixture_trials import Rows
 
@@ -40,7 +40,7 @@ def climb(x: Tensor, k: int, seed: int, starts: int) -> list[Rows]:
     for stream in (generator(1000 * seed + start) for start in range(starts)):
         share = (2.0 * normal((k, len(x)), stream)).softmax(0)
         start = VariationalMixture[Sums].started(given(k), x[:, None], share)
-        outcome = run(step, EMState(start), max_rounds=5000, tol=1e-11 / len(x), monotone=True)
+        outcome = run(step, EMState(start), max_iter=5000, tol=1e-11 / len(x), monotone=True)
         found.append(len(x) * np.asarray(outcome.trace))
     return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from boxloop.run import FALL
+from boxloop.loop import FALL
 from papers.cavi_mixture_trials import Rows
 from papers.experiment import Finding
 from papers.words import met, percent, standard_error

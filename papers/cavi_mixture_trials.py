@@ -14,9 +14,9 @@ from torch import Tensor
 from boxloop.data import ArraySource
 from boxloop.distributions import Node
 from boxloop.fit import Cavi, EMState, Order, Step, cavi, elbo, em
+from boxloop.loop import run
 from boxloop.models import KnownVarianceMixture
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 
 Rows = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ def ascend(problem: Problem, seed: int, sweeps: int = 5000) -> Ascent:
     means = PRIOR**0.5 * normal((problem.k, 1), generator(seed))
     start = KnownVarianceMixture.at(means, problem.weight, PRIOR, n)
     step: Step[KnownVarianceMixture] = em(ArraySource(problem.x[:, None]), elbo)
-    outcome = run(step, EMState(start), max_rounds=sweeps, tol=TOL / n, monotone=True)
+    outcome = run(step, EMState(start), max_iter=sweeps, tol=TOL / n, monotone=True)
     return Ascent(n * np.asarray(outcome.trace), outcome.state.model)
 
 

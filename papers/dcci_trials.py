@@ -16,8 +16,8 @@ from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource
 from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
 from boxloop.fit import Constant, Epochs, Trainer, TrainPlan, TrainState
+from boxloop.loop import run
 from boxloop.numeric import generator
-from boxloop.run import run
 from boxloop.twoview import FiniteView, LinearView, RelevanceFit, RelevanceModel, ViewPair, relevance_loss
 from papers.dcci_data import Images
 from papers.dcci_networks import TORCH_GAIN, Classifier, Learner
@@ -182,7 +182,7 @@ def tried(task: Task) -> dict[str, Any]:
     )  # its loss looks at its pivots
     epochs = Epochs(ArraySource(train), setting.batch, task.seed)
     trainer = Trainer(start, epochs, Loss(objective, images.classes), plan, None, judge)
-    outcome = run(trainer, TrainState.start(start, task.seed), max_rounds=trainer.rounds(setting.epochs))
+    outcome = run(trainer, TrainState.start(start, task.seed), max_iter=trainer.rounds(setting.epochs))
     history = outcome.state.told()
     last = replace(outcome.state, best=outcome.state.point).fitted(start)
     return {

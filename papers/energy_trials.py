@@ -14,9 +14,9 @@ from torch import Generator, Tensor, nn
 from boxloop.data import ArraySource
 from boxloop.estimators import KERNELS, EnergyBasedModel, Means, explore, reference
 from boxloop.fit import Batches, Cooling, EnergyPlan, EnergyState, at, energy_ascent
+from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.sample import Bridge, pilot
 
 Function = Callable[[Tensor], Tensor]
@@ -176,7 +176,7 @@ def trained_family(quartic: bool, rows: Tensor, rounds: int, seed: int) -> tuple
     batches = Batches(ArraySource(rows), len(rows))
     base = reference(model)
     step = energy_ascent(model, batches, MALA, base, plan)
-    state = run(step, EnergyState.start(model, base, 1024, seed), max_rounds=rounds).state
+    state = run(step, EnergyState.start(model, base, 1024, seed), max_iter=rounds).state
     return model, state.average
 
 

@@ -12,9 +12,9 @@ from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
 from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
+from boxloop.loop import run
 from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
-from boxloop.run import run
 from boxloop.twoview import NetworkView
 
 Array = NDArray[np.float64]
@@ -128,7 +128,7 @@ class Regression:
         epochs = Epochs(source, self.batch, seed, mask)
         plan = TrainPlan(Cooling(self.rate, self.passes * epochs.per_epoch), graphs=False)
         trainer = Trainer(view, epochs, Squares(d), plan, None, HeldSquares(held, d))
-        outcome = run(trainer, TrainState.start(view, seed), max_rounds=trainer.rounds(self.passes))
+        outcome = run(trainer, TrainState.start(view, seed), max_iter=trainer.rounds(self.passes))
         fitted = outcome.state.fitted(view)
         with torch.no_grad():
             tiles = torch.from_numpy(new).to(self.device).split(1000)

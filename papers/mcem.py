@@ -20,9 +20,9 @@ from boxloop.fit import (
     refine,
     warmed,
 )
+from boxloop.loop import run
 from boxloop.models import GroupedRows, group_log_likelihood
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.tree import flatten
 from papers.experiment import Options, Report
 from papers.mcem_figures import draw
@@ -140,9 +140,9 @@ def ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) -> tuple
             if not progress.stopped:
                 levels.append(float(group_log_likelihood(progress.state.model, rows).sum()))
 
-        outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_rounds=60, observers=[watch])
+        outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=60, observers=[watch])
         rises += np.diff(levels)[:-1].tolist()
-        last = run(refine(rows, random_walks), Refined(outcome.state), max_rounds=6)
+        last = run(refine(rows, random_walks), Refined(outcome.state), max_iter=6)
         found = last.state.found
         assert found is not None
         scores.append(((flatten(found.model.free()) - truth.point) / found.noise.diagonal().sqrt()).numpy())

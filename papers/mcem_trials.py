@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.fit import Kernels, LogDensity, MonteCarloPlan, MonteCarloState, monte_carlo_em, warmed
+from boxloop.loop import run
 from boxloop.models import (
     BernoulliResponse,
     GroupedRows,
@@ -23,7 +24,6 @@ from boxloop.models import (
     modes,
 )
 from boxloop.numeric import from_log_factor, generator, log_factor, normal
-from boxloop.run import run
 from boxloop.sample import RandomWalk, Target
 from boxloop.tree import Tree, flatten, unflatten
 
@@ -113,7 +113,7 @@ def follow_trail(rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, roun
             spread = float(model.covariance[0, 0]) ** 0.5
             seen.append((progress.state.spent - state.spent, truth.distance(model), spread))
 
-    run(monte_carlo_em(rows, random_walks, plan), state, max_rounds=rounds, observers=[watch])
+    run(monte_carlo_em(rows, random_walks, plan), state, max_iter=rounds, observers=[watch])
     return Trail(*np.asarray(seen).T)
 
 
@@ -214,6 +214,6 @@ def rounds_to_collapse(
         if not progress.stopped:
             seen.append(bool(gone(progress.state.model)))
 
-    run(monte_carlo_em(rows, kernels, plan), state, max_rounds=rounds, observers=[watch])
+    run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds, observers=[watch])
     alive = [k for k, is_gone in enumerate(seen) if not is_gone]
     return (alive[-1] + 2) if alive else 1

@@ -142,5 +142,5 @@ def _rival(k: int, train: SparseSource, test: SparseSource, name: str) -> dict[s
     found = spectral(train, k, generator(0), method=method, scaled=scaled)
     template = Multinomial(torch.full((k, train.n_columns), 1.0 / train.n_columns, dtype=torch.float64))
     model = spectral_model(found, template)
-    after = Plan(max_rounds=ROUNDS).run(train, model, generator(0)).state.best
+    after = Plan(max_iter=ROUNDS).run(train, model, generator(0)).state.best
     return {"left": found.left, "perplexity": perplexity(model, test), "after EM": perplexity(after, test)}

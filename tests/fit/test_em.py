@@ -12,9 +12,9 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian, FullGaussian, Sums
 from boxloop.fit import EMState, accelerated_em, em, extrapolate, rounding_error
+from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import ConditionError
-from boxloop.run import Outcome, Round, run
 from boxloop.tree import Tree
 from boxloop.types import Expected
 from contract.distributions import uniform
@@ -55,7 +55,7 @@ SLOW = pytest.mark.parametrize("problem", [overlapping, creeping_factors], ids=l
 
 
 def climb(step: Any, model: Any, passes: int = PASSES) -> Outcome[EMState[Any]]:
-    return run(step, EMState(model), max_rounds=passes, monotone=True)
+    return run(step, EMState(model), max_iter=passes, monotone=True)
 
 
 def test_a_round_is_expect_then_solve() -> None:
@@ -101,12 +101,12 @@ def test_acceleration_gets_further_in_as_many_passes(problem: Any) -> None:
 def test_acceleration_needs_fewer_passes_over_the_rows() -> None:
     model, rows = creeping_factors()
     plain, quick = (
-        run(engine(ArraySource(rows)), EMState(model), max_rounds=20_000, tol=1e-9, monotone=True)
+        run(engine(ArraySource(rows)), EMState(model), max_iter=20_000, tol=1e-9, monotone=True)
         for engine in (em, accelerated_em)
     )
     assert plain.converged
     assert quick.converged
-    assert quick.rounds < 0.5 * plain.rounds
+    assert quick.n_iter < 0.5 * plain.n_iter
     assert level(quick.state.best, rows) >= level(plain.state.best, rows) - 1e-6
 
 
@@ -142,7 +142,7 @@ ROWS = torch.zeros(3, 1, dtype=torch.float64)
 
 def test_a_bold_model_that_cannot_be_factored_is_refused() -> None:
     state = EMState(Singular(), (), safe=FLAT, bar=-1.0)
-    done: Round[Any] = accelerated_em(ArraySource(ROWS))(state)
+    done: Iteration[Any] = accelerated_em(ArraySource(ROWS))(state)
     assert done.rejected
     assert done.state.model is FLAT
     assert done.state.safe is None
@@ -186,7 +186,7 @@ def test_what_rounding_does_to_a_nearly_singular_covariance_is_no_fall(engine: A
         model = Mixture(torch.zeros(1, dtype=torch.float64), start)
         source = ArraySource(rows)
         outcome = run(
-            engine(source), EMState(model), max_rounds=6, monotone=True, rounding=rounding_error(source)
+            engine(source), EMState(model), max_iter=6, monotone=True, rounding=rounding_error(source)
         )
         fell += any("nearly singular" in event for event in outcome.events)
     assert fell
@@ -197,7 +197,7 @@ def test_rounding_is_little_where_nothing_is_singular(engine: Any) -> None:
     for model, rows in (overlapping(), creeping_factors()):
         rounding = rounding_error(ArraySource(rows))
         assert rounding(EMState(model)) == 0.0
-        state = run(engine(ArraySource(rows)), EMState(model), max_rounds=2).state
+        state = run(engine(ArraySource(rows)), EMState(model), max_iter=2).state
         assert 0.0 < rounding(state) < 1e-12
 
 
@@ -206,9 +206,9 @@ def test_rounding_is_little_where_nothing_is_singular(engine: Any) -> None:
 def test_a_resumed_fit_goes_on_as_if_never_stopped(cut: int, engine: Any) -> None:
     model, rows = overlapping()
     step = engine(ArraySource(rows))
-    whole = run(step, EMState(model), max_rounds=20)
-    part = run(step, EMState(model), max_rounds=cut)
-    rest = run(step, EMState(model), max_rounds=20, resume=part)
+    whole = run(step, EMState(model), max_iter=20)
+    part = run(step, EMState(model), max_iter=cut)
+    rest = run(step, EMState(model), max_iter=20, resume=part)
     assert rest.trace == whole.trace
     pairs = zip(rest.state.leaves(), whole.state.leaves(), strict=True)
     assert all(torch.equal(one, other) for (_, one), (_, other) in pairs)
@@ -236,7 +236,7 @@ def point(at: float, height: float = 0.0, empty: bool = False) -> Point:
     return Point(*(torch.tensor(value, dtype=torch.float64) for value in ([[at]], height)), empty)
 
 
-def after_extrapolation(height: float, empty: bool) -> Round[Any]:
+def after_extrapolation(height: float, empty: bool) -> Iteration[Any]:
     """The step after an extrapolation to 5 from a safe 3 with objective 1."""
     path = (Sums(torch.full((1, 1), 2.0, dtype=torch.float64)),)
     state: Any = EMState(point(5.0, height, empty), path, safe=point(3.0, 1.0), bar=1.0)

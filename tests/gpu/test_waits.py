@@ -18,8 +18,8 @@ from boxloop import fit
 from boxloop.average import Power
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian, TiedGaussian
+from boxloop.loop import run
 from boxloop.models import FactorModel, Mixture
-from boxloop.run import run
 from fit.test_em import overlapping
 from gpu.engine_cases import mixture, source, tensor
 
@@ -66,7 +66,7 @@ def waits(make: Callable[[], Made], rounds: int) -> int:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            run(step, state, max_rounds=rounds)
+            run(step, state, max_iter=rounds)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing CUDA operation" in str(one.message) for one in seen)

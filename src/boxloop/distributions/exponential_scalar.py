@@ -13,7 +13,7 @@ from torch import Tensor
 from boxloop.distributions.counts import Bernoulli, Poisson
 from boxloop.distributions.exponential import ExponentialFamily, only
 from boxloop.distributions.gaussian import DiagonalGaussian
-from boxloop.run import Round, run
+from boxloop.loop import Iteration, run
 
 
 @dataclass(frozen=True)
@@ -246,13 +246,13 @@ class GammaFamily(ExponentialFamily):
             return torch.full_like(mean, math.nan)
         start = (3.0 - gap + ((gap - 3.0).square() + 24.0 * gap).sqrt()) / (12.0 * gap)
 
-        def step(shape: Tensor) -> Round[Tensor]:
+        def step(shape: Tensor) -> Iteration[Tensor]:
             miss = shape.log() - torch.digamma(shape) - gap
             slope = shape - shape.square() * torch.polygamma(1, shape)
             fresh = 1.0 / (1.0 / shape - miss / -slope)
-            return Round(fresh, 0.0, final=bool((fresh - shape).abs() <= 1e-15 * shape))
+            return Iteration(fresh, 0.0, final=bool((fresh - shape).abs() <= 1e-15 * shape))
 
-        shape = run(step, start, max_rounds=50).state
+        shape = run(step, start, max_iter=50).state
         return torch.stack([shape, -shape / mean[1]])
 
     def law(self, natural: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxloop.distributions.exponential import ExponentialFamily, only
 from boxloop.distributions.multinomial import Multinomial
-from boxloop.run import Round, run
+from boxloop.loop import Iteration, run
 
 NEAR = 1e-10
 """How far the sum of a row of shares may be from one."""
@@ -130,7 +130,7 @@ class DirichletFamily(ExponentialFamily):
         def height(a: Tensor) -> Tensor:
             return a @ mean - self.log_partition(a)
 
-        def step(a: Tensor) -> Round[Tensor]:
+        def step(a: Tensor) -> Iteration[Tensor]:
             slope = mean - torch.digamma(a) + torch.digamma(a.sum())
             diagonal, common = torch.polygamma(1, a), torch.polygamma(1, a.sum())
             shared = (slope / diagonal).sum() / (1.0 / common - (1.0 / diagonal).sum())
@@ -140,9 +140,9 @@ class DirichletFamily(ExponentialFamily):
                 if bool((a + move > 0).all()) and (near or bool(height(a + move) >= height(a))):
                     break
                 move = 0.5 * move
-            return Round(a + move, 0.0, final=bool((move.abs() <= 1e-14 * a).all()))
+            return Iteration(a + move, 0.0, final=bool((move.abs() <= 1e-14 * a).all()))
 
-        return run(step, torch.ones_like(mean), max_rounds=200).state
+        return run(step, torch.ones_like(mean), max_iter=200).state
 
     def law(self, natural: Tensor) -> None:
         """None: mixtures have no use for it yet."""

@@ -1,6 +1,6 @@
 r"""Expectation-maximisation: expect, average, solve.
 
-One round of batch EM is ``solve(reduce(expect))``. The accelerated round is SQUAREM (Varadhan and Roland 2008)
+One iteration of batch EM is ``solve(reduce(expect))``. The accelerated iteration is SQUAREM (Varadhan and Roland 2008)
 applied to the averaged statistics rather than to the parameters: trees add and scale, so it serves every model. An
 extrapolation is kept only if the likelihood rises; otherwise the plain step stands.
 """
@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from boxloop.loop import Iteration
 from boxloop.numeric import ConditionError, generator, normal
-from boxloop.run import Round
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
@@ -30,7 +30,7 @@ PERTURBATIONS = 4
 """How often statistics are perturbed to see what rounding does."""
 
 M = TypeVar("M", bound=ExpectationModel[Any])
-Step = Callable[["EMState[M]"], Round["EMState[M]"]]
+Step = Callable[["EMState[M]"], Iteration["EMState[M]"]]
 
 Objective = Callable[[Any, Expected[Any]], float]
 """(model, what its E step added up over all rows) -> the number that the model's M step cannot lower."""
@@ -54,7 +54,7 @@ class EMState(Tree, Generic[M]):
 
     @property
     def statistics(self) -> Any:
-        """The averages behind ``best``; None before the first round."""
+        """The averages behind ``best``; None before the first iteration."""
         return self.path[-1] if self.path else None
 
     @property
@@ -69,31 +69,31 @@ def mean_log_likelihood(model: Any, expected: Expected[Any]) -> float:
 
 
 def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
-    """Batch EM: one pass over the rows a round.
+    """Batch EM: one pass over the rows an iteration.
 
     Args:
         source: rows in standard coordinates.
-        objective: what the rounds climb; :func:`boxloop.fit.variational.elbo` where ``solve`` is that of a
+        objective: what the iterations climb; :func:`boxloop.fit.variational.elbo` where ``solve`` is that of a
             conjugate posterior.
 
     Returns:
-        A step for :func:`boxloop.run.run`; its objective is that of the model it was given.
+        A step for :func:`boxloop.loop.run`; its objective is that of the model it was given.
 
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
         >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.models import Mixture
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> rows = torch.tensor([[-2.0], [-1.9], [1.9], [2.0]], dtype=torch.float64)
         >>> start = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]).double(), torch.ones(2, 1).double(), 1e-6)
         >>> model = Mixture(torch.tensor([0.5, 0.5]).double().log(), start)
-        >>> outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=50, tol=1e-9, monotone=True)
+        >>> outcome = run(em(ArraySource(rows)), EMState(model), max_iter=50, tol=1e-9, monotone=True)
         >>> outcome.state.model.family.mean[:, 0]
         tensor([-1.9500,  1.9500], dtype=torch.float64)
     """
 
-    def step(state: EMState[M]) -> Round[EMState[M]]:
+    def step(state: EMState[M]) -> Iteration[EMState[M]]:
         expected: Expected[Any] = source.reduce(state.model.expect)
         return _onward(state.model, expected, objective(state.model, expected))
 
@@ -101,15 +101,15 @@ def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
 
 
 def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
-    """EM with guarded SQUAREM extrapolation of the statistics: every third round is a bold one."""
+    """EM with guarded SQUAREM extrapolation of the statistics: every third iteration is a bold one."""
 
-    def step(state: EMState[M]) -> Round[EMState[M]]:
+    def step(state: EMState[M]) -> Iteration[EMState[M]]:
         try:
             expected: Expected[Any] = source.reduce(state.model.expect)
         except SINGULAR:
             if state.safe is None:
                 raise
-            return Round(EMState(state.safe, state.path), state.bar, rejected=True)
+            return Iteration(EMState(state.safe, state.path), state.bar, rejected=True)
         height = objective(state.model, expected)
         if state.safe is not None:
             return _confirmed(state, state.safe, expected, height)
@@ -117,11 +117,11 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
         model = state.model.solve(mean)
         path = (mean,) if events else (*state.path, mean)
         if len(path) < 3:
-            return Round(EMState(model, path), height, events)
+            return Iteration(EMState(model, path), height, events)
         bold = extrapolate(model, path)
         if bold is None:
-            return Round(EMState(model, (mean,)), height)
-        return Round(EMState(bold, (mean,), safe=model, bar=height), height)
+            return Iteration(EMState(model, (mean,)), height)
+        return Iteration(EMState(bold, (mean,), safe=model, bar=height), height)
 
     return step
 
@@ -129,7 +129,7 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
 def rounding_error(
     source: Source, objective: Objective = mean_log_likelihood
 ) -> Callable[[EMState[Any]], float]:
-    """How far rounding may move the objective of a state: ``rounding`` of :func:`boxloop.run.run`.
+    """How far rounding may move the objective of a state: ``rounding`` of :func:`boxloop.loop.run`.
 
     The model is solved and scored again with perturbed last digits, a pass over the rows each time; twice the range of
     its objectives counts. Where a covariance is nearly singular, its smallest eigenvalue is known to few digits, and a
@@ -167,16 +167,16 @@ def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
     return statistics * (1.0 / expected.weight), events
 
 
-def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
-    """The round after an extrapolation: on from it where the objective has risen, else back to the safe step."""
+def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:
+    """The iteration after an extrapolation: on from it where the objective has risen, else back to the safe step."""
     if state.bar <= height < torch.inf:
         return _onward(state.model, expected, height)
-    return Round(EMState(safe, state.path), state.bar, rejected=True)
+    return Iteration(EMState(safe, state.path), state.bar, rejected=True)
 
 
-def _onward(model: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
+def _onward(model: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:
     mean, events = _averaged(model, expected)
-    return Round(EMState(model.solve(mean), (mean,)), height, events)
+    return Iteration(EMState(model.solve(mean), (mean,)), height, events)
 
 
 def extrapolate(model: M, path: tuple[Any, ...]) -> M | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.numeric import single_threaded
-from boxloop.run import Observer, Outcome, Round, run
 
 S = TypeVar("S")
 
@@ -18,10 +18,10 @@ TIE = 8
 
 @single_threaded
 def race(
-    step: Callable[[S], Round[S]],
+    step: Callable[[S], Iteration[S]],
     starts: Sequence[S],
     *,
-    rounds: int = 5,
+    iterations: int = 5,
     tol: float = 0.0,
     doubtful: Callable[[S], bool] | None = None,
     rounding: Callable[[S], float] | None = None,
@@ -29,30 +29,30 @@ def race(
 ) -> list[Outcome[S]]:
     """Successive halving (Jamieson and Talwalkar 2016) over the starts of one fit.
 
-    Every start gets ``rounds`` rounds; the better half by objective gets twice as many more; and so on until one is
-    left. Nothing is lost: losers stay in the result with the trace they had when they were abandoned.
+    Every start gets ``iterations`` of them; the better half by objective gets twice as many more; and so on until one
+    is left. Nothing is lost: losers stay in the result with the trace they had when they were abandoned.
 
     Args:
-        step: one round, for example :func:`boxloop.fit.em.em`.
+        step: one iteration, for example :func:`boxloop.fit.em.em`.
         starts: states to start from.
-        rounds: rounds in the first heat.
-        tol: as in :func:`boxloop.run.run`; a start that has converged rests on its objective.
+        iterations: iterations in the first heat.
+        tol: as in :func:`boxloop.loop.run`; a start that has converged rests on its objective.
         doubtful: states that come after all others, whatever their objective: a component that has collapsed on a
             few rows has a likelihood without bound, and means nothing.
-        rounding: as in :func:`boxloop.run.run`.
-        observers: told of every round of every start.
+        rounding: as in :func:`boxloop.loop.run`.
+        observers: told of every iteration of every start.
 
     Returns:
         All outcomes, the winner first.
     """
 
     def continue_to(budget: int, outcome: Outcome[S]) -> Outcome[S]:
-        if outcome.converged or outcome.rounds >= budget:
+        if outcome.converged or outcome.n_iter >= budget:
             return outcome
         return run(
             step,
             outcome.state,
-            max_rounds=budget,
+            max_iter=budget,
             tol=tol,
             monotone=True,
             rounding=rounding,
@@ -62,7 +62,7 @@ def race(
 
     field = [Outcome(start) for start in starts]
     beaten: list[Outcome[S]] = []
-    budget = rounds
+    budget = iterations
     while len(field) > 1:
         field = [continue_to(budget, outcome) for outcome in field]
         field.sort(key=lambda outcome: _rank(outcome, doubtful))

@@ -30,9 +30,9 @@ from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.start import AUTO, BLEND
 from boxloop.fit.variational import elbo
+from boxloop.loop import Outcome, run
 from boxloop.models import VariationalMixture
 from boxloop.numeric import gram
-from boxloop.run import Outcome, run
 from boxloop.tree import Tree
 from boxloop.types import Expected, Source
 
@@ -89,7 +89,7 @@ def fit_variational(
         else:
             model, cut = _raced(standard, given, frame.weight, starts, generator, plan)
     if cut:
-        note = ["interrupted before the first round"]
+        note = ["interrupted before the first iteration"]
         outcome: Outcome[Any] = Outcome(EMState(model), events=note, interrupted=True)
     else:
         outcome = _climbed(standard, model, generator, replace(plan, objective=elbo))
@@ -122,10 +122,12 @@ def _raced(
     rows = track(source, sample)
     step: Any = accelerated_em(rows, elbo)
     rounding = rounding_error(rows, elbo)
-    heat = race(step, [EMState(m) for m in models], rounds=HEAT, tol=min(plan.tol, 1e-4), rounding=rounding)
+    heat = race(
+        step, [EMState(m) for m in models], iterations=HEAT, tol=min(plan.tol, 1e-4), rounding=rounding
+    )
     if any(outcome.interrupted for outcome in heat):
         return heat[0].state.best, True
-    last = run(step, EMState(heat[0].state.best), max_rounds=HEAT, monotone=True, rounding=rounding)
+    last = run(step, EMState(heat[0].state.best), max_iter=HEAT, monotone=True, rounding=rounding)
     last = _pruned(rows, last)
     return last.state.best.ordered()[0], last.interrupted
 
@@ -152,10 +154,10 @@ def _pruned(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any
             continue
         gone = torch.tensor([j], device=mean.features.device)
         start = EMState(best.solve(mean.replaced(gone, torch.zeros_like(mean.features[gone]))))
-        trial = trial_run(start, max_rounds=GLANCE)
+        trial = trial_run(start, max_iter=GLANCE)
         hope = 2 * HEAT * (trial.trace[-1] - trial.trace[-2]) if len(trial.trace) == GLANCE else 0.0
         if not trial.interrupted and _worth(trial) + hope > _worth(last):
-            trial = trial_run(start, max_rounds=HEAT, resume=trial)
+            trial = trial_run(start, max_iter=HEAT, resume=trial)
         if trial.interrupted:
             return replace(last, interrupted=True)
         last = trial if _worth(trial) > _worth(last) else last
@@ -176,7 +178,7 @@ def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -
     kept of them goes when all rows have spoken.
     """
     outcome = plan.run(standard, model, generator)
-    while plan.engine == "em" and outcome.converged and outcome.rounds < plan.max_rounds:
+    while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permuted(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:

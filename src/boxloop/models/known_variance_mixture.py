@@ -56,10 +56,10 @@ class KnownVarianceMixture(Tree):
         >>> from boxloop.data import ArraySource
         >>> from boxloop.fit.em import EMState, em
         >>> from boxloop.fit.variational import elbo
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> rows = torch.tensor([[-2.0], [-1.8], [2.1], [1.9]]).double()
         >>> start = KnownVarianceMixture.at(torch.tensor([[-1.0], [1.0]]), torch.tensor([0.5, 0.5]), 25.0, len(rows))
-        >>> outcome = run(em(ArraySource(rows), elbo), EMState(start), max_rounds=50, tol=1e-12, monotone=True)
+        >>> outcome = run(em(ArraySource(rows), elbo), EMState(start), max_iter=50, tol=1e-12, monotone=True)
         >>> outcome.state.model.mean[:, 0], outcome.state.model.variance
         (tensor([-1.8604,  1.9584], dtype=torch.float64), tensor([0.4902, 0.4902], dtype=torch.float64))
     """
