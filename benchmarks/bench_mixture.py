@@ -17,8 +17,8 @@ from boxloop import GaussianMixture
 from boxloop.data import ArraySource, Standardised, survey
 from boxloop.distributions import QUADRATIC_COLUMNS, FullGaussian
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from common import gemm_rate, interleave, report
 
 CASES = [
@@ -74,7 +74,7 @@ def one_case(n: int, d: int, k: int, dtype: str, target: float, repeats: int) ->
     rounds = 3 if n > 500_000 else 6
 
     def ours(r: int):
-        return run(em(standard), EMState(model), max_rounds=r)
+        return run(em(standard), EMState(model), max_iter=r)
 
     peer, mine = peer_rounds(rows, start, rounds), ours(rounds)
     apart = abs(mine.trace[-1] - frame.log_volume / n - peer.lower_bound_) / abs(peer.lower_bound_)

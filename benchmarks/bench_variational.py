@@ -18,8 +18,8 @@ from boxloop.data import ArraySource, Standardised, survey
 from boxloop.distributions import Dirichlet, MixturePrior, NormalInverseWishart
 from boxloop.estimators import BayesianGaussianMixture
 from boxloop.fit import EMState, elbo, em
+from boxloop.loop import run
 from boxloop.models import VariationalMixture
-from boxloop.run import run
 from common import interleave, report
 
 CASES = [(100_000, 10, 10, "float64"), (20_000, 50, 10, "float64"), (20_000, 50, 10, "float32")]
@@ -65,7 +65,7 @@ def one_case(n: int, d: int, k: int, dtype: str, repeats: int) -> dict:
     rounds = 3 if n > 500_000 else 6
 
     def ours(r: int):
-        return run(em(standard, elbo), EMState(start), max_rounds=r)
+        return run(em(standard, elbo), EMState(start), max_iter=r)
 
     peer, mine = peer_rounds(rows, share, rounds), ours(rounds).state.best
     apart = np.abs(mine.found.components.mean.numpy() - peer.means_).max()

@@ -18,8 +18,8 @@ from boxloop import FactorAnalysis, compare, mega
 from boxloop.data import ArraySource, Standardised, open_source, survey
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from boxloop.types import Source
 
 FILE_ROWS, GROUP_ROWS = 1 << 23, 1 << 18
@@ -87,7 +87,7 @@ def standard(source: Source, kind: str, k: int, dtype: torch.dtype = torch.float
 def one_round(source: Source, kind: str, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and covariance of a mixture after one EM round over all rows."""
     seen, model = standard(source, kind, k)
-    fitted = run(em(seen), EMState(model), max_rounds=1).state.model
+    fitted = run(em(seen), EMState(model), max_iter=1).state.model
     frame = seen.frame
     mean, covariance = fitted.affine(frame.origin, frame.scale).moments()
     return mean, covariance.dense()[0] if kind == "full" else covariance.diagonal()[0].diag()

@@ -43,9 +43,9 @@ from boxloop.distributions import (
 from boxloop.estimators import BayesianGaussianMixture
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
 from boxloop.fit import Cavi, EMState, Order, Step, cavi, elbo, em
+from boxloop.loop import FALL, run
 from boxloop.models import Mixture, VariationalMixture
 from boxloop.numeric import covariance as forms, generator, normal
-from boxloop.run import FALL, run
 from boxloop.sample import Annealing, LogDensity, RandomWalk, Target, annealed_importance, pilot
 from boxloop.tree import Tree
 from boxloop.types import Expected
@@ -263,7 +263,7 @@ def ascend(problem: Problem, seed: int, sweeps: int = 5000) -> Ascent:
     means = PRIOR**0.5 * normal((problem.k, 1), generator(seed))
     start = KnownVarianceMixture.at(means, problem.weight, PRIOR, n)
     step: Step[KnownVarianceMixture] = em(ArraySource(problem.x[:, None]), elbo)
-    outcome = run(step, EMState(start), max_rounds=sweeps, tol=TOL / n, monotone=True)
+    outcome = run(step, EMState(start), max_iter=sweeps, tol=TOL / n, monotone=True)
     return Ascent(n * np.asarray(outcome.trace), outcome.state.model)
 
 
@@ -512,7 +512,7 @@ def ascend_conjugate(x: Tensor, k: int, seed: int, starts: int) -> list[Rows]:
     for stream in (generator(1000 * seed + start) for start in range(starts)):
         share = (2.0 * normal((k, len(x)), stream)).softmax(0)
         start = VariationalMixture[Sums].started(conjugate_prior(k), x[:, None], share)
-        outcome = run(step, EMState(start), max_rounds=5000, tol=1e-11 / len(x), monotone=True)
+        outcome = run(step, EMState(start), max_iter=5000, tol=1e-11 / len(x), monotone=True)
         found.append(len(x) * np.asarray(outcome.trace))
     return found
 

@@ -26,8 +26,8 @@ from boxloop.data import ArraySource, bundled
 from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 from boxloop.fit import Constant, Epochs, Trainer, TrainPlan, TrainState
+from boxloop.loop import run
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.twoview import FiniteView, LinearView, RelevanceFit, RelevanceModel, ViewPair, relevance_loss
 from papers.cifar10 import decode_images
 from papers.experiment import Finding, Options, Report
@@ -464,7 +464,7 @@ def train_network(task: Task) -> dict[str, Any]:
     )  # its loss looks at its pivots
     epochs = Epochs(ArraySource(train), setting.batch, task.seed)
     trainer = Trainer(start, epochs, Loss(objective, images.classes), plan, None, judge)
-    outcome = run(trainer, TrainState.start(start, task.seed), max_rounds=trainer.rounds(setting.epochs))
+    outcome = run(trainer, TrainState.start(start, task.seed), max_iter=trainer.rounds(setting.epochs))
     history = outcome.state.told()
     last = replace(outcome.state, best=outcome.state.point).fitted(start)
     return {

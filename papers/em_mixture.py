@@ -16,9 +16,9 @@ from sklearn.mixture import GaussianMixture as Peer
 from boxloop.data import ArraySource
 from boxloop.distributions import PooledSums, TiedGaussian
 from boxloop.fit import EMState, accelerated_em, em
+from boxloop.loop import FALL, run
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
-from boxloop.run import FALL, run
 from papers.experiment import Finding, Options, Report
 
 Rows = NDArray[np.float64]
@@ -42,7 +42,7 @@ def run_problem(seed: int, n: int, d: int, k: int, iterations: int) -> tuple[flo
     weight = torch.full((k,), 1.0 / k, dtype=torch.float64)
     model = Mixture(weight.log(), TiedGaussian(start, torch.eye(d, dtype=torch.float64)))
     source = ArraySource(rows)
-    outcome = run(em(source), EMState(model), max_rounds=iterations, monotone=True)
+    outcome = run(em(source), EMState(model), max_iter=iterations, monotone=True)
     peer = _fit_sklearn(rows.numpy(), start.numpy(), iterations)
     ours = outcome.state.model
     apart = max(
@@ -52,7 +52,7 @@ def run_problem(seed: int, n: int, d: int, k: int, iterations: int) -> tuple[flo
     )
     trace = np.asarray(outcome.trace)
     lowest = float(np.min(np.diff(trace) / np.abs(trace[:-1])))
-    fast = run(accelerated_em(source), EMState(model), max_rounds=iterations, monotone=True)
+    fast = run(accelerated_em(source), EMState(model), max_iter=iterations, monotone=True)
     return float(apart), lowest, _update_error(model, rows), fast.trace[-1] - outcome.trace[-1]
 
 

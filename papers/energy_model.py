@@ -24,9 +24,9 @@ from boxloop.data import ArraySource
 from boxloop.estimators import KERNELS, EnergyBasedModel, FitWarning, Means, explore, reference
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from boxloop.fit import Batches, Cooling, EnergyPlan, EnergyState, at, energy_ascent
+from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.sample import Bridge, pilot
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target, percent, standard_error
@@ -224,7 +224,7 @@ def train_family(quartic: bool, rows: Tensor, rounds: int, seed: int) -> tuple[E
     batches = Batches(ArraySource(rows), len(rows))
     base = reference(model)
     step = energy_ascent(model, batches, MALA, base, plan)
-    state = run(step, EnergyState.start(model, base, 1024, seed), max_rounds=rounds).state
+    state = run(step, EnergyState.start(model, base, 1024, seed), max_iter=rounds).state
     return model, state.average
 
 

@@ -26,9 +26,9 @@ from boxloop.data import ArraySource, bundled
 from boxloop.estimators import FitWarning, RelevantFeatures, pick_device
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
+from boxloop.loop import run
 from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
-from boxloop.run import run
 from boxloop.twoview import NetworkView, RelevanceModel, relevance_loss, with_one
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target, percent, standard_error
@@ -307,7 +307,7 @@ class Regression:
         epochs = Epochs(source, self.batch, seed, mask)
         plan = TrainPlan(Cooling(self.rate, self.passes * epochs.per_epoch), graphs=False)
         trainer = Trainer(view, epochs, Squares(d), plan, None, HeldSquares(held, d))
-        outcome = run(trainer, TrainState.start(view, seed), max_rounds=trainer.rounds(self.passes))
+        outcome = run(trainer, TrainState.start(view, seed), max_iter=trainer.rounds(self.passes))
         fitted = outcome.state.fitted(view)
         with torch.no_grad():
             tiles = torch.from_numpy(new).to(self.device).split(1000)

@@ -33,6 +33,7 @@ from boxloop.fit import (
     refine,
     warmed,
 )
+from boxloop.loop import run
 from boxloop.models import (
     BernoulliResponse,
     GroupedRows,
@@ -42,7 +43,6 @@ from boxloop.models import (
     modes,
 )
 from boxloop.numeric import from_log_factor, generator, log_factor, normal
-from boxloop.run import run
 from boxloop.sample import RandomWalk, Target
 from boxloop.tree import Tree, flatten, unflatten
 from papers.experiment import Finding, Options, Report
@@ -195,7 +195,7 @@ def follow_trail(rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, roun
             spread = float(model.covariance[0, 0]) ** 0.5
             seen.append((progress.state.spent - state.spent, truth.distance(model), spread))
 
-    run(monte_carlo_em(rows, random_walks, plan), state, max_rounds=rounds, observers=[watch])
+    run(monte_carlo_em(rows, random_walks, plan), state, max_iter=rounds, observers=[watch])
     return Trail(*np.asarray(seen).T)
 
 
@@ -328,7 +328,7 @@ def iterations_to_collapse(
         if not progress.stopped:
             seen.append(bool(gone(progress.state.model)))
 
-    run(monte_carlo_em(rows, kernels, plan), state, max_rounds=rounds, observers=[watch])
+    run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds, observers=[watch])
     alive = [k for k, is_gone in enumerate(seen) if not is_gone]
     return (alive[-1] + 2) if alive else 1
 
@@ -367,9 +367,9 @@ def measure_ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) 
             if not progress.stopped:
                 levels.append(float(group_log_likelihood(progress.state.model, rows).sum()))
 
-        outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_rounds=60, observers=[watch])
+        outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=60, observers=[watch])
         rises += np.diff(levels)[:-1].tolist()
-        last = run(refine(rows, random_walks), Refined(outcome.state), max_rounds=6)
+        last = run(refine(rows, random_walks), Refined(outcome.state), max_iter=6)
         found = last.state.found
         assert found is not None
         scores.append(((flatten(found.model.free()) - truth.point) / found.noise.diagonal().sqrt()).numpy())

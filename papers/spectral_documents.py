@@ -411,7 +411,7 @@ def _fit_diagonaliser(k: int, train: SparseSource, test: SparseSource, name: str
     estimate = spectral(train, k, generator(0), method=method, scaled=scaled)
     template = Multinomial(torch.full((k, train.n_columns), 1.0 / train.n_columns, dtype=torch.float64))
     model = spectral_model(estimate, template)
-    after = Plan(max_rounds=MAX_ITERATIONS).run(train, model, generator(0)).state.best
+    after = Plan(max_iter=MAX_ITERATIONS).run(train, model, generator(0)).state.best
 
     return {"left": estimate.left, "perplexity": perplexity(model, test), "after EM": perplexity(after, test)}
 

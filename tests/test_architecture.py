@@ -19,7 +19,6 @@ RANK = {
     "version": 0,
     "exports": 0,
     "caller": 0,
-    "asking": 0,
     "types": 0,
     "tree": 0,
     "average": 1,
@@ -27,7 +26,7 @@ RANK = {
     "figures": 1,
     "numeric": 1,
     "data": 1,
-    "run": 1,
+    "loop": 1,
     "progress": 1,
     "persist": 2,
     "distributions": 2,
@@ -290,7 +289,7 @@ def test_the_arrow_test_allows_what_it_should(file: str, line: str) -> None:
     + [f"try:\n    f()\nexcept {name} as e:\n    pass" for name in ("Exception", "BaseException")],
 )
 def test_the_smell_test_can_fail(text: str) -> None:
-    assert smells(ROOT / "run.py", text) != []
+    assert smells(ROOT / "loop.py", text) != []
 
 
 def documented(value: object) -> bool:

@@ -21,7 +21,7 @@ from boxloop.cli import cluster as options
 from boxloop.data import ClusterError, DaskSource, cluster as passes, open_table, packed, write_table
 from boxloop.estimators import LatentEstimator
 from boxloop.fit import plan
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from cli.calls import NAMES, call, clusters, done, signalled
 from report.small import few_candidates
 
@@ -335,7 +335,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     done(*fit, "-o", tmp_path / "whole")
 
     def lose(progress: Progress) -> None:
-        if progress.round == 3 and not progress.stopped:
+        if progress.iteration == 3 and not progress.stopped:
             raise ClusterError("the scheduler is gone; with checkpoint= the fit goes on")
 
     with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ import pytest
 from boxloop import GaussianMixture
 from boxloop.data import bundled, open_table, write_table
 from boxloop.fit import plan
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from boxloop.select import OutlierDetector
 from cli.calls import call, done
 

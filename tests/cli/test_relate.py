@@ -18,7 +18,7 @@ from boxloop import RelevantFeatures, load
 from boxloop.cli import Side, explained, read_side, set_apart, told_right, worries
 from boxloop.data import ArraySource, bundled, table, write_table
 from boxloop.estimators import RelevantClassifier, learned
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from cli.calls import call, done
 
 LINEAR = ["--features", "linear"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import boxloop
-from boxloop.data import AHEAD, ArraySource, Prefetched, ahead, open_source
+from boxloop.data import AHEAD, ArraySource, Mapped, Prefetched, ahead, array_of, open_source
 from boxloop.tree import Tree
 
 CPU = torch.device("cpu")
@@ -152,3 +152,10 @@ def test_a_stream_on_a_gpu_is_the_array_there(table) -> None:
         for data in (rows, path)
     ]
     np.testing.assert_allclose(fits[0].score_samples(rows), fits[1].score_samples(rows), rtol=1e-8)
+
+
+def test_rows_that_stay_in_memory_are_found_below_views() -> None:
+    rows = ArraySource(torch.zeros(3, 2))
+    assert array_of(rows) is rows
+    assert array_of(Mapped(Mapped(rows, torch.abs), torch.abs)) is rows
+    assert array_of(Prefetched(rows, torch.device("cpu"))) is None, "its tiles are never twice in one place"

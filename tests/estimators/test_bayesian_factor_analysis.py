@@ -161,7 +161,7 @@ def test_a_covariance_is_as_good_as_rows() -> None:
 @pytest.mark.parametrize("gone", [0.0, 0.2])
 def test_chunks_are_the_whole(gone: float) -> None:
     X = torch.from_numpy(table(gone=gone))
-    plan = Plan(max_rounds=30, tol=0.0)
+    plan = Plan(max_iter=30, tol=0.0)
     fits = [
         fit_variational_factor(source, 3, generator=generator(0), plan=plan).model
         for source in (ArraySource(X), Chunked(X))

@@ -353,7 +353,7 @@ def test_interrupted(client: Client, undisturbed: Any, tmp_path: Path) -> None:
         (tmp_path / "go").touch()
 
     thread = when_hanging(tmp_path, interrupt)
-    with pytest.warns(boxloop.FitWarning, match="interrupted after round"):
+    with pytest.warns(boxloop.FitWarning, match="interrupted after iteration"):
         fit = mixture().fit(through(noted(tmp_path, 6)))
     thread.join()
     assert fit.interrupted_

@@ -120,7 +120,7 @@ def test_continuing_is_the_same_as_going_on(order):
 
 def test_interruption_keeps_the_last_round():
     def stop(progress):
-        if progress.round == 2 and not progress.stopped:
+        if progress.iteration == 2 and not progress.stopped:
             raise KeyboardInterrupt
 
     found = cavi(NODES, JOINT, random_state=4, tol=0.0, n_starts=3, observers=[stop])

@@ -31,6 +31,7 @@ from boxloop.fit import (
     squares,
     warmed,
 )
+from boxloop.loop import run
 from boxloop.models import (
     BernoulliResponse,
     EffectSums,
@@ -42,7 +43,6 @@ from boxloop.models import (
 )
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.run import run
 from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
 from papers.mcem import LabelSums, TwoMeans, label_draws, random_walks, reference
@@ -102,7 +102,7 @@ def test_the_path_is_that_of_exact_em_within_its_error():
     ends = []
     for seed in range(12):
         state = MonteCarloState.start(start, rows, 100, generator(seed))
-        model = run(monte_carlo_em(rows, label_draws, plan), state, max_rounds=15).state.model
+        model = run(monte_carlo_em(rows, label_draws, plan), state, max_iter=15).state.model
         ends.append(flatten(model.free()) - flatten(exact.free()))
     apart = torch.stack(ends)
     t = apart.mean(0) / (apart.std(0) / len(apart) ** 0.5)
@@ -119,11 +119,11 @@ def test_a_rate_of_one_replaces_and_a_falling_rate_averages():
             seen.append(progress.state.average.value.count)
 
     plan = MonteCarloPlan(draws=lambda k: 1)
-    run(monte_carlo_em(rows, label_draws, plan), state, max_rounds=5, observers=[watch])
+    run(monte_carlo_em(rows, label_draws, plan), state, max_iter=5, observers=[watch])
     assert all(bool((count == count.round()).all()) for count in seen)  # one draw: whole labels
     seen.clear()
     plan = replace(plan, rate=BurnIn(2, Power(1.0)))
-    run(monte_carlo_em(rows, label_draws, plan), state, max_rounds=5, observers=[watch])
+    run(monte_carlo_em(rows, label_draws, plan), state, max_iter=5, observers=[watch])
     whole = [bool((count == count.round()).all()) for count in seen]
     assert whole[:3] == [True, True, True]  # a burn-in of two, and a first step of size 1
     assert not all(whole)
@@ -139,7 +139,7 @@ def test_a_burn_in_forgets_and_squares_grow():
 def test_stochastic_approximation_finds_the_maximum(kind, problems):
     rows, truth = problems[kind]
     plan = MonteCarloPlan(lambda k: 16, BurnIn(30, Power(0.7)), copies=8, smooth_after=60)
-    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far(kind)), max_rounds=150)
+    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far(kind)), max_iter=150)
     state = replace(outcome.state, model=outcome.state.best)
     assert truth.distance(state.model) < 0.5  # half a standard error, before the last stage
     check_end(state, rows, truth)
@@ -156,7 +156,7 @@ def test_ascent_finds_the_maximum(kind, problems):
             seen.append((progress.state.gain, progress.state.error, level))
 
     step = ascent_em(rows, random_walks, AscentPlan(tol=0.02))
-    outcome = run(step, begin(rows, far(kind)), max_rounds=80, observers=[watch])
+    outcome = run(step, begin(rows, far(kind)), max_iter=80, observers=[watch])
     assert outcome.converged
     gain, error, level = np.asarray(seen).T
     bar = stats.norm.isf(0.1)
@@ -168,7 +168,7 @@ def test_ascent_finds_the_maximum(kind, problems):
 
 
 def check_end(state, rows, truth):
-    last = run(refine(rows, random_walks, precision=0.1), Refined(state), max_rounds=6)
+    last = run(refine(rows, random_walks, precision=0.1), Refined(state), max_iter=6)
     found = last.state.found
     assert last.converged
     assert found.ratio < 0.1
@@ -180,7 +180,7 @@ def test_two_effects_a_group():
     rows = make_table("poisson", 2, groups=60, each=8, seed=4).rows()
     truth = reference(make_model("poisson", 2), rows)
     plan = MonteCarloPlan(lambda k: 16, BurnIn(40, Power(0.7)), copies=8, smooth_after=80)
-    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far("poisson", 2)), max_rounds=200)
+    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far("poisson", 2)), max_iter=200)
     check_end(replace(outcome.state, model=outcome.state.best), rows, truth)
 
 
@@ -311,7 +311,7 @@ def test_densities_are_evaluated_again_when_parameters_change(problems):
 
 def distance(kernels, rows, truth, plan, rounds, start):
     state = begin(rows, start, copies=plan.copies)
-    outcome = run(monte_carlo_em(rows, kernels, plan), state, max_rounds=rounds)
+    outcome = run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds)
     return truth.distance(outcome.state.best)
 
 
@@ -342,7 +342,7 @@ def test_scales_reach_the_acceptance_that_is_best(problems):
 def test_a_kernel_that_never_refuses_keeps_its_scale():
     rows, model = two_means()
     state = MonteCarloState.start(model, rows, 2, generator(0))
-    after = run(monte_carlo_em(rows, label_draws, MonteCarloPlan(copies=2)), state, max_rounds=3).state
+    after = run(monte_carlo_em(rows, label_draws, MonteCarloPlan(copies=2)), state, max_iter=3).state
     assert torch.equal(after.log_scale, state.log_scale)
 
 
@@ -362,10 +362,10 @@ def test_resumed_bit_for_bit(engine, problems, tmp_path: Path):
         else ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, most=40))
     )
     start = begin(rows, far("poisson"), copies=2)
-    straight = run(step, start, max_rounds=8)
+    straight = run(step, start, max_iter=8)
     writer = CheckpointWriter(tmp_path / "c", {"fit": 1}, every=1)
-    run(step, start, max_rounds=4, observers=[writer])
-    resumed = run(step, start, max_rounds=8, resume=read_checkpoint(tmp_path / "c", STATES, {"fit": 1}))
+    run(step, start, max_iter=4, observers=[writer])
+    resumed = run(step, start, max_iter=8, resume=read_checkpoint(tmp_path / "c", STATES, {"fit": 1}))
     assert resumed.trace == straight.trace
     for (name, one), (_, other) in zip(resumed.state.leaves(), straight.state.leaves(), strict=True):
         assert torch.equal(one, other), name
@@ -375,19 +375,19 @@ def test_ctrl_c_keeps_the_last_round(problems):
     rows, _ = problems["poisson"]
 
     def watch(progress):
-        if progress.round == 3 and not progress.stopped:
+        if progress.iteration == 3 and not progress.stopped:
             raise KeyboardInterrupt
 
     step = monte_carlo_em(rows, random_walks, MonteCarloPlan(copies=2))
-    outcome = run(step, begin(rows, far("poisson"), copies=2), max_rounds=9, observers=[watch])
+    outcome = run(step, begin(rows, far("poisson"), copies=2), max_iter=9, observers=[watch])
     assert outcome.interrupted
-    assert outcome.rounds == outcome.state.round == 3
+    assert outcome.n_iter == outcome.state.round == 3
 
 
 def test_a_step_in_doubt_is_noted(problems):
     rows, truth = problems["bernoulli"]
     step = ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, most=16))
-    outcome = run(step, begin(rows, truth.model, copies=2), max_rounds=3)
+    outcome = run(step, begin(rows, truth.model, copies=2), max_iter=3)
     assert not outcome.converged
     assert any("could not be told from noise with 16 draws" in event for event in outcome.events)
 
@@ -411,6 +411,6 @@ def test_one_chain_has_no_error(problems):
     with pytest.raises(ValueError, match="at least 2 chains"):
         assess(state, rows, random_walks)
     with pytest.raises(ValueError, match="at least 2 chains"):
-        run(ascent_em(rows, random_walks, AscentPlan()), state, max_rounds=1)
+        run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=1)
     with pytest.raises(ValueError, match="the plan has 4 chains a unit, the state 1"):
-        run(monte_carlo_em(rows, random_walks, MonteCarloPlan(copies=4)), state, max_rounds=1)
+        run(monte_carlo_em(rows, random_walks, MonteCarloPlan(copies=4)), state, max_iter=1)

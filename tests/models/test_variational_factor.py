@@ -20,6 +20,7 @@ from torch.testing import assert_close
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian, InverseGamma
 from boxloop.fit import EMState, accelerated_em, elbo
+from boxloop.loop import run
 from boxloop.models import (
     ExpectedLinear,
     FactorModel,
@@ -30,7 +31,6 @@ from boxloop.models import (
     factor_errors,
 )
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.sample import MALA, Target, annealed_importance, pilot
 from contract import model_checks
 from contract.law_checks import near, slope
@@ -72,7 +72,7 @@ def test_no_sweep_lowers_the_bound(gone: float, expand: bool) -> None:
 def test_acceleration_climbs_too(gone: float) -> None:
     case = make_case(gone)
     outcome = run(
-        accelerated_em(case.source, elbo), EMState(case.model), max_rounds=500, tol=1e-11, monotone=True
+        accelerated_em(case.source, elbo), EMState(case.model), max_iter=500, tol=1e-11, monotone=True
     )
     assert outcome.converged
     _, levels = sweeps(case, 400)

@@ -11,8 +11,8 @@ import torch
 from boxloop.data import ArraySource
 from boxloop.distributions import Node
 from boxloop.fit import EMState, VariationalModel, accelerated_em, cavi, elbo, em
+from boxloop.loop import run
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from fit import cavi_cases as cases
 from papers.cavi_mixture import CountSum, KnownVarianceMixture
 
@@ -39,9 +39,7 @@ def test_every_sweep_is_that_of_the_generic_engine():
 
 
 def test_the_bounds_agree_at_the_end():
-    outcome = run(
-        em(ArraySource(X[:, None]), elbo), EMState(START), max_rounds=2000, tol=1e-14, monotone=True
-    )
+    outcome = run(em(ArraySource(X[:, None]), elbo), EMState(START), max_iter=2000, tol=1e-14, monotone=True)
     nodes = {
         "c": Node.categorical(3, 30),
         "mu": Node.normal(3, {"mean": START.mean[:, 0], "variance": START.variance}),
@@ -51,7 +49,7 @@ def test_the_bounds_agree_at_the_end():
     fast = run(
         accelerated_em(ArraySource(X[:, None]), elbo),
         EMState(START),
-        max_rounds=2000,
+        max_iter=2000,
         tol=1e-14,
         monotone=True,
     )

@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.family import PooledSums, Sums
 from boxloop.distributions.gamma import InverseGamma
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian, SphericalGaussian
@@ -281,7 +280,7 @@ class NormalInverseWishart(Tree):
     def is_proper(self) -> bool:
         """Whether strengths are positive, degrees of freedom enough and scales positive definite."""
         enough = (self.strength > 0.0).all() & (self.dof > self.mean.shape[-1] - 1).all()
-        return ask(enough & ~torch.linalg.cholesky_ex(self.scale).info.any(), usual=True)
+        return bool(enough & ~torch.linalg.cholesky_ex(self.scale).info.any())
 
     @cached_property
     def _spread(self) -> InverseWishart:
@@ -380,7 +379,7 @@ class TiedInverseWishart(Tree):
     def is_proper(self) -> bool:
         """Whether strengths are positive, degrees of freedom enough and the scale positive definite."""
         enough = (self.strength > 0.0).all() & (self.dof > self.mean.shape[-1] - 1)
-        return ask(enough & ~torch.linalg.cholesky_ex(self.scale).info.any(), usual=True)
+        return bool(enough & ~torch.linalg.cholesky_ex(self.scale).info.any())
 
     @cached_property
     def _spread(self) -> InverseWishart:
@@ -499,7 +498,7 @@ class NormalInverseGamma(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths, degrees of freedom and scales are positive."""
-        return all(ask((leaf > 0.0).all(), usual=True) for leaf in (self.strength, self.dof, self.scale))
+        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
     def _spread(self) -> InverseGamma:
@@ -590,7 +589,7 @@ class SphericalNormalInverseGamma(Tree):
 
     def is_proper(self) -> bool:
         """Whether strengths, degrees of freedom and scales are positive."""
-        return all(ask((leaf > 0.0).all(), usual=True) for leaf in (self.strength, self.dof, self.scale))
+        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
     def _spread(self) -> InverseGamma:

@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.family import Sums, has_missing, log_factorials
 from boxloop.distributions.gamma import draw_log_gamma
 from boxloop.distributions.multinomial import GappyCountView, Multinomial
@@ -93,7 +92,7 @@ class Dirichlet(Tree):
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
-        return ask((self.concentration > 0.0).all(), usual=True)
+        return bool((self.concentration > 0.0).all())
 
     @cached_property
     def _logs(self) -> Tensor:

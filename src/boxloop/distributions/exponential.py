@@ -25,8 +25,8 @@ from boxloop.distributions.dirichlet import Dirichlet, log_beta
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.distributions.multinomial import Multinomial
+from boxloop.loop import Iteration, run
 from boxloop.numeric import normal, pack, pack_index, unpack
-from boxloop.run import Round, run
 from boxloop.tree import Tree
 from boxloop.types import Distribution
 
@@ -507,13 +507,13 @@ class GammaFamily(LatentFamily):
             return torch.full_like(mean, math.nan)
         start = (3.0 - gap + ((gap - 3.0).square() + 24.0 * gap).sqrt()) / (12.0 * gap)
 
-        def step(shape: Tensor) -> Round[Tensor]:
+        def step(shape: Tensor) -> Iteration[Tensor]:
             miss = shape.log() - torch.digamma(shape) - gap
             slope = shape - shape.square() * torch.polygamma(1, shape)
             fresh = 1.0 / (1.0 / shape - miss / -slope)
-            return Round(fresh, 0.0, final=bool((fresh - shape).abs() <= 1e-15 * shape))
+            return Iteration(fresh, 0.0, final=bool((fresh - shape).abs() <= 1e-15 * shape))
 
-        shape = run(step, start, max_rounds=50).state
+        shape = run(step, start, max_iter=50).state
         return torch.stack([shape, -shape / mean[1]])
 
     def base(self) -> Tensor:
@@ -749,7 +749,7 @@ class DirichletFamily(LatentFamily):
         def height(a: Tensor) -> Tensor:
             return a @ mean - self.log_partition(a)
 
-        def step(a: Tensor) -> Round[Tensor]:
+        def step(a: Tensor) -> Iteration[Tensor]:
             slope = mean - torch.digamma(a) + torch.digamma(a.sum())
             diagonal, common = torch.polygamma(1, a), torch.polygamma(1, a.sum())
             shared = (slope / diagonal).sum() / (1.0 / common - (1.0 / diagonal).sum())
@@ -759,9 +759,9 @@ class DirichletFamily(LatentFamily):
                 if bool((a + move > 0).all()) and (near or bool(height(a + move) >= height(a))):
                     break
                 move = 0.5 * move
-            return Round(a + move, 0.0, final=bool((move.abs() <= 1e-14 * a).all()))
+            return Iteration(a + move, 0.0, final=bool((move.abs() <= 1e-14 * a).all()))
 
-        return run(step, torch.ones_like(mean), max_rounds=200).state
+        return run(step, torch.ones_like(mean), max_iter=200).state
 
     def base(self) -> Tensor:
         """The product of 1 / z."""

@@ -9,7 +9,6 @@ from typing import Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask
 from boxloop.tree import Tree
 from boxloop.types import Distribution
 
@@ -130,7 +129,7 @@ def columns_of(rows: Tensor) -> Tensor:
 
 def has_missing(columns: Tensor) -> bool:
     """Whether any value is NaN; one pass, no temporary of the size of the tile."""
-    return ask(torch.isnan(columns.sum()))
+    return bool(torch.isnan(columns.sum()))
 
 
 TILE = 1 << 22

@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.family import QUADRATIC_CONDITION, Sums
 from boxloop.distributions.product import ProductFamily, alternating
 from boxloop.numeric import ConditionError, covariance as forms, normal
@@ -32,7 +31,7 @@ class _AxisGaussian(ProductFamily):
         if columns.dtype == torch.float64:
             variance, mean = self.variance.detach(), self.mean.detach()
             worst = torch.maximum(1.0 / variance.min(), (mean.square() / variance).max())
-            if ask(worst < QUADRATIC_CONDITION, usual=True):
+            if bool(worst < QUADRATIC_CONDITION):
                 return None
         return CentredView(self.mean, self._variances(), columns)
 
@@ -108,7 +107,7 @@ class _AxisGaussian(ProductFamily):
         if self.floor > 0.0:
             return variance.clamp(min=self.floor)
         zero = (variance <= 0.0).any(1)
-        if ask(zero.any()):
+        if bool(zero.any()):
             raise ConditionError(f"a variance of component {int(zero.int().argmax())} is zero")
         return variance
 
@@ -185,7 +184,7 @@ class CentredView:
     def __init__(self, mean: Tensor, variance: Tensor, columns: Tensor) -> None:
         self.mean, self.variance, self.columns = mean, variance, columns
         seen = ~torch.isnan(columns)
-        self.seen = None if ask(seen.all(), usual=True) else seen
+        self.seen = None if bool(seen.all()) else seen
 
     def _deviation(self, member: int) -> Tensor:
         """x - mean of a member, (d, n), zero where missing."""

@@ -16,7 +16,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.family import QUADRATIC_CONDITION, Sums, columns_of, has_missing
 from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
@@ -91,7 +90,7 @@ class FullGaussian(Tree):
             return False
         whitener, mean = self.whitener.detach(), self.mean.detach()
         steep, far = whitener.abs().max(), (whitener @ mean[..., None]).abs().max()
-        return ask(torch.maximum(steep, far).square() < QUADRATIC_CONDITION, usual=True)
+        return bool(torch.maximum(steep, far).square() < QUADRATIC_CONDITION)
 
     def view(self, rows: Tensor) -> QuadraticView | WhitenedView | PatternView:
         """Features of a tile, by the method that suits the columns, the precision and the gaps."""

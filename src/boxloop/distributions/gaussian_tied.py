@@ -11,7 +11,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.family import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
 from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
@@ -60,7 +59,7 @@ class TiedGaussian(Tree):
         """Whether squares about the origin would lose digits."""
         whitener, mean = self.whitener.detach(), self.mean.detach()
         steep, far = whitener.abs().max(), (mean @ whitener.mT).abs().max()
-        return ask(torch.maximum(steep, far).square() >= QUADRATIC_CONDITION)
+        return bool(torch.maximum(steep, far).square() >= QUADRATIC_CONDITION)
 
     @cached_property
     def log_constant(self) -> Tensor:

@@ -10,7 +10,6 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
@@ -78,7 +77,7 @@ class StudentT(Tree):
         """Log-density of every row under every member, (k, n); missing values are integrated out."""
         density = self._gaussian.log_prob(rows)
         missing = torch.isnan(rows)
-        if ask(missing.any()):
+        if bool(missing.any()):
             patterns, which = torch.unique(missing, dim=0, return_inverse=True)
             centred = FullGaussian(torch.zeros_like(self.mean), self.factor)
             blank = torch.where(patterns, torch.nan, rows.new_zeros(()))

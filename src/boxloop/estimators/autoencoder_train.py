@@ -26,9 +26,9 @@ from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, lev
 from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current, hold_out
+from boxloop.loop import Outcome, Progress
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, seed, spawn
-from boxloop.run import Outcome, Progress
 from boxloop.types import Source
 
 HELD_VALUES = 1 << 25

@@ -138,7 +138,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
         plan = Plan(
             engine=self.method,
-            max_rounds=self.max_iter,
+            max_iter=self.max_iter,
             tol=self.tol,
             accelerate=self.accelerate,
             batch_size=self.batch_size,
@@ -159,7 +159,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         self.model_ = self._reported(fit.model)
         self.lower_bounds_ = fit.trace
         self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
-        self.n_iter_ = fit.outcome.rounds
+        self.n_iter_ = fit.outcome.n_iter
         self.n_samples_seen_ = fit.frame.weight
         self.training_digest_ = fit.frame.digest
         self.converged_ = fit.outcome.converged

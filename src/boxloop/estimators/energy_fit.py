@@ -16,9 +16,9 @@ from boxloop.chain import advance
 from boxloop.data import Frame, Standardised, WeightedSum, shuffled
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import SHORTER, Batches, EnergyPlan, EnergyState, coordinates, energy_ascent
+from boxloop.loop import Observer, Outcome, run
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import floor_covariance, normal, spawn
-from boxloop.run import Observer, Outcome, run
 from boxloop.sample import HMC, MALA, Bridge, Kernels, RandomWalk, Target, Weighted, pilot
 from boxloop.types import Distribution, Source
 
@@ -146,7 +146,7 @@ def train(
     if resume is not None:  # a file is read onto the CPU, where the state of a generator belongs
         there = resume.state.to(device=state.position.device)
         resume = replace(resume, state=replace(there, stream=resume.state.stream))
-    return run(step, state, max_rounds=rounds, observers=observers, resume=resume)
+    return run(step, state, max_iter=rounds, observers=observers, resume=resume)
 
 
 def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) -> tuple[Weighted, Tensor]:

@@ -46,11 +46,11 @@ from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.fit import Cooling, EnergyPlan, EnergyState
+from boxloop.loop import Outcome
 from boxloop.models import EnergyModel
 from boxloop.numeric import generator, spawn
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.run import Outcome
 from boxloop.types import Source
 
 APART = 0.15
@@ -247,7 +247,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
     def _store(
         self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str], settled: bool
     ) -> None:
-        self.n_iter_ = outcome.rounds
+        self.n_iter_ = outcome.n_iter
         self.interrupted_ = outcome.interrupted
         self.converged_ = settled and not outcome.interrupted
         self.contrasts_ = list(outcome.trace)

@@ -176,7 +176,7 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
             self._response,
             frame.shared,
         )
-        self.n_iter_ = fitted.outcome.rounds
+        self.n_iter_ = fitted.outcome.n_iter
         self.interrupted_ = fitted.interrupted
         ended = fitted.outcome.converged or self.method == "saem"
         self.converged_ = bool(ended and fitted.converged)
@@ -203,7 +203,7 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
                 f"the Monte Carlo error is {fitted.found.ratio:.2f} of the standard error: raise chains"
             )
         if fitted.interrupted:
-            worries.append(f"interrupted after round {fitted.outcome.rounds}")
+            worries.append(f"interrupted after iteration {fitted.outcome.n_iter}")
         return worries
 
     def _predictor(self, X: Any, groups: Any, offset: Any) -> tuple[Tensor, Tensor]:

@@ -28,10 +28,10 @@ from boxloop.fit import (
     refine,
     warmed,
 )
+from boxloop.loop import Observer, Outcome, run
 from boxloop.models import BernoulliResponse, EffectSums, GroupedRows, PoissonResponse, RandomEffects
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.run import Observer, Outcome, run
 from boxloop.sample import RandomWalk, Target
 
 Method = Literal["saem", "mcem"]
@@ -113,7 +113,7 @@ def fit_groups(
         if plan.method == "mcem"
         else monte_carlo_em(rows, random_walks, _approximation(plan))
     )
-    outcome = run(step, state, max_rounds=plan.max_iter, observers=observers, resume=resume)
+    outcome = run(step, state, max_iter=plan.max_iter, observers=observers, resume=resume)
     reached = replace(outcome.state, model=outcome.state.best)
     if outcome.interrupted:
         return GroupFit(reached.model, outcome, None, True)
@@ -121,7 +121,7 @@ def fit_groups(
     last = run(
         refine(rows, random_walks, precision=plan.precision, named=named),
         Refined(reached),
-        max_rounds=LOOKS,
+        max_iter=LOOKS,
         observers=watch,
     )
     found = last.state.found

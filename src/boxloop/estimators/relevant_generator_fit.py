@@ -14,9 +14,9 @@ from boxloop.data import Frame, some_rows
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
 from boxloop.estimators.options import pick_dtype
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current, hold_out
+from boxloop.loop import Progress
 from boxloop.models import Layers, ModuleNetwork, Part
 from boxloop.numeric import generator, seed, spawn
-from boxloop.run import Progress
 from boxloop.twoview import (
     Coder,
     GeneratorModel,

@@ -11,8 +11,8 @@ from sklearn.base import BaseEstimator
 from boxloop.data import ArraySource, even, kept_rows, some_rows
 from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.fit import Epochs, Trainer, TrainState, current, hold_out
+from boxloop.loop import Progress
 from boxloop.numeric import generator, seed, spawn
-from boxloop.run import Progress
 from boxloop.twoview import BATCH_RATIO, RIDGES, HeldOut, RelevanceLoss, ViewPair
 from boxloop.types import Source
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from boxloop.distributions import Node
 from boxloop.fit.cavi_result import Cavi, CaviState
 from boxloop.fit.mean_field import Conditional, LogJoint, MeanField, mean_field
+from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.numeric import RandomState, generator, seed, single_threaded
-from boxloop.run import Observer, Outcome, Round, run
 
 Order = Literal["sweep", "random"]
-Step = Callable[[CaviState], Round[CaviState]]
+Step = Callable[[CaviState], Iteration[CaviState]]
 
 
 @single_threaded
@@ -116,7 +116,7 @@ def cavi(
     outcomes: list[Outcome[CaviState]] = []
     for start in before:
         outcomes.append(
-            run(step, start.state, max_rounds=max_iter, monotone=True, observers=observers, resume=start)
+            run(step, start.state, max_iter=max_iter, monotone=True, observers=observers, resume=start)
         )
         if outcomes[-1].interrupted:
             break
@@ -140,7 +140,7 @@ def _height(field: MeanField, state: CaviState) -> float:
 def _swept(field: MeanField, tol: float) -> Step:
     """Every node in turn; the last round is one that gained less than ``tol``."""
 
-    def step(state: CaviState) -> Round[CaviState]:
+    def step(state: CaviState) -> Iteration[CaviState]:
         natural = state.by_name(field)
         expected = field.expected(natural)
         height = field.bound(natural, expected)
@@ -149,7 +149,7 @@ def _swept(field: MeanField, tol: float) -> Step:
             fresh = field.best(name, expected)
             gained += float(_gain(node, natural[name], fresh, expected[name]).sum())
             natural[name], expected[name] = fresh, node.expected(fresh)
-        return Round(replace(state, natural=tuple(natural.values())), height, final=gained < tol)
+        return Iteration(replace(state, natural=tuple(natural.values())), height, final=gained < tol)
 
     return step
 
@@ -161,7 +161,7 @@ def _drawn(field: MeanField, tol: float) -> Step:
     first = [int((owner < j).sum()) for j in range(len(names))]
     enough = tol / len(owner)
 
-    def step(state: CaviState) -> Round[CaviState]:
+    def step(state: CaviState) -> Iteration[CaviState]:
         natural = state.by_name(field)
         expected = field.expected(natural)
         height = field.bound(natural, expected)
@@ -179,7 +179,7 @@ def _drawn(field: MeanField, tol: float) -> Step:
             settled[place] = True
         sizes = [field.nodes[name].size for name in names]
         after = CaviState(tuple(natural.values()), settled.split(sizes), seed(stream))
-        return Round(after, height, final=bool(settled.all()))
+        return Iteration(after, height, final=bool(settled.all()))
 
     return step
 

@@ -11,8 +11,8 @@ from boxloop.data import make_frame
 from boxloop.distributions import Node, Statistic
 from boxloop.fit.cavi_evidence import MOST_POINTS, Evidence, evidence
 from boxloop.fit.mean_field import MeanField
+from boxloop.loop import Outcome
 from boxloop.numeric import SingleThreaded
-from boxloop.run import Outcome
 from boxloop.tree import Tree
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Cavi(SingleThreaded):
     @property
     def n_iter(self) -> int:
         """Rounds."""
-        return self.outcome.rounds
+        return self.outcome.n_iter
 
     @property
     def converged(self) -> bool:

@@ -16,13 +16,13 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
 from boxloop.distributions import Family
 from boxloop.fit.documents import SpectralError
-from boxloop.fit.em import EMState, accelerated_em
+from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.fit.worries import worries
+from boxloop.loop import Outcome
 from boxloop.models import Mixture
-from boxloop.run import Outcome
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -55,7 +55,7 @@ class Fit(Generic[M]):
 
     @property
     def trace(self) -> list[float]:
-        """Mean log-likelihood of a row after each round, in the data's coordinates."""
+        """Mean log-likelihood of a row after each iteration, in the data's coordinates."""
         return [value + self.level for value in self.outcome.trace]
 
 
@@ -143,7 +143,7 @@ def fit_mixture(
             model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
     if cut:
         outcome: Outcome[Any] = Outcome(
-            EMState(model), events=["interrupted before the first round"], interrupted=True
+            EMState(model), events=["interrupted before the first iteration"], interrupted=True
         )
     else:
         outcome = plan.run(standard, model, generator)
@@ -190,12 +190,14 @@ def _raced(
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
+    rows = track(source, sample)
     heat = race(
-        accelerated_em(track(source, sample)),
+        accelerated_em(rows),
         [EMState(m) for m in models],
-        rounds=10,
+        iterations=10,
         tol=min(plan.tol, 1e-4),
         doubtful=lambda state: bool(state.best.family.floored().any()),
+        rounding=rounding_error(rows),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 

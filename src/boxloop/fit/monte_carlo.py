@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from boxloop.average import Power, Schedule
 from boxloop.fit.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
-from boxloop.run import Round
+from boxloop.loop import Iteration
 
 M = TypeVar("M", bound=SampledModel)
 
@@ -99,7 +99,7 @@ def warmed(
 
 def monte_carlo_em(
     rows: Any, kernels: Kernels, plan: MonteCarloPlan
-) -> Callable[[MonteCarloState[M]], Round[MonteCarloState[M]]]:
+) -> Callable[[MonteCarloState[M]], Iteration[MonteCarloState[M]]]:
     """Monte Carlo EM, or stochastic-approximation EM: expect by chains, average, solve.
 
     Args:
@@ -108,7 +108,7 @@ def monte_carlo_em(
         plan: draws and rates.
 
     Returns:
-        A step for :func:`boxloop.run.run`. Its objective is the mean log-joint of a unit under its own model, which
+        A step for :func:`boxloop.loop.run`. Its objective is the mean log-joint of a unit under its own model, which
         is no likelihood: it need not rise.
 
     Example:
@@ -116,7 +116,7 @@ def monte_carlo_em(
         >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> one = torch.ones(400, 1).double()
@@ -126,13 +126,13 @@ def monte_carlo_em(
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
         >>> start = warmed(MonteCarloState.start(model, rows, 4, generator(1)), rows, kernels)
         >>> plan = MonteCarloPlan(draws=lambda k: 8, rate=BurnIn(20), copies=4)  # stochastic approximation
-        >>> outcome = run(monte_carlo_em(rows, kernels, plan), start, max_rounds=60)
+        >>> outcome = run(monte_carlo_em(rows, kernels, plan), start, max_iter=60)
         >>> rate = (outcome.state.model.coefficients + outcome.state.model.covariance[0] / 2).exp()
         >>> bool(1.8 < rate < 2.7)  # of groups whose counts are 0 to 4, so 2 on average
         True
     """
 
-    def step(state: MonteCarloState[M]) -> Round[MonteCarloState[M]]:
+    def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
         if state.copies != plan.copies:
             raise ValueError(f"the plan has {plan.copies} chains a unit, the state {state.copies}")
         walk = Walk(state, rows, kernels, plan.persistent)
@@ -142,6 +142,6 @@ def monte_carlo_em(
         after = walk.state_after(average)
         if plan.smooth_after is not None and after.round > plan.smooth_after:
             after = replace(after, smooth=state.smooth.update(after.average.value, Power(1.0)))
-        return Round(after, walk.objective)
+        return Iteration(after, walk.objective)
 
     return step

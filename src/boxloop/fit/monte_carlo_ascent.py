@@ -26,7 +26,7 @@ from torch import Tensor
 from boxloop.average import Running
 from boxloop.chain import Path
 from boxloop.fit.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
-from boxloop.run import Round
+from boxloop.loop import Iteration
 
 M = TypeVar("M", bound=SampledModel)
 
@@ -62,7 +62,7 @@ class AscentPlan:
 
 def ascent_em(
     rows: Any, kernels: Kernels, plan: AscentPlan
-) -> Callable[[MonteCarloState[M]], Round[MonteCarloState[M]]]:
+) -> Callable[[MonteCarloState[M]], Iteration[MonteCarloState[M]]]:
     """Monte Carlo EM with as many draws as each step needs.
 
     A step that certainly goes *down* (the M step may be one Newton step, which can overshoot) is halved: statistics
@@ -74,7 +74,7 @@ def ascent_em(
         plan: when to believe a step.
 
     Returns:
-        A step for :func:`boxloop.run.run`, which ends the loop itself; its objective is that of
+        A step for :func:`boxloop.loop.run`, which ends the loop itself; its objective is that of
         :func:`boxloop.fit.monte_carlo.monte_carlo_em`.
 
     Example:
@@ -82,7 +82,7 @@ def ascent_em(
         >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> one = torch.ones(300, 1).double()
@@ -92,13 +92,13 @@ def ascent_em(
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse())
         >>> start = MonteCarloState.start(model, rows, 8, generator(1))
-        >>> outcome = run(ascent_em(rows, kernels, AscentPlan(tol=0.1)), start, max_rounds=50)
+        >>> outcome = run(ascent_em(rows, kernels, AscentPlan(tol=0.1)), start, max_iter=50)
         >>> outcome.converged, outcome.state.gain + 1.29 * outcome.state.error < 0.1
         (True, True)
     """
     bar = NormalDist().inv_cdf(plan.confidence)
 
-    def step(state: MonteCarloState[M]) -> Round[MonteCarloState[M]]:
+    def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
         if state.copies < 2:
             raise ValueError("the error of a step needs at least 2 chains a unit")
         walk = Walk(state, rows, kernels)
@@ -120,7 +120,7 @@ def ascent_em(
         wanted = walk.steps * walk.copies * min(doubt, plan.most) ** 2
         draws = int(min(max(state.draws, plan.draws, wanted), plan.most))
         events = (f"a step could not be told from noise with {plan.most} draws a unit",) if doubtful else ()
-        return Round(
+        return Iteration(
             replace(after, draws=draws, gain=gain, error=error),
             walk.objective,
             events,

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 from boxloop.fit.monte_carlo_errors import FAR, Assessment, Named, assess
 from boxloop.fit.monte_carlo_walk import Kernels, MonteCarloState, SampledModel
+from boxloop.loop import Iteration
 from boxloop.numeric import single_threaded
-from boxloop.run import Round
 
 M = TypeVar("M", bound=SampledModel)
 
@@ -32,7 +32,7 @@ def refine(
     precision: float = 0.1,
     most: int = 20_000,
     named: Named[M] | None = None,
-) -> Callable[[Refined[M]], Round[Refined[M]]]:
+) -> Callable[[Refined[M]], Iteration[Refined[M]]]:
     """Assess, step, and assess again, until the step is short and the Monte Carlo error small.
 
     Args:
@@ -43,7 +43,7 @@ def refine(
         named: as in :func:`assess`.
 
     Returns:
-        A step for :func:`boxloop.run.run`, final once both are reached, or cannot be: with ``most`` draws, or where
+        A step for :func:`boxloop.loop.run`, final once both are reached, or cannot be: with ``most`` draws, or where
         the information is not positive. Its objective is minus the length of the step.
 
     Example:
@@ -51,7 +51,7 @@ def refine(
         >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> one = torch.ones(400, 1).double()
@@ -60,12 +60,12 @@ def refine(
         >>> start = MonteCarloState.start(model, rows, 10, generator(0))
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
-        >>> outcome = run(refine(rows, kernels, precision=0.05), Refined(start), max_rounds=6)
+        >>> outcome = run(refine(rows, kernels, precision=0.05), Refined(start), max_iter=6)
         >>> outcome.converged, outcome.state.found.ratio < 0.05
         (True, True)
     """
 
-    def step(last: Refined[M]) -> Round[Refined[M]]:
+    def step(last: Refined[M]) -> Iteration[Refined[M]]:
         found = assess(last.state, rows, kernels, last.draws, named=named)
         lost = math.isnan(found.step)
         sharp = not found.ratio > precision
@@ -74,6 +74,6 @@ def refine(
         enough = not lost and (sharp or found.step > FAR)
         draws = last.draws if enough else min(most, int(more * last.draws))
         settled = (sharp and found.near) or (last.draws == most and (lost or found.near))
-        return Round(Refined(found.state, found, draws), -found.step, final=settled)
+        return Iteration(Refined(found.state, found, draws), -found.step, final=settled)
 
     return step

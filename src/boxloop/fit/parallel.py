@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from boxloop.run import Round
+from boxloop.loop import Iteration
 
 S = TypeVar("S")
 
@@ -102,15 +102,15 @@ class Workers:
 
     @contextmanager
     def together(
-        self, step: Callable[[S], Round[S]], device: torch.device
-    ) -> Iterator[Callable[[S], Round[S]]]:
+        self, step: Callable[[S], Iteration[S]], device: torch.device
+    ) -> Iterator[Callable[[S], Iteration[S]]]:
         """The step of a loop which Ctrl-C on any process ends on all of them, in the same round.
 
         One that left the loop alone would leave the others waiting for it; so Ctrl-C waits for the end of the round.
         """
         asked: list[int] = []
 
-        def agreed(state: S) -> Round[S]:
+        def agreed(state: S) -> Iteration[S]:
             done = step(state)
             if self.count(len(asked), device):
                 raise KeyboardInterrupt

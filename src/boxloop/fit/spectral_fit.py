@@ -11,8 +11,8 @@ from boxloop.fit.em import EMState, em
 from boxloop.fit.fit import Fit, coordinates, finished
 from boxloop.fit.spectral import Spectral, spectral
 from boxloop.fit.spectral_errors import spectral_errors
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from boxloop.types import Source
 
 HALF = 0.5
@@ -54,7 +54,7 @@ def fit_spectral(source: Source, template: Multinomial, generator: Generator) ->
         generator: random stream.
     """
     model, notes = spectral_start(source, template, generator)
-    outcome = run(em(source), EMState(model), max_rounds=1)
+    outcome = run(em(source), EMState(model), max_iter=1)
     state = EMState(model, outcome.state.path)
     outcome = replace(outcome, state=state, events=[*notes, *outcome.events], converged=True)
     return finished(outcome, source, source, coordinates(source, "none"), "none")

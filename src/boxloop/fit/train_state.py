@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from boxloop.average import Schedule
 from boxloop.fit.adam import Constant, joined, parted
-from boxloop.run import Outcome
+from boxloop.loop import Outcome
 from boxloop.tree import Tree
 
 Batch = tuple[Tensor, Tensor]

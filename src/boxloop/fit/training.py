@@ -1,4 +1,4 @@
-r"""Training by gradient: any model whose tensors can be learned, in mini-batches, in the loop of :mod:`boxloop.run`.
+r"""Training by gradient: any model whose tensors can be learned, in mini-batches, in the loop of :mod:`boxloop.loop`.
 
 .. math:: \theta_t = \theta_{t-1} - \mathrm{AdamW}\left( \nabla_\theta \left[ \overline{\ell_\theta}_{\text{batch}}
           + \alpha_t \, P_\theta(\text{batch}) \right] \right)
@@ -32,12 +32,12 @@ from boxloop.fit.train_state import (
     Validation,
     drawn_by_weight,
 )
-from boxloop.run import Round
+from boxloop.loop import Iteration
 
 
 @dataclass(frozen=True)
 class Trainer(Generic[M]):
-    """Training as a step for :func:`boxloop.run.run`: one block of mini-batches a round, validation after each epoch.
+    """Training as a step for :func:`boxloop.loop.run`: one block of mini-batches a round, validation after each epoch.
 
     The objective of a round is minus its mean loss, before each step. Validation keeps the best parameters, and ends
     training when none came for ``plan.patience`` epochs; without validation the last are kept.
@@ -60,7 +60,7 @@ class Trainer(Generic[M]):
         >>> from boxloop.data import ArraySource
         >>> from boxloop.fit.adam import Constant
         >>> from boxloop.fit.epochs import Epochs
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> @dataclass(frozen=True)
         ... class Place:
         ...     at: torch.Tensor
@@ -72,7 +72,7 @@ class Trainer(Generic[M]):
         >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]] * 50).double()
         >>> start = Place(torch.zeros(2).double())
         >>> trainer = Trainer(start, Epochs(ArraySource(rows), 20, seed=0), distance, TrainPlan(Constant(0.1)))
-        >>> outcome = run(trainer, TrainState.start(start, seed=0), max_rounds=trainer.rounds(100))
+        >>> outcome = run(trainer, TrainState.start(start, seed=0), max_iter=trainer.rounds(100))
         >>> outcome.state.fitted(start).at.round(decimals=0)
         tensor([2., 5.], dtype=torch.float64)
     """
@@ -98,7 +98,7 @@ class Trainer(Generic[M]):
         """Epochs that are complete."""
         return state.count // self.batches.per_epoch
 
-    def __call__(self, state: TrainState) -> Round[TrainState]:
+    def __call__(self, state: TrainState) -> Iteration[TrainState]:
         """One block of mini-batches."""
         whole = self.batches.per_epoch
         stop = min(state.count + self.plan.block, (state.count // whole + 1) * whole)
@@ -107,10 +107,10 @@ class Trainer(Generic[M]):
         events = (*refusal, *events)
         objective = -float(moved.recent[0])
         if stop % whole:
-            return Round(moved, objective, events)
+            return Iteration(moved, objective, events)
         done, worries = self._closed(moved)
         final = self.plan.patience is not None and done.stale >= self.plan.patience
-        return Round(done, objective, (*events, *worries), final=final)
+        return Iteration(done, objective, (*events, *worries), final=final)
 
     def _block(self, state: TrainState, steps: range) -> tuple[Walk, tuple[str, ...], tuple[str, ...]]:
         """One step after another: replayed from a graph on a GPU, where they can be."""

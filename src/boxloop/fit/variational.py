@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-from boxloop.asking import told
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected
 
@@ -36,4 +35,4 @@ def elbo(model: VariationalModel[Any], expected: Expected[Any]) -> float:
         model: a law over parameters.
         expected: what its ``expect`` added up over all rows.
     """
-    return told((expected.log_likelihood - model.divergence()) / expected.weight)
+    return float((expected.log_likelihood - model.divergence()) / expected.weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Generator, Tensor
 
 from boxloop.data import Frame, Standardised, shuffled
 from boxloop.distributions import MixturePrior
-from boxloop.fit.em import EMState, accelerated_em
+from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.fit import (
     Coordinates,
     Fit,
@@ -29,9 +30,9 @@ from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.start import AUTO, BLEND
 from boxloop.fit.variational import elbo
+from boxloop.loop import Outcome, run
 from boxloop.models import VariationalMixture
 from boxloop.numeric import gram
-from boxloop.run import Outcome, run
 from boxloop.tree import Tree
 from boxloop.types import Expected, Source
 
@@ -88,7 +89,7 @@ def fit_variational(
         else:
             model, cut = _raced(standard, given, frame.weight, starts, generator, plan)
     if cut:
-        note = ["interrupted before the first round"]
+        note = ["interrupted before the first iteration"]
         outcome: Outcome[Any] = Outcome(EMState(model), events=note, interrupted=True)
     else:
         outcome = _climbed(standard, model, generator, replace(plan, objective=elbo))
@@ -118,38 +119,45 @@ def _raced(
         models.append(begun.ordered()[0])
     if k == 1:
         return models[0], False
-    step: Any = accelerated_em(track(source, sample), elbo)
-    heat = race(step, [EMState(m) for m in models], rounds=HEAT, tol=min(plan.tol, 1e-4))
+    rows = track(source, sample)
+    step: Any = accelerated_em(rows, elbo)
+    rounding = rounding_error(rows, elbo)
+    heat = race(
+        step, [EMState(m) for m in models], iterations=HEAT, tol=min(plan.tol, 1e-4), rounding=rounding
+    )
     if any(outcome.interrupted for outcome in heat):
         return heat[0].state.best, True
-    last = _pruned(step, run(step, EMState(heat[0].state.best), max_rounds=HEAT, monotone=True))
+    last = run(step, EMState(heat[0].state.best), max_iter=HEAT, monotone=True, rounding=rounding)
+    last = _pruned(rows, last)
     return last.state.best.ordered()[0], last.interrupted
 
 
-def _pruned(step: Any, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
+def _pruned(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
     """Take out components, the smallest first, as long as the bound is higher without.
 
     Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum. A trial
     whose bound is so low after a few rounds that as many more of its last rise would not lift it is given up.
 
     Args:
-        step: one round.
+        rows: in standard coordinates.
         last: where rounds have led; its trace ends with the bound of its model, but for the last round's rise.
         exact: whether rounding may not lower the bound.
 
     Returns:
         The last trial that was better, or ``last``; marked where Ctrl-C came.
     """
+    step: Any = accelerated_em(rows, elbo)
+    trial_run = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < GONE or int((best.counts >= GONE).sum()) < 2:
             continue
         gone = torch.tensor([j], device=mean.features.device)
         start = EMState(best.solve(mean.replaced(gone, torch.zeros_like(mean.features[gone]))))
-        trial = run(step, start, max_rounds=GLANCE, monotone=exact)
+        trial = trial_run(start, max_iter=GLANCE)
         hope = 2 * HEAT * (trial.trace[-1] - trial.trace[-2]) if len(trial.trace) == GLANCE else 0.0
         if not trial.interrupted and _worth(trial) + hope > _worth(last):
-            trial = run(step, start, max_rounds=HEAT, monotone=exact, resume=trial)
+            trial = trial_run(start, max_iter=HEAT, resume=trial)
         if trial.interrupted:
             return replace(last, interrupted=True)
         last = trial if _worth(trial) > _worth(last) else last
@@ -170,13 +178,13 @@ def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -
     kept of them goes when all rows have spoken.
     """
     outcome = plan.run(standard, model, generator)
-    while plan.engine == "em" and outcome.converged and outcome.rounds < plan.max_rounds:
+    while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permuted(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:
             if standard.n_rows <= race_rows(model.n_components, standard.n_columns):
                 break
-            fewer = _pruned(accelerated_em(standard, elbo), outcome, plan.dtype == torch.float64)
+            fewer = _pruned(standard, outcome, plan.dtype == torch.float64)
             if fewer.interrupted or not _worth(fewer) > _worth(outcome) + plan.tol:
                 return replace(outcome, interrupted=fewer.interrupted)
             state = EMState(fewer.state.best)

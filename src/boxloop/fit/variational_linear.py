@@ -10,15 +10,15 @@ import torch
 from torch import Generator
 
 from boxloop.data import ArraySource
-from boxloop.fit.em import EMState, Step, accelerated_em, em
+from boxloop.fit.em import EMState, Step, accelerated_em, em, rounding_error
 from boxloop.fit.fit import Coordinates, Fit, draw_sample, finished, to_standard
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.variational import elbo
+from boxloop.loop import Iteration, Outcome
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor
 from boxloop.numeric import gram
-from boxloop.run import Outcome, Round
 from boxloop.types import Source
 
 KIND: Coordinates = "columns"
@@ -123,7 +123,7 @@ def thinned(step: Step[VariationalFactor], source: Source, tol: float) -> Step[V
     def height(model: VariationalFactor) -> float:
         return elbo(model, source.reduce(model.expect))
 
-    def round_(state: EMState[VariationalFactor]) -> Round[EMState[VariationalFactor]]:
+    def round_(state: EMState[VariationalFactor]) -> Iteration[EMState[VariationalFactor]]:
         done = step(state)
         best = done.state.best
         if done.rejected or not bool(best.used.any()):
@@ -161,7 +161,7 @@ def _started(
     total = float(rows.weight.sum())
 
     def likely(factors: int, finish: bool) -> FactorModel:
-        rough = Plan(max_rounds=100 if finish else START_ROUNDS, accelerate=finish, finish=finish)
+        rough = Plan(max_iter=100 if finish else START_ROUNDS, accelerate=finish, finish=finish)
         return fit_linear(
             filled, factors, FactorModel, kind=KIND, generator=generator, plan=rough, floor=START_FLOOR
         ).model
@@ -174,7 +174,7 @@ def _started(
     if len(starts) == 1:
         return Outcome(starts[0])
     step: Step[VariationalFactor] = accelerated_em(rows, elbo)
-    heat = race(step, starts, rounds=RACED_ROUNDS, tol=plan.tol)
+    heat = race(step, starts, iterations=RACED_ROUNDS, tol=plan.tol, rounding=rounding_error(rows, elbo))
     return next((outcome for outcome in heat if outcome.interrupted), heat[0])
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from boxloop.data import Frame
+from boxloop.loop import Outcome
 from boxloop.models import LinearGaussian, Mixture, PrincipalModel
-from boxloop.run import Outcome
 
 MOST_COLUMNS = 4096
 """Widest covariance whose eigenvalues are worth computing for a message."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from boxloop.numeric import cholesky
 from boxloop.tree import unflatten
 from boxloop.types import Source
 
@@ -112,7 +111,7 @@ def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: 
     own = lost * present.sqrt()
     information = 0.5 * own[:, None] * beside.square() * own
     information.diagonal().add_(prior_rate / noise)
-    covariance = torch.cholesky_inverse(cholesky(information))
+    covariance = torch.cholesky_inverse(torch.linalg.cholesky(information))
     # Two factors of equal size turn freely: an angle between them errs by one radian at most.
     gap = theta[:, None] - theta
     least = (theta[:, None] * theta / n).sqrt()

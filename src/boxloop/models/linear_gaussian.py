@@ -18,9 +18,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions import DiagonalGaussian, LowRankGaussian, columns_of, has_missing, seen_precision
-from boxloop.numeric import cholesky, covariance as forms, product, solved, woodbury
+from boxloop.numeric import covariance as forms, product, woodbury
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
@@ -56,8 +55,8 @@ class LinearStatistics(Tree):
         """Coefficients of u for every column, (d, k + 1)."""
         inner = self.latent - self.absent
         if inner.shape[0] == 1:
-            return solved(inner[0], self.cross.mT).mT
-        return solved(inner, self.cross[..., None])[..., 0]
+            return torch.linalg.solve(inner[0], self.cross.mT).mT
+        return torch.linalg.solve(inner, self.cross[..., None])[..., 0]
 
     def residual(self, coefficients: Tensor) -> Tensor:
         """Expected residual sum of squares of each column, (d,)."""
@@ -114,7 +113,7 @@ def latent_posterior(mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor
     seen = ~torch.isnan(deviation)
     deviation = torch.where(seen, deviation, 0.0)
     score = deviation @ (loadings / noise[:, None])
-    if ask(seen.all(), usual=True):
+    if bool(seen.all()):
         factor, _ = woodbury(loadings, noise)
         z = torch.cholesky_solve(score.mT, factor).mT
         return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
@@ -161,7 +160,7 @@ def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
     total = latent[-1, -1]
     centre = latent[:-1, -1] / total
     spread = latent[:-1, :-1] / total - centre[:, None] * centre
-    return mean + loadings @ centre, loadings @ cholesky(spread)
+    return mean + loadings @ centre, loadings @ torch.linalg.cholesky(spread)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Generator, Tensor, threshold_
 
-from boxloop.asking import ask
 from boxloop.distributions import Categorical, Family, PooledSums, Sums
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
@@ -76,7 +75,7 @@ class Mixture(Tree, Generic[S]):
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
         count = statistics.count
         empty = count <= EMPTY * count.sum()
-        if not ask(empty.any()):
+        if not bool(empty.any()):
             return statistics, ()
         parts = {k: [k] for k in range(self.n_components)}
         for target in torch.nonzero(empty)[:, 0].tolist():

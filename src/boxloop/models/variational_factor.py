@@ -33,11 +33,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
 from boxloop.distributions import DiagonalGaussian, InverseGamma, columns_of, has_missing
 from boxloop.models.information import FactorErrors, factor_errors
 from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics, complete_statistics
-from boxloop.numeric import cholesky, covariance as forms, normal, product, sobol_points, solved
+from boxloop.numeric import covariance as forms, normal, product, sobol_points
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
@@ -161,10 +160,10 @@ def best_turn(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> T
     n, k = inner[-1, -1], len(inner) - 1
     pull = prior.strength * energy[:k, :k]
     pull.diagonal().add_(n)
-    shift = solved(pull, prior.strength * energy[:k, k] - inner[:k, k])
+    shift = torch.linalg.solve(pull, prior.strength * energy[:k, k] - inner[:k, k])
     cross = inner[:k, k][:, None] * shift
     centred = inner[:k, :k] + cross + cross.mT + n * shift[:, None] * shift
-    root = cholesky(centred / n)
+    root = torch.linalg.cholesky(centred / n)
     sizes, axes = torch.linalg.eigh(root.mT @ energy[:k, :k] @ root)
     sizes, axes = sizes.flip(0).clamp(min=0.0), axes.flip(1)
     plain = torch.linalg.solve_triangular(root.mT, axes, upper=True).mT
@@ -231,7 +230,7 @@ class ExpectedLinear(Tree):
         k = self.coefficients.shape[1] - 1
         inner = self._scaled.mT @ self.coefficients[:, :k] + self._total()[:k, :k]
         inner.diagonal().add_(1.0)
-        return cholesky(inner)
+        return torch.linalg.cholesky(inner)
 
     def _seen_factor(self, seen: Tensor) -> Tensor:
         """Cholesky factors of K of every row, (n, k, k)."""
@@ -239,7 +238,7 @@ class ExpectedLinear(Tree):
         outer = self._scaled[:, :, None] * self.coefficients[:, None, :k] + self.spread[:, :k, :k]
         inner = (seen @ outer.reshape(d, k * k)).reshape(-1, k, k)
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        return cholesky(inner)
+        return torch.linalg.cholesky(inner)
 
     def _score(self, deviation: Tensor, seen: Tensor) -> Tensor:
         """h of every row, (n, k)."""
@@ -256,7 +255,7 @@ class ExpectedLinear(Tree):
         """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
         deviation, seen = self._deviation(rows)
         score = self._score(deviation, seen)
-        if ask((seen > 0).all(), usual=True):
+        if bool((seen > 0).all()):
             factor = self._complete_factor()
             z = torch.cholesky_solve(score.mT, factor).mT
             return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
@@ -491,7 +490,7 @@ def _peak(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple[Tens
         bend = seen / (scale * factors.noise_precision)
         inner = (weight @ outer + bend @ unsure).reshape(-1, k, k)
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        factor = cholesky(inner)
+        factor = torch.linalg.cholesky(inner)
         score = (weight * deviation) @ loadings - bend @ lean
         z = torch.cholesky_solve(score[..., None], factor)[..., 0]
     return z, factor
@@ -603,7 +602,7 @@ class VariationalFactor(NormalGammaFactors):
         """Normal-gamma posterior of every column, given summed statistics."""
         before, k = self._prior_precision(), self.loadings.shape[1]
         inner = known.latent - known.absent + torch.diag(before)
-        factor = cholesky(inner)
+        factor = torch.linalg.cholesky(inner)
         pulled = known.cross.clone()
         pulled[:, k] += before[k] * self.parameter_prior.centre
         if len(inner) == 1:
@@ -647,7 +646,7 @@ class VariationalFactor(NormalGammaFactors):
         shape = self.relevance_rate.new_full((1,), prior.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
         level = log_before.sum() + math.log(prior.strength) + len(log_before) + 1.0
-        factor = cholesky(self.spread)
+        factor = torch.linalg.cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
         # Gamma distributions of precisions diverge as the inverse gammas of the variances do.

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 
 from boxloop.distributions import FactorPrior, MixturePrior
+from boxloop.loop import Observer
 from boxloop.numeric import RandomState, generator, seed, single_threaded
-from boxloop.run import Observer
 from boxloop.sample.factor_posterior import FactorPosterior
 from boxloop.sample.gibbs_factor import gibbs_factor, start_factors, unpack_factors
 from boxloop.sample.gibbs_mixture import gibbs_mixture, start_mixture

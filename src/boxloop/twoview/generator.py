@@ -156,7 +156,7 @@ def with_mixture(
     zero = codes.new_zeros(components, codes.shape[1])
     template = DiagonalGaussian(zero, zero + 1.0, 1e-6)
     fit = fit_mixture(
-        ArraySource(codes, weight), template, kind="columns", generator=stream, plan=Plan(max_rounds=200)
+        ArraySource(codes, weight), template, kind="columns", generator=stream, plan=Plan(max_iter=200)
     )
     family = fit.model.family
     assert isinstance(family, DiagonalGaussian)

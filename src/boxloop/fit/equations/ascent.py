@@ -11,7 +11,7 @@ from torch import Tensor
 
 from boxloop.fit.equations.newton import RootState, at_root
 from boxloop.fit.equations.sums import EquationSums, Measure, RowFunction, averaged, summed, weighted
-from boxloop.run import Round
+from boxloop.loop import Iteration
 from boxloop.types import Source
 
 ARMIJO = 1e-4
@@ -81,7 +81,7 @@ def derivatives(
 
 def ascent(
     measure: Callable[[Tensor], AscentPoint], tol: float
-) -> Callable[[AscentPoint], Round[AscentPoint]]:
+) -> Callable[[AscentPoint], Iteration[AscentPoint]]:
     """One round: a step uphill by the curvature, shortened until the mean objective rises.
 
     Args:
@@ -89,9 +89,9 @@ def ascent(
         tol: largest mean gradient at a maximum, in units of its standard error.
     """
 
-    def step(state: AscentPoint) -> Round[AscentPoint]:
+    def step(state: AscentPoint) -> Iteration[AscentPoint]:
         if level(state, tol):
-            return Round(state, state.value, final=True)
+            return Iteration(state, state.value, final=True)
         move = uphill(state.here)
         gain = float(state.here.mean @ move)
         for halving in range(40):
@@ -103,8 +103,8 @@ def ascent(
             # Near the top the rise drowns in rounding; there the gradient decides.
             steady = there.value >= state.value - state.noise
             if risen or (steady and float(there.here.z.norm()) < float(state.here.z.norm())):
-                return Round(there, state.value)
-        return Round(replace(state, stuck=True), state.value, final=True)
+                return Iteration(there, state.value)
+        return Iteration(replace(state, stuck=True), state.value, final=True)
 
     return step
 

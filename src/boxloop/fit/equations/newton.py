@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from boxloop.fit.equations.sums import Measure
-from boxloop.run import Round
+from boxloop.loop import Iteration
 
 Measuring = Callable[[Tensor], Measure]
 ROUNDING = 64.0 * torch.finfo(torch.float64).eps
@@ -36,8 +36,8 @@ class RootState:
 
 def newton(
     measure: Measuring, whiten: Tensor, settled: Callable[[RootState], bool]
-) -> Callable[[RootState], Round[RootState]]:
-    """One round of the safeguarded search; :func:`boxloop.run.run` repeats it.
+) -> Callable[[RootState], Iteration[RootState]]:
+    """One round of the safeguarded search; :func:`boxloop.loop.run` repeats it.
 
     Args:
         measure: mean equations and slope at a point.
@@ -45,11 +45,11 @@ def newton(
         settled: whether a state is the answer.
     """
 
-    def step(state: RootState) -> Round[RootState]:
+    def step(state: RootState) -> Iteration[RootState]:
         residual = whiten @ state.here.mean
         length = float(residual.norm())
         if settled(state):
-            return Round(state, -length, final=True)
+            return Iteration(state, -length, final=True)
         slope = whiten @ state.here.slope
         trusted = _trusted(whiten, state.here)
         best: tuple[bool, RootState] | None = None
@@ -60,12 +60,12 @@ def newton(
             fresh, calm = RootState(state.point + move, there), trusted(there)
             fall = length**2 - float((whiten @ there.mean).norm()) ** 2
             if calm and ((gain > 0.0 and fall >= ENOUGH * gain) or _flatter(whiten, state.here, there)):
-                return Round(fresh, -length)
+                return Iteration(fresh, -length)
             rival = state.here if best is None or calm > best[0] else best[1].here
             shorter = (whiten @ there.mean).norm() < (whiten @ rival.mean).norm()
             if (best is None or calm >= best[0]) and bool(shorter):
                 best = (calm, fresh)
-        return Round(replace(state, stuck=True) if best is None else best[1], -length, final=best is None)
+        return Iteration(replace(state, stuck=True) if best is None else best[1], -length, final=best is None)
 
     return step
 

@@ -28,8 +28,8 @@ from boxloop.fit.equations.roots import Equations
 from boxloop.fit.equations.sandwich import sandwich, small_sample
 from boxloop.fit.equations.search import NEARLY, distinct
 from boxloop.fit.equations.sums import RowFunction, first_bad_row
+from boxloop.loop import run
 from boxloop.numeric import single_threaded
-from boxloop.run import run
 from boxloop.types import Source
 
 BEYOND = 1e50
@@ -152,12 +152,12 @@ def _tops(
         if not first.is_finite():
             raise EquationError(f"at the start {_bad_row(values, source, one.vector)}")
         step = ascent(lambda point: measure_objective(values, source, point), tol)
-        outcome = run(step, first, max_rounds=max_iter)
+        outcome = run(step, first, max_iter=max_iter)
         top = outcome.state
         if not level(top, tol):
-            _worry(top, one, outcome.rounds)
+            _worry(top, one, outcome.n_iter)
         tops.append(top)
-        rounds.append(max(outcome.rounds - int(outcome.converged), 0))
+        rounds.append(max(outcome.n_iter - int(outcome.converged), 0))
     return tops, rounds
 
 

@@ -13,7 +13,7 @@ from boxloop.fit.equations.faults import EquationError, EstimateWarning, NoRootE
 from boxloop.fit.equations.identified import free_direction
 from boxloop.fit.equations.newton import Measuring, RootState, at_least, at_root, left_over, newton, pull
 from boxloop.fit.equations.sums import Measure
-from boxloop.run import run
+from boxloop.loop import run
 
 NEARLY = 1e-4
 """Standard errors from zero that rounding may leave where no step helps any more."""
@@ -61,8 +61,8 @@ def find_root(
     first = measured(measure, start, bad)
     whiten = torch.diag(1.0 / first.size)
     settled = at_root(tol)
-    outcome = run(newton(measure, whiten, settled), RootState(start, first), max_rounds=max_iter)
-    state, rounds = outcome.state, outcome.rounds - int(outcome.converged)
+    outcome = run(newton(measure, whiten, settled), RootState(start, first), max_iter=max_iter)
+    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
     if settled(state):
         return Found(state.point, state.here, rounds, True)
     left, p = left_over(state.point, state.here), len(start)
@@ -102,8 +102,8 @@ def find_least(
         tol: standard errors by which a parameter may miss the least value.
     """
     settled = at_least(whiten, tol)
-    outcome = run(newton(measure, whiten, settled), RootState(start, first), max_rounds=max_iter)
-    state, rounds = outcome.state, outcome.rounds - int(outcome.converged)
+    outcome = run(newton(measure, whiten, settled), RootState(start, first), max_iter=max_iter)
+    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
     done = settled(state) or (state.stuck and at_least(whiten, NEARLY)(state))
     if not done:
         warn_caller(
