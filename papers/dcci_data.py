@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 
 Rows = NDArray[np.float32]
 
@@ -42,7 +42,7 @@ def digits(folder: Path | None, n_train: int, n_test: int, seed: int) -> Images:
         rng = np.random.default_rng(seed)
         some = [_some(images, labels, n, rng) for (images, labels), n in zip(sets, (n_train, n_test))]
         return _images(f"MNIST, {n_train} of 60000 images", some, (1, 28, 28))
-    table = bundled("digits")
+    table = load_dataset("digits")
     order = np.random.default_rng(seed).permutation(len(table.rows))
     images, labels = table.rows[order].reshape(-1, 8, 8), table.target[order]
     parts = [(images[:1200], labels[:1200]), (images[1200:], labels[1200:])]

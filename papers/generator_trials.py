@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
 from boxloop.criticise import MomentPenalty
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import (
     DimensionCurve,
     FitWarning,
@@ -106,7 +106,7 @@ def digits(options: Options, rows: int) -> Digits:
         ]
         name, labels, real = "MNIST", labels[some], True
     else:
-        table = bundled("digits")
+        table = load_dataset("digits")
         some = order.permutation(len(table.rows))
         images = table.rows[some].reshape(-1, 8, 8) / 16.0
         parts, labels = [images[:1300], images[1300:]], table.target[some[:1300]]

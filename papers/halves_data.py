@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.numeric import generator
 
 Images = NDArray[np.float32]
@@ -87,7 +87,7 @@ def digits(folder: Path | None, rows: int | None, seed: int) -> tuple[Halves, Ha
         with np.load(folder / "mnist.npz") as file:
             train, test = file["train_images"][:rows] / 255.0, file["test_images"] / 255.0
         return _made("MNIST", train, test, 10.0, 2.0, seed)
-    images = bundled("digits").rows.reshape(-1, 8, 8) / 16.0
+    images = load_dataset("digits").rows.reshape(-1, 8, 8) / 16.0
     order = np.random.default_rng(seed).permutation(len(images))
     cut = 1400
     name = "scikit-learn's digits, 8 x 8"

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from papers.dcci_data import decoded
 
 Images = NDArray[Any]
@@ -53,7 +53,7 @@ class Scene:
 
 def digits(seed: int) -> Scene:
     """Eight of scikit-learn's ten digits, 8 x 8; the two that are left out are among the unknown."""
-    table = bundled("digits")
+    table = load_dataset("digits")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(table.rows))
     images, labels = table.rows[order].reshape(-1, 1, 8, 8), table.target[order].astype(int)

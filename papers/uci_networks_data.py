@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 
 Array = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def tables(folder: Path | None, rows: int | None, seed: int) -> list[Table]:
 def _drawn(seed: int) -> list[Table]:
     from sklearn.datasets import make_friedman1
 
-    table = bundled("diabetes")
+    table = load_dataset("diabetes")
     x, y = make_friedman1(n_samples=600, n_features=10, noise=1.0, random_state=seed)
     return [Table("diabetes", table.rows, table.target), Table("friedman", x, y)]
 

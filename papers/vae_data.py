@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.numeric import generator, normal
 
 Rows = NDArray[np.float64]
@@ -57,7 +57,7 @@ def fours(folder: Path | None, seed: int) -> tuple[Problem, bool]:
         some = np.random.default_rng(seed).permutation(len(images))[:10_000]
         features = digit_features(images[some], labels[some], seed)
         return Problem("the digit 4 of MNIST", images[labels == 4], held, 28, features), True
-    table = bundled("digits")
+    table = load_dataset("digits")
     order = np.random.default_rng(seed).permutation(len(table.rows))
     rows, labels = table.rows[order] / 16.0, table.target[order]
     features = digit_features(rows[:1300], labels[:1300], seed)
@@ -104,7 +104,7 @@ def clusters(n: int, seed: int) -> Problem:
 
 def cells(seed: int) -> Problem:
     """Measurements of cell nuclei, 30 columns, bundled with scikit-learn, each in units of its own spread."""
-    rows = bundled("breast_cancer").rows
+    rows = load_dataset("breast_cancer").rows
     rows = (rows - rows.mean(0)) / rows.std(0)
     order = np.random.default_rng(seed).permutation(len(rows))
     return Problem("cell nuclei (breast cancer), 30 columns", rows[order[:400]], rows[order[400:]])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from boxloop.data import digest, open_source
+from boxloop.data import fingerprint_source, open_source
 
 
 def test_other_tables() -> None:
@@ -11,7 +11,7 @@ def test_other_tables() -> None:
     other, heavy = rows.copy(), mass.copy()
     other[7, 1], heavy[9] = np.nextafter(other[7, 1], 0.0), 2.0
     tables = [(rows, mass), (rows[::-1], mass), (rows[:, ::-1], mass), (rows, heavy), (other, mass)]
-    assert len({digest(open_source(*one)) for one in tables}) == 5
+    assert len({fingerprint_source(open_source(*one)) for one in tables}) == 5
 
 
 def test_same_tables() -> None:
@@ -19,4 +19,4 @@ def test_same_tables() -> None:
     one, two = np.zeros((4, 2)), np.zeros((4, 2))
     one[0, 0], two[0, 0] = np.nan, -np.nan
     two[1, 1] = -0.0
-    assert digest(open_source(one)) == digest(open_source(two))
+    assert fingerprint_source(open_source(one)) == fingerprint_source(open_source(two))

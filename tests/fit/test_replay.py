@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Mapped, Prefetched, array_of
+from boxloop.data import ArraySource, MappedSource, PrefetchedSource, find_array
 from boxloop.distributions import DiagonalGaussian
 from boxloop.fit import OFTEN, CapturedGraph, EMState, Replays, kind_of
 from boxloop.models import Mixture
@@ -115,6 +115,8 @@ def test_a_refused_step_is_taken_as_it_is() -> None:
 
 def test_rows_that_stay_in_memory_are_found_below_views() -> None:
     rows = ArraySource(torch.zeros(3, 2))
-    assert array_of(rows) is rows
-    assert array_of(Mapped(Mapped(rows, torch.abs), torch.abs)) is rows
-    assert array_of(Prefetched(rows, torch.device("cpu"))) is None, "its tiles are never twice in one place"
+    assert find_array(rows) is rows
+    assert find_array(MappedSource(MappedSource(rows, torch.abs), torch.abs)) is rows
+    assert find_array(PrefetchedSource(rows, torch.device("cpu"))) is None, (
+        "its tiles are never twice in one place"
+    )

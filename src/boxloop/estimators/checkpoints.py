@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Running
-from boxloop.data import digest
+from boxloop.data import fingerprint_source
 from boxloop.distributions import PooledSums, Sums
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
@@ -135,7 +135,7 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
                 "a checkpoint of mini-batches needs an integer random_state: rows must come in the same order again"
             )
         del params["random_state"]
-    data = {"rows": source.n_rows, "columns": list(source.names), "digest": digest(source)}
+    data = {"rows": source.n_rows, "columns": list(source.names), "digest": fingerprint_source(source)}
     return {"estimator": type(estimator).__name__, **params, **data}
 
 

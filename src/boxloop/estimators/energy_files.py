@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from boxloop.data import digest
+from boxloop.data import fingerprint_source
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
 from boxloop.models import CONSTRAINTS, EnergyModel, Perceptron
@@ -80,7 +80,7 @@ def fingerprint(
         "estimator": type(estimator).__name__,
         **{k: _word(v) for k, v in given.items() if k not in watchers and k not in modules},
         **{name: _held(given[name]) for name in modules},
-        "rows": digest(source),
+        "rows": fingerprint_source(source),
     }
 
 

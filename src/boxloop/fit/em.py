@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from boxloop.asking import ask, hopes_for, hoping, told
-from boxloop.data import array_of
+from boxloop.data import find_array
 from boxloop.fit.ahead import Hopeful
 from boxloop.numeric import ConditionError, generator, normal
 from boxloop.run import Round
@@ -130,7 +130,7 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
 
 
 def _on_gpu(source: Source) -> bool:
-    array = array_of(source)
+    array = find_array(source)
     return array is not None and array.rows.device.type == "cuda"
 
 

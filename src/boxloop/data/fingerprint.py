@@ -29,13 +29,13 @@ class _Sums(Tree):
     value: Tensor
 
 
-def digest(source: Source) -> str:
+def fingerprint_source(source: Source) -> str:
     """The fingerprint of all rows and weights, in one pass.
 
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
-        >>> digest(ArraySource(torch.zeros(2, 1))) == digest(ArraySource(torch.ones(2, 1)))
+        >>> fingerprint_source(ArraySource(torch.zeros(2, 1))) == fingerprint_source(ArraySource(torch.ones(2, 1)))
         False
     """
 
@@ -55,7 +55,7 @@ def digest(source: Source) -> str:
     return bytes(source.reduce_at(sums).value.numpy().astype("<i8")).hex()
 
 
-def rows_word(rows: Tensor, weight: Tensor) -> Tensor:
+def hash_tile(rows: Tensor, weight: Tensor) -> Tensor:
     r"""64 bits of rows and weights that add up over any cut of the rows, in any order; cheap enough for every fit.
 
     .. math:: \sum_i f\Bigl(\sum_j c_j x_{ij} + c_d w_i \bmod 2^{64}\Bigr) \bmod 2^{64}
@@ -82,25 +82,25 @@ def _line(rows: Tensor, key: Tensor) -> Tensor:
     return words @ key[:-1] if words.device.type == "cpu" else (words * key[:-1]).sum(1)
 
 
-def row_words(rows: Tensor) -> Tensor:
+def hash_rows(rows: Tensor) -> Tensor:
     """64 bits of each row, (n,): the same for rows that hold the same values."""
     return _line(rows, _keys(rows.shape[1]).to(rows.device))
 
 
-def rows_digest(source: Source) -> str:
-    """:func:`rows_word` of all rows, as text.
+def fingerprint_rows(source: Source) -> str:
+    """:func:`hash_tile` of all rows, as text.
 
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
         >>> rows = torch.tensor([[0.5], [1.0], [2.0]])
-        >>> rows_digest(ArraySource(rows)) == rows_digest(ArraySource(rows.flip(0)))
+        >>> fingerprint_rows(ArraySource(rows)) == fingerprint_rows(ArraySource(rows.flip(0)))
         True
     """
-    return as_digest(source.reduce(lambda rows, weight: _Sums(rows_word(rows, weight))).value)
+    return word_to_text(source.reduce(lambda rows, weight: _Sums(hash_tile(rows, weight))).value)
 
 
-def as_digest(word: Tensor) -> str:
+def word_to_text(word: Tensor) -> str:
     """A word as text."""
     return f"{int(word) % 2**64:016x}"
 
