@@ -34,8 +34,10 @@ from .device import (
     prefetch as prefetch,
 )
 from .fingerprint import (
+    fingerprint_file as fingerprint_file,
     fingerprint_rows as fingerprint_rows,
     fingerprint_source as fingerprint_source,
+    fingerprint_values as fingerprint_values,
     hash_rows as hash_rows,
     hash_tile as hash_tile,
     word_to_text as word_to_text,

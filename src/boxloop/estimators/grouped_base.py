@@ -20,11 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data import to_labels, validate_rows
+from boxloop.data import fingerprint_values, to_labels, validate_rows
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
-from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, digest, fit_groups
+from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, fit_groups
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.warned import warn_of
 from boxloop.models import GroupedRows, RandomEffects, Response, group_log_likelihood, modes
@@ -123,7 +123,11 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
             precision=self.precision,
             show=bool(self.verbose),
             checkpoint=self.checkpoint,
-            fingerprint={"estimator": type(self).__name__, **params, "digest": digest(rows)},
+            fingerprint={
+                "estimator": type(self).__name__,
+                **params,
+                "digest": fingerprint_values(*rows.leaves()),
+            },
         )
 
     def _names(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from boxloop.data import Standardisation, select_rows
+from boxloop.data import Standardisation, fingerprint_values, select_rows
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
 from boxloop.estimators.options import pick_dtype
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current, hold_out
@@ -79,7 +78,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     validate = None if held is None else HeldError(held, variables, current())
     plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
     trainer = Trainer(coder, epochs, loss, plan, None, validate, current())
-    also = {"code": _digest(coder.code)}
+    also = {"code": fingerprint_values(coder.code)}
     outcome = Run(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
     state = outcome.state
     fitted = state.fitted(coder)
@@ -130,10 +129,6 @@ def _in_units(history: dict[str, list[float]], frame: Standardisation) -> dict[s
         name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
         for name, values in history.items()
     }
-
-
-def _digest(value: torch.Tensor) -> str:
-    return hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def teller(trainer: Trainer[Coder]) -> Callable[[Progress[TrainState]], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -15,6 +14,8 @@ from numpy.typing import NDArray
 from boxloop.data import (
     as_frame,
     choose_columns,
+    fingerprint_file,
+    fingerprint_values,
     holds_numbers,
     is_collection,
     map_on_cluster,
@@ -155,15 +156,10 @@ def fingerprint(data: Any, rows: Array, cluster: bool = False) -> str:
     """
     path, each = Path(data) if isinstance(data, str | PathLike) else None, map_on_cluster if cluster else map
     if path is not None and path.is_file():
-        return next(iter(each(_sha256, [path])))
+        return next(iter(each(fingerprint_file, [path])))
     if path is not None and path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
-        content = "".join(each(_sha256, files)).encode()
+        content = "".join(each(fingerprint_file, files)).encode()
     else:
         content = np.ascontiguousarray(rows).tobytes()
-    return hashlib.sha256(content).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return fingerprint_values(content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import InitVar, dataclass, replace
 from os import PathLike
 
@@ -174,15 +173,6 @@ def first_seed(random_state: RandomState, checkpoint: str | PathLike[str] | None
     if checkpoint is not None and not isinstance(random_state, int | np.integer):
         raise ValueError("a checkpoint needs an integer random_state: the same start must be drawn again")
     return seed(random_state)
-
-
-def digest(*leaves: tuple[str, Tensor]) -> str:
-    """Of all numbers in named tensors."""
-    known = hashlib.sha256()
-    for name, leaf in leaves:
-        known.update(f"{name} {tuple(leaf.shape)}".encode())
-        known.update(np.ascontiguousarray(leaf.detach().cpu().numpy()).data)
-    return known.hexdigest()
 
 
 def _check_frame(frame: Standardisation, source: Source, *, known: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,8 @@ from boxloop.data import (
     MaskSelection,
     RowSelection,
     as_frame,
-    fingerprint_source as source_digest,
+    fingerprint_source,
+    fingerprint_values,
     is_read_in_place,
     open_source,
     select_rows,
@@ -102,31 +102,19 @@ def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
     return fresh
 
 
-def digest(X: Any, weight: NDArray[np.float64] | None = None) -> str:
+def fingerprint_table(X: Any, weight: NDArray[np.float64] | None = None) -> str:
     """SHA-256 of a table: its shape, type, values, column names and weights; a source has a digest of its own."""
     if weight is not None:
-        return digest_of(digest(X), weight)
+        return fingerprint_values(fingerprint_table(X), weight)
     if isinstance(X, AnySource):
-        return digest_of(list(X.names), X.n_rows, source_digest(X))
+        return fingerprint_values(list(X.names), X.n_rows, fingerprint_source(X))
     frame = as_frame(X)
     if frame is not None:
-        return digest_of(
+        return fingerprint_values(
             list(map(str, frame.columns)), *(series.to_numpy() for series in frame.iter_columns())
         )
     if sparse.issparse(X):
         table: Any = X
         table = table.tocsr()
-        return digest_of(list(table.shape), table.data, table.indices, table.indptr)
-    return digest_of(np.asarray(X))
-
-
-def digest_of(*parts: Any) -> str:
-    """SHA-256 of arrays and of things with a faithful ``repr``."""
-    whole = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
-            whole.update(f"{part.dtype}{part.shape}".encode())
-            whole.update(part.tobytes())
-        else:
-            whole.update(repr(part.tolist() if isinstance(part, np.ndarray) else part).encode())
-    return whole.hexdigest()
+        return fingerprint_values(list(table.shape), table.data, table.indices, table.indptr)
+    return fingerprint_values(np.asarray(X))

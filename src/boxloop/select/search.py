@@ -24,7 +24,7 @@ from boxloop.progress import ProgressBar
 from boxloop.select.cells import Fold
 from boxloop.select.grid import fill
 from boxloop.select.results import label, results
-from boxloop.select.rows import checked_rows, digest, n_rows, ready
+from boxloop.select.rows import checked_rows, fingerprint_table, n_rows, ready
 from boxloop.select.rule import one_standard_error
 from boxloop.select.store import CellStore
 from boxloop.select.warned import SelectionWarning
@@ -157,7 +157,9 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
             folds,
             self.criterion if callable(self.criterion) else None,
             n_jobs=self.n_jobs,
-            store=None if self.checkpoint is None else CellStore(self.checkpoint, digest(rows, weight)),
+            store=None
+            if self.checkpoint is None
+            else CellStore(self.checkpoint, fingerprint_table(rows, weight)),
             weight=weight,
             observers=[ProgressBar(show=True).stage("Select")] if self.verbose else (),
         )
