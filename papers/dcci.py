@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from boxloop.criticise import classification_scores
-from boxloop.data import ArraySource, bundled
+from boxloop.data import ArraySource, load_dataset
 from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 from boxloop.fit import Constant, Epochs, Trainer, TrainPlan, TrainState
@@ -161,7 +161,7 @@ def digits(folder: Path | None, n_train: int, n_test: int, seed: int) -> Images:
             _sample_images(images, labels, n, rng) for (images, labels), n in zip(sets, (n_train, n_test))
         ]
         return _make_images(f"MNIST, {n_train} of 60000 images", some, (1, 28, 28))
-    table = bundled("digits")
+    table = load_dataset("digits")
     order = np.random.default_rng(seed).permutation(len(table.rows))
     images, labels = table.rows[order].reshape(-1, 8, 8), table.target[order]
     parts = [(images[:1200], labels[:1200]), (images[1200:], labels[1200:])]

@@ -28,7 +28,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
 from boxloop.criticise import MomentPenalty
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import FitWarning, RelevantFeatures, RelevantGenerator, pick_device
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, image_grid, new_figure
 from boxloop.numeric import generator, seed as draw_seed, single_threaded, spawn
@@ -132,7 +132,7 @@ def load_digits(options: Options, rows: int) -> Digits:
         ]
         name, labels, real = "MNIST", labels[some], True
     else:
-        table = bundled("digits")
+        table = load_dataset("digits")
         some = order.permutation(len(table.rows))
         images = table.rows[some].reshape(-1, 8, 8) / 16.0
         parts, labels = [images[:1300], images[1300:]], table.target[some[:1300]]

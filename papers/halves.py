@@ -22,7 +22,7 @@ from sklearn.linear_model import RidgeCV
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from boxloop.data import ArraySource, bundled
+from boxloop.data import ArraySource, load_dataset
 from boxloop.estimators import FitWarning, RelevantFeatures, pick_device
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
@@ -156,7 +156,7 @@ def digits(folder: Path | None, rows: int | None, seed: int) -> tuple[Halves, Ha
         with np.load(folder / "mnist.npz") as file:
             train, test = file["train_images"][:rows] / 255.0, file["test_images"] / 255.0
         return _make_halves("MNIST", train, test, 10.0, 2.0, seed)
-    images = bundled("digits").rows.reshape(-1, 8, 8) / 16.0
+    images = load_dataset("digits").rows.reshape(-1, 8, 8) / 16.0
     order = np.random.default_rng(seed).permutation(len(images))
     cut = 1400
     name = "scikit-learn's digits, 8 x 8"

@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop.criticise import Fourier, Power, Second, as_model, mega
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import FactorAnalysis, FitWarning, GaussianMixture
 from boxloop.figures import COLOURS, dress, new_figure
 from boxloop.numeric import generator, spawn
@@ -58,7 +58,7 @@ def load_table(folder: Path | None) -> Table:
     if folder is not None and (folder / "ionosphere.npz").exists():
         with np.load(folder / "ionosphere.npz") as file:
             return Table(file["X"].astype(np.float64), file["is_outlier"] == 1, "ionosphere", True)
-    stand_in = bundled("breast_cancer")
+    stand_in = load_dataset("breast_cancer")
     outlier = stand_in.target == stand_in.classes.index("malignant")
     return Table(
         stand_in.rows, outlier, "scikit-learn's breast cancer, malignant as outliers (no ionosphere)", False

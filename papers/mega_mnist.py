@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
 from boxloop.criticise import mmd, sample_rows
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import FitWarning, GaussianMixture
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
 from boxloop.models import Mixture
@@ -64,7 +64,9 @@ def load_digits(folder: Path | None) -> tuple[Tensor, str]:
     if folder is not None and (folder / "mnist.npz").exists():
         with np.load(folder / "mnist.npz") as file:
             return torch.from_numpy(file["train_images"].reshape(-1, 784) / 255.0), "MNIST"
-    return torch.from_numpy(bundled("digits").rows / 16.0), "scikit-learn's digits, 8 x 8 (no MNIST given)"
+    return torch.from_numpy(
+        load_dataset("digits").rows / 16.0
+    ), "scikit-learn's digits, 8 x 8 (no MNIST given)"
 
 
 def fit_with_em(rows: Tensor, k: int, kind: str, iterations: int, seed: int) -> Mixture[Any]:

@@ -19,7 +19,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from torch import Tensor
 
 from boxloop.criticise import MomentPenalty, frechet_distance, mmd
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import FitWarning, VariationalAutoencoder
 from boxloop.figures import COLOURS, FAINT, add_legend, dress, new_figure
 from boxloop.numeric import generator, normal
@@ -153,7 +153,7 @@ def load_fours(folder: Path | None, seed: int) -> tuple[Problem, bool]:
         sample = np.random.default_rng(seed).permutation(len(images))[:10_000]
         features = train_features(images[sample], labels[sample], seed)
         return Problem("the digit 4 of MNIST", images[labels == 4], test, 28, features), True
-    table = bundled("digits")
+    table = load_dataset("digits")
     order = np.random.default_rng(seed).permutation(len(table.rows))
     rows, labels = table.rows[order] / 16.0, table.target[order]
     features = train_features(rows[:1300], labels[:1300], seed)
@@ -200,7 +200,7 @@ def draw_clusters(n: int, seed: int) -> Problem:
 
 def load_cells(seed: int) -> Problem:
     """Measurements of cell nuclei, 30 standardised columns, bundled with scikit-learn."""
-    rows = bundled("breast_cancer").rows
+    rows = load_dataset("breast_cancer").rows
     rows = (rows - rows.mean(0)) / rows.std(0)
     order = np.random.default_rng(seed).permutation(len(rows))
     return Problem("cell nuclei (breast cancer), 30 columns", rows[order[:400]], rows[order[400:]])

@@ -23,7 +23,7 @@ from torch.nn.utils import skip_init
 from torch.optim.swa_utils import update_bn
 
 from boxloop.criticise import reliability
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import pick_device
 from boxloop.figures import COLOURS, INK, dress, name_rows, new_figure, reliability_diagram
 from boxloop.numeric import generator, normal, spawn
@@ -184,7 +184,7 @@ class ImageData:
 
 def load_digits(seed: int) -> ImageData:
     """Eight of scikit-learn's ten digits, 8 x 8; the other two are among the unknown."""
-    table = bundled("digits")
+    table = load_dataset("digits")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(table.rows))
     images, labels = table.rows[order].reshape(-1, 1, 8, 8), table.target[order].astype(int)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import KFold
 from torch import Generator, Tensor
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 from boxloop.fit import FactorStream, GradientStream
 from boxloop.numeric import ConditionError, generator, spawn
@@ -65,7 +65,7 @@ def load_tables(folder: Path | None) -> tuple[list[Table], bool]:
                 Table(name, *(_tensor(file[f"{key}_{part}"]) for part in "Xy")) for key, name in SETS.items()
             ]
         return results, True
-    table = bundled("diabetes")
+    table = load_dataset("diabetes")
     return [Table("Diabetes", _tensor(table.rows), _tensor(table.target))], False
 
 

@@ -21,7 +21,7 @@ from scipy.special import ndtri
 from sklearn.datasets import make_friedman1
 from torch import Generator, Tensor
 
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.figures import COLOURS, FAINT, INK, dress, name_rows, new_figure
 from boxloop.numeric import generator, spawn
 from boxloop.weights import (
@@ -200,7 +200,7 @@ def load_tables(folder: Path | None, rows: int | None, seed: int) -> list[Table]
 
 
 def _draw_tables(seed: int) -> list[Table]:
-    table = bundled("diabetes")
+    table = load_dataset("diabetes")
     x, y = make_friedman1(n_samples=600, n_features=10, noise=1.0, random_state=seed)
     return [Table("diabetes", table.rows, table.target), Table("friedman", x, y)]
 

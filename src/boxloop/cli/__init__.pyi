@@ -9,4 +9,4 @@ from .posterior import advice as advice
 from .relate_judge import explained as explained, told_right as told_right, worries as worries
 from .relate_read import Side as Side, read_side as read_side, set_apart as set_apart
 
-__all__ = ['main']
+__all__ = ["main"]

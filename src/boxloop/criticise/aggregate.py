@@ -21,7 +21,7 @@ from torch import Tensor
 from boxloop.criticise.adapt import as_rows, check_columns
 from boxloop.criticise.latent import Array, as_array, autoencoder_of, check_complete, code_names
 from boxloop.criticise.mmd import MMDResult, mmd
-from boxloop.data import kept_rows, make_frame, on_device, open_source
+from boxloop.data import make_frame, on_device, open_source, sample_rows
 from boxloop.numeric import RandomState, generator, normal, single_threaded, spawn
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def aggregate_gap(
     check_columns(own, source.n_columns)
     if source.n_rows < 2:
         raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
-    kept = kept_rows(source, most, generator(streams[0], "cpu")).rows
+    kept = sample_rows(source, most, generator(streams[0], "cpu")).rows
     check_complete(kept, source.names)
     with torch.no_grad():
         law = own.posterior(kept)

@@ -27,7 +27,11 @@ from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects
 from .relevant_channel import BLOCK as BLOCK, drawn as drawn
 from .relevant_classifier import RelevantClassifier
-from .relevant_classifier_probability import fitted_temperature as fitted_temperature, onto_simplex as onto_simplex, with_temperature as with_temperature
+from .relevant_classifier_probability import (
+    fitted_temperature as fitted_temperature,
+    onto_simplex as onto_simplex,
+    with_temperature as with_temperature,
+)
 from .relevant_features import RelevantFeatures
 from .relevant_generator import RelevantGenerator
 from .relevant_infer import Direction as Direction
@@ -36,4 +40,26 @@ from .relevant_rows import Edge as Edge
 from .streaming import StreamingEstimator as StreamingEstimator
 from .warned import FitWarning
 
-__all__ = ['BayesianFactorAnalysis', 'BayesianGaussianMixture', 'BayesianLinearRegression', 'BayesianMultinomialMixture', 'BernoulliMixture', 'EnergyBasedModel', 'FactorAnalysis', 'FitWarning', 'GaussianMixture', 'LogisticRandomEffects', 'MultinomialMixture', 'NetworkClassifier', 'NetworkRegressor', 'PoissonMixture', 'PoissonRandomEffects', 'ProbabilisticPCA', 'RelevantClassifier', 'RelevantFeatures', 'RelevantGenerator', 'VariationalAutoencoder', 'load']
+__all__ = [
+    "BayesianFactorAnalysis",
+    "BayesianGaussianMixture",
+    "BayesianLinearRegression",
+    "BayesianMultinomialMixture",
+    "BernoulliMixture",
+    "EnergyBasedModel",
+    "FactorAnalysis",
+    "FitWarning",
+    "GaussianMixture",
+    "LogisticRandomEffects",
+    "MultinomialMixture",
+    "NetworkClassifier",
+    "NetworkRegressor",
+    "PoissonMixture",
+    "PoissonRandomEffects",
+    "ProbabilisticPCA",
+    "RelevantClassifier",
+    "RelevantFeatures",
+    "RelevantGenerator",
+    "VariationalAutoencoder",
+    "load",
+]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from boxloop.data import Frame
+from boxloop.data import Standardisation
 from boxloop.estimators.autoencoder_rows import Likelihood, Shape
 from boxloop.models import (
     Autoencoder,
@@ -149,7 +149,7 @@ def latent_of(prior: str, codes: int, components: int, dtype: torch.dtype, strea
     )
 
 
-def levelled(model: Autoencoder, likelihood: Likelihood, frame: Frame) -> Autoencoder:
+def levelled(model: Autoencoder, likelihood: Likelihood, frame: Standardisation) -> Autoencoder:
     """A start that knows the columns' means and spreads, where they could not be standardised away.
 
     The default encoder's first layer sees counts as if they were standardised, and the default decoder's last gives

@@ -12,7 +12,7 @@ from scipy import special, stats
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from boxloop.data import Frame
+from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, CovarianceType, weak_components
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
@@ -131,7 +131,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     def _matrices(self) -> bool:
         return self.covariance_type in ("full", "tied")
 
-    def _components(self, standard: Source, frame: Frame) -> ComponentDistribution:
+    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         origin, scale, d = frame.origin, frame.scale, standard.n_columns
         spread = self._given_spread(d)
         know = spread is None and self._matrices

@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from sklearn.utils._param_validation import Interval
 
-from boxloop.data import Frame
+from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
@@ -89,7 +89,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         # Directions of least Gaussian shape say nothing of counts.
         return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
 
-    def _components(self, standard: Source, frame: Frame) -> ComponentDistribution:
+    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         d = standard.n_columns
         given = WORD if self.word_concentration_prior is None else self.word_concentration_prior
         value = np.asarray(given, dtype=np.float64)

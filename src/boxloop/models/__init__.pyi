@@ -1,12 +1,52 @@
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
-from .information import differences as differences, factor_errors as factor_errors, information as information, jacobian as jacobian, likelihood_and_score as likelihood_and_score
-from .linear_gaussian import FactorModel, LinearGaussian as LinearGaussian, LinearStatistics as LinearStatistics, PrincipalModel
+from .information import (
+    differences as differences,
+    factor_errors as factor_errors,
+    information as information,
+    jacobian as jacobian,
+    likelihood_and_score as likelihood_and_score,
+)
+from .linear_gaussian import (
+    FactorModel,
+    LinearGaussian as LinearGaussian,
+    LinearStatistics as LinearStatistics,
+    PrincipalModel,
+)
 from .mixture import Mixture
-from .networks import Convolutions as Convolutions, Deconvolutions as Deconvolutions, Layers as Layers, ModuleNetwork as ModuleNetwork, Part as Part
-from .random_effects import BernoulliResponse as BernoulliResponse, EffectSums as EffectSums, GroupedRows as GroupedRows, PoissonResponse as PoissonResponse, RandomEffects as RandomEffects, Response as Response, group_log_likelihood as group_log_likelihood, modes as modes
-from .vae import Autoencoder as Autoencoder, BernoulliHead as BernoulliHead, CategoricalHead as CategoricalHead, GaussianHead as GaussianHead, LowRankHead as LowRankHead, NormalMixturePrior as NormalMixturePrior, PoissonHead as PoissonHead, StandardNormal as StandardNormal
-from .variational_factor import ExpectedLinear as ExpectedLinear, RelevancePrior as RelevancePrior, VariationalFactor as VariationalFactor, best_turn as best_turn
+from .networks import (
+    Convolutions as Convolutions,
+    Deconvolutions as Deconvolutions,
+    Layers as Layers,
+    ModuleNetwork as ModuleNetwork,
+    Part as Part,
+)
+from .random_effects import (
+    BernoulliResponse as BernoulliResponse,
+    EffectSums as EffectSums,
+    GroupedRows as GroupedRows,
+    PoissonResponse as PoissonResponse,
+    RandomEffects as RandomEffects,
+    Response as Response,
+    group_log_likelihood as group_log_likelihood,
+    modes as modes,
+)
+from .vae import (
+    Autoencoder as Autoencoder,
+    BernoulliHead as BernoulliHead,
+    CategoricalHead as CategoricalHead,
+    GaussianHead as GaussianHead,
+    LowRankHead as LowRankHead,
+    NormalMixturePrior as NormalMixturePrior,
+    PoissonHead as PoissonHead,
+    StandardNormal as StandardNormal,
+)
+from .variational_factor import (
+    ExpectedLinear as ExpectedLinear,
+    RelevancePrior as RelevancePrior,
+    VariationalFactor as VariationalFactor,
+    best_turn as best_turn,
+)
 from .variational_mixture import VariationalMixture as VariationalMixture
 
-__all__ = ['FactorModel', 'Mixture', 'PrincipalModel']
+__all__ = ["FactorModel", "Mixture", "PrincipalModel"]

@@ -1,11 +1,69 @@
 from .blas import lower_norms, lower_product, product, scatter, sparse_product, triangle as triangle
 from .covariance import LowRank as LowRank, relative_error as relative_error, wasserstein as wasserstein
 from .device import pick_device as pick_device, without_gpu as without_gpu
-from .diagonalisation import Diagonaliser as Diagonaliser, diagonalise_by_powers as diagonalise_by_powers, diagonalise_jointly as diagonalise_jointly, diagonalise_widest_gap as diagonalise_widest_gap
+from .diagonalisation import (
+    Diagonaliser as Diagonaliser,
+    diagonalise_by_powers as diagonalise_by_powers,
+    diagonalise_jointly as diagonalise_jointly,
+    diagonalise_widest_gap as diagonalise_widest_gap,
+)
 from .format import digits_for as digits_for, number as number, with_error as with_error
-from .linalg import ConditionError, column_means, floor_covariance, from_log_factor, gram, log_factor, mirrored, pack, pack_index, safe_cholesky, unpack, upper_gram, woodbury
-from .random import RandomState as RandomState, generator, hash_rows as hash_rows, normal, scrambled, seed, sobol_normal_nodes as sobol_normal_nodes, sobol_points as sobol_points, spawn
+from .linalg import (
+    ConditionError,
+    column_means,
+    floor_covariance,
+    from_log_factor,
+    gram,
+    log_factor,
+    mirrored,
+    pack,
+    pack_index,
+    safe_cholesky,
+    unpack,
+    upper_gram,
+    woodbury,
+)
+from .random import (
+    RandomState as RandomState,
+    generator,
+    hash_rows as hash_rows,
+    normal,
+    scrambled,
+    seed,
+    sobol_normal_nodes as sobol_normal_nodes,
+    sobol_points as sobol_points,
+    spawn,
+)
 from .rotation import signs, varimax as varimax
-from .threads import SingleThreaded as SingleThreaded, single_threaded as single_threaded, use_threads as use_threads
+from .threads import (
+    SingleThreaded as SingleThreaded,
+    single_threaded as single_threaded,
+    use_threads as use_threads,
+)
 
-__all__ = ['ConditionError', 'column_means', 'floor_covariance', 'from_log_factor', 'generator', 'gram', 'log_factor', 'lower_norms', 'lower_product', 'mirrored', 'normal', 'pack', 'pack_index', 'product', 'safe_cholesky', 'scatter', 'scrambled', 'seed', 'signs', 'sparse_product', 'spawn', 'unpack', 'upper_gram', 'woodbury']
+__all__ = [
+    "ConditionError",
+    "column_means",
+    "floor_covariance",
+    "from_log_factor",
+    "generator",
+    "gram",
+    "log_factor",
+    "lower_norms",
+    "lower_product",
+    "mirrored",
+    "normal",
+    "pack",
+    "pack_index",
+    "product",
+    "safe_cholesky",
+    "scatter",
+    "scrambled",
+    "seed",
+    "signs",
+    "sparse_product",
+    "spawn",
+    "unpack",
+    "upper_gram",
+    "woodbury",
+]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame
+from boxloop.data import ArraySource, Standardisation
 from boxloop.distributions import DiagonalGaussian
 from boxloop.fit import Plan, fit_mixture
 from boxloop.models import NormalMixturePrior, Part, StandardNormal
@@ -113,7 +113,7 @@ def most_relevant(model: RelevanceModel, most: int | None) -> RelevanceModel:
 
 
 def standardised(
-    coder: Coder, relevance: RelevanceModel, moments: Products, frame: Frame, residual: Tensor
+    coder: Coder, relevance: RelevanceModel, moments: Products, frame: Standardisation, residual: Tensor
 ) -> GeneratorModel:
     """A trained coder as a model: codes in standard form, a Gaussian law of them, noise from what is left over.
 

@@ -1,21 +1,43 @@
 from .audit import Audit, audit
-from .audit_chain import Chains as Chains, compare_chains as compare_chains, compare_with_chains as compare_with_chains, judged as judged, laplace_root as laplace_root, log_posterior as log_posterior
+from .audit_chain import (
+    Chains as Chains,
+    compare_chains as compare_chains,
+    compare_with_chains as compare_with_chains,
+    judged as judged,
+    laplace_root as laplace_root,
+    log_posterior as log_posterior,
+)
 from .audit_held import held_out as held_out
 from .audit_iterates import iterates as iterates
-from .audit_last import check_last_layer as check_last_layer, exact_last_layer as exact_last_layer, mean_network as mean_network
+from .audit_last import (
+    check_last_layer as check_last_layer,
+    exact_last_layer as exact_last_layer,
+    mean_network as mean_network,
+)
 from .batch_norm import Batches as Batches, has_batch_norm as has_batch_norm, refreshed as refreshed
-from .classes import ClassificationPrediction, as_logits as as_logits, look_like_probabilities as look_like_probabilities
+from .classes import (
+    ClassificationPrediction,
+    as_logits as as_logits,
+    look_like_probabilities as look_like_probabilities,
+)
 from .constraints import CONSTRAINTS as CONSTRAINTS
 from .decay import DecayCheck, check_decay, implied_precision, weight_decay
 from .ensemble import MultiPosterior, stacking_weights as stacking_weights
 from .factor import FactorEM
 from .fitting import Training, fit, train as train
-from .fitting_epoch import Epoch as Epoch, Loss as Loss, PATIENCE as PATIENCE
+from .fitting_epoch import PATIENCE as PATIENCE, Epoch as Epoch, Loss as Loss
 from .fitting_state import Live as Live, Table as Table, from_tree as from_tree, to_tree as to_tree
 from .full import Full
 from .functional import NetFunction as NetFunction, refuse_untracked as refuse_untracked
 from .gradient import FAR as FAR, FactorGradient
-from .inputs import as_inputs as as_inputs, as_rows as as_rows, count as count, cut as cut, mapped as mapped, tensors as tensors
+from .inputs import (
+    as_inputs as as_inputs,
+    as_rows as as_rows,
+    count as count,
+    cut as cut,
+    mapped as mapped,
+    tensors as tensors,
+)
 from .laplace import LastLayerPosterior, last_layer_laplace
 from .last_layer import LastLayer
 from .law import WeightLaw
@@ -23,7 +45,14 @@ from .layout import Layout
 from .likely import Found as Found, best_noise as best_noise, likely_temperature as likely_temperature
 from .linear_evidence import Spectrum as Spectrum
 from .linear_regression import LinearPosterior, LinearPrediction, linear_regression
-from .members import ACTIVATIONS as ACTIVATIONS, ShuffledRows as ShuffledRows, StackedLayers as StackedLayers, perceptron as perceptron, summed as summed, weighted as weighted
+from .members import (
+    ACTIVATIONS as ACTIVATIONS,
+    ShuffledRows as ShuffledRows,
+    StackedLayers as StackedLayers,
+    perceptron as perceptron,
+    summed as summed,
+    weighted as weighted,
+)
 from .method import Follower, Method, Part, Posterior, WeightWarning
 from .methods import WORDS as WORDS, method_of as method_of
 from .mixture_quantile import mixture_quantile as mixture_quantile
@@ -31,7 +60,7 @@ from .outputs import Draws as Draws, run_draws as run_draws
 from .posterior import PosteriorState as PosteriorState, WeightPosterior
 from .posterior_files import CLASSES as CLASSES, load_posterior, save_posterior
 from .prediction import RegressionPrediction, mixture_log_prob as mixture_log_prob
-from .predictor import Kind as Kind, NET as NET, Predictor
+from .predictor import NET as NET, Kind as Kind, Predictor
 from .record import PROBES as PROBES, Record, Recorder as Recorder
 from .regression_moments import Centre as Centre, RegressionMoments, regression_moments
 from .strata import Strata as Strata
@@ -41,4 +70,45 @@ from .tuning import SCALES as SCALES, Tuning, scale_prior as scale_prior, tune a
 from .window import Windowed, window_length
 from .worries import Worry, worst_first as worst_first
 
-__all__ = ['Audit', 'ClassificationPrediction', 'DecayCheck', 'FactorEM', 'FactorGradient', 'Follower', 'Full', 'LastLayer', 'LastLayerPosterior', 'Layout', 'LinearPosterior', 'LinearPrediction', 'Method', 'MultiPosterior', 'Part', 'Posterior', 'Predictor', 'Record', 'RegressionMoments', 'RegressionPrediction', 'SWA', 'SWAG', 'Training', 'Tuning', 'WeightLaw', 'WeightPosterior', 'WeightWarning', 'Windowed', 'Worry', 'audit', 'check_decay', 'fit', 'implied_precision', 'last_layer_laplace', 'linear_regression', 'load_posterior', 'regression_moments', 'save_posterior', 'weight_decay', 'window_length']
+__all__ = [
+    "SWA",
+    "SWAG",
+    "Audit",
+    "ClassificationPrediction",
+    "DecayCheck",
+    "FactorEM",
+    "FactorGradient",
+    "Follower",
+    "Full",
+    "LastLayer",
+    "LastLayerPosterior",
+    "Layout",
+    "LinearPosterior",
+    "LinearPrediction",
+    "Method",
+    "MultiPosterior",
+    "Part",
+    "Posterior",
+    "Predictor",
+    "Record",
+    "RegressionMoments",
+    "RegressionPrediction",
+    "Training",
+    "Tuning",
+    "WeightLaw",
+    "WeightPosterior",
+    "WeightWarning",
+    "Windowed",
+    "Worry",
+    "audit",
+    "check_decay",
+    "fit",
+    "implied_precision",
+    "last_layer_laplace",
+    "linear_regression",
+    "load_posterior",
+    "regression_moments",
+    "save_posterior",
+    "weight_decay",
+    "window_length",
+]

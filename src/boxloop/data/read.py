@@ -1,4 +1,4 @@
-"""One door for every kind of table."""
+"""Opening tables: arrays, frames, sparse matrices, files, folders, URLs, Dask collections and bundled data sets."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.array import ArraySource
-from boxloop.data.checks import check_no_paths, check_shape, given_names
+from boxloop.data.arrays import ArraySource, dense_source, frame_source
 from boxloop.data.csv import CsvReader
-from boxloop.data.dense import check_array, dense_source
-from boxloop.data.folder import by_number, join_readers, not_there
-from boxloop.data.frames import as_frame, frame_source, is_collection
+from boxloop.data.datasets import CATALOGUE, load_dataset
+from boxloop.data.folder import by_number, is_pattern, join_readers, not_there
+from boxloop.data.frames import as_frame, is_collection
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
 from boxloop.data.remote import BELOW, is_remote, list_remote
 from boxloop.data.sparse import sparse_source
-from boxloop.data.stream import Reader, StreamSource, hold, stream
-from boxloop.data.validated import to_array
+from boxloop.data.stream import Reader, StreamSource, load_small, stream_source
+from boxloop.data.validation import (
+    check_array,
+    check_given_names,
+    check_no_paths,
+    check_shape,
+    choose_columns,
+    suggest_names,
+    to_array,
+)
 from boxloop.types import Source
 
 MEMORY = 1 << 27
@@ -32,7 +39,7 @@ MEMORY = 1 << 27
 
 @runtime_checkable
 class AnySource(Source, Protocol):
-    """A source of any make, told by its methods."""
+    """A source of any kind, recognised by its methods."""
 
 
 def open_source(
@@ -46,7 +53,7 @@ def open_source(
             of one of these kinds, or the URL of Parquet files (``s3://bucket/folder``); or a Dask DataFrame or array,
             whose rows stay on their cluster. Files are read in order of their names, in which digits count as numbers,
             as Dask does: ``part.2`` before ``part.10``. A source is returned as it is.
-        weight: one non-negative weight a row; for files and frames also the name of a column.
+        weight: one non-negative weight per row; for files and frames also the name of a column.
         columns: for files and frames the columns to use, in this order; for arrays, tensors, sparse matrices and
             ``.npy`` files names for all columns.
         memory: most bytes that the values of a file may take to be read once and held; 0 reads it in every pass.
@@ -66,9 +73,9 @@ def open_source(
         (4, ('height', 'width'))
     """
     if isinstance(data, str | PathLike):
-        return hold(_open_path(data, weight, columns), memory)
+        return load_small(_open_path(data, weight, columns), memory)
     if is_collection(data):
-        from boxloop.data.dask import dask_source
+        from boxloop.data.dask.source import dask_source
 
         return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
@@ -98,8 +105,8 @@ def open_source(
     return data
 
 
-def stays(data: object) -> bool:
-    """Whether a table is read where it is, as a path, a source or a Dask collection, and not checked as an array is."""
+def is_read_in_place(data: object) -> bool:
+    """Whether a table is a path, a source or a Dask collection, which is read where it is, and not an array."""
     return isinstance(data, str | PathLike | AnySource) or is_collection(data)
 
 
@@ -112,23 +119,74 @@ def _open_array(
         return dense_source(array, weight, columns)
     check_array(array.dtype, array.shape)
     check_shape(*array.shape)
-    return hold(stream(MapReader(array, given_names(columns, array.shape[1])), weight), memory)
+    return load_small(
+        stream_source(MapReader(array, check_given_names(columns, array.shape[1])), weight), memory
+    )
 
 
 def _open_path(data: str | PathLike[str], weight: object, columns: Sequence[str] | None) -> StreamSource:
     path = Path(data)
     if path.suffix.lower() == ".npy" and path.is_file():
         return npy_source(path, weight, columns)
-    return stream(open_reader(data), weight, columns)
+    return stream_source(open_reader(data), weight, columns)
 
 
-def rooted(data: str | PathLike[str]) -> str | PathLike[str]:
-    """A path as workers that run in another folder find it; a URL as it is."""
-    return data if is_remote(data) else Path(data).absolute()
+def open_table(
+    data: str | PathLike[str],
+    weight: str | None = None,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    cluster: bool = False,
+) -> Source:
+    """Open a file, a folder or a bundled data set, and choose among its columns by name.
+
+    Columns that are not used are not read, so they may hold text. The columns of a ``.npy`` file are
+    ``x0, x1, ...``.
+
+    Args:
+        data: a path, the URL of Parquet files, or the name of a bundled data set; a path that exists comes first.
+        weight: the column that holds one non-negative weight per row.
+        columns: the columns to use, in this order; all others when omitted.
+        drop: columns to leave out.
+        cluster: whether the workers of the current Dask client read and sum the rows.
+
+    Raises:
+        ValueError: a column that is not there, none that is left, or a table that cannot be read.
+
+    Example:
+        >>> open_table("iris", drop=["sepal length (cm)", "sepal width (cm)"]).names
+        ('petal length (cm)', 'petal width (cm)')
+    """
+    reader = open_named_reader(absolute_path(data) if cluster and Path(data).exists() else data)
+    choose_columns(reader.names, drop, weight, reader.label)
+    left = tuple(name for name in reader.names if name not in drop)
+    names = choose_columns(left, columns, weight, reader.label)
+    if not names:
+        raise ValueError(f"{reader.label}: no column is left to use")
+    if not cluster:
+        return load_small(stream_source(reader, weight, names), MEMORY)
+    from boxloop.data.dask.source import partition_reader
+
+    return partition_reader(reader, weight, names)
+
+
+def open_named_reader(data: str | PathLike[str]) -> Reader:
+    """The reader of a path or of a bundled data set; a path that exists comes first."""
+    path = Path(data)
+    if path.exists() or is_remote(data) or is_pattern(str(data)):
+        return open_reader(data)
+    if str(data) in CATALOGUE:
+        found = load_dataset(str(data))
+        return MapReader(found.rows, found.names, str(data))
+    beside = [str(path.with_name(p.name)) for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = suggest_names(str(data), [*CATALOGUE, *beside])
+    raise FileNotFoundError(
+        f"{path}: no such file or folder, nor a bundled data set{near}; `boxloop datasets` lists what is bundled"
+    )
 
 
 def open_reader(data: str | PathLike[str]) -> Reader:
-    """The reader of a file, a folder or a URL, whose columns can be looked at before any row is read."""
+    """The reader of a file, a folder or a URL, whose columns are known before any row is read."""
     if is_remote(data):
         return join_readers(str(data), [ParquetReader(url) for url in list_remote(str(data))])
     path = Path(data)
@@ -136,7 +194,7 @@ def open_reader(data: str | PathLike[str]) -> Reader:
         return _open_folder(path)
     if not path.exists():
         raise not_there(str(path))
-    reader = _reader(path)
+    reader = _reader_by_suffix(path)
     if reader is None:
         model = " and not a model file" if path.suffix == ".boxloop" else ""
         raise ValueError(
@@ -145,13 +203,18 @@ def open_reader(data: str | PathLike[str]) -> Reader:
     return reader
 
 
+def absolute_path(data: str | PathLike[str]) -> str | PathLike[str]:
+    """An absolute path, as workers that run in another folder need it; a URL as it is."""
+    return data if is_remote(data) else Path(data).absolute()
+
+
 def _open_folder(path: Path) -> Reader:
     """All tables of a folder; files without a byte and those that begin with a dot or underscore are left out."""
     found = sorted(path.iterdir(), key=lambda p: by_number(p.name))
     files = [p for p in found if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
-    readers = [reader for reader in map(_reader, files) if reader is not None]
+    readers = [reader for reader in map(_reader_by_suffix, files) if reader is not None]
     if not readers:
-        within = next((p for p in path.rglob("*") if p.is_file() and _reader(p) is not None), path)
+        within = next((p for p in path.rglob("*") if p.is_file() and _reader_by_suffix(p) is not None), path)
         deeper = "" if within.parent == path or within == path else BELOW
         raise ValueError(
             f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content{deeper}"
@@ -162,7 +225,7 @@ def _open_folder(path: Path) -> Reader:
     return join_readers(path, readers)
 
 
-def _reader(path: Path) -> Reader | None:
+def _reader_by_suffix(path: Path) -> Reader | None:
     name = path.name.lower()
     if name.endswith((".parquet", ".pq")):
         return ParquetReader(path)

@@ -1,20 +1,79 @@
-"""Problems with a known answer, as the documents make them."""
+"""Data sets that are there after installation, and simulated problems with a known answer."""
 
 from __future__ import annotations
 
 import math
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from boxloop.data.sparse import SparseSource, csr_tensor
-from boxloop.numeric import normal
+from boxloop.data.validation import suggest_names
+from boxloop.numeric import generator as seeded_generator, normal
+
+CATALOGUE: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
+"""Each data set: what it is, its size, its origin, and the seed of one that is simulated."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A table with column names and a target.
+
+    Args:
+        names: the d column names.
+        rows: (n, d).
+        target: (n,), the class or response of each row, which is not among the columns.
+        classes: the names of the classes; empty where the target is a number.
+    """
+
+    names: tuple[str, ...]
+    rows: NDArray[np.float64]
+    target: NDArray[np.float64]
+    classes: tuple[str, ...]
+
+
+def load_dataset(name: str) -> Dataset:
+    """Load a data set by name; nothing is downloaded.
+
+    Args:
+        name: one of :data:`CATALOGUE`.
+
+    Raises:
+        ValueError: there is none of this name.
+
+    Example:
+        >>> data = load_dataset("iris")
+        >>> data.rows.shape, data.names[0], data.classes[0]
+        ((150, 4), 'sepal length (cm)', 'setosa')
+    """
+    if name not in CATALOGUE:
+        near = suggest_names(name, CATALOGUE)
+        raise ValueError(f"there is no bundled data set {name!r}{near}; there are {', '.join(CATALOGUE)}")
+    if name in SIMULATED:
+        return SIMULATED[name](CATALOGUE[name])
+    from sklearn import datasets
+
+    found = getattr(datasets, f"load_{name}")()
+    return Dataset(
+        tuple(str(column) for column in found.feature_names),
+        np.asarray(found.data, dtype=np.float64),
+        np.asarray(found.target, dtype=np.float64),
+        tuple(str(c) for c in found.get("target_names", ())),
+    )
 
 
 @dataclass(frozen=True)
 class FactorProblem:
-    """A factor model and its covariance: the truth behind simulated rows."""
+    """A factor model with known parameters, to simulate rows from."""
 
     mean: Tensor
     loadings: Tensor
@@ -35,9 +94,9 @@ class FactorProblem:
 def factor_problem(
     n_columns: int, n_factors: int, spectrum: tuple[float, float], generator: Generator
 ) -> FactorProblem:
-    """A random factor model. Document 004, Algorithm 3.
+    """A random factor model. Brownlie (2021), Algorithm 3.
 
-    The scale s multiplies *rows* of the eigenvectors (columns of the data), so the three spectra of the document
+    The scale s multiplies *rows* of the eigenvectors (columns of the data), so the three spectra of the paper
     are nearly one problem at three scales.
 
     Args:
@@ -153,7 +212,7 @@ class Topics:
 
 
 def documents(k: int, n_words: int, generator: Generator, *, concentration: float = 0.2) -> Topics:
-    """Topics drawn from a symmetric Dirichlet law, with weights from Dirichlet(5).
+    """Topics drawn from a symmetric Dirichlet distribution, with weights from Dirichlet(5).
 
     Args:
         k: number of topics.
@@ -177,10 +236,10 @@ def documents(k: int, n_words: int, generator: Generator, *, concentration: floa
 
 @dataclass(frozen=True)
 class DiskAndRing:
-    r"""The uniform law on a disk and on a ring around it, both about the origin of the plane.
+    r"""The uniform distribution on a disk and on a ring around it, both about the origin of the plane.
 
-    Document 003, section 5.3 and figure 3, which gives no radii; a gap in the ring, about the angle :math:`\pi`, leaves
-    angles in :math:`(-\pi + g/2, \pi - g/2)`.
+    Learning relevant features for statistical inference, section 5.3 and figure 3, which gives no radii. A gap in the
+    ring, about the angle :math:`\pi`, leaves angles in :math:`(-\pi + g/2, \pi - g/2)`.
 
     Args:
         disk: radius of the disk.
@@ -224,7 +283,25 @@ class DiskAndRing:
         return torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
 
     def contains(self, points: Tensor) -> Tensor:
-        """Whether the law has mass at each of the points (n, 2)."""
+        """Whether the distribution has mass at each of the points (n, 2)."""
         radius, angle = torch.linalg.vector_norm(points, dim=1), torch.atan2(points[:, 1], points[:, 0])
         ring = (self.inner <= radius) & (radius <= self.outer) & (angle.abs() <= math.pi - 0.5 * self.gap)
         return ring | (radius <= self.disk)
+
+
+def _simulate_long_clusters(facts: dict[str, Any]) -> Dataset:
+    rows, label = overlapping_clusters(facts["rows"], 3, facts["columns"], seeded_generator(facts["seed"]))
+    return Dataset(("x", "y", "z"), rows.numpy(), label.to(rows.dtype).numpy(), ("first", "second", "third"))
+
+
+def _simulate_planted_outliers(facts: dict[str, Any]) -> Dataset:
+    rows, planted = planted_outliers(facts["rows"], facts["columns"], 10, seeded_generator(facts["seed"]))
+    names = tuple(f"gauge {j + 1}" for j in range(facts["columns"]))
+    return Dataset(names, rows.numpy(), planted.to(rows.dtype).numpy(), ("ordinary", "planted"))
+
+
+SIMULATED: dict[str, Callable[[dict[str, Any]], Dataset]] = {
+    "long_clusters": _simulate_long_clusters,
+    "planted_outliers": _simulate_planted_outliers,
+}
+"""Data sets that are simulated, always the same: their seeds are in the catalogue."""

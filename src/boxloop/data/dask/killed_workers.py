@@ -1,20 +1,15 @@
-"""Which partitions killed their workers."""
+"""Which partitions killed the workers that read them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from boxloop.data.parts import Part
+from boxloop.data.dask.partitions import Partition
 
 
-def part_key(number: int, token: str) -> str:
-    """Name of the task that reads a partition."""
-    return f"boxloop-part-{number}-{token}"
-
-
-def deaths(client: Any) -> list[set[Any]]:
-    """The tasks of every worker that died so far, in order; none where no answer comes."""
+def lost_tasks(client: Any) -> list[set[Any]]:
+    """The tasks of every worker that died so far, in order; empty where the scheduler does not answer."""
     try:
         events = client.get_events("all")
     except (TimeoutError, OSError):
@@ -25,17 +20,17 @@ def deaths(client: Any) -> list[set[Any]]:
     return [set(event["processing-tasks"]) for event in lost if not event["expected"]]
 
 
-def killed(error: Any, parts: Sequence[Part], lost: list[set[Any]]) -> str:
-    """Whom to blame: the task that Dask gave up, and those that died each time beside it on the same worker.
+def describe_killed_workers(error: Any, parts: Sequence[Partition], lost: list[set[Any]]) -> str:
+    """The message: it names the task that Dask gave up, and those that were on the same worker each time it died.
 
     Args:
         error: Dask's ``KilledWorker``.
-        parts: of the pass, in order.
-        lost: what :func:`deaths` gave.
+        parts: all partitions, in order.
+        lost: what :func:`lost_tasks` gave.
     """
     times = error.allowed_failures + 1
     beside = [tasks for tasks in lost if error.task in tasks][-times:]
-    found = _places(set.intersection(*beside) if beside else {error.task}, parts)
+    found = _labels_of(set.intersection(*beside) if beside else {error.task}, parts)
     names = " or ".join(found[:3]) + (f" or {len(found) - 3} more" if len(found) > 3 else "")
     one = "it" if len(found) <= 1 else "one of them"
     return (
@@ -44,7 +39,7 @@ def killed(error: Any, parts: Sequence[Part], lost: list[set[Any]]) -> str:
     )
 
 
-def _places(keys: set[Any], parts: Sequence[Part]) -> list[str]:
+def _labels_of(keys: set[Any], parts: Sequence[Partition]) -> list[str]:
     """The partitions that tasks are for, in order."""
     from dask.core import get_deps
 

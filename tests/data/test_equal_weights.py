@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.data import ArraySource, MapReader, StreamSource, dask_source, even
+from boxloop.data import ArraySource, MapReader, StreamSource, dask_source, has_equal_weights
 
 N = 50_000
 
@@ -28,4 +28,4 @@ def test_one_row_among_many_tiles_is_found(kind: str, place: int | None) -> None
         "partitions": lambda: dask_source(da.from_array(rows, chunks=(9000, 40)), weight),
     }[kind]()
     assert len(list(zip(range(3), source.chunks()))) == 3
-    assert even(source) == (place is None)
+    assert has_equal_weights(source) == (place is None)

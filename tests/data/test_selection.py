@@ -7,43 +7,60 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
-from boxloop.data import ArraySource, At, Folds, Gathered, Marks, Mask, SomeRows, packed, some_rows, unpacked
+from boxloop.data import (
+    ArraySource,
+    ConcatenatedRows,
+    Folds,
+    IndexSelection,
+    MaskSelection,
+    RowSelection,
+    SelectedRows,
+    pickle_value,
+    select_rows,
+    unpickle_value,
+)
 
 N = 9001
 
 
 @pytest.fixture(params=["mask", "places", "others", "held", "all but held"])
-def marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Marks:
-    monkeypatch.setattr("boxloop.data.marks.BLOCK", 700)
+def marks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RowSelection:
+    monkeypatch.setattr("boxloop.data.selection.SHUFFLE_BLOCK", 700)
     chosen = torch.rand(N, generator=torch.Generator().manual_seed(0)) < 0.3
     places, folds = chosen.nonzero()[:, 0], Folds(N, 3, 5)
-    kinds = {"mask": Mask(chosen), "places": At(places), "others": At(places, others=True)}
-    return {**kinds, "held": folds.held(1), "all but held": folds.others(1)}[request.param]
+    kinds = {
+        "mask": MaskSelection(chosen),
+        "places": IndexSelection(places),
+        "others": IndexSelection(places, complement=True),
+    }
+    return {**kinds, "held": folds.test_rows(1), "all but held": folds.train_rows(1)}[request.param]
 
 
-def test_rows_are_counted_and_found_from_anywhere(marks: Marks) -> None:
-    whole = marks.among(0, N)
+def test_rows_are_counted_and_found_from_anywhere(marks: RowSelection) -> None:
+    whole = marks.mask_between(0, N)
     count = [0, *whole.cumsum(0).tolist()]
     rng = np.random.default_rng(0)
     for start, stop in np.sort(rng.integers(0, N + 1, (200, 2)), axis=1).tolist():
-        assert torch.equal(marks.among(start, stop), whole[start:stop])
-        assert marks.before(start) == count[start]
-    assert marks.before(N) == count[-1]
+        assert torch.equal(marks.mask_between(start, stop), whole[start:stop])
+        assert marks.count_before(start) == count[start]
+    assert marks.count_before(N) == count[-1]
 
 
-def test_a_source_keeps_them_however_it_is_cut(marks: Marks) -> None:
+def test_a_source_keeps_them_however_it_is_cut(marks: RowSelection) -> None:
     class Cut(ArraySource):
         def chunks(self, size: int | None = None):
             return super().chunks(97)
 
     rows = torch.arange(float(N))[:, None]
-    expected = rows[marks.among(0, N)]
-    some = SomeRows(Cut(rows), marks)
+    expected = rows[marks.mask_between(0, N)]
+    some = SelectedRows(Cut(rows), marks)
     assert some.n_rows == len(expected)
-    assert torch.equal(some.reduce(lambda tile, weight: Gathered.of(tile)).joined(), expected)
-    at = some.reduce_at(lambda tile, weight, start: Gathered.of(torch.arange(start, start + len(weight))))
-    assert torch.equal(at.joined(), torch.arange(len(expected)))
-    held = some_rows(ArraySource(rows), marks)
+    assert torch.equal(some.reduce(lambda tile, weight: ConcatenatedRows.of(tile)).concatenate(), expected)
+    at = some.reduce_at(
+        lambda tile, weight, start: ConcatenatedRows.of(torch.arange(start, start + len(weight)))
+    )
+    assert torch.equal(at.concatenate(), torch.arange(len(expected)))
+    held = select_rows(ArraySource(rows), marks)
     assert torch.equal(held.rows, expected)  # type: ignore[attr-defined]
 
 
@@ -51,8 +68,8 @@ def test_a_source_keeps_them_however_it_is_cut(marks: Marks) -> None:
 def test_a_short_table_is_dealt_as_scikit_learn_deals_it(n: int, count: int) -> None:
     folds = Folds(n, count, 3)
     for fold, (train, test) in enumerate(KFold(count, shuffle=True, random_state=3).split(np.empty(n))):
-        assert np.array_equal(folds.held(fold).among(0, n).nonzero()[:, 0], test)
-        assert np.array_equal(folds.others(fold).among(0, n).nonzero()[:, 0], train)
+        assert np.array_equal(folds.test_rows(fold).mask_between(0, n).nonzero()[:, 0], test)
+        assert np.array_equal(folds.train_rows(fold).mask_between(0, n).nonzero()[:, 0], train)
 
 
 @pytest.mark.parametrize("count", [2, 5, 13])
@@ -70,10 +87,13 @@ def test_folds_of_a_long_table_differ_by_one_row_at_most(count: int) -> None:
 
 def test_folds_of_any_table_travel_as_a_few_numbers() -> None:
     far = Folds(10**12, 5, 7)
-    assert len(packed(far.held(2))) < 500
+    assert len(pickle_value(far.test_rows(2))) < 500
     start = 10**12 - 300
-    assert torch.equal(unpacked(packed(far.held(2))).among(start, 10**12), far.held(2).among(start, 10**12))
-    assert abs(far.held(2).before(10**12) - 2 * 10**11) <= 1
+    assert torch.equal(
+        unpickle_value(pickle_value(far.test_rows(2))).mask_between(start, 10**12),
+        far.test_rows(2).mask_between(start, 10**12),
+    )
+    assert abs(far.test_rows(2).count_before(10**12) - 2 * 10**11) <= 1
 
 
 def test_as_many_folds_as_rows() -> None:

@@ -7,15 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxloop.data import CATALOGUE, ArraySource, bundled, open_source, open_table, table_writer, write_table
+from boxloop.data import (
+    CATALOGUE,
+    ArraySource,
+    load_dataset,
+    open_source,
+    open_table,
+    table_writer,
+    write_table,
+)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_bundled_data_are_whole(name: str) -> None:
-    data = bundled(name)
+    data = load_dataset(name)
     assert data.rows.shape == (len(data.target), len(data.names))
     assert data.rows.shape == (CATALOGUE[name]["rows"], CATALOGUE[name]["columns"])
-    np.testing.assert_array_equal(data.rows, bundled(name).rows)
+    np.testing.assert_array_equal(data.rows, load_dataset(name).rows)
     assert np.isfinite(data.rows).all()
     assert not data.classes or len(data.classes) == len(np.unique(data.target))
     source = open_table(name)
@@ -28,7 +36,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(
         ValueError, match=r"no bundled data set 'irises' \(did you mean 'iris'\?\); there are "
     ):
-        bundled("irises")
+        load_dataset("irises")
     with pytest.raises(FileNotFoundError, match=r"irises: no such file or folder.*did you mean 'iris'"):
         open_table("irises")
 

@@ -1,4 +1,4 @@
-"""Functions and statistics as bytes, to be sent where the rows live and back."""
+"""Pickling of functions and statistics that travel to where the rows live and back."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data.dense import tensor
+from boxloop.data.arrays import share_memory
 
-PLAIN = frozenset(
+ARRAY_DTYPES = frozenset(
     (
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128, torch.complex64),
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
@@ -25,15 +25,15 @@ PLAIN = frozenset(
 """Types of tensors that travel as arrays."""
 
 
-class Staying(ABC):
-    """Base of what stays where it is when a function that mentions it travels."""
+class PickledAsStub(ABC):
+    """Base of what stays where it is when a function that refers to it travels: a stub travels."""
 
     @abstractmethod
-    def left(self) -> tuple[Any, ...]:
-        """What the class is called with, there, to make as much of it as travels."""
+    def stub_arguments(self) -> tuple[Any, ...]:
+        """Arguments of the class that make the stub."""
 
 
-def packed(value: object, *, detached: bool = False) -> bytes:
+def pickle_value(value: object, *, detached: bool = False) -> bytes:
     """A function with all it closes over, or a tree, as bytes; a tensor takes its own values along, not its storage.
 
     Args:
@@ -43,7 +43,7 @@ def packed(value: object, *, detached: bool = False) -> bytes:
 
     Example:
         >>> import torch
-        >>> unpacked(packed(torch.ones(1000)[:2]))
+        >>> unpickle_value(pickle_value(torch.ones(1000)[:2]))
         tensor([1., 1.])
     """
     out = io.BytesIO()
@@ -53,22 +53,22 @@ def packed(value: object, *, detached: bool = False) -> bytes:
     return out.getvalue()
 
 
-def unpacked(data: bytes) -> Any:
-    """What :func:`packed` was given; every call makes a new one, so that no two threads share a buffer."""
+def unpickle_value(data: bytes) -> Any:
+    """What :func:`pickle_value` was given; every call makes a new value, so that no two threads share a buffer."""
     return pickle.loads(data)
 
 
-class Carried:
-    """What a pass takes along, as bytes: every thread unpacks it once, so that no two share a buffer.
+class Broadcast:
+    """A value that all tasks of a pass share, as bytes: every thread unpickles it once, so that no two share a buffer.
 
-    Dask lets go of it, and so of all that was unpacked, as soon as the last task that needs it is done.
+    Dask releases it, and so all that was unpickled, as soon as the last task that needs it is done.
 
     Args:
-        data: what :func:`packed` gave.
+        data: what :func:`pickle_value` gave.
 
     Example:
-        >>> carried = Carried(packed([1, 2]))
-        >>> carried.opened() is carried.opened()
+        >>> broadcast = Broadcast(pickle_value([1, 2]))
+        >>> broadcast.value() is broadcast.value()
         True
     """
 
@@ -77,22 +77,22 @@ class Carried:
         self._of_thread = local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Carried, (self.data,)
+        return Broadcast, (self.data,)
 
     def __sizeof__(self) -> int:
         return len(self.data)  # which Dask asks for, to know what moving it would cost
 
-    def opened(self) -> Any:
-        """What was packed: this thread's own."""
+    def value(self) -> Any:
+        """The value: this thread's own."""
         mine = vars(self._of_thread)
         if not mine:
-            mine["value"] = unpacked(self.data)
+            mine["value"] = unpickle_value(self.data)
         return mine["value"]
 
 
 @cache
 def _pickler() -> Any:
-    """The class that packs: made when it is first asked for, as cloudpickle comes with Dask."""
+    """The pickler's class, made on first use, as cloudpickle comes with Dask."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -101,19 +101,23 @@ def _pickler() -> Any:
         detached: bool
 
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, Staying):
-                return type(obj), obj.left()
+            if isinstance(obj, PickledAsStub):
+                return type(obj), obj.stub_arguments()
             if not isinstance(obj, Tensor):
                 return super().reducer_override(obj)
             if obj.grad_fn is not None and not self.detached:
                 raise RuntimeError(
                     "a sum over rows on a cluster has no gradient: detach the tensors of the function that is summed"
                 )
-            plain = type(obj) is Tensor and obj.layout == torch.strided and obj.dtype in PLAIN
-            if plain and obj.device.type != "meta" and obj.dtype == torch.bool:
-                return _mask, (np.packbits(obj.cpu().numpy()), tuple(obj.shape), str(obj.device))
-            if plain and obj.device.type != "meta":
-                return _tensor, (*_array(obj), str(obj.device), obj.requires_grad and not self.detached)
+            is_plain = type(obj) is Tensor and obj.layout == torch.strided and obj.dtype in ARRAY_DTYPES
+            if is_plain and obj.device.type != "meta" and obj.dtype == torch.bool:
+                return _rebuild_mask, (np.packbits(obj.cpu().numpy()), tuple(obj.shape), str(obj.device))
+            if is_plain and obj.device.type != "meta":
+                return _rebuild_tensor, (
+                    *_array(obj),
+                    str(obj.device),
+                    obj.requires_grad and not self.detached,
+                )
             return super().reducer_override(obj.detach() if obj.grad_fn is not None else obj)
 
     return Pickler
@@ -126,13 +130,13 @@ def _array(value: Tensor) -> tuple[np.ndarray, bool]:
     return (here.view(torch.int16) if short else here).numpy(), short
 
 
-def _tensor(array: np.ndarray, short: bool, device: str, requires_grad: bool) -> Tensor:
-    held = tensor(array).clone()  # with memory of its own, that may be written and resized
-    held = (held.view(torch.bfloat16) if short else held).to(device)
-    return held.requires_grad_() if requires_grad else held
+def _rebuild_tensor(array: np.ndarray, short: bool, device: str, requires_grad: bool) -> Tensor:
+    value = share_memory(array).clone()  # with memory of its own, that may be written and resized
+    value = (value.view(torch.bfloat16) if short else value).to(device)
+    return value.requires_grad_() if requires_grad else value
 
 
-def _mask(bits: np.ndarray, shape: tuple[int, ...], device: str) -> Tensor:
-    """True and false, which take a bit each on the way: the folds of a choice are as long as the table."""
+def _rebuild_mask(bits: np.ndarray, shape: tuple[int, ...], device: str) -> Tensor:
+    """Booleans travel as one bit each: a mask is as long as the table."""
     values = np.unpackbits(bits, count=math.prod(shape)).reshape(shape).astype(np.bool_)
     return torch.from_numpy(values).to(device)

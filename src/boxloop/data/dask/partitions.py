@@ -1,4 +1,4 @@
-"""Partitions: descriptions of rows that are opened where they are read."""
+"""Partitions of a table: descriptions of consecutive rows that are opened where they are read."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.array import ArraySource
-from boxloop.data.checks import check_finite, check_weight_values
-from boxloop.data.dense import float64, tensor
+from boxloop.data.arrays import ArraySource, frame_source, share_memory, to_float64
 from boxloop.data.folder import files_of
-from boxloop.data.frames import as_frame, frame_source
-from boxloop.data.paired import Paired
+from boxloop.data.frames import as_frame
 from boxloop.data.stream import Reader, StreamSource
+from boxloop.data.validation import check_finite, check_weight_values
 from boxloop.types import Source
 
 WEIGHT = "boxloop weight"
 """Name of the column of weights that come as a collection of their own."""
 
 
-class Part(Protocol):
-    """Some rows in a row. It travels; they do not."""
+class Partition(Protocol):
+    """Consecutive rows of a table. The description travels; the rows do not."""
 
     @property
     def label(self) -> str:
         """How messages name it."""
         ...
 
-    def named(self, message: str) -> bool:
-        """Whether a message says already whose rows it is about."""
+    def is_named_in(self, message: str) -> bool:
+        """Whether a message names the partition already."""
         ...
 
     @property
@@ -42,20 +40,20 @@ class Part(Protocol):
         ...
 
     def open(self, content: Any) -> Source:
-        """The rows, where the part is read; ``content`` is the value of that task."""
+        """The rows, where the partition is read; ``content`` is the value of that task."""
         ...
 
     def tasks(self) -> list[Any]:
-        """The tasks of its content."""
+        """The Dask tasks of its content."""
         ...
 
-    def sent(self) -> Part:
-        """The part without its content, as it travels."""
+    def without_content(self) -> Partition:
+        """The partition without its content, as it travels."""
         ...
 
 
 @dataclass(frozen=True)
-class FilePart:
+class FilePartition:
     """A file, or some of its row groups or rows.
 
     Args:
@@ -75,7 +73,7 @@ class FilePart:
         """The file."""
         return self.reader.label
 
-    def named(self, message: str) -> bool:
+    def is_named_in(self, message: str) -> bool:
         """By the file, or one of them."""
         return any(file.label in message for file in files_of(self.reader))
 
@@ -87,13 +85,13 @@ class FilePart:
         """None."""
         return []
 
-    def sent(self) -> FilePart:
+    def without_content(self) -> FilePartition:
         """All of it."""
         return self
 
 
 @dataclass(frozen=True)
-class ValuePart:
+class CollectionPartition:
     """A partition of a Dask collection: a data frame, or a block of an array.
 
     Args:
@@ -115,7 +113,7 @@ class ValuePart:
         """Its number."""
         return f"partition {self.number}"
 
-    def named(self, message: str) -> bool:
+    def is_named_in(self, message: str) -> bool:
         """By its number."""
         return self.label in message
 
@@ -131,7 +129,7 @@ class ValuePart:
                 "its rows are sparse: map_blocks(lambda block: block.toarray()) makes them dense"
             )
         else:
-            rows = tensor(float64(np.asanyarray(content)))
+            rows = share_memory(to_float64(np.asanyarray(content)))
         check_finite(rows, wanted, 0)
         weight = rows[:, d] if isinstance(self.weight, str) else self.weight
         if self.weight == WEIGHT and bool(torch.isnan(rows[:, d]).any()):
@@ -147,14 +145,14 @@ class ValuePart:
         """The one."""
         return [self.content]
 
-    def sent(self) -> ValuePart:
+    def without_content(self) -> CollectionPartition:
         """Without the task, which is named in the graph."""
         return replace(self, content=None, whole=None)
 
 
 @dataclass(frozen=True)
-class HeldPart:
-    """Rows that are at hand, and travel: targets beside rows that stay.
+class ArrayPartition:
+    """Rows in memory, which travel: targets beside rows that stay where they are.
 
     Args:
         rows: (n, d).
@@ -170,7 +168,7 @@ class HeldPart:
 
     content: None = None
 
-    def named(self, message: str) -> bool:
+    def is_named_in(self, message: str) -> bool:
         """By its label."""
         return self.label in message
 
@@ -182,56 +180,24 @@ class HeldPart:
         """None."""
         return []
 
-    def sent(self) -> HeldPart:
+    def without_content(self) -> ArrayPartition:
         """All of it."""
         return self
 
 
-@dataclass(frozen=True)
-class JoinedPart:
-    """Rows of one part beside those of another; weights are those of the first."""
-
-    left: Part
-    right: Part
-
-    @property
-    def label(self) -> str:
-        """Both."""
-        same = self.left.label == self.right.label
-        return self.left.label if same else f"{self.left.label} beside {self.right.label}"
-
-    def named(self, message: str) -> bool:
-        """By either."""
-        return self.left.named(message) or self.right.named(message)
-
-    @property
-    def content(self) -> Any:
-        """Those of both."""
-        both = [self.left.content, self.right.content]
-        return None if all(one is None for one in both) else both
-
-    def open(self, content: Any) -> Source:
-        """The pairs."""
-        first, second = content or (None, None)
-        return Paired(self.left.open(first), self.right.open(second))
-
-    def tasks(self) -> list[Any]:
-        """Those of both."""
-        return [*self.left.tasks(), *self.right.tasks()]
-
-    def sent(self) -> JoinedPart:
-        """Without tasks."""
-        return JoinedPart(self.left.sent(), self.right.sent())
-
-
-def count_rows(part: Part, content: Any) -> int:
+def count_rows(part: Partition, content: Any) -> int:
     """Rows of a partition, from the value of its task."""
     return len(content)
 
 
-def cut(weight: Tensor | str | None, counts: tuple[int, ...]) -> Iterator[Tensor | str | None]:
-    """The weights of each part: a column's name is the same for all."""
+def split_weight(weight: Tensor | str | None, counts: tuple[int, ...]) -> Iterator[Tensor | str | None]:
+    """The weights of each partition; the name of a column is the same for all."""
     if isinstance(weight, Tensor):
         yield from torch.split(weight, list(counts))
     else:
         yield from [weight] * len(counts)
+
+
+def part_key(number: int, token: str) -> str:
+    """Name of the task that reads a partition."""
+    return f"boxloop-part-{number}-{token}"
