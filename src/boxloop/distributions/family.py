@@ -144,9 +144,7 @@ class PairedDistribution(Distribution, Protocol):
         """Log-density of row i under member i: (m, d) -> (m,). NaN in a row makes its result NaN."""
 
 
-def under_every_member(
-    entries: Callable[[Tensor, Tensor], Tensor], parameter: Tensor, rows: Tensor
-) -> Tensor:
+def log_prob_by_tiles(entries: Callable[[Tensor, Tensor], Tensor], parameter: Tensor, rows: Tensor) -> Tensor:
     """Log-density of every row under every member, (m, n), a tile of members at a time.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import under_every_member
+from boxloop.distributions.family import log_prob_by_tiles
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
@@ -65,7 +65,7 @@ class NormalMixture(Tree):
         def entries(part: Tensor, values: Tensor) -> Tensor:
             return _log_normal(values, *part.chunk(2, dim=-1))
 
-        joint = under_every_member(entries, parameter, rows) + self.log_weight[:, None]
+        joint = log_prob_by_tiles(entries, parameter, rows) + self.log_weight[:, None]
         return joint.logsumexp(0)[None]
 
     def draw(self, n: int, generator: Generator) -> Tensor:

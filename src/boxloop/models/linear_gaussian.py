@@ -19,7 +19,13 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.asking import ask
-from boxloop.distributions import DiagonalGaussian, LowRankGaussian, columns_of, has_missing, seen_precision
+from boxloop.distributions import (
+    DiagonalGaussian,
+    LowRankGaussian,
+    columns_of,
+    has_missing,
+    observed_precision,
+)
 from boxloop.numeric import cholesky, covariance as forms, product, solved, woodbury
 from boxloop.tree import Tree
 from boxloop.types import Expected
@@ -72,7 +78,7 @@ def expect_linear(
     """E step of x = mean + loadings z + noise on a tile of rows (n, d)."""
     columns = columns_of(rows)
     if has_missing(columns):
-        return _expect_gappy(mean, loadings, noise, rows, weight)
+        return _expect_missing(mean, loadings, noise, rows, weight)
     low = columns.dtype
     factor, log_det = woodbury(loadings, noise)
     scaled = (loadings / noise[:, None]).mT
@@ -118,18 +124,18 @@ def latent_posterior(mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor
         factor, _ = woodbury(loadings, noise)
         z = torch.cholesky_solve(score.mT, factor).mT
         return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
-    factor = torch.linalg.cholesky(seen_precision(loadings, noise, seen.to(noise.dtype)))
+    factor = torch.linalg.cholesky(observed_precision(loadings, noise, seen.to(noise.dtype)))
     return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
 
 
-def _expect_gappy(
+def _expect_missing(
     mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
 ) -> Expected[LinearStatistics]:
     rows = rows.to(noise.dtype)
     seen = (~torch.isnan(rows)).to(noise.dtype)
     filled = torch.nan_to_num(rows, nan=0.0)
     deviation = torch.nan_to_num(rows - mean, nan=0.0)
-    factor = torch.linalg.cholesky(seen_precision(loadings, noise, seen))
+    factor = torch.linalg.cholesky(observed_precision(loadings, noise, seen))
     score = (deviation @ (loadings / noise[:, None]))[..., None]
     half = torch.linalg.solve_triangular(factor, score, upper=False)
     z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
