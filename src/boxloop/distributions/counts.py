@@ -20,7 +20,7 @@ from boxloop.tree import Tree
 class Poisson(ProductFamily):
     r"""Independent Poisson columns, :math:`p(x) = \prod_j e^{-\lambda_j} \lambda_j^{x_j} / x_j!`.
 
-    Deviation: document 002 A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
+    Deviation: Le Corff A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
 
     Args:
         mean: rates, (k, d), positive.
@@ -93,7 +93,7 @@ class Poisson(ProductFamily):
         return {"means": self.mean}
 
     def floored(self) -> Tensor:
-        """Which members have a rate held up by the floor, (k,): an ordinary thing for counts, never a warning."""
+        """Which members have a rate at the floor, (k,): ordinary for counts, never a warning."""
         return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
 
 

@@ -100,7 +100,7 @@ class _AxisGaussian(ProductFamily):
         return {"means": self.mean, "covariances": variance}
 
     def floored(self) -> Tensor:
-        """Which members have a variance held up by the floor, (k,)."""
+        """Which members have a variance at the floor, (k,)."""
         return (self.variance <= self.floor * (1 + 1e-6)).reshape(self.variance.shape[0], -1).any(1)
 
     def _floor_variance(self, variance: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class LowRankGaussian(Tree):
-    r""":math:`N(c, F F^\top + \mathrm{diag}(\psi))`, one member. Document 004, eq. 2.3.
+    r""":math:`N(c, F F^\top + \mathrm{diag}(\psi))`, one member. Brownlie (2021), eq. 2.3.
 
     .. math:: \log p(x) = -\tfrac12 \left( d^\top \Psi^{-1} d - |R^{-1} F^\top \Psi^{-1} d|^2
               + \log|\Sigma| + D \log 2\pi \right)

@@ -21,7 +21,7 @@ class NormalMixture(Tree):
     r"""One member, :math:`p(z) = \sum_c \pi_c N(z; m_c, \mathrm{diag}(v_c))`.
 
     A draw takes a component and then a normal variable, so that its gradient would know nothing of the weights. Where a
-    gradient is asked for, it follows the quantiles instead: z is held at the same conditional probabilities
+    gradient is asked for, it follows the quantiles instead: z keeps the same conditional probabilities
     :math:`u_j = F(z_j \mid z_1, \dots, z_{j-1})` while parameters move, and
 
     .. math:: \frac{dz_j}{d\theta} = -\frac{1}{p(z_j \mid z_{<j})}

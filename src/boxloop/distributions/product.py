@@ -5,7 +5,7 @@ With elementwise statistics :math:`t(x_j)`, natural parameters :math:`\eta_{kj}`
 .. math:: \log p_k(x) = \sum_j \eta_{kj} \cdot t(x_j) - A_{kj} + \log h(x_j) = (W \Phi)_{k}
 
 so that all log-densities are :math:`W\Phi` and all statistics :math:`R\Phi^\top`. A missing value drops its column's
-term; its expected statistic is the member's own mean. Document 002, appendix A.8.
+term; its expected statistic is the member's own mean. Le Corff, appendix A.8.
 """
 
 from __future__ import annotations

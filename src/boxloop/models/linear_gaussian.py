@@ -204,7 +204,7 @@ class LinearGaussian(Tree):
         return LowRankGaussian(self.mean, self.loadings, self.psi)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        """E step: moments of the factors given each row (document 004, eq. 4.28)."""
+        """E step: moments of the factors given each row (Brownlie 2021, eq. 4.28)."""
         return expect_linear(self.mean, self.loadings, self.psi, rows, weight)
 
     def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
@@ -212,7 +212,7 @@ class LinearGaussian(Tree):
         return statistics, ()
 
     def solve(self, statistics: LinearStatistics) -> Self:
-        """M step: regress every column on the factors (document 004, eq. 4.29 to 4.31)."""
+        """M step: regress every column on the factors (Brownlie 2021, eq. 4.29 to 4.31)."""
         coefficients = statistics.regress()
         noise = self.fitted_noise(statistics.residual(coefficients), statistics.present).clamp(min=self.floor)
         mean, loadings = coefficients[:, -1], coefficients[:, :-1]
@@ -259,7 +259,7 @@ class LinearGaussian(Tree):
         return type(self)(self.mean, loadings * sign, self.noise, self.floor, self.expand)
 
     def floored(self) -> Tensor:
-        """Which columns have a noise variance held up by the floor (Heywood cases), (d,)."""
+        """Which columns have a noise variance at the floor (Heywood cases), (d,)."""
         return self.noise <= self.floor * (1 + 1e-6)
 
     def free(self) -> dict[str, Tensor]:
@@ -283,14 +283,14 @@ class LinearGaussian(Tree):
 
 @dataclass(frozen=True)
 class FactorModel(LinearGaussian):
-    """Factor analysis, a noise variance for every column. Document 004, sections 2.1 and 4.2.
+    """Factor analysis, a noise variance for every column. Brownlie (2021), sections 2.1 and 4.2.
 
     Args:
         mean: c, (d,).
         loadings: F, (d, k).
         noise: psi, (d,).
         floor: smallest noise variance that ``solve`` may return.
-        expand: use the parameter-expanded M step; ``False`` is the plain step of document 004.
+        expand: use the parameter-expanded M step; ``False`` is the plain step of Brownlie (2021).
 
     Example:
         >>> import torch
@@ -300,7 +300,7 @@ class FactorModel(LinearGaussian):
     """
 
     def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
-        """One variance a column (document 004, eq. 4.31)."""
+        """One variance a column (Brownlie 2021, eq. 4.31)."""
         return residual / present
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:

@@ -3,7 +3,7 @@ r"""Variational autoencoders: a prior of codes, a decoder that makes distributio
 .. math:: \log p(x) \ge E_{q(z \mid x)} \log p(x \mid z) - \mathrm{KL}\left( q(z \mid x) \,\|\, p(z) \right),
           \qquad q(z \mid x) = N\left( \mu(x), \mathrm{diag}(\sigma^2(x)) \right)
 
-Document 002, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
+Le Corff, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
 
 Deviation: eq. 3.1 asks for the argmax of the loss, minus the bound; it is the argmin.
 """
@@ -441,7 +441,7 @@ def _check_floor(floor: float) -> None:
 
 
 BLOCK = 1 << 21
-"""Values (rows x draws x columns) of an importance bound, or of a sample, that are held at once."""
+"""Values (rows x draws x columns) of an importance bound, or of a sample, in memory at once."""
 
 ENCODER_LIMIT = 30.0
 """Standard deviations from the mean beyond which the encoder sees a value as no further away: a value that no row came

@@ -15,7 +15,7 @@ of the noise's, u = (z, 1), and each part of q at its best for the others,
           b_j = b + \tfrac12 \Big( \sum_i E (x_{ij} - m_j^\top u_i)^2 + (m_j - \mu_j)^\top P (m_j - \mu_j) \Big), \qquad
           q(\alpha_l) = \mathrm{Gamma}\Big(a_0 + \tfrac d2,\; b_0 + \tfrac12 \sum_j E[\tau_j F_{jl}^2]\Big)
 
-Document 002, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
+Le Corff, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
 share one V, so that a sweep costs O(d^2 k) from second moments, whatever the number of rows. Each ``solve`` ends with
 the change of factors that raises the bound most (:func:`best_transformation`).
 

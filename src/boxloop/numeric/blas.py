@@ -33,7 +33,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
     On the CPU, outside autograd, the product runs through NumPy's BLAS on the same memory, and a long dimension is
     cut into blocks small enough for kernels that do not pack their operands: quicker than torch's product, and than
-    NumPy's own, for the long and narrow products of an EM round.
+    NumPy's own, for the long and narrow products of an EM iteration.
     """
     if not _runs_on_numpy(left, right):
         return left @ right

@@ -81,7 +81,7 @@ def pack_index(d: int) -> tuple[Tensor, Tensor]:
 def _pack_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed.
 
-    Kept on each device: a copy in every round would make the host wait for a GPU.
+    Kept on each device: a copy in every iteration would make the host wait for a GPU.
     """
     i, j = pack_index(d)
     place = torch.empty(d, d, dtype=torch.int64)
