@@ -122,7 +122,9 @@ def test_passes_and_rounds_share_one_display(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_short_pass_has_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boxloop.data.watch_partitions", lambda watch: nullcontext([watch(k, 3) for k in (1, 2, 3)]))
+    monkeypatch.setattr(
+        "boxloop.data.watch_partitions", lambda watch: nullcontext([watch(k, 3) for k in (1, 2, 3)])
+    )
     console, file = drawn()
     with passes(console):
         pass

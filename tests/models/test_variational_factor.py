@@ -27,7 +27,7 @@ from boxloop.models import (
     LinearStatistics,
     RelevancePrior,
     VariationalFactor,
-    best_turn,
+    best_transformation,
     factor_errors,
 )
 from boxloop.numeric import generator, normal
@@ -243,7 +243,7 @@ def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
     model, law = case.model, case.model.parameter_prior
     mean, spread = model.posterior(case.rows)
     inner = model.expect(case.rows, case.weight).statistics.latent
-    turn = best_turn(inner, model._energy(), 4, law)
+    turn = best_transformation(inner, model._energy(), 4, law)
     assert_close(turn.forward @ turn.back, torch.eye(3).double(), rtol=1e-10, atol=1e-10)
 
     def height(forward: Tensor) -> float:
@@ -463,7 +463,7 @@ class TurnedBack(VariationalFactor):
     def solve(self, statistics: LinearStatistics) -> Self:
         plain = VariationalFactor.solve(replace(self, expand=False), statistics)
         known = statistics * (self.total / statistics.latent[-1, -1])
-        turn = best_turn(known.latent, plain._energy(), len(self.rate), self.parameter_prior)
+        turn = best_transformation(known.latent, plain._energy(), len(self.rate), self.parameter_prior)
         return replace(plain, coefficients=plain.coefficients @ turn.forward, expand=True)
 
 

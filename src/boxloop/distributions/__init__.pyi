@@ -38,7 +38,7 @@ from .gaussian_full import (
     QuadraticView as QuadraticView,
     WhitenedView as WhitenedView,
 )
-from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, seen_precision as seen_precision
+from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, observed_precision as observed_precision
 from .gaussian_tied import TiedGaussian
 from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
@@ -52,7 +52,7 @@ from .priors import (
     MixturePrior as MixturePrior,
     weak_components as weak_components,
 )
-from .product import GappyView as GappyView, alternating as alternating
+from .product import MissingValueView as MissingValueView, alternating_signs as alternating_signs
 
 __all__ = [
     "Bernoulli",

@@ -81,7 +81,7 @@ class CategoricalColumns(Tree):
 
     @property
     def _owner(self) -> Tensor:
-        """Column of each category, (C,). The size is told, or the device would be waited for."""
+        """Column of each category, (C,). The size is given, so that a GPU need not be waited for."""
         columns = torch.arange(len(self.sizes), device=self.sizes.device)
         return columns.repeat_interleave(self.sizes, output_size=self.logits.shape[1])
 

@@ -178,8 +178,8 @@ class NormalInverseWishart(Tree):
         >>> from boxloop.numeric import generator
         >>> one = torch.ones(1)
         >>> prior = NormalInverseWishart(torch.zeros(1, 2), one, 4 * one, torch.eye(2)[None])
-        >>> distribution = prior.draw(generator(0))
-        >>> distribution.mean.shape, gaussian.factor.shape, prior.log_prob(distribution).shape
+        >>> gaussian = prior.draw(generator(0))
+        >>> gaussian.mean.shape, gaussian.factor.shape, prior.log_prob(gaussian).shape
         (torch.Size([1, 2]), torch.Size([1, 2, 2]), torch.Size([1]))
     """
 
@@ -226,8 +226,8 @@ class NormalInverseWishart(Tree):
         shape = (-1, *self.mean.shape)
         whitener = gaussian.whitener.reshape(*shape, d)
         log_det = 2.0 * gaussian.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(shape[:-1])
-        trace = (whitener @ self._spread.root).square().sum((-2, -1))
-        spread = -self._spread.log_constant() - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
+        trace = (whitener @ self._covariance.root).square().sum((-2, -1))
+        spread = -self._covariance.log_constant() - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
         apart = (whitener @ (gaussian.mean.reshape(shape) - self.mean)[..., None]).square().sum((-2, -1))
         centre = 0.5 * (d * (self.strength.log() - LOG_2PI) - log_det - self.strength * apart)
         return (spread + centre).reshape(-1)
@@ -239,23 +239,23 @@ class NormalInverseWishart(Tree):
                   + d \log \frac2\nu \right) - \frac{d}{2 \kappa}
         """
         d = self.mean.shape[-1]
-        offset = self._spread.expected_log_precision() - 0.5 * d / self.strength
-        return FullGaussian(self.mean, self._spread.root / self.dof.sqrt()[:, None, None]), offset
+        offset = self._covariance.expected_log_precision() - 0.5 * d / self.strength
+        return FullGaussian(self.mean, self._covariance.root / self.dof.sqrt()[:, None, None]), offset
 
     def divergence(self, prior: NormalInverseWishart) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
         apart = torch.linalg.solve_triangular(
-            self._spread.root, (self.mean - prior.mean)[..., None], upper=False
+            self._covariance.root, (self.mean - prior.mean)[..., None], upper=False
         )
         length = self.dof * apart.square().sum((-2, -1))
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], length)
-        return self._spread.divergence(prior._spread) + centre
+        return self._covariance.divergence(prior._covariance) + centre
 
     def predictive(self) -> StudentT:
         """The distribution of the next row of each member."""
         dof = self.dof - (self.mean.shape[-1] - 1)
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
-        return StudentT(self.mean, inflated * self._spread.root, dof)
+        return StudentT(self.mean, inflated * self._covariance.root, dof)
 
     def marginal(self) -> tuple[Tensor, Tensor]:
         r"""v, (k,), and s, (k, d), of single columns.
@@ -283,7 +283,7 @@ class NormalInverseWishart(Tree):
         return bool(enough & ~torch.linalg.cholesky_ex(self.scale).info.any())
 
     @cached_property
-    def _spread(self) -> InverseWishart:
+    def _covariance(self) -> InverseWishart:
         return InverseWishart(self.dof, self.scale)
 
 
@@ -328,7 +328,7 @@ class TiedInverseWishart(Tree):
     def families(self, c: int, stream: Generator) -> list[TiedGaussian]:
         """c draws of the covariance and all k means."""
         d = self.mean.shape[-1]
-        root = self._spread.root
+        root = self._covariance.root
         lower = wishart_root(self.dof.expand(c), d, stream, flipped=True)
         factor = torch.linalg.solve_triangular(lower, root.expand(c, d, d), upper=False, left=False)
         noise = normal((c, *self.mean.shape), stream, self.mean.dtype) / self.strength[:, None].sqrt()
@@ -338,21 +338,21 @@ class TiedInverseWishart(Tree):
     def plug_in(self) -> tuple[TiedGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu_k, \Sigma)] = \log g_k(x) + o_k`."""
         d = self.mean.shape[-1]
-        offset = self._spread.expected_log_precision() - 0.5 * d / self.strength
-        return TiedGaussian(self.mean, self._spread.root / self.dof.sqrt()), offset
+        offset = self._covariance.expected_log_precision() - 0.5 * d / self.strength
+        return TiedGaussian(self.mean, self._covariance.root / self.dof.sqrt()), offset
 
     def divergence(self, prior: TiedInverseWishart) -> Tensor:
         """Kullback-Leibler divergence from a prior, (k,); that of the common covariance is shared out evenly."""
-        apart = torch.linalg.solve_triangular(self._spread.root, (self.mean - prior.mean).mT, upper=False)
+        apart = torch.linalg.solve_triangular(self._covariance.root, (self.mean - prior.mean).mT, upper=False)
         length = self.dof * apart.square().sum(0)
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], length)
-        return centre + self._spread.divergence(prior._spread) / len(self.mean)
+        return centre + self._covariance.divergence(prior._covariance) / len(self.mean)
 
     def predictive(self) -> StudentT:
         """The distribution of the next row of each member."""
         dof = self.dof - (self.mean.shape[-1] - 1)
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
-        return StudentT(self.mean, inflated * self._spread.root, dof.expand(len(self.mean)))
+        return StudentT(self.mean, inflated * self._covariance.root, dof.expand(len(self.mean)))
 
     def marginal(self) -> tuple[Tensor, Tensor]:
         r"""v, (k,), and s, (k, d), of single columns.
@@ -382,16 +382,16 @@ class TiedInverseWishart(Tree):
         return bool(enough & ~torch.linalg.cholesky_ex(self.scale).info.any())
 
     @cached_property
-    def _spread(self) -> InverseWishart:
+    def _covariance(self) -> InverseWishart:
         return InverseWishart(self.dof, self.scale, "the tied scale")
 
 
-def _expected_log_precision(spread: InverseGamma, dof: Tensor, columns: int) -> Tensor:
+def _expected_log_precision(variance: InverseGamma, dof: Tensor, columns: int) -> Tensor:
     r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each.
 
     .. math:: \tfrac{d}{2} \left( \psi(\nu / 2) + \log(2 / \nu) \right)
     """
-    return 0.5 * columns * (spread.digamma[..., 0] + (2.0 / dof).log())
+    return 0.5 * columns * (variance.digamma[..., 0] + (2.0 / dof).log())
 
 
 @dataclass(frozen=True)
@@ -455,7 +455,7 @@ class NormalInverseGamma(Tree):
         shape = (-1, *self.mean.shape)
         mean, variance = gaussian.mean.reshape(shape), gaussian.variance.reshape(shape)
         strength = self.strength[..., None]
-        spread = self._spread.log_prob(variance)
+        spread = self._variance.log_prob(variance)
         apart = strength * (mean - self.mean).square() / variance
         centre = 0.5 * (strength.log() - variance.log() - LOG_2PI - apart)
         return (spread + centre).sum(-1).reshape(-1)
@@ -463,14 +463,14 @@ class NormalInverseGamma(Tree):
     def plug_in(self) -> tuple[DiagonalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""
         d = self.mean.shape[-1]
-        offset = _expected_log_precision(self._spread, self.dof, d) - 0.5 * d / self.strength
+        offset = _expected_log_precision(self._variance, self.dof, d) - 0.5 * d / self.strength
         return DiagonalGaussian(self.mean, self.scale / self.dof[:, None]), offset
 
     def divergence(self, prior: NormalInverseGamma) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
         apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
-        return self._spread.divergence(prior._spread).sum(-1) + centre
+        return self._variance.divergence(prior._variance).sum(-1) + centre
 
     def predictive(self) -> ProductStudentT:
         """The distribution of the next row of each member."""
@@ -501,7 +501,7 @@ class NormalInverseGamma(Tree):
         return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
-    def _spread(self) -> InverseGamma:
+    def _variance(self) -> InverseGamma:
         return InverseGamma(0.5 * self.dof[..., None], 0.5 * self.scale)
 
 
@@ -544,7 +544,7 @@ class SphericalNormalInverseGamma(Tree):
 
     def families(self, c: int, stream: Generator) -> list[SphericalGaussian]:
         """c draws of all k members."""
-        variance = self._spread.map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
+        variance = self._variance.map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
         noise = normal((c, *self.mean.shape), stream, self.mean.dtype)
         mean = self.mean + (variance / self.strength[:, None]).sqrt() * noise
         return [SphericalGaussian(m, v) for m, v in zip(mean, variance, strict=True)]
@@ -552,14 +552,14 @@ class SphericalNormalInverseGamma(Tree):
     def plug_in(self) -> tuple[SphericalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""
         d = self.mean.shape[-1]
-        offset = _expected_log_precision(self._spread, self.dof, d) - 0.5 * d / self.strength
+        offset = _expected_log_precision(self._variance, self.dof, d) - 0.5 * d / self.strength
         return SphericalGaussian(self.mean, self.scale / self.dof[:, None]), offset
 
     def divergence(self, prior: SphericalNormalInverseGamma) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
         apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
         centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
-        return self._spread.divergence(prior._spread)[:, 0] + centre
+        return self._variance.divergence(prior._variance)[:, 0] + centre
 
     def predictive(self) -> SphericalStudentT:
         """The distribution of the next row of each member: its columns share one unknown variance."""
@@ -592,5 +592,5 @@ class SphericalNormalInverseGamma(Tree):
         return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
     @cached_property
-    def _spread(self) -> InverseGamma:
+    def _variance(self) -> InverseGamma:
         return InverseGamma(0.5 * self.dof[:, None], 0.5 * self.scale)

@@ -10,8 +10,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.distributions.family import Sums, log_factorials, under_every_member
-from boxloop.distributions.product import ProductFamily, alternating
+from boxloop.distributions.family import Sums, log_factorials, log_prob_by_tiles
+from boxloop.distributions.product import ProductFamily, alternating_signs
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
@@ -20,7 +20,7 @@ from boxloop.tree import Tree
 class Poisson(ProductFamily):
     r"""Independent Poisson columns, :math:`p(x) = \prod_j e^{-\lambda_j} \lambda_j^{x_j} / x_j!`.
 
-    Deviation: document 002 A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
+    Deviation: Le Corff A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
 
     Args:
         mean: rates, (k, d), positive.
@@ -37,7 +37,7 @@ class Poisson(ProductFamily):
     floor: float = 1e-10
     linear: ClassVar[bool] = True
 
-    def statistics_of(self, columns: Tensor) -> Tensor:
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
         """x, (d, n)."""
         return columns
 
@@ -57,10 +57,10 @@ class Poisson(ProductFamily):
         """- sum of log x!."""
         return -log_factorials(rows)[1]
 
-    def nudged(self, member: int, pieces: int) -> Tensor:
+    def perturb(self, member: int, pieces: int) -> Tensor:
         """Copies within half a standard deviation, along alternating signs."""
         rate = self.mean[member]
-        return (rate + 0.5 * rate.sqrt() * alternating(rate, pieces)).clamp(min=0.1 * rate)
+        return (rate + 0.5 * rate.sqrt() * alternating_signs(rate, pieces)).clamp(min=0.1 * rate)
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted mean counts, at least ``floor``."""
@@ -93,7 +93,7 @@ class Poisson(ProductFamily):
         return {"means": self.mean}
 
     def floored(self) -> Tensor:
-        """Which members have a rate held up by the floor, (k,): an ordinary thing for counts, never a warning."""
+        """Which members have a rate at the floor, (k,): ordinary for counts, never a warning."""
         return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
 
 
@@ -116,7 +116,7 @@ class Bernoulli(ProductFamily):
     floor: float = 1e-10
     linear: ClassVar[bool] = True
 
-    def statistics_of(self, columns: Tensor) -> Tensor:
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
         """x, (d, n)."""
         return columns
 
@@ -136,10 +136,10 @@ class Bernoulli(ProductFamily):
         """None: zero."""
         return None
 
-    def nudged(self, member: int, pieces: int) -> Tensor:
+    def perturb(self, member: int, pieces: int) -> Tensor:
         """Copies within one unit of log-odds, along alternating signs: distinct however rare a one is."""
         p = self.mean[member]
-        return torch.sigmoid(torch.logit(p) + alternating(p, pieces))
+        return torch.sigmoid(torch.logit(p) + alternating_signs(p, pieces))
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted frequencies, kept ``floor`` away from 0 and 1."""
@@ -209,7 +209,7 @@ class LogitBernoulli(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n)."""
-        return under_every_member(_bernoulli, self.logits, rows)
+        return log_prob_by_tiles(_bernoulli, self.logits, rows)
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
@@ -253,7 +253,7 @@ class LogPoisson(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n)."""
-        return under_every_member(_poisson, self.log_rate, rows)
+        return log_prob_by_tiles(_poisson, self.log_rate, rows)
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from boxloop.distributions.family import Sums, has_missing, log_factorials
 from boxloop.distributions.gamma import draw_log_gamma
-from boxloop.distributions.multinomial import GappyCountView, Multinomial
+from boxloop.distributions.multinomial import MissingCountView, Multinomial
 from boxloop.distributions.product import LinearView
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
@@ -102,14 +102,14 @@ class Dirichlet(Tree):
         # log(a / total), to the last digit of what is short of zero, and what digamma has beside its logarithm
         rest = torch.where(a > 0.5 * total, 0.0, a).sum(-1, keepdim=True)
         ratio = torch.where(a > 0.5 * total, torch.log1p(-rest / total), (a / total).log())
-        return torch.where(a > LARGE, ratio + _beside_log(a) - _beside_log(total), plain)
+        return torch.where(a > LARGE, ratio + _digamma_less_log(a) - _digamma_less_log(total), plain)
 
     @cached_property
     def _log_beta(self) -> Tensor:
         return log_beta(self.concentration)
 
 
-def _beside_log(a: Tensor) -> Tensor:
+def _digamma_less_log(a: Tensor) -> Tensor:
     """Digamma less the logarithm, for large a."""
     return -0.5 / a - (1.0 / 12.0 - 1.0 / (120.0 * a.square())) / a.square()
 
@@ -185,7 +185,7 @@ class StickBreaking(Tree):
     def draw(self, stream: Generator) -> Tensor:
         """Logs of weights, (..., k)."""
         pair = draw_log_gamma(self._breaks.concentration, stream).log_softmax(-1)
-        return _pieces(pair[..., 0], pair[..., 1])
+        return _log_pieces(pair[..., 0], pair[..., 1])
 
     def log_prob(self, log_weight: Tensor) -> Tensor:
         """Log-density over the first k - 1 weights, (...)."""
@@ -196,18 +196,18 @@ class StickBreaking(Tree):
     def expected_log(self) -> Tensor:
         r""":math:`E[\log \pi_j] = E[\log v_j] + \sum_{l < j} E[\log(1 - v_l)]`, (..., k)."""
         logs = self._breaks.expected_log()
-        return _pieces(logs[..., 0], logs[..., 1])
+        return _log_pieces(logs[..., 0], logs[..., 1])
 
     def mean(self) -> Tensor:
         """E[pi], (..., k)."""
         share = self._breaks.mean().log()
-        return _pieces(share[..., 0], share[..., 1]).exp()
+        return _log_pieces(share[..., 0], share[..., 1]).exp()
 
     def variance(self) -> Tensor:
         """Var[pi], (..., k)."""
         breaks = self._breaks
         square = (breaks.variance() + breaks.mean().square()).log()
-        return (_pieces(square[..., 0], square[..., 1]).exp() - self.mean().square()).clamp(min=0.0)
+        return (_log_pieces(square[..., 0], square[..., 1]).exp() - self.mean().square()).clamp(min=0.0)
 
     def divergence(self, prior: StickBreaking) -> Tensor:
         """Kullback-Leibler divergence from a prior, (...): the sum of those of the sticks."""
@@ -218,7 +218,7 @@ class StickBreaking(Tree):
         return self._breaks.is_proper()
 
 
-def _pieces(broken: Tensor, left: Tensor) -> Tensor:
+def _log_pieces(broken: Tensor, left: Tensor) -> Tensor:
     """Logs of pieces from logs of v and of 1 - v, (..., k - 1) -> (..., k)."""
     zero = torch.zeros_like(broken.sum(-1, keepdim=True))
     before = torch.cat([zero, left.cumsum(-1)], dim=-1)
@@ -321,13 +321,13 @@ class ExpectedWords(Tree):
         return Multinomial(self.log_probability.softmax(1), self.total).covariance()
 
     @cached_property
-    def _whole(self) -> Multinomial:
+    def _with_rest(self) -> Multinomial:
         """With the further word."""
         probability = self.log_probability.exp()
         rest = (1.0 - probability.sum(1, keepdim=True)).clamp(min=torch.finfo(probability.dtype).tiny)
         return Multinomial(torch.cat([probability, rest], dim=1), self.total)
 
-    def view(self, rows: Tensor) -> LinearView | ShortView:
+    def view(self, rows: Tensor) -> LinearView | _ObservedWordsView:
         """A tile of counts (n, d), dense or sparse CSR."""
         sparse = rows.layout != torch.strided
         if not has_missing(rows.values() if sparse else rows):
@@ -335,13 +335,13 @@ class ExpectedWords(Tree):
                 self.log_probability, self.log_probability.new_zeros(len(self.log_probability)), rows
             )
         dense = rows.to_dense() if sparse else rows
-        return ShortView(
-            GappyCountView(self._whole, torch.cat([dense, dense.new_zeros(len(dense), 1)], dim=1))
+        return _ObservedWordsView(
+            MissingCountView(self._with_rest, torch.cat([dense, dense.new_zeros(len(dense), 1)], dim=1))
         )
 
     def log_base(self, rows: Tensor) -> Tensor:
         """log N! - sum log x_j!, (n,), over the counts that are known."""
-        return self._whole.log_base(rows)
+        return self._with_rest.log_base(rows)
 
     def complete(self, statistics: Sums) -> Tensor:
         """Expected log-probability of the statistics, summed over members."""
@@ -352,10 +352,10 @@ class ExpectedWords(Tree):
         return {"probabilities": self.log_probability.softmax(1)}
 
 
-class ShortView:
+class _ObservedWordsView:
     """A view of documents with a word that is none of theirs."""
 
-    def __init__(self, inner: GappyCountView) -> None:
+    def __init__(self, inner: MissingCountView) -> None:
         self.inner = inner
 
     def joint(self, offset: Tensor) -> Tensor:

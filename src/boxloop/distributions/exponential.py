@@ -2,10 +2,10 @@ r"""Exponential families as objects: natural parameter, statistic, log-partition
 
 .. math:: p_\eta(x) = h(x) \exp(\langle \eta, T(x) \rangle - A(\eta))
 
-(document 002, appendix A, "Exponential models"). The gradient of A is the mean of T and its second derivative the
-covariance, both by autograd; maximum likelihood matches the mean of T, and the Kullback-Leibler divergence is the
-Bregman divergence of A. Here a family says what is true of each of its members, given by natural parameters; the
-families of :mod:`boxloop.distributions.family` hold k members, for mixtures.
+(Le Corff, *Introduction to computational statistics*, appendix A, "Exponential models"). The gradient of A is the mean
+of T and its second derivative the covariance, both by autograd; maximum likelihood matches the mean of T, and the
+Kullback-Leibler divergence is the Bregman divergence of A. Here a family says what is true of each of its members,
+given by natural parameters; the families of :mod:`boxloop.distributions.family` hold k members, for mixtures.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class BernoulliFamily(LatentFamily):
 class PoissonFamily(ExponentialFamily):
     r"""Counts: :math:`\eta = \log \theta`, T(x) = x, h(x) = 1/x!, :math:`A = e^\eta = \theta`.
 
-    Deviation: document 002, example A.8 has :math:`B(\theta) = -\theta`; the density then has a
+    Deviation: Le Corff, example A.8 has :math:`B(\theta) = -\theta`; the density then has a
     factor :math:`e^{+\theta}` and does not sum to one. It is :math:`B(\theta) = \theta`.
 
     Example:
@@ -383,7 +383,7 @@ class NormalFamily(LatentFamily):
     .. math:: A = \frac{\mu^2}{2 \sigma^2} + \frac12 \log(2 \pi \sigma^2)
                 = -\frac{\eta_1^2}{4 \eta_2} + \frac12 \log \frac{\pi}{-\eta_2}
 
-    Deviation: document 002, example A.8 has :math:`\mu/(2\sigma^2)`; the square is missing.
+    Deviation: Le Corff, example A.8 has :math:`\mu/(2\sigma^2)`; the square is missing.
 
     Example:
         >>> import torch

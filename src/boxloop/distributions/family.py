@@ -30,7 +30,7 @@ class Family(Distribution, Protocol[S]):
     """An exponential family, k members at once."""
 
     def view(self, rows: Tensor) -> View[S]:
-        """Prepare a tile of rows (n, d) for the two products of an EM round."""
+        """Prepare a tile of rows (n, d) for the two products of an EM iteration."""
 
     def log_base(self, rows: Tensor) -> Tensor | None:
         """Log base measure of each row, (n,), where there is one: no parameter enters it, so EM leaves it out."""
@@ -60,7 +60,7 @@ class Family(Distribution, Protocol[S]):
         """Parameters under their public names."""
 
     def floored(self) -> Tensor:
-        """Which members are held up by a floor, (k,), where that deserves a warning."""
+        """Which members are at a floor, (k,), where that deserves a warning."""
 
 
 QUADRATIC_CONDITION = 1e5
@@ -133,7 +133,7 @@ def has_missing(columns: Tensor) -> bool:
 
 
 TILE = 1 << 22
-"""Values (members x rows x columns) that are held at once."""
+"""Values (members x rows x columns) in memory at once."""
 
 
 class PairedDistribution(Distribution, Protocol):
@@ -143,9 +143,7 @@ class PairedDistribution(Distribution, Protocol):
         """Log-density of row i under member i: (m, d) -> (m,). NaN in a row makes its result NaN."""
 
 
-def under_every_member(
-    entries: Callable[[Tensor, Tensor], Tensor], parameter: Tensor, rows: Tensor
-) -> Tensor:
+def log_prob_by_tiles(entries: Callable[[Tensor, Tensor], Tensor], parameter: Tensor, rows: Tensor) -> Tensor:
     """Log-density of every row under every member, (m, n), a tile of members at a time.
 
     Args:

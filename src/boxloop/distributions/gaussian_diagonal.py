@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.distributions.family import QUADRATIC_CONDITION, Sums
-from boxloop.distributions.product import ProductFamily, alternating
+from boxloop.distributions.product import ProductFamily, alternating_signs
 from boxloop.numeric import ConditionError, covariance as forms, normal
 
 
@@ -26,7 +26,7 @@ class _AxisGaussian(ProductFamily):
     def _variances(self) -> Tensor:
         return self.variance.expand_as(self.mean)
 
-    def careful(self, columns: Tensor) -> CentredView | None:
+    def centred_view(self, columns: Tensor) -> CentredView | None:
         """About the means in float32, and where a member is narrow or far from the origin."""
         if columns.dtype == torch.float64:
             variance, mean = self.variance.detach(), self.mean.detach()
@@ -35,7 +35,7 @@ class _AxisGaussian(ProductFamily):
                 return None
         return CentredView(self.mean, self._variances(), columns)
 
-    def statistics_of(self, columns: Tensor) -> Tensor:
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
         """(x, x^2), (2d, n)."""
         d, n = columns.shape
         if torch.is_grad_enabled() and columns.requires_grad:
@@ -63,10 +63,10 @@ class _AxisGaussian(ProductFamily):
         """None: the constant is in the log-partition."""
         return None
 
-    def nudged(self, member: int, pieces: int) -> Tensor:
+    def perturb(self, member: int, pieces: int) -> Tensor:
         """Copies within half a standard deviation, along alternating signs."""
         variance = self._variances()[member]
-        means = self.mean[member] + 0.5 * variance.sqrt() * alternating(variance, pieces)
+        means = self.mean[member] + 0.5 * variance.sqrt() * alternating_signs(variance, pieces)
         return torch.cat([means, means.square() + variance], dim=1)
 
     def covariance(self) -> forms.Diagonal:
@@ -99,10 +99,10 @@ class _AxisGaussian(ProductFamily):
         return {"means": self.mean, "covariances": variance}
 
     def floored(self) -> Tensor:
-        """Which members have a variance held up by the floor, (k,)."""
+        """Which members have a variance at the floor, (k,)."""
         return (self.variance <= self.floor * (1 + 1e-6)).reshape(self.variance.shape[0], -1).any(1)
 
-    def _positive(self, variance: Tensor) -> Tensor:
+    def _floor_variance(self, variance: Tensor) -> Tensor:
         """Variances at least ``floor``; an error where there is no floor and one is zero."""
         if self.floor > 0.0:
             return variance.clamp(min=self.floor)
@@ -137,7 +137,7 @@ class DiagonalGaussian(_AxisGaussian):
     def fitted(self, statistics: Sums) -> Self:
         """Weighted means and variances, the latter at least ``floor`` (the exact constrained maximum)."""
         mean, variance = _mean_and_variance(statistics)
-        return type(self)(mean, self._positive(variance), self.floor)
+        return type(self)(mean, self._floor_variance(variance), self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The family of ``origin + scale * x``."""
@@ -164,7 +164,7 @@ class SphericalGaussian(_AxisGaussian):
     def fitted(self, statistics: Sums) -> Self:
         """Weighted means, and variances averaged over columns, at least ``floor``."""
         mean, variance = _mean_and_variance(statistics)
-        return type(self)(mean, self._positive(variance.mean(1, keepdim=True)), self.floor)
+        return type(self)(mean, self._floor_variance(variance.mean(1, keepdim=True)), self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The family of ``origin + scale * x``; a spherical distribution stays one only under one common scale."""

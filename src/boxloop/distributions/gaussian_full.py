@@ -1,7 +1,7 @@
 r"""Gaussians with a full covariance each.
 
-Two ways to the same numbers. *Quadratic*: features :math:`(1, x, x_i x_j)`, so a round is two matrix products; best
-for few columns. *Whitened*: :math:`y = L_k^{-1}(x - \mu_k)` member by member; best for many columns, and the
+Two ways to the same numbers. *Quadratic*: features :math:`(1, x, x_i x_j)`, so an iteration is two matrix products;
+best for few columns. *Whitened*: :math:`y = L_k^{-1}(x - \mu_k)` member by member; best for many columns, and the
 accurate one in float32 or when a member is ill-conditioned.
 """
 
@@ -166,7 +166,7 @@ class FullGaussian(Tree):
         return {"means": self.mean, "covariances": self.factor @ self.factor.mT}
 
     def floored(self) -> Tensor:
-        """Which members have a variance held up by the floor, (k,)."""
+        """Which members have a variance at the floor, (k,)."""
         return torch.linalg.eigvalsh(self.factor @ self.factor.mT)[:, 0] <= self.floor * (1 + 1e-6)
 
 

@@ -16,7 +16,7 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class LowRankGaussian(Tree):
-    r""":math:`N(c, F F^\top + \mathrm{diag}(\psi))`, one member. Document 004, eq. 2.3.
+    r""":math:`N(c, F F^\top + \mathrm{diag}(\psi))`, one member. Brownlie (2021), eq. 2.3.
 
     .. math:: \log p(x) = -\tfrac12 \left( d^\top \Psi^{-1} d - |R^{-1} F^\top \Psi^{-1} d|^2
               + \log|\Sigma| + D \log 2\pi \right)
@@ -62,7 +62,7 @@ class LowRankGaussian(Tree):
     def _log_prob_seen(self, deviation: Tensor) -> Tensor:
         seen = (~torch.isnan(deviation)).to(self.noise.dtype)
         deviation = torch.nan_to_num(deviation, nan=0.0)
-        factor = torch.linalg.cholesky(seen_precision(self.loadings, self.noise, seen))
+        factor = torch.linalg.cholesky(observed_precision(self.loadings, self.noise, seen))
         scaled = deviation / self.noise
         inner = torch.linalg.solve_triangular(factor, (scaled @ self.loadings)[..., None], upper=False)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1) + seen @ self.noise.log()
@@ -77,7 +77,7 @@ class LowRankGaussian(Tree):
         return (self.centre + factors @ self.loadings.mT + self.noise.sqrt() * noise)[None]
 
 
-def seen_precision(loadings: Tensor, noise: Tensor, seen: Tensor) -> Tensor:
+def observed_precision(loadings: Tensor, noise: Tensor, seen: Tensor) -> Tensor:
     r""":math:`I + \sum_{j \text{ seen}} f_j f_j^\top / \psi_j` for each row, (n, k, k): one matrix product."""
     d, k = loadings.shape
     outer = (loadings[:, :, None] * (loadings / noise[:, None])[:, None, :]).reshape(d, k * k)

@@ -30,7 +30,7 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class TiedGaussian(Tree):
-    r"""k Gaussians that share one covariance, :math:`N(\mu_k, L L^\top)`. Document 002, section 2.5.
+    r"""k Gaussians that share one covariance, :math:`N(\mu_k, L L^\top)`. Le Corff, section 2.5.
 
     Args:
         mean: (k, d).
@@ -144,7 +144,7 @@ class TiedGaussian(Tree):
         return {"means": self.mean, "covariances": self.factor @ self.factor.mT}
 
     def floored(self) -> Tensor:
-        """Whether the common covariance is held up by the floor, for each member, (k,)."""
+        """Whether the common covariance is at the floor, for each member, (k,)."""
         low = torch.linalg.eigvalsh(self.factor @ self.factor.mT)[0] <= self.floor * (1 + 1e-6)
         return low.expand(self.mean.shape[0])
 

@@ -1,4 +1,4 @@
-r"""Gaussian rows with holes, grouped by which values are missing.
+r"""Gaussian rows with missing values, grouped by which values are missing.
 
 For a pattern with observed columns o and missing ones m, the missing values have conditional mean
 :math:`\mu_m + \Sigma_{mo} \Sigma_{oo}^{-1} (x_o - \mu_o)` and covariance
@@ -26,7 +26,7 @@ BATCH_VALUES = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Batch:
+class _PatternBatch:
     """p patterns with at most r rows each.
 
     Args:
@@ -53,7 +53,7 @@ def find_missing_patterns(missing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (code[:, None] & place) > 0, member, count
 
 
-def _batches(rows: Tensor, members: int) -> Iterator[_Batch]:
+def _batch_patterns(rows: Tensor, members: int) -> Iterator[_PatternBatch]:
     """Rows (n, d) by pattern; patterns of about as many rows together, complete rows apart."""
     missing, member, count = find_missing_patterns(torch.isnan(rows))
     order, start = torch.argsort(member, stable=True), count.cumsum(0) - count
@@ -67,7 +67,7 @@ def _batches(rows: Tensor, members: int) -> Iterator[_Batch]:
             step = torch.arange(longest, device=rows.device)
             last = count[part][:, None] - 1
             index = order[start[part][:, None] + torch.minimum(step, last)]
-            yield _Batch(index, step <= last, ~missing[part])
+            yield _PatternBatch(index, step <= last, ~missing[part])
 
 
 class PatternView:
@@ -82,16 +82,16 @@ class PatternView:
     def __init__(self, mean: Tensor, covariance: Tensor, columns: Tensor) -> None:
         self.mean, self.covariance = mean, covariance
         self.rows = columns.mT.to(mean.dtype)
-        self.batches = list(_batches(self.rows, mean.shape[0]))
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self.batches = list(_batch_patterns(self.rows, mean.shape[0]))
+        self._factors: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _whitened(self, number: int) -> tuple[Tensor, Tensor]:
         """Cholesky factors L of A, (p, k, d, d), and L^-1 D (x - mean), (p, k, d, r), of a batch.
 
-        Kept for the second product of a round, unless the factors are larger than what was made from the rows.
+        Kept for the second product of an iteration, unless the factors are larger than what was made from the rows.
         """
-        if number in self._kept:
-            return self._kept[number]
+        if number in self._factors:
+            return self._factors[number]
         batch = self.batches[number]
         seen = batch.seen[:, None].to(self.mean.dtype)
         matrix = self.covariance * seen[..., :, None] * seen[..., None, :] + torch.diag_embed(1.0 - seen)
@@ -100,15 +100,15 @@ class PatternView:
         apart = torch.where(batch.seen[:, None, :, None], apart, 0.0)
         y = torch.linalg.solve_triangular(factor, apart, upper=False)
         if factor.numel() <= y.numel():
-            self._kept[number] = factor, y
+            self._factors[number] = factor, y
         return factor, y
 
-    def _spread(self, batch: _Batch, factor: Tensor) -> Tensor:
+    def _conditional_covariance(self, batch: _PatternBatch, factor: Tensor) -> Tensor:
         """Covariance of the missing values given those present, zero elsewhere, (p, k, d, d)."""
         seen = batch.seen[:, None]
         half = torch.linalg.solve_triangular(factor, self.covariance * seen[..., None], upper=False)
-        spread = self.covariance - half.mT @ half
-        return torch.where(seen[..., :, None] | seen[..., None, :], 0.0, spread)
+        covariance = self.covariance - half.mT @ half
+        return torch.where(seen[..., :, None] | seen[..., None, :], 0.0, covariance)
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
@@ -134,7 +134,9 @@ class PatternView:
                 slope = torch.linalg.solve_triangular(factor.mT, y, upper=True)
                 guess = self.mean[:, :, None] + self.covariance @ slope
                 filled = torch.where(batch.seen[:, None, :, None], filled, guess)
-                second += (weight.sum(2).mT[..., None, None] * self._spread(batch, factor)).sum(0)
+                second += (
+                    weight.sum(2).mT[..., None, None] * self._conditional_covariance(batch, factor)
+                ).sum(0)
             flat = filled.movedim(1, 0).mT.reshape(filled.shape[1], -1, d)
             weighted = flat * weight.reshape(k, -1, 1)
             first += weighted.sum(1)

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.distributions.family import Sums, has_missing, log_factorials
-from boxloop.distributions.product import LinearView, alternating
+from boxloop.distributions.product import LinearView, alternating_signs
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
@@ -57,11 +57,11 @@ class Multinomial(Tree):
         rest = torch.where(p > 0.5, 0.0, p).sum(1, keepdim=True).clamp(max=0.5)
         return torch.where(p > 0.5, torch.log1p(-rest), p.log())
 
-    def view(self, rows: Tensor) -> LinearView | GappyCountView:
+    def view(self, rows: Tensor) -> LinearView | MissingCountView:
         """A tile of counts (n, d), dense or sparse CSR."""
         sparse = rows.layout != torch.strided
         if has_missing(rows.values() if sparse else rows):
-            return GappyCountView(self, rows.to_dense() if sparse else rows)
+            return MissingCountView(self, rows.to_dense() if sparse else rows)
         log_probability = self.log_probability
         return LinearView(log_probability, log_probability.new_zeros(len(log_probability)), rows)
 
@@ -86,7 +86,7 @@ class Multinomial(Tree):
     def split(self, member: int, pieces: int) -> Tensor:
         """Averaged features of parts that favour alternating words."""
         p = self.probability[member]
-        parts = p * (1.0 + 0.5 * alternating(p, pieces))
+        parts = p * (1.0 + 0.5 * alternating_signs(p, pieces))
         counts = self.total * parts / parts.sum(1, keepdim=True)
         return torch.cat([counts.new_ones(pieces, 1), counts], dim=1)
 
@@ -155,7 +155,7 @@ class Multinomial(Tree):
         return torch.zeros(self.probability.shape[0], dtype=torch.bool, device=self.probability.device)
 
 
-class GappyCountView:
+class MissingCountView:
     """A tile in which some counts are unknown."""
 
     def __init__(self, family: Multinomial, rows: Tensor) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import under_every_member
+from boxloop.distributions.family import log_prob_by_tiles
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
@@ -21,7 +21,7 @@ class NormalMixture(Tree):
     r"""One member, :math:`p(z) = \sum_c \pi_c N(z; m_c, \mathrm{diag}(v_c))`.
 
     A draw takes a component and then a normal variable, so that its gradient would know nothing of the weights. Where a
-    gradient is asked for, it follows the quantiles instead: z is held at the same conditional probabilities
+    gradient is asked for, it follows the quantiles instead: z keeps the same conditional probabilities
     :math:`u_j = F(z_j \mid z_1, \dots, z_{j-1})` while parameters move, and
 
     .. math:: \frac{dz_j}{d\theta} = -\frac{1}{p(z_j \mid z_{<j})}
@@ -65,7 +65,7 @@ class NormalMixture(Tree):
         def entries(part: Tensor, values: Tensor) -> Tensor:
             return _log_normal(values, *part.chunk(2, dim=-1))
 
-        joint = under_every_member(entries, parameter, rows) + self.log_weight[:, None]
+        joint = log_prob_by_tiles(entries, parameter, rows) + self.log_weight[:, None]
         return joint.logsumexp(0)[None]
 
     def draw(self, n: int, generator: Generator) -> Tensor:

@@ -112,7 +112,7 @@ def draw_stretch(dof: Tensor, generator: Generator) -> Tensor:
 class ProductStudentT(Tree):
     r"""k products of t distributions, one for each column: :math:`\prod_j t_v(x_j; m_j, s_j)`.
 
-    Unlike in a multivariate t distribution, a far value in one column tells nothing of the others.
+    Unlike in a multivariate t distribution, an outlying value in one column says nothing about the others.
 
     Args:
         mean: m, (k, d).

@@ -45,7 +45,7 @@ from .variational_factor import (
     ExpectedLinear as ExpectedLinear,
     RelevancePrior as RelevancePrior,
     VariationalFactor as VariationalFactor,
-    best_turn as best_turn,
+    best_transformation as best_transformation,
 )
 from .variational_mixture import VariationalMixture as VariationalMixture
 

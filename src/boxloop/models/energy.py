@@ -3,8 +3,8 @@ r"""Energy-based models: a density up to its normalising constant.
 .. math:: p(x) = \frac{e^{-E(x)}}{Z}, \qquad E(x) = V_\theta(u) - \log b(u) + \sum_j \log s_j,
           \qquad u = (x - o) / s
 
-Document 002, section 1.1. V is any network; b is a normalised base density, by default a
-Gaussian that the network tilts.
+Le Corff, *Introduction to computational statistics*, section 1.1. V is any network; b is a normalised
+base density, by default a Gaussian that the network tilts.
 
 Why a base: :math:`\int e^{-V}` is infinite for most networks, whose output grows at most linearly in some direction.
 A Gaussian base falls off as :math:`e^{-|u|^2/2}`, so that for every Lipschitz V, :math:`|V(u)| \le a + c|u|`,
@@ -124,7 +124,9 @@ class EnergyModel(Tree):
         """A model of standardised rows; the number of columns is that of the base where there is one."""
         d = columns if base is None else base.mean.shape[1]
         if d is None:
-            raise ValueError("a model without a base must be told its number of columns")
+            raise ValueError(
+                "columns must be given when base is None: pass the number of columns of the rows"
+            )
         zero = parameters[0].new_zeros(d)
         return cls(network, parameters, base, zero, zero + 1.0)
 

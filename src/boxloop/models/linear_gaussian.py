@@ -18,7 +18,13 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions import DiagonalGaussian, LowRankGaussian, columns_of, has_missing, seen_precision
+from boxloop.distributions import (
+    DiagonalGaussian,
+    LowRankGaussian,
+    columns_of,
+    has_missing,
+    observed_precision,
+)
 from boxloop.numeric import covariance as forms, product, woodbury
 from boxloop.tree import Tree
 from boxloop.types import Expected
@@ -71,7 +77,7 @@ def expect_linear(
     """E step of x = mean + loadings z + noise on a tile of rows (n, d)."""
     columns = columns_of(rows)
     if has_missing(columns):
-        return _expect_gappy(mean, loadings, noise, rows, weight)
+        return _expect_missing(mean, loadings, noise, rows, weight)
     low = columns.dtype
     factor, log_det = woodbury(loadings, noise)
     scaled = (loadings / noise[:, None]).mT
@@ -117,18 +123,18 @@ def latent_posterior(mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor
         factor, _ = woodbury(loadings, noise)
         z = torch.cholesky_solve(score.mT, factor).mT
         return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
-    factor = torch.linalg.cholesky(seen_precision(loadings, noise, seen.to(noise.dtype)))
+    factor = torch.linalg.cholesky(observed_precision(loadings, noise, seen.to(noise.dtype)))
     return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
 
 
-def _expect_gappy(
+def _expect_missing(
     mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
 ) -> Expected[LinearStatistics]:
     rows = rows.to(noise.dtype)
     seen = (~torch.isnan(rows)).to(noise.dtype)
     filled = torch.nan_to_num(rows, nan=0.0)
     deviation = torch.nan_to_num(rows - mean, nan=0.0)
-    factor = torch.linalg.cholesky(seen_precision(loadings, noise, seen))
+    factor = torch.linalg.cholesky(observed_precision(loadings, noise, seen))
     score = (deviation @ (loadings / noise[:, None]))[..., None]
     half = torch.linalg.solve_triangular(factor, score, upper=False)
     z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
@@ -197,7 +203,7 @@ class LinearGaussian(Tree):
         return LowRankGaussian(self.mean, self.loadings, self.psi)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        """E step: moments of the factors given each row (document 004, eq. 4.28)."""
+        """E step: moments of the factors given each row (Brownlie 2021, eq. 4.28)."""
         return expect_linear(self.mean, self.loadings, self.psi, rows, weight)
 
     def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
@@ -205,7 +211,7 @@ class LinearGaussian(Tree):
         return statistics, ()
 
     def solve(self, statistics: LinearStatistics) -> Self:
-        """M step: regress every column on the factors (document 004, eq. 4.29 to 4.31)."""
+        """M step: regress every column on the factors (Brownlie 2021, eq. 4.29 to 4.31)."""
         coefficients = statistics.regress()
         noise = self.fitted_noise(statistics.residual(coefficients), statistics.present).clamp(min=self.floor)
         mean, loadings = coefficients[:, -1], coefficients[:, :-1]
@@ -252,7 +258,7 @@ class LinearGaussian(Tree):
         return type(self)(self.mean, loadings * sign, self.noise, self.floor, self.expand)
 
     def floored(self) -> Tensor:
-        """Which columns have a noise variance held up by the floor (Heywood cases), (d,)."""
+        """Which columns have a noise variance at the floor (Heywood cases), (d,)."""
         return self.noise <= self.floor * (1 + 1e-6)
 
     def free(self) -> dict[str, Tensor]:
@@ -276,14 +282,14 @@ class LinearGaussian(Tree):
 
 @dataclass(frozen=True)
 class FactorModel(LinearGaussian):
-    """Factor analysis, a noise variance for every column. Document 004, sections 2.1 and 4.2.
+    """Factor analysis, a noise variance for every column. Brownlie (2021), sections 2.1 and 4.2.
 
     Args:
         mean: c, (d,).
         loadings: F, (d, k).
         noise: psi, (d,).
         floor: smallest noise variance that ``solve`` may return.
-        expand: use the parameter-expanded M step; ``False`` is the plain step of document 004.
+        expand: use the parameter-expanded M step; ``False`` is the plain step of Brownlie (2021).
 
     Example:
         >>> import torch
@@ -293,7 +299,7 @@ class FactorModel(LinearGaussian):
     """
 
     def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
-        """One variance a column (document 004, eq. 4.31)."""
+        """One variance a column (Brownlie 2021, eq. 4.31)."""
         return residual / present
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:

@@ -2,7 +2,7 @@ r"""Mixtures of any exponential family: log-joint and statistics are two matrix 
 
 .. math:: p(x) = \sum_k \pi_k \, p_k(x)
 
-Document 002, sections 2.4 and 2.5.
+Le Corff, *Introduction to computational statistics*, sections 2.4 and 2.5.
 """
 
 from __future__ import annotations

@@ -316,10 +316,10 @@ class RandomEffects(Tree):
         return {"coefficients": self.coefficients, "covariance": self.covariance}
 
 
-MOST = 3
+MAX_EFFECTS = 3
 """Most effects a group for which a product rule is sensible."""
-ROUNDS = 60
-SETTLED = 1e-10
+MAX_ITERATIONS = 60
+TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -359,21 +359,21 @@ def modes(model: RandomEffects, rows: GroupedRows) -> Modes:
     place = model.factor.new_zeros((rows.n_groups, q))
     height = model.log_joint(rows, place)
     precision = prior.expand(rows.n_groups, q, q)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ITERATIONS):
         mean = model.response.mean(model.predictor(rows, place))[:, 0]
         curve = (rows.weight * model.response.variance(mean))[:, None, None]
         slope = rows.total(rows.random * (rows.weight * (rows.response - mean))[:, None]) - place @ prior
         precision = rows.total(curve * rows.random[:, :, None] * rows.random[:, None, :]) + prior
         move = torch.linalg.solve(precision, slope[:, :, None])[:, :, 0]
-        if bool(((slope * move).sum(1) < SETTLED**2).all()):
+        if bool(((slope * move).sum(1) < TOLERANCE**2).all()):
             break
-        place, height = _raised(lambda u: model.log_joint(rows, u), place, height, move)
+        place, height = _step_uphill(lambda u: model.log_joint(rows, u), place, height, move)
     half = torch.linalg.cholesky(precision)
     eye = torch.eye(q, dtype=half.dtype, device=half.device)
     return Modes(place, torch.linalg.solve_triangular(half.mT, eye, upper=True))
 
 
-def _raised(
+def _step_uphill(
     level: Callable[[Tensor], Tensor], place: Tensor, height: Tensor, move: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Each group moved by the longest of the steps 1, 1/2, 1/4, ... that does not lower it."""
@@ -411,8 +411,8 @@ def group_log_likelihood(
         tensor([0.5000], dtype=torch.float64)
     """
     q = len(model.factor)
-    if q > MOST:
-        raise ValueError(f"quadrature serves at most {MOST} effects a group, not {q}")
+    if q > MAX_EFFECTS:
+        raise ValueError(f"quadrature serves at most {MAX_EFFECTS} effects a group, not {q}")
     if at is None:
         with torch.no_grad():
             at = modes(model, rows)

@@ -3,7 +3,7 @@ r"""Variational autoencoders: a prior of codes, a decoder that makes distributio
 .. math:: \log p(x) \ge E_{q(z \mid x)} \log p(x \mid z) - \mathrm{KL}\left( q(z \mid x) \,\|\, p(z) \right),
           \qquad q(z \mid x) = N\left( \mu(x), \mathrm{diag}(\sigma^2(x)) \right)
 
-Document 002, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
+Le Corff, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
 
 Deviation: eq. 3.1 asks for the argmax of the loss, minus the bound; it is the argmin.
 """
@@ -56,7 +56,7 @@ class Bound(Tree):
         return self.reconstruction - beta * self.divergence
 
 
-def log_guess(log_variance: Tensor, noise: Tensor) -> Tensor:
+def log_encoder_density(log_variance: Tensor, noise: Tensor) -> Tensor:
     """log q(z|x) at z = mean + deviation * noise, (M, n)."""
     return -0.5 * (noise.square() + log_variance + math.log(2 * math.pi)).sum(-1)
 
@@ -441,9 +441,9 @@ def _check_floor(floor: float) -> None:
 
 
 BLOCK = 1 << 21
-"""Values (rows x draws x columns) of an importance bound, or of a sample, that are held at once."""
+"""Values (rows x draws x columns) of an importance bound, or of a sample, in memory at once."""
 
-FAR = 30.0
+ENCODER_LIMIT = 30.0
 """Standard deviations from the mean beyond which the encoder sees a value as no further away: a value that no row came
 near in training would make a code without bound, and a score of minus infinity where a poor one is owed."""
 
@@ -533,9 +533,9 @@ class Autoencoder(Tree):
         u = (rows.to(self.origin.dtype) - self.origin) / self.scale
         return u.to(self.encoder.parameters[0].dtype)
 
-    def _code(self, standard: Tensor) -> tuple[Tensor, Tensor]:
+    def _encode(self, standard: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-variance of q(z|x) from standardised rows, (n, k) each."""
-        seen = standard.clamp(-FAR, FAR) if self.head.continuous else standard
+        seen = standard.clamp(-ENCODER_LIMIT, ENCODER_LIMIT) if self.head.continuous else standard
         mean, log_variance = self.encoder(seen).chunk(2, dim=1)
         return mean, log_variance
 
@@ -554,7 +554,7 @@ class Autoencoder(Tree):
 
     def posterior(self, rows: Tensor) -> DiagonalGaussian:
         """q(z|x), one member a row: (n, k)."""
-        mean, log_variance = (part.to(self.origin.dtype) for part in self._code(self.standardise(rows)))
+        mean, log_variance = (part.to(self.origin.dtype) for part in self._encode(self.standardise(rows)))
         return DiagonalGaussian(mean, log_variance.exp())
 
     def bound(self, rows: Tensor, generator: Generator, draws: int = 1) -> Bound:
@@ -582,13 +582,13 @@ class Autoencoder(Tree):
     def bound_at(self, rows: Tensor, noise: Tensor) -> Bound:
         """:meth:`bound` of rows (n, d) at given noise, (M, n, k)."""
         standard = self.standardise(rows)
-        mean, log_variance = self._code(standard)
+        mean, log_variance = self._encode(standard)
         z = mean + (0.5 * log_variance).exp() * noise
-        fit = self._given(standard, z).mean(0)
+        fit = self._log_likelihood(standard, z).mean(0)
         with torch.autocast(rows.device.type, enabled=False):
             divergence = self.latent.divergence(mean, log_variance)
             if divergence is None:
-                divergence = (log_guess(log_variance, noise) - self._log_prior(z)).mean(0)
+                divergence = (log_encoder_density(log_variance, noise) - self._log_prior(z)).mean(0)
         return Bound(fit.to(self.origin.dtype) - self.scale.log().sum(), divergence.to(self.origin.dtype))
 
     def importance(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
@@ -607,7 +607,7 @@ class Autoencoder(Tree):
         if draws < 1:
             raise ValueError(f"an importance bound needs at least one draw, got {draws}")
         k, dtype = self.latent.columns, self.decoder.parameters[0].dtype
-        return self._weighted(
+        return self._importance_bound(
             rows, draws, lambda part, start, size: normal((size, len(part), k), generator, dtype)
         )
 
@@ -622,37 +622,37 @@ class Autoencoder(Tree):
         def noise(part: Tensor, start: int, size: int) -> Tensor:
             return sobol_normal_nodes(points[start : start + size], part).to(self.decoder.parameters[0].dtype)
 
-        return self._weighted(rows, self.score_draws, noise)
+        return self._importance_bound(rows, self.score_draws, noise)
 
-    def _weighted(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
+    def _importance_bound(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
         """The importance bound in blocks of rows and of draws, (n,)."""
         found = []
-        for part in rows.split(max(1, BLOCK // self._wide)):
+        for part in rows.split(max(1, BLOCK // self._widest)):
             standard = self.standardise(part)
-            code = self._code(standard)
-            step = max(1, BLOCK // (self._wide * len(part)))
+            code = self._encode(standard)
+            step = max(1, BLOCK // (self._widest * len(part)))
             sums = []
             for start in range(0, draws, step):
                 drawn = noise(part, start, min(step, draws - start))
-                sums.append(self._ratios(standard, code, drawn).logsumexp(0))
+                sums.append(self._log_ratios(standard, code, drawn).logsumexp(0))
             found.append(torch.stack(sums).logsumexp(0))
         return torch.cat(found) - math.log(draws) - self.scale.log().sum()
 
     @property
-    def _wide(self) -> int:
+    def _widest(self) -> int:
         """Columns of the widest thing that is made for every row and draw, of those known here."""
         return max(len(self.origin), self.decoder.parameters[-1].numel(), 2 * int(self.latent.columns))
 
-    def _ratios(self, standard: Tensor, code: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+    def _log_ratios(self, standard: Tensor, code: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
         """log p(u, z) / q(z|u) at the codes of noise (M, n, k): (M, n)."""
         mean, log_variance = code
         z = mean + (0.5 * log_variance).exp() * noise
-        fit = self._given(standard, z)
+        fit = self._log_likelihood(standard, z)
         with torch.autocast(standard.device.type, enabled=False):
-            ratio = fit + self._log_prior(z) - log_guess(log_variance, noise)
+            ratio = fit + self._log_prior(z) - log_encoder_density(log_variance, noise)
         return ratio.to(self.origin.dtype)
 
-    def _given(self, standard: Tensor, z: Tensor) -> Tensor:
+    def _log_likelihood(self, standard: Tensor, z: Tensor) -> Tensor:
         """log p(u|z) of standardised rows (n, d) under codes (M, n, k): (M, n), never in half precision."""
         raw = self.decoder(z.flatten(0, 1))
         rows = standard.expand(len(z), -1, -1).flatten(0, 1)
@@ -668,12 +668,12 @@ class Autoencoder(Tree):
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n rows (n, d) and the codes behind them (n, k)."""
         z = self.prior().draw(n, generator)[0]
-        parts = z.split(max(1, BLOCK // self._wide))
+        parts = z.split(max(1, BLOCK // self._widest))
         return torch.cat([self.emission(part).draw(1, generator)[:, 0] for part in parts]), z
 
     def reconstruct(self, rows: Tensor) -> Tensor:
         """E[x | z] at the posterior mean of z, (n, d)."""
-        parts = rows.split(max(1, BLOCK // self._wide))
+        parts = rows.split(max(1, BLOCK // self._widest))
         return torch.cat([self.emission(self.posterior(part).mean).mean for part in parts])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
@@ -691,11 +691,11 @@ class Autoencoder(Tree):
 
 def _check_width(name: str, part: Part, rows: Tensor, wanted: int) -> None:
     """That a part makes so many columns from these rows."""
-    told = f"the {name} must make {wanted} columns from {rows.shape[1]}"
+    requirement = f"the {name} must make {wanted} columns from {rows.shape[1]}"
     try:
         with torch.no_grad():
             found = part(rows)
     except (RuntimeError, ValueError) as error:
-        raise ValueError(f"{told}, but does not take a row: {error}") from error
+        raise ValueError(f"{requirement}, but does not take a row: {error}") from error
     if found.shape != (len(rows), wanted):
-        raise ValueError(f"{told}; one row becomes {tuple(found.shape)}")
+        raise ValueError(f"{requirement}; one row becomes {tuple(found.shape)}")

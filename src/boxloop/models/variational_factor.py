@@ -15,9 +15,9 @@ of the noise's, u = (z, 1), and each part of q at its best for the others,
           b_j = b + \tfrac12 \Big( \sum_i E (x_{ij} - m_j^\top u_i)^2 + (m_j - \mu_j)^\top P (m_j - \mu_j) \Big), \qquad
           q(\alpha_l) = \mathrm{Gamma}\Big(a_0 + \tfrac d2,\; b_0 + \tfrac12 \sum_j E[\tau_j F_{jl}^2]\Big)
 
-Document 002, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
+Le Corff, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
 share one V, so that a sweep costs O(d^2 k) from second moments, whatever the number of rows. Each ``solve`` ends with
-the change of factors that raises the bound most (:func:`best_turn`).
+the change of factors that raises the bound most (:func:`best_transformation`).
 
 Deviation: Bishop's prior of loadings does not know the noise; here it is in units of the noise, which is conjugate, and
 makes the relevance of a factor its mean squared signal-to-noise ratio.
@@ -117,14 +117,14 @@ class RelevancePrior(Tree):
         )
 
 
-class Turn(NamedTuple):
+class FactorTransformation(NamedTuple):
     """u = (z, 1) becomes T u, coefficients f become T^-T f: ``forward`` is T, ``back`` its inverse, (k + 1, k + 1)."""
 
     forward: Tensor
     back: Tensor
 
 
-def best_turn(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> Turn:
+def best_transformation(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> FactorTransformation:
     r"""The affine change of factors that raises the evidence bound most, in closed form.
 
     Factors :math:`z \to A (z + b)` with loadings :math:`F \to F A^{-1}` and means :math:`c \to c - F b` leave the fit
@@ -153,7 +153,7 @@ def best_turn(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> T
         >>> import torch
         >>> prior = RelevancePrior.around(torch.zeros(3), torch.ones(3))
         >>> inner = torch.diag(torch.tensor([4.0, 4.0, 1.0])).double()
-        >>> turn = best_turn(inner, torch.diag(torch.tensor([9.0, 1.0, 1.0])).double(), 3, prior)
+        >>> turn = best_transformation(inner, torch.diag(torch.tensor([9.0, 1.0, 1.0])).double(), 3, prior)
         >>> turn.forward.diagonal().round(decimals=2)
         tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
     """
@@ -174,7 +174,7 @@ def best_turn(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> T
     forward[:k, k] = forward[:k, :k] @ shift
     back[:k, :k] = root @ axes / stretch
     back[:k, k] = -shift
-    return Turn(forward, back)
+    return FactorTransformation(forward, back)
 
 
 def _scales(sizes: Tensor, n: Tensor, d: int, prior: RelevancePrior) -> Tensor:
@@ -265,9 +265,13 @@ class ExpectedLinear(Tree):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         """Statistics of a tile of rows (n, d), and what they add to the bound."""
         columns = columns_of(rows)
-        return self._gappy(rows, weight) if has_missing(columns) else self._complete(columns, weight)
+        return (
+            self._expect_missing(rows, weight)
+            if has_missing(columns)
+            else self._expect_complete(columns, weight)
+        )
 
-    def _complete(self, columns: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+    def _expect_complete(self, columns: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         low, k = columns.dtype, self.coefficients.shape[1] - 1
         mean, scaled, spread = self.coefficients[:, k], self._scaled.mT, self._total()
         factor = self._complete_factor()
@@ -278,7 +282,7 @@ class ExpectedLinear(Tree):
         level = (self.log_precision - LOG_2PI).sum() - spread[k, k] - 2.0 * factor.diagonal().log().sum()
         return Expected(statistics, 0.5 * (total * level - apart + explained), total)
 
-    def _gappy(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+    def _expect_missing(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         deviation, seen = self._deviation(rows)
         d, k = len(self.precision), self.coefficients.shape[1] - 1
         factor = self._seen_factor(seen)
@@ -415,7 +419,7 @@ class NormalGammaFactors(Tree):
 NODES = 64
 """Sobol points at which the integrand of a row is evaluated."""
 
-REWEIGHTED = 5
+REWEIGHTINGS = 5
 """Iterations that find the peak: each weighs the columns by how far off they are, as Student's density does."""
 
 TILE = 1 << 22
@@ -443,27 +447,27 @@ def predictive_density(factors: NormalGammaFactors, rows: Tensor) -> Tensor:
     rows = rows.to(factors.rate.dtype)
     k = factors.loadings.shape[1]
     if k == 0:
-        return _students(factors, rows, ~torch.isnan(rows), rows.new_zeros(len(rows), 0))
+        return _student_log_prob(factors, rows, ~torch.isnan(rows), rows.new_zeros(len(rows), 0))
     nodes = torch.special.ndtri(sobol_points(NODES, k).clamp(1e-12, 1.0 - 1e-12)).to(rows)
     size = max(1, TILE // max(k * k, rows.shape[1]))
-    return torch.cat([_density(factors, tile, nodes) for tile in rows.split(size)])
+    return torch.cat([_integrate_factors(factors, tile, nodes) for tile in rows.split(size)])
 
 
-def _density(factors: NormalGammaFactors, rows: Tensor, nodes: Tensor) -> Tensor:
+def _integrate_factors(factors: NormalGammaFactors, rows: Tensor, nodes: Tensor) -> Tensor:
     seen = ~torch.isnan(rows)
     rows = torch.where(seen, rows, 0.0)
-    z, factor = _peak(factors, rows, seen.to(rows.dtype))
+    z, factor = _find_mode(factors, rows, seen.to(rows.dtype))
     level = factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
     values = []
     for node in nodes:
         step = node.expand(len(rows), -1)[..., None]
         at = z + torch.linalg.solve_triangular(factor.mT, step, upper=True)[..., 0]
         prior = 0.5 * (node.square().sum() - at.square().sum(1))
-        values.append(_students(factors, rows, seen, at) + prior)
+        values.append(_student_log_prob(factors, rows, seen, at) + prior)
     return torch.logsumexp(torch.stack(values), 0) - level - math.log(len(nodes))
 
 
-def _students(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
+def _student_log_prob(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
     """Log-density of the values seen given the factors, (n,)."""
     centre, scale = factors.given(z)
     half = factors.shape + 0.5
@@ -473,7 +477,7 @@ def _students(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor
     return torch.where(seen, level - 0.5 * scale.log() - tail, 0.0).sum(1)
 
 
-def _peak(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def _find_mode(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Where the integrand of each row is highest (n, k), nearly, and Cholesky factors of its curvature (n, k, k)."""
     d, k = factors.loadings.shape
     deviation = (rows - factors.mean) * seen
@@ -482,7 +486,7 @@ def _peak(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple[Tens
     spread = factors.spread.expand(d, -1, -1)
     unsure, lean = spread[:, :k, :k].reshape(d, k * k), spread[:, :k, k]
     z = rows.new_zeros(len(rows), k)
-    for _ in range(REWEIGHTED):
+    for _ in range(REWEIGHTINGS):
         centre, scale = factors.given(z)
         degrees = 2.0 * factors.shape
         weight = seen * (degrees + 1.0) / (degrees * scale + (rows - centre).square())
@@ -584,9 +588,9 @@ class VariationalFactor(NormalGammaFactors):
     def solve(self, statistics: LinearStatistics) -> Self:
         """Update coefficients and noise given the factors; the best change of factors; relevances."""
         known = statistics * (self.total / statistics.latent[-1, -1])
-        fitted = self._regressed(known)
+        fitted = self._regress(known)
         if self.expand:
-            turn = best_turn(known.latent, fitted._energy(), len(self.rate), self.parameter_prior)
+            turn = best_transformation(known.latent, fitted._energy(), len(self.rate), self.parameter_prior)
             coefficients = fitted.coefficients @ turn.back
             fitted = replace(
                 fitted, coefficients=coefficients, spread=turn.back.mT @ fitted.spread @ turn.back
@@ -598,7 +602,7 @@ class VariationalFactor(NormalGammaFactors):
         """Of coefficients, in units of the noise precision, (k + 1,)."""
         return torch.cat([self.precision, self.precision.new_full((1,), self.parameter_prior.strength)])
 
-    def _regressed(self, known: LinearStatistics) -> Self:
+    def _regress(self, known: LinearStatistics) -> Self:
         """Normal-gamma posterior of every column, given summed statistics."""
         before, k = self._prior_precision(), self.loadings.shape[1]
         inner = known.latent - known.absent + torch.diag(before)

@@ -4,7 +4,7 @@ r"""Bayesian mixtures by variational inference: a distribution over parameters i
 
 For a conjugate posterior :math:`E_q[\log p(x \mid \theta_k)]` is the log-density of a *plug-in* member of the same
 family and a number. So the E step is that of an ordinary mixture whose log-weights are :math:`E[\log \pi_k]` plus these
-numbers, with all its speed and its missing values, and the M step adds the statistics to the prior. Document 002,
+numbers, with all its speed and its missing values, and the M step adds the statistics to the prior. Le Corff,
 section 3.2; Bishop, *Pattern Recognition and Machine Learning*, section 10.2; Blei and Jordan (2006).
 """
 

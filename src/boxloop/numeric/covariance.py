@@ -58,7 +58,7 @@ class LowRank(Tree):
 
 @dataclass(frozen=True)
 class Shared(Tree):
-    """One covariance that m members share: held once, however many they are.
+    """One covariance that m members share: stored once, however many they are.
 
     Args:
         one: of a single member.
@@ -78,7 +78,7 @@ class Shared(Tree):
 
 
 def relative_error(estimate: Tensor, truth: Tensor) -> float:
-    r"""Frobenius norm of the difference over that of the truth (document 004, figure 5.1)."""
+    r"""Frobenius norm of the difference over that of the truth (Brownlie 2021, figure 5.1)."""
     return float((estimate - truth).norm() / truth.norm())
 
 
