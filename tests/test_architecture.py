@@ -200,7 +200,6 @@ STILL_CUT = {
     "fit/stream_tiles",
     "fit/variational_fit",
     "fit/variational_linear",
-    "estimators/autoencoder_files",
     "estimators/autoencoder_fit",
     "estimators/autoencoder_rows",
     "estimators/autoencoder_start",
@@ -211,7 +210,6 @@ STILL_CUT = {
     "estimators/relevant_classifier_probability",
     "estimators/relevant_classifier_rows",
     "estimators/relevant_generator_curve",
-    "estimators/relevant_generator_files",
     "estimators/relevant_generator_fit",
     "estimators/relevant_generator_use",
     "distributions/exponential_scalar",
@@ -233,7 +231,6 @@ STILL_CUT = {
     "weights/fitting_epoch",
     "weights/fitting_state",
     "weights/posterior_checks",
-    "weights/posterior_files",
     "weights/predictor_checks",
 }
 """Modules that wait to be joined with what they were cut off. Nothing is added here."""

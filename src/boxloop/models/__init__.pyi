@@ -30,6 +30,7 @@ from .networks import (
     Layers as Layers,
     ModuleNetwork as ModuleNetwork,
     Part as Part,
+    SavedModule as SavedModule,
 )
 from .ppca import PrincipalModel
 from .quadrature import group_log_likelihood as group_log_likelihood, modes as modes

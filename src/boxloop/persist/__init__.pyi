@@ -28,6 +28,16 @@ from .constraints import (
     match as match,
 )
 from .container import SUFFIX, ModelFileError, read_container as read_container
+from .registry import (
+    PROGRESS as PROGRESS,
+    Check as Check,
+    Labels as Labels,
+    ModelFile as ModelFile,
+    SaveMixin as SaveMixin,
+    load_model as load_model,
+    load_registered as load_registered,
+    model_file as model_file,
+)
 from .trees import Saved, load_tree, save_tree
 
 __all__ = [
