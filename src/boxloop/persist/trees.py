@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -25,11 +25,6 @@ class Saved:
     extra: dict[str, Any]
     axes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Lengths of the axes of the tree, as its constraints name them."""
-    path: str = field(default="", compare=False, repr=False)
-
-    def refusal(self, reason: str) -> ModelFileError:
-        """The error that names the file."""
-        return ModelFileError(f"{self.path}: {reason}")
 
 
 def save_tree(
@@ -93,8 +88,7 @@ def load_tree(
         boxloop.persist.container.ModelFileError: ...: not a model file: 0 bytes cannot hold a header
     """
     with naming(path):
-        saved = build_tree(read_container(path), classes, constraints or {})
-    return replace(saved, path=os.fspath(path))
+        return build_tree(read_container(path), classes, constraints or {})
 
 
 @contextmanager
