@@ -207,7 +207,6 @@ STILL_CUT = {
     "estimators/grouped_fit",
     "estimators/relevant_classifier_probability",
     "estimators/relevant_classifier_rows",
-    "estimators/relevant_generator_curve",
     "estimators/relevant_generator_fit",
     "estimators/relevant_generator_use",
     "distributions/exponential_scalar",

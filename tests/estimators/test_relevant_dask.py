@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator, latent_dimension_curve
+from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator
 from boxloop.data import Gathered, MapReader, StreamSource, dask_source, open_source
 from boxloop.estimators import BLOCK, drawn
 from boxloop.numeric import generator
@@ -112,6 +112,3 @@ def test_a_generator_is_trained_on_rows_that_are_elsewhere(tmp_path: Path) -> No
     one, other = (clone(start).fit(rows) for rows in (parts, stream))
     assert one.error_ == pytest.approx(other.error_, rel=1e-4)  # networks are in float32
     assert one.transform(parts).shape == (N, 1)
-    curve = latent_dimension_curve(start, parts, [1, 2], n_seeds=1)
-    assert curve.errors.shape == (2, 1)
-    assert np.isfinite(curve.errors).all()

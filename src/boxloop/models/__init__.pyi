@@ -20,7 +20,6 @@ from .information import (
     jacobian as jacobian,
     likelihood_and_score as likelihood_and_score,
 )
-from .known_variance_mixture import CountSum as CountSum, KnownVarianceMixture as KnownVarianceMixture
 from .latent import NormalMixture as NormalMixture, StandardNormal as StandardNormal
 from .linear import LinearGaussian as LinearGaussian, LinearStatistics as LinearStatistics
 from .mixture import Mixture
