@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
 
+import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
@@ -33,7 +34,7 @@ from boxloop.models import (
     SavedModule,
     StandardNormal,
 )
-from boxloop.persist import PROGRESS, ModelFile, Saved, load_model
+from boxloop.persist import PROGRESS, ModelFile, ModelFileError, Saved, load_model
 
 FACTS: dict[str, Any] = {
     **PROGRESS,
@@ -225,6 +226,17 @@ class VariationalAutoencoder(FittedAutoencoder):
         self.converged_, self.interrupted_ = trained.converged, trained.interrupted
         self.events_, self.n_samples_seen_ = list(trained.events), trained.weight
         warn_of(self.events_)
+
+    def _from_tree(self, tree: Autoencoder) -> None:
+        with torch.no_grad():  # the constraints of a file know the networks of boxloop, not those of the user
+            for name, part, columns in (
+                ("encoder", tree.encoder, len(tree.origin)),
+                ("decoder", tree.decoder, tree.latent.columns),
+            ):
+                probes = torch.tensor([[0.0], [10.0], [-10.0]]).expand(3, columns)
+                if not bool(torch.isfinite(part(probes).square()).all()):
+                    raise ModelFileError(f"parameters of the {name} are so large that the network overflows")
+        super()._from_tree(tree)
 
     @classmethod
     def load(

@@ -170,7 +170,11 @@ def load_registered(path: str | PathLike[str], find: Callable[[str], type[SaveMi
     """
     with naming(path):
         container = read_container(path)
-        name = container.document["extra"].get("estimator")
+        if "estimator" not in container.document["extra"]:
+            raise ModelFileError(
+                "holds no estimator: a checkpoint, or a part of a model that was saved by itself"
+            )
+        name = container.document["extra"]["estimator"]
         kind = find(name) if isinstance(name, str) else None
         if kind is None:
             raise ModelFileError(f"holds the estimator {name!r}, which this version of boxloop does not know")
@@ -187,19 +191,21 @@ def _restore(container: Container, kind: type[Estimator], modules: Mapping[str, 
     parameters, facts = _read_parameters(extra), _read_facts(extra, file.facts)
     columns = _read_columns(saved, facts["n_features_in_"])
     given = {key: module for key, module in modules.items() if module is not None}
+    make: Any = kind
+    known = make._get_param_names()
+    try:
+        estimator: Any = make(
+            **{**parameters, **{key: module for key, module in given.items() if key in known}}
+        )
+        estimator._validate_params()
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"parameters that {name} refuses: {error}") from error
+    estimator.__dict__.update({**facts, **columns})
     tree = saved.tree
     for parameter, place in file.modules.items():
         part = _part(tree, place)
         filled = _with_module(part, parameter, given.get(parameter), name)
         tree = tree if filled is None else _replace_part(tree, place, filled)
-    make: Any = kind
-    known = make._get_param_names()
-    try:
-        estimator = make(**{**parameters, **{key: module for key, module in given.items() if key in known}})
-        estimator._validate_params()
-    except (TypeError, ValueError) as error:
-        raise ModelFileError(f"parameters that {name} refuses: {error}") from error
-    estimator.__dict__.update({**facts, **columns})
     try:
         for check in file.checks:
             fault = check(estimator, saved)
@@ -210,8 +216,7 @@ def _restore(container: Container, kind: type[Estimator], modules: Mapping[str, 
         raise
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise ModelFileError(f"its model has no parameters that can be shown: {error}") from error
-    restored: Estimator = estimator
-    return restored
+    return estimator
 
 
 def _part(tree: Any, place: str) -> HoldsModule | None:
