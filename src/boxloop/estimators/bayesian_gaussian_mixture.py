@@ -13,13 +13,30 @@ from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from boxloop.data import Standardisation
-from boxloop.distributions import ComponentDistribution, CovarianceType, weak_components
+from boxloop.distributions import (
+    ComponentDistribution,
+    CovarianceType,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    TiedInverseWishart,
+    weak_components,
+)
 from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
-from boxloop.estimators.gaussian_pictures import GaussianPictures
+from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
+from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
 from boxloop.estimators.given import precision, precision_factor
 from boxloop.fit import Coordinates, standard_covariance
+from boxloop.persist import ModelFile
 from boxloop.types import Source
+
+COMPONENTS: dict[str, type] = {
+    "full": NormalInverseWishart,
+    "tied": TiedInverseWishart,
+    "diag": NormalInverseGamma,
+    "spherical": SphericalNormalInverseGamma,
+}
+"""By ``covariance_type``."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -114,6 +131,9 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     degrees_of_freedom_prior: float | None = None
     covariance_prior: Any = None
 
+    _model_file: ClassVar[ModelFile] = posterior_file(
+        *COMPONENTS.values(), checks=(components_are(COMPONENTS, "found.components"),)
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
         "covariance_type": [StrOptions({"full", "tied", "diag", "spherical"})],

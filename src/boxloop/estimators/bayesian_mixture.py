@@ -16,11 +16,13 @@ from torch import Tensor
 
 from boxloop.data import Standardisation, check_count, check_level, make_frame
 from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, latent_file, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, fit_variational
+from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
+from boxloop.persist import Check, ModelFile
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ DRAWS = 20_000
 """Draws that tell quantiles without a closed form."""
 
 Columns = dict[str, Array]
+
+
+def posterior_file(*components: type, checks: tuple[Check, ...] = ()) -> ModelFile:
+    """The file of a mixture with a posterior over its parameters, whose components are of these classes."""
+    return latent_file(VariationalMixture, MixturePrior, Dirichlet, StickBreaking, *components, checks=checks)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

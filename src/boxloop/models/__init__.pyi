@@ -20,6 +20,7 @@ from .networks import (
     Layers as Layers,
     ModuleNetwork as ModuleNetwork,
     Part as Part,
+    SavedModule as SavedModule,
 )
 from .random_effects import (
     BernoulliResponse as BernoulliResponse,

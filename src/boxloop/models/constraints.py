@@ -32,7 +32,7 @@ from boxloop.distributions import (
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
+from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part, SavedModule
 from boxloop.models.vae import (
     Autoencoder,
     BernoulliHead,
@@ -115,6 +115,9 @@ def _network_fits(part: Part, axes: Axes) -> str | None:
     kinds = {value.dtype for value in part.parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         return f"parameters must be of one floating type, not of {len(kinds)}"
+    if isinstance(network, SavedModule):
+        sizes = len(network.names), len(part.parameters)
+        return None if sizes[0] == sizes[1] else f"{sizes[0]} names are given for {sizes[1]} parameters"
     if not is_dataclass(network) or not mapping:
         return f"network is {network!r:.40}, which cannot be called"
     axes["dtype"] = kinds.pop()
