@@ -180,6 +180,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         self.alpha_, self.alphas_ = trained.alpha, trained.alphas
         self.converged_, self.interrupted_ = trained.converged, trained.interrupted
         self.events_, self.n_samples_seen_ = list(trained.events), trained.weight
+        self.training_digest_ = trained.digest
         warn_of(self.events_)
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import OwnModule, filled, told
-from boxloop.estimators.plain import PROGRESS, column_names, told_of
+from boxloop.estimators.plain import DIGEST, PROGRESS, column_names, told_of
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
@@ -43,7 +43,7 @@ SAVED_PARTS: dict[str, type] = {**CLASSES, **{kind.__name__: kind for kind in PA
 
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
-    extra = told_of(estimator, FACTS, without=("encoder", "decoder"))
+    extra = told_of(estimator, (*FACTS, DIGEST), without=("encoder", "decoder"))
     model = estimator.model_
     plain = replace(model, encoder=told(model.encoder), decoder=told(model.decoder))
     save_tree(path, plain, columns=column_names(estimator), extra=extra)

@@ -58,6 +58,7 @@ class Trained:
     interrupted: bool
     events: tuple[str, ...]
     weight: float
+    digest: str | None
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
         outcome.interrupted,
         (*worries, *_untouched(estimator, state, alpha), *outcome.events),
         frame.weight,
+        looked.digest,
     )
 
 

@@ -20,7 +20,7 @@ from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.plain import read_facts, read_params, read_shape
+from boxloop.estimators.plain import DIGEST, KNOWN_ROWS, read_facts, read_params, read_shape
 from boxloop.numeric import generator
 from boxloop.persist import load_tree
 from boxloop.twoview.constraints import CONSTRAINTS
@@ -150,6 +150,6 @@ def read_coded(
     tree, extra = saved.tree, saved.extra
     if extra.get("estimator") != name or not isinstance(tree, kind):
         raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    found = read_facts(saved, facts)
+    found = {DIGEST: None, **read_facts(saved, facts, optional=KNOWN_ROWS)}
     found["image_shape_"] = read_shape(saved, found["image_shape_"], found["n_features_in_"])
     return Kept(read_params(saved), found, tree)

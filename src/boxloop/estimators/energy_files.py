@@ -13,7 +13,15 @@ from sklearn.base import BaseEstimator
 
 from boxloop.data.digest import digest
 from boxloop.estimators.allowed import CLASSES
-from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
+from boxloop.estimators.plain import (
+    DIGEST,
+    KNOWN_ROWS,
+    PROGRESS,
+    column_names,
+    read_facts,
+    read_params,
+    told_of,
+)
 from boxloop.models.constraints import CONSTRAINTS
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.persist import ModelFileError, load_tree, save_tree
@@ -42,7 +50,7 @@ def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
         raise ModelFileError(
             "only the default energy can be saved: a module of yours is code, save its parameters"
         )
-    extra = told_of(estimator, FACTS, without=("hidden",))
+    extra = told_of(estimator, (*FACTS, DIGEST), without=("hidden",))
     save_tree(path, estimator.model_, columns=column_names(estimator), extra=extra)
 
 
@@ -55,7 +63,7 @@ def read(path: str | PathLike[str], name: str) -> Kept:
     if tree.log_partition is None or tree.log_partition_error is None or tree.draws is None:
         raise saved.refusal("the fields 'log_partition', 'log_partition_error' and 'draws' must be tensors")
     params = {**read_params(saved), "hidden": tree.network.hidden}
-    return Kept(params, read_facts(saved, FACTS), tree)
+    return Kept(params, {DIGEST: None, **read_facts(saved, FACTS, optional=KNOWN_ROWS)}, tree)
 
 
 def fingerprint(

@@ -183,7 +183,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
             log_partition_error=frame.origin.new_tensor(found.error),
             draws=drawn.double(),
         )
-        self.n_samples_seen_ = frame.weight
+        self.n_samples_seen_, self.training_digest_ = frame.weight, frame.digest
         self.contrast_, self.contrast_error_ = disagreement(model, rows, drawn)
         unsettled = self._unsettled(*remaining_gain(model, rows, drawn, streams[2]))
         doubts = list(found.doubts("up from the base"))

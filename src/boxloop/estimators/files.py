@@ -25,6 +25,8 @@ from boxloop.estimators.network_classifier import NetworkClassifier
 from boxloop.estimators.network_files import NETWORK_CONSTRAINTS, NETWORK_PARTS
 from boxloop.estimators.network_regressor import NetworkRegressor
 from boxloop.estimators.plain import (
+    DIGEST,
+    KNOWN_ROWS,
     PROGRESS,
     column_names,
     read_columns,
@@ -118,8 +120,6 @@ PARTS: dict[type[LatentEstimator], tuple[type, type | None]] = {
 ALL_PARTS = {**SAVED, **SAVED_PARTS, **VIEW_PARTS, **LINEAR_PARTS, **NETWORK_PARTS}
 ALL_CONSTRAINTS = {**VIEW_CONSTRAINTS, **NETWORK_CONSTRAINTS}
 
-DIGEST = "training_digest_"
-
 
 def save(estimator: LatentEstimator, path: str | PathLike[str]) -> None:
     """Write a fitted estimator; parameters that are not plain values (generators, starting arrays) are left out."""
@@ -160,7 +160,7 @@ def load(path: str | PathLike[str]) -> Any:
     n_columns = saved.extra.get("n_features_in")
     if type(n_columns) is not int:
         raise saved.refusal(f"n_features_in is {n_columns!r:.40}, not int")
-    known = read_facts(saved, FACTS, optional={DIGEST: str | None})
+    known = read_facts(saved, FACTS, optional=KNOWN_ROWS)
     facts = {DIGEST: None, **known, "n_features_in_": n_columns, **read_columns(saved, n_columns)}
     estimator = rebuild(path, ESTIMATORS[name], read_params(saved), facts)
     _check_model(saved, estimator)

@@ -23,6 +23,10 @@ PROGRESS: dict[str, Any] = {
     "events_": list[str],
 }
 """Facts of most fits, with the types that they must have in a file."""
+DIGEST = "training_digest_"
+"""The digest of the rows of a fit, by which they are known again."""
+KNOWN_ROWS: dict[str, Any] = {DIGEST: str | None}
+"""What files of fits before it was kept lack."""
 STARTING = {"lower_bound_"}
 """What is minus infinity where a fit has had no iteration."""
 

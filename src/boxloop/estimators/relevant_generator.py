@@ -165,7 +165,7 @@ class RelevantGenerator(FittedGenerator):
         found = fit_generator(self, relevance.to(device=pick_device(self.device)), source)
         self.model_, self.history_, self.error_ = found.model, found.history, found.error
         self.n_iter_, self.converged_, self.interrupted_ = found.epochs, found.converged, found.interrupted
-        self.events_ = list(found.events)
+        self.events_, self.training_digest_ = list(found.events), found.digest
         warn_of(self.events_)
         return self
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from boxloop.estimators.codes import Kept, read_coded
 from boxloop.estimators.own_modules import filled, told
-from boxloop.estimators.plain import PROGRESS, column_names, told_of
+from boxloop.estimators.plain import DIGEST, PROGRESS, column_names, told_of
 from boxloop.estimators.relevant_files import VIEW_PARTS
 from boxloop.persist import ModelFileError, save_tree
 from boxloop.twoview.generator import GeneratorModel
@@ -31,7 +31,7 @@ MODULES = ("decoder", "x_features", "y_features")
 
 def write(estimator: BaseEstimator, path: str | PathLike[str]) -> None:
     """Save a fitted estimator; parameters that are not plain values are left out."""
-    extra = told_of(estimator, FACTS, without=("features", "decoder"))
+    extra = told_of(estimator, (*FACTS, DIGEST), without=("features", "decoder"))
     save_tree(path, _plain(estimator.model_), columns=column_names(estimator), extra=extra)
 
 

@@ -53,6 +53,7 @@ class Generated:
     converged: bool
     interrupted: bool
     events: tuple[str, ...]
+    digest: str | None
 
 
 def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: Source) -> Generated:
@@ -101,6 +102,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
         settled(estimator, outcome, held is not None, "the error of validation rows still fell"),
         outcome.interrupted,
         tuple(outcome.events),
+        frame.digest,
     )
 
 
