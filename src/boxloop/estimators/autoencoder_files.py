@@ -11,12 +11,12 @@ from torch import nn
 
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.codes import Kept, read_coded
-from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.own_modules import filled, told
 from boxloop.estimators.plain import DIGEST, PROGRESS, column_names, told_of
 from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
+from boxloop.models.networks import Convolutions, Deconvolutions, Layers, OwnModule, Part
 from boxloop.persist import ModelFileError, save_tree
 
 FACTS: dict[str, Any] = {

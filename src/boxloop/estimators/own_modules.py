@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 
 import torch
 from torch import nn
 
-from boxloop.models.networks import ModuleNetwork, Part
+from boxloop.models.networks import ModuleNetwork, OwnModule, Part
 from boxloop.persist import ModelFileError
-
-
-@dataclass(frozen=True)
-class OwnModule:
-    """In a file, what stands for a module that is the user's code.
-
-    Args:
-        kind: name of its class.
-        names: of the parameters that were trained.
-    """
-
-    kind: str
-    names: tuple[str, ...]
 
 
 def told(part: Part) -> Part:

@@ -11,11 +11,11 @@ from typing import Any
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from boxloop.estimators.own_modules import OwnModule, filled, told
+from boxloop.estimators.own_modules import filled, told
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, read_shape, told_of
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.models.latent import NormalMixture, StandardNormal
-from boxloop.models.networks import Convolutions, Layers, Part
+from boxloop.models.networks import Convolutions, Layers, OwnModule, Part
 from boxloop.persist import ModelFileError, Saved, load_tree, save_tree
 from boxloop.persist.annotations import check_types, is_of
 from boxloop.twoview.canonical import Canonical, RelevanceModel

@@ -37,7 +37,7 @@ from boxloop.models.factor import FactorModel
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
 from boxloop.models.latent import NormalMixture, StandardNormal
 from boxloop.models.mixture import Mixture
-from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
+from boxloop.models.networks import Convolutions, Deconvolutions, Layers, OwnModule, Part
 from boxloop.models.ppca import PrincipalModel
 from boxloop.models.relevance import RelevancePrior
 from boxloop.models.variational_factor import VariationalFactor
@@ -108,11 +108,11 @@ def _has_errors(model: VariationalFactor, axes: Axes) -> str | None:
 
 def _network_fits(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
-    network, mapping = part.network, callable(part.network)
+    network: Any = part.network
     kinds = {value.dtype for value in part.parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         return f"parameters must be of one floating type, not of {len(kinds)}"
-    if not is_dataclass(network) or not mapping:
+    if not isinstance(network, OwnModule) and not (is_dataclass(network) and callable(network)):
         return f"network is {network!r:.40}, which cannot be called"
     axes["dtype"] = kinds.pop()
     if not isinstance(network, Layers | Convolutions | Deconvolutions):

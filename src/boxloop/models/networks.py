@@ -69,6 +69,19 @@ class ModuleNetwork:
 
 
 @dataclass(frozen=True)
+class OwnModule:
+    """In a file, what stands for a module that is the user's code.
+
+    Args:
+        kind: name of its class.
+        names: of the parameters that were trained.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Part(Tree):
     """A network with its parameters.
 
