@@ -26,7 +26,14 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn_of_other_rows, warn_of_shared
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
-from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
+from boxloop.criticise.training import (
+    Free,
+    Training,
+    are_training_rows,
+    has_free,
+    knows_error,
+    training_error,
+)
 from boxloop.data import Both, Kept, Lot, kept_rows
 from boxloop.data.checks import check_choice, check_count, check_list
 from boxloop.data.digest import as_digest, rows_digest, rows_word
@@ -112,6 +119,8 @@ def mega(
     check_count(draws, "draws", 0)
     check_list(functions, "functions", "test functions")
     adapted = as_model(model)
+    if train is not None:
+        _with_free(adapted)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
     source = open_rows(model, X, sample_weight, device)
@@ -262,14 +271,18 @@ def _check(model: LatentModel, probes: Sequence[Probe], *, testing: bool) -> Non
 def _training(
     model: LatentModel, kept: Kept, case: _Case, moments: Callable[[LatentModel], list[Forward]]
 ) -> Training:
-    if not has_free(model):
-        raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
-
     def flat(moved: LatentModel) -> list[Tensor]:
         return [probe.flat(f.value) for probe, f in zip(case.probes, moments(moved), strict=True)]
 
     scene = case.probes[0].scene
-    return training_error(model, kept, flat, scene.origin, scene.scale)
+    return training_error(_with_free(model), kept, flat, scene.origin, scene.scale)
+
+
+def _with_free(model: LatentModel) -> Free:
+    """The model, if its parameters can be moved."""
+    if not has_free(model):
+        raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
+    return model
 
 
 def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | None]:
