@@ -12,11 +12,14 @@ import torch
 from scipy import sparse
 from sklearn.decomposition import PCA as PeerComponents
 from sklearn.decomposition import FactorAnalysis as PeerFactors
+from sklearn.exceptions import NotFittedError
 from sklearn.mixture import GaussianMixture as PeerMixture
+from sklearn.model_selection import GridSearchCV
 
 import boxloop
 from boxloop import GaussianMixture, mega
-from boxloop.criticise import Below, as_model
+from boxloop.criticise import Below, as_model, calibration
+from boxloop.criticise.adapt import chosen_estimator
 from boxloop.data import ArraySource, open_source, survey
 from boxloop.data.digest import rows_digest
 from boxloop.data.standard import identity_frame
@@ -186,7 +189,7 @@ def test_every_estimator_that_can_be_judged_keeps_its_digest(public: Public) -> 
     except TypeError:
         return
     rows, _ = public.data()
-    assert fit.training_digest_ == rows_digest(open_source(rows))
+    assert chosen_estimator(fit).training_digest_ == rows_digest(open_source(rows))
 
 
 def test_files_without_a_digest_are_checked_by_their_means(tmp_path: Any) -> None:
@@ -306,3 +309,35 @@ def test_rows_of_the_fit_of_a_bayesian_mixture_are_warned_of() -> None:
     for train in (ROWS, HELD):  # other rows would not be right either
         with pytest.raises(TypeError, match="leave out train="):
             mega(fit, HELD, train=train, draws=19)
+
+
+def test_a_search_is_judged_as_the_estimator_that_it_chose() -> None:
+    search = boxloop.Select(GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2).fit(ROWS)
+    with pytest.warns(UserWarning, match="X holds the rows that the GaussianMixture was fitted to"):
+        assert mega(search, ROWS, draws=0).training == "rows of the fit"
+    with pytest.raises(ValueError, match="train= holds other rows than the GaussianMixture"):
+        mega(search, HELD, train=HELD[:50], draws=0)
+    found, same = (mega(one, HELD, draws=19) for one in (search, search.best_estimator_))
+    assert found.p_value == same.p_value
+    peer = GridSearchCV(PeerMixture(random_state=0), {"n_components": [1, 2]}, cv=2).fit(ROWS)
+    assert (
+        mega(peer, HELD, draws=0)["first"].norm() == mega(peer.best_estimator_, HELD, draws=0)["first"].norm()
+    )
+
+
+def test_a_search_over_cut_rows_judges_rows_cut_alike() -> None:
+    rows = np.random.default_rng(3).normal(size=(60, 2))
+    search = boxloop.Select(boxloop.BernoulliMixture(binarize=0.0), {"n_components": [1]}, cv=2).fit(rows)
+    assert calibration(search, rows + 0.0).transform.shape == (60, 2)
+    gap = mega(search, rows[:30], draws=0)["first"]
+    torch.testing.assert_close(gap.data, torch.from_numpy((rows[:30] > 0.0).mean(0)))
+
+
+def test_searches_without_an_estimator_say_so() -> None:
+    kept = boxloop.Select(GaussianMixture(), {"n_components": [1]}, cv=2, refit=False)
+    with pytest.raises(NotFittedError, match="this Select is not fitted yet"):
+        mega(kept, ROWS)
+    with pytest.raises(TypeError, match="with refit=False it keeps no fitted best_estimator_"):
+        mega(kept.fit(ROWS), ROWS)
+    with pytest.raises(TypeError, match=r"cannot take OutlierDetector as a model: .* \.estimator_"):
+        mega(boxloop.OutlierDetector(GaussianMixture()).fit(ROWS), ROWS)

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.criticise.adapt import DEPENDENT, LongRun, as_model, check_independent, open_rows
+from boxloop.criticise.adapt import (
+    DEPENDENT,
+    LongRun,
+    as_model,
+    check_independent,
+    chosen_estimator,
+    open_rows,
+)
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
@@ -118,6 +125,7 @@ def mega(
     check_count(nodes, "nodes")
     check_count(draws, "draws", 0)
     check_list(functions, "functions", "test functions")
+    model = chosen_estimator(model)
     adapted = as_model(model)
     if train is not None:
         _with_free(adapted)
