@@ -19,6 +19,7 @@ from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
+from boxloop.models.autoencoder import MOST_DRAWS
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -66,7 +67,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         patience: passes without a better validation before training ends; ``None`` never ends it.
         validation_fraction: share of the rows that is held out to choose the best pass; 0 keeps the last.
         precision: ``full``, or ``mixed``: networks in bfloat16 where PyTorch thinks it safe; needs ``float32``.
-        score_draws: draws behind :meth:`score_samples`.
+        score_draws: draws behind :meth:`score_samples`, at most 2^20.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit's networks.
         verbose: show a progress bar with the parts of the bound.
@@ -144,7 +145,8 @@ class VariationalAutoencoder(FittedAutoencoder):
         "patience": [COUNT, None],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
         "precision": [StrOptions({"full", "mixed"})],
-        **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size", "score_draws")},
+        **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size")},
+        "score_draws": [Interval(Integral, 1, MOST_DRAWS, closed="both")],
         **{name: [RATE] for name in ("beta", "weight_decay")},
         **{name: [POSITIVE] for name in ("learning_rate", "clip", "noise_floor")},
         **{

@@ -25,6 +25,9 @@ from boxloop.numeric.random import normal
 from boxloop.tree import Tree
 from boxloop.types import Law
 
+MOST_DRAWS = 1 << 20
+"""Behind the score of a row: their points are in memory, and more say no more of it."""
+
 BLOCK = 1 << 21
 """Values (rows x draws x columns) of an importance bound, or of a sample, that are held at once."""
 
@@ -77,8 +80,8 @@ class Autoencoder(Tree):
     score_draws: int = 256
 
     def __post_init__(self) -> None:
-        if self.score_draws < 1:
-            raise ValueError(f"score_draws must be at least 1, got {self.score_draws}")
+        if not 1 <= self.score_draws <= MOST_DRAWS:
+            raise ValueError(f"score_draws must be from 1 to {MOST_DRAWS}, got {self.score_draws}")
 
     @classmethod
     def start(cls, encoder: Part, decoder: Part, head: Any, latent: Any, columns: int) -> Self:

@@ -31,7 +31,7 @@ from boxloop.laws.conjugate import (
 from boxloop.laws.normal_mixture import NormalMixtureLaw
 from boxloop.laws.priors import MixturePrior
 from boxloop.laws.tied_lowrank import TiedLowRankGaussian
-from boxloop.models.autoencoder import Autoencoder
+from boxloop.models.autoencoder import MOST_DRAWS, Autoencoder
 from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.models.factor import FactorModel
 from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
@@ -109,10 +109,11 @@ def _has_errors(model: VariationalFactor, axes: Axes) -> str | None:
 def _network_fits(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
     network: Any = part.network
+    function = is_dataclass(network) and callable(network)
     kinds = {value.dtype for value in part.parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         return f"parameters must be of one floating type, not of {len(kinds)}"
-    if not isinstance(network, OwnModule) and not (is_dataclass(network) and callable(network)):
+    if not (function or isinstance(network, OwnModule)):
         return f"network is {network!r:.40}, which cannot be called"
     axes["dtype"] = kinds.pop()
     if not isinstance(network, Layers | Convolutions | Deconvolutions):
@@ -267,7 +268,7 @@ CONSTRAINTS: Table = {
         latent=Nested(LATENTS, "c"),
         origin=Array("d", LOCATION),
         scale=Array("d", SCALE),
-        score_draws=Number(least=1, most=2**31),
+        score_draws=Number(least=1, most=MOST_DRAWS),
     ),
     EnergyModel: Constraints(
         _energy_fits,
