@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -33,6 +34,9 @@ from boxloop.persist.container import (
 from boxloop.persist.structure import decode, encode
 from boxloop.tree import Tree
 from boxloop.version import __version__
+
+MODEL_HEAD = f'{{"__metadata__":{{"{KEY}"'.encode()
+"""With which the header of every model file begins, after eight bytes of its length."""
 
 FORMAT = 1
 """Version of the document; a reader refuses later ones."""
@@ -76,6 +80,7 @@ def save_tree(
     Raises:
         ModelFileError: the tree or ``extra`` holds something that a model file cannot.
         OSError: the file could not be written; an older one is left whole.
+        FileExistsError: a file of this name is no model, and its name does not end in ``.boxloop``.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -101,7 +106,21 @@ def save_tree(
     data = safetensors.torch.save(tensors, metadata={KEY: _seal(document)})
     if int.from_bytes(data[:8], "little") > HEADER_LIMIT:
         raise ModelFileError(f"columns, extra and structure take more than {HEADER_LIMIT} bytes")
+    _check_replaceable(Path(path))
     write_atomic(path, data)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse to replace a file that is no model: a table of this name would be lost."""
+    if path.suffix == ".boxloop" or not path.is_file():
+        return
+    with path.open("rb") as file:
+        head = file.read(8 + len(MODEL_HEAD))
+    if head and head[8:] != MODEL_HEAD:
+        raise FileExistsError(
+            f"{path} is there and is no model file: give another name, which by custom ends in .boxloop, or "
+            "remove it first"
+        )
 
 
 def load_tree(
