@@ -98,6 +98,18 @@ def open_source(
     return data
 
 
+def check_source(data: object, name: str) -> None:
+    """Refuse rows that are not opened yet.
+
+    Raises:
+        TypeError: anything but a source.
+    """
+    if not isinstance(data, AnySource):
+        raise TypeError(
+            f"{name} must be a source of rows, got a {type(data).__name__}: boxloop.data.open_source({name}) makes one"
+        )
+
+
 def stays(data: object) -> bool:
     """Whether a table is read where it is, as a path, a source or a Dask collection, and not checked as an array is."""
     return isinstance(data, str | PathLike | AnySource) or is_collection(data)

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from boxloop.data.checks import check_callable
+from boxloop.data.validated import check_table
 from boxloop.numeric import generator as stream_of
 from boxloop.numeric import normal
 from boxloop.numeric.random import RandomState
@@ -228,8 +230,12 @@ def self_views(X: Any, channel: Channel | TimeShift, random_state: RandomState =
         >>> X.shape, Y.shape, bool(Y.std() > 0)
         ((3, 2), (3, 2), True)
     """
+    check_callable(channel, "channel", "rows, such as GaussianNoise(0.5) or TimeShift(1)")
+    check_table(X)
     given = X if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
     rows = given if given.is_floating_point() else given.double()
+    if not rows.dim() or not rows.numel():
+        raise ValueError(f"X must be rows (n, d) or images, got the shape {tuple(rows.shape)}")
     flat = rows.reshape(len(rows), -1)
     if isinstance(channel, TimeShift):
         x, y = channel(flat)

@@ -14,6 +14,8 @@ from operator import add
 import torch
 from torch import Tensor
 
+from boxloop.data.checks import check_count, check_kind, check_number
+from boxloop.data.open import check_source
 from boxloop.data.standard import FIRST_ROWS
 from boxloop.numeric import generator, product, upper_gram
 from boxloop.numeric.random import RandomState, seed
@@ -82,6 +84,10 @@ def cross_fitted(
         >>> cross_fitted(ViewPair(still, still), ArraySource(rows), 2).verdict
         '1 of 2 variables are significant: n_features is large enough'
     """
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
+    check_number(ridge, "ridge")
     if pair.trainable():
         raise ValueError("learned features have seen every row they were trained on: hold rows out instead")
     if folds < 2:

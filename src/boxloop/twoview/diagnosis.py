@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from boxloop.data import kept_rows
-from boxloop.data.checks import check_count
+from boxloop.data.checks import check_count, check_kind
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState
 from boxloop.numeric.threads import single_threaded
@@ -134,6 +134,7 @@ def diagnose(
         negative mass 0 on average, 0 at worst, over 4 given points
         negative variances 0.0%
     """
+    check_kind(conditional, "conditional", Conditional, "Conditional(model, source) makes one")
     model = conditional.model
     check_count(n_given, "n_given")
     some = kept_rows(conditional.source, n_given, generator(random_state)).rows

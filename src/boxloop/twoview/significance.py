@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.data.checks import check_count, check_level
+from boxloop.data.checks import check_count, check_kind, check_level
 from boxloop.data.frames import make_frame
+from boxloop.data.open import check_source
 from boxloop.numeric import generator
 from boxloop.numeric.random import RandomState, seed
 from boxloop.numeric.threads import single_threaded
@@ -212,6 +213,8 @@ def significance(
         >>> significance(model, ArraySource(rows[200:])).verdict
         '1 of 2 variables are significant: n_features is large enough'
     """
+    check_kind(model, "model", RelevanceModel, "RelevanceModel.solve(pair, source, most) makes one")
+    check_source(source, "source")
     check_request(model.canonical.correlation.shape[0], permutations, level)
     chance, key = min(1.0, most_rows / source.n_rows), seed(random_state)
 
