@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from sklearn.mixture import BayesianGaussianMixture as Peer
 
 import boxloop
 from boxloop.data import write_table
-from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture
+from boxloop.estimators.bayesian_gaussian_mixture import BayesianGaussianMixture, _root_moments
 from boxloop.estimators.bayesian_multinomial_mixture import BayesianMultinomialMixture
 from boxloop.laws.conjugate import (
     Dirichlet,
@@ -460,3 +461,14 @@ def test_a_weight_beside_a_far_larger_one_has_a_range() -> None:
     low, high = fit._weight_interval(0.025, 0.975)
     np.testing.assert_allclose([low[0], high[0]], 1.0)
     assert 0.0 < low[1] < high[1] < 1e-18
+
+
+@pytest.mark.parametrize("shape", [1.5, 40.0, 9999.0, 10001.0, 1e7])
+def test_moments_of_roots_of_inverse_gamma_variables(shape: float) -> None:
+    """Against sixty digits, on both sides of where the series takes over."""
+    with mpmath.workdps(60):
+        ratio = mpmath.gamma(mpmath.mpf(shape) - 0.5) / mpmath.gamma(shape)
+        deviation = mpmath.sqrt(1 / (mpmath.mpf(shape) - 1) - ratio**2)
+    found = _root_moments(np.array([[shape]]), np.array([[4.0]]))
+    np.testing.assert_allclose(found[0], 2.0 * float(ratio), rtol=1e-8)
+    np.testing.assert_allclose(found[1], 2.0 * float(deviation), rtol=1e-6)
