@@ -19,6 +19,7 @@ from torch import Tensor
 
 from boxloop.data.frames import as_frame, check_numbers, object_columns
 from boxloop.data.source import MappedSource
+from boxloop.numeric import join_words
 from boxloop.types import Source
 
 ARRAY_LIKE = ("__array__", "__array_interface__", "__dlpack__")
@@ -243,7 +244,7 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
         " (did you mean 'iris'?)"
     """
     near = get_close_matches(name, list(known), n=2)
-    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f" (did you mean {join_words(list(map(repr, near)), 'or')}?)" if near else ""
 
 
 def check_list(value: object, name: str, what: str) -> Iterable[Any]:

@@ -28,7 +28,12 @@ from .threads import (
     single_threaded as single_threaded,
     use_threads as use_threads,
 )
-from .written import digits_for as digits_for, number as number, with_error as with_error
+from .written import (
+    digits_for as digits_for,
+    join_words as join_words,
+    number as number,
+    with_error as with_error,
+)
 
 __all__ = [
     "ConditionError",
