@@ -102,10 +102,8 @@ class PrefetchedSource(TiledSource):
                     part.record_stream(here)
                 yield tile
                 used.append(here.record_event())
-                if (
-                    len(used) > PREFETCHED_TILES
-                ):  # nobody else may wait for the work, and copies would fill the device
-                    used.popleft().synchronize()
+                if len(used) > PREFETCHED_TILES:
+                    used.popleft().synchronize()  # else copies could run ahead of the work and fill the device
 
 
 def _fill_tiles(
