@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from boxloop.numeric import number, number_above, with_error
+from boxloop.numeric import join_words, number, number_above, with_error
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,18 @@ def test_an_error_has_two_digits_and_its_number_as_many_places() -> None:
 )  # fmt: skip
 def test_a_number_above_a_limit_is_seen_to_be(value: float, limit: float, text: str) -> None:
     assert number_above(value, limit) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "text"),
+    [
+        ([], {}, ""),
+        (["a"], {"most": 1}, "a"),
+        (["a", "b"], {"most": 1}, "a and 1 more"),
+        (["a", "b", "c"], {"most": 3, "conjunction": "or"}, "a, b or c"),
+        (["a", "b"], {"total": 2}, "a and b"),
+        (["a", "b", "c"], {"most": 2, "total": 10}, "a, b and 8 more"),
+    ],
+)
+def test_words_are_listed_and_the_rest_counted(words: list[str], options: dict[str, Any], text: str) -> None:
+    assert join_words(words, **options) == text

@@ -53,7 +53,7 @@ from boxloop.data import (
     sample_rows,
     word_to_text,
 )
-from boxloop.numeric import RandomState, generator, single_threaded, spawn
+from boxloop.numeric import RandomState, generator, join_words, single_threaded, spawn
 from boxloop.tree import Tree
 from boxloop.types import LatentModel, Source
 
@@ -191,9 +191,8 @@ def _warn_of_tails(case: _Case) -> None:
         if math.isinf(error)
     ]
     if lost:
-        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         warn_caller(
-            f"a few nodes carry nearly all of the model's {', '.join(lost[:5])}{more}: their Monte Carlo errors cannot "
+            f"a few nodes carry nearly all of the model's {join_words(lost, most=5)}: their Monte Carlo errors cannot "
             "be estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions, Fourier() "
             "and Below()",
             UserWarning,

@@ -9,6 +9,7 @@ import torch
 from boxloop.data import Standardisation
 from boxloop.loop import Outcome
 from boxloop.models import LinearGaussian, Mixture, PrincipalModel
+from boxloop.numeric import join_words
 
 MOST_COLUMNS = 4096
 """Widest covariance whose eigenvalues are worth computing for a message."""
@@ -37,7 +38,8 @@ def worries(
     found = []
     constant = torch.nonzero(frame.constant)[:, 0].tolist()
     if constant:
-        found.append(f"constant column(s) {_listed(constant, names)}: their variance is not known")
+        which = join_words([repr(names[j]) for j in constant], most=MOST_NAMED)
+        found.append(f"constant column(s) {which}: their variance is not known")
     held = _held(model, names)
     if held is not None:
         found.append(
@@ -56,10 +58,10 @@ def _held(model: Mixture[Any] | LinearGaussian, names: tuple[str, ...]) -> str |
     if not low:
         return None
     if isinstance(model, Mixture):
-        return f"the variance of component(s) {', '.join(map(str, low[:MOST_NAMED]))}"
+        return f"the variance of component(s) {join_words(list(map(str, low)), most=MOST_NAMED)}"
     if isinstance(model, PrincipalModel):
         return "the noise variance"
-    return f"the noise variance of column(s) {_listed(low, names)}"
+    return f"the noise variance of column(s) {join_words([repr(names[j]) for j in low], most=MOST_NAMED)}"
 
 
 def _twins(model: Mixture[Any]) -> list[tuple[int, int]]:
@@ -74,11 +76,6 @@ def _twins(model: Mixture[Any]) -> list[tuple[int, int]]:
 def _same(one: Any, other: Any) -> bool:
     leaves = zip(one.leaves(), other.leaves(), strict=True)
     return all(bool(((a - b).abs() <= SAME * (1.0 + a.abs())).all()) for (_, a), (_, b) in leaves)
-
-
-def _listed(index: list[int], names: tuple[str, ...]) -> str:
-    more = f" and {len(index) - MOST_NAMED} more" if len(index) > MOST_NAMED else ""
-    return ", ".join(repr(names[j]) for j in index[:MOST_NAMED]) + more
 
 
 def _condition(model: Mixture[Any] | LinearGaussian) -> str:

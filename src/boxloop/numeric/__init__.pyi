@@ -9,6 +9,7 @@ from .diagonalisation import (
 )
 from .format import (
     digits_for as digits_for,
+    join_words as join_words,
     number as number,
     number_above as number_above,
     with_error as with_error,

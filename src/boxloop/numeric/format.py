@@ -1,8 +1,9 @@
-"""Numbers as people read them."""
+"""Numbers and lists of words as people read them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 LONG = 1e5
 """Numbers from here on, or below its inverse, are written with a power of ten."""
@@ -69,3 +70,27 @@ def with_error(value: float, error: float, *, sign: str = "") -> str:
         return f"{value:{sign}.1e} ± {error:.1e}"
     places = max(0, 1 - math.floor(math.log10(error)))
     return f"{value:{sign}.{places}f} ± {error:.{places}f}"
+
+
+def join_words(
+    words: Sequence[str], conjunction: str = "and", *, most: int | None = None, total: int | None = None
+) -> str:
+    """Words as a sentence lists them.
+
+    Args:
+        words: what is listed; empty text where there are none.
+        conjunction: before the last word.
+        most: how many are named; the others are counted.
+        total: how many there are, where ``words`` are only the first of them.
+
+    Example:
+        >>> join_words(["a"]), join_words(["a", "b"], "or"), join_words(["a", "b", "c"])
+        ('a', 'a or b', 'a, b and c')
+        >>> join_words(["a", "b", "c", "d"], most=2), join_words(["a", "b"], total=9)
+        ('a, b and 2 more', 'a, b and 7 more')
+    """
+    named = list(words[:most])
+    left = (len(words) if total is None else total) - len(named)
+    if left:
+        named.append(f"{left} more")
+    return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} {conjunction} {named[-1]}"
