@@ -164,9 +164,9 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         self.training_digest_ = fit.frame.digest
         self.converged_ = fit.outcome.converged
         self.interrupted_ = fit.outcome.interrupted
-        self.events_ = list(fit.worries)
+        self.events_ = list(fit.concerns)
         self._publish(self.model_)
-        warn_of(fit.worries)
+        warn_of(fit.concerns)
         # The other methods run for a planned number of passes, at whose end nothing is tested.
         if self.method == "em" and not self.converged_ and not self.interrupted_:
             warn_caller(

@@ -87,7 +87,7 @@ class MultinomialMixture(CountMixture):
             return fit_spectral(source, template, stream)
         first, notes = spectral_start(source, template, stream)
         fit = super()._fit(source, plan, first)
-        return replace(fit, worries=(*notes, *fit.worries))
+        return replace(fit, concerns=(*notes, *fit.concerns))
 
     def _lineup(self, source: Source) -> tuple[str, ...]:
         # Directions of least Gaussian shape say nothing of counts.

@@ -82,7 +82,7 @@ class StreamingEstimator(LatentEstimator):
         self._announce(fit, fit.frame.weight)
         if not enough:
             return kept
-        warn_of(fit.worries)
+        warn_of(fit.concerns)
         state: OnlineState[Any] = OnlineState(fit.standard, Running(fit.statistics, 1))
         return Flowing(fit.frame, state, fit.frame.weight)
 
@@ -109,7 +109,7 @@ class StreamingEstimator(LatentEstimator):
         self.lower_bound_ = fit.trace[-1]
         self.lower_bounds_ = fit.trace
         self.converged_, self.interrupted_ = False, False  # more rows may come: nothing is tested
-        self.events_ = list(fit.worries)
+        self.events_ = list(fit.concerns)
         self._publish(self.model_)
 
 
