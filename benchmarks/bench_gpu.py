@@ -24,7 +24,15 @@ from torch import Tensor, nn
 
 from boxloop.chain import advance
 from boxloop.criticise import fused_gap, mega
-from boxloop.data import ArraySource, Mapped, Prefetched, Standardised, open_source, summarise_moments, survey
+from boxloop.data import (
+    ArraySource,
+    MappedSource,
+    PrefetchedSource,
+    StandardisedSource,
+    fit_standardisation,
+    open_source,
+    summarise_moments,
+)
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import EMState, em
 from boxloop.loop import run
@@ -107,7 +115,7 @@ def clusters(card: Card, n: int, d: int, k: int) -> tuple[ArraySource, Tensor]:
     rows = normal((n, d), stream)
     rows += 3.0 * torch.randint(k, (n, 1), generator=stream, device=card.device)
     source = ArraySource(rows)
-    return Standardised(source, survey(source)), normal((k, d), stream)
+    return StandardisedSource(source, fit_standardisation(source)), normal((k, d), stream)
 
 
 def mixtures(card: Card) -> Iterator[dict]:
@@ -261,8 +269,8 @@ def streams(card: Card) -> Iterator[dict]:
         rate = len(host) / timed(lambda: there.copy_(host, non_blocking=True), card.device)
         source = open_source(path)
         ways = {
-            "as they come": Mapped(source, lambda rows: rows.to(device), device),
-            "ahead": Prefetched(source, device),
+            "as they come": MappedSource(source, lambda rows: rows.to(device), device),
+            "ahead": PrefetchedSource(source, device),
         }
         for name, moved in ways.items():
             seconds = timed(lambda moved=moved: summarise_moments(moved), card.device, 3)

@@ -100,7 +100,7 @@ def test_passes_and_rounds_share_one_display(monkeypatch: pytest.MonkeyPatch) ->
     """A line for a pass that takes long, below that of the rounds; it goes with the pass."""
     told: list[Callable[[int, int], None]] = []
     monkeypatch.setattr("boxloop.progress.LONG", 0.0)
-    monkeypatch.setattr("boxloop.data.watched", lambda watch: nullcontext(told.append(watch)))
+    monkeypatch.setattr("boxloop.data.watch_partitions", lambda watch: nullcontext(told.append(watch)))
     console, file = drawn()
 
     def step(x: float) -> Iteration[float]:
@@ -122,7 +122,9 @@ def test_passes_and_rounds_share_one_display(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_short_pass_has_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("boxloop.data.watched", lambda watch: nullcontext([watch(k, 3) for k in (1, 2, 3)]))
+    monkeypatch.setattr(
+        "boxloop.data.watch_partitions", lambda watch: nullcontext([watch(k, 3) for k in (1, 2, 3)])
+    )
     console, file = drawn()
     with passes(console):
         pass

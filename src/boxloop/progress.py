@@ -94,12 +94,12 @@ def passes(console: Console | None = None) -> Iterator[None]:
     Args:
         console: where to draw, instead of standard error.
     """
-    from boxloop.data import watched
+    from boxloop.data import watch_partitions
 
     bar = _bar(True, console, keep=True)
     token, shown = _shared.set(bar), _Passes(bar)
     try:
-        with watched(shown):
+        with watch_partitions(shown):
             yield
     finally:
         _shared.reset(token)

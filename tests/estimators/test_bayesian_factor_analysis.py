@@ -384,7 +384,7 @@ def test_files(tmp_path: Path) -> None:
     for (name, one), (_, two) in zip(fitted.model_.leaves(), other.model_.leaves(), strict=True):
         assert torch.equal(one, two), name
     assert (other.model_.total, other.model_.expand) == (fitted.model_.total, fitted.model_.expand)
-    assert other.model_.prior_law.strength == fitted.model_.prior_law.strength
+    assert other.model_.parameter_prior.strength == fitted.model_.parameter_prior.strength
     assert other.lower_bound_ == fitted.lower_bound_
     assert other.n_components_ == 2
     np.testing.assert_array_equal(other.score_samples(X), fitted.score_samples(X))

@@ -20,7 +20,7 @@ import boxloop
 from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, grouped_fit
 from boxloop.models import GroupedRows, RandomEffects
 from boxloop.persist import CheckpointWriter
-from papers.mcem_trials import reference
+from papers.mcem import reference
 
 KINDS = {"logistic": LogisticRandomEffects, "poisson": PoissonRandomEffects}
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -92,7 +92,7 @@ def test_a_conditional_that_is_not_a_law_is_named():
         (lambda: cavi(NODES), "every node needs its conditional: mu, c"),
         (lambda: cavi(NODES, JOINT, conditionals={"nu": None}), "do not exist: nu"),
         (lambda: Node.normal(2, {"mean": 0.0}), "given by mean, variance"),
-        (lambda: Node.normal(2, {"mean": 0.0, "variance": -1.0}), "not the parameters of a law"),
+        (lambda: Node.normal(2, {"mean": 0.0, "variance": -1.0}), "not valid parameters"),
         (lambda: Node.normal(0), "no variables"),
         (lambda: cavi(NODES, JOINT, random_state=0).evidence(collapse="nu"), "no node 'nu'"),
         (lambda: cavi(NODES, JOINT, random_state=0).evidence(max_points=100), "max_points = 100"),

@@ -45,7 +45,7 @@ from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
-from papers.mcem_trials import LabelSums, TwoMeans, label_draws, random_walks, reference
+from papers.mcem import LabelSums, TwoMeans, label_draws, random_walks, reference
 
 every_kind = pytest.mark.parametrize("kind", RESPONSES)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Standardised, open_source, survey
+from boxloop.data import ArraySource, StandardisedSource, fit_standardisation, open_source
 from boxloop.fit import (
     Constant,
     Cooling,
@@ -372,8 +372,10 @@ def test_every_row_once_an_epoch_in_an_order_of_its_own(tmp_path, monkeypatch, k
     monkeypatch.setattr(order, "WINDOW_ROWS", window)
     source = folder(tmp_path) if kept == "files" else ArraySource(NUMBERED)
     if kept == "standard":
-        frame = survey(source)
-        source = Standardised(source, replace(frame, origin=0 * frame.origin, scale=0 * frame.scale + 1.0))
+        frame = fit_standardisation(source)
+        source = StandardisedSource(
+            source, replace(frame, origin=0 * frame.origin, scale=0 * frame.scale + 1.0)
+        )
     mask, held = hold_out(source, 0.2, 1, 50) if part else (None, None)
     left = set() if held is None else set(held.rows[:, 0].tolist())
     assert len(left) == (20 if part else 0)

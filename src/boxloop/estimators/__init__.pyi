@@ -1,4 +1,3 @@
-from .allowed import CLASSES as CLASSES
 from .autoencoder import VariationalAutoencoder
 from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
 from .base import Array as Array, LatentEstimator as LatentEstimator, to_numpy as to_numpy
@@ -12,9 +11,9 @@ from .counts import CountMixture as CountMixture
 from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
 from .energy_model import EnergyBasedModel
 from .factor_analysis import FactorAnalysis
-from .files import ALL_CONSTRAINTS as ALL_CONSTRAINTS, ALL_PARTS as ALL_PARTS, ESTIMATORS as ESTIMATORS, load
 from .gaussian_mixture import GaussianMixture
 from .linear import LinearEstimator as LinearEstimator
+from .loading import SAVED as SAVED, load
 from .mixture import MixtureEstimator as MixtureEstimator
 from .multinomial_mixture import MultinomialMixture
 from .network_audit import audit_network as audit_network, training_rows as training_rows
@@ -34,7 +33,6 @@ from .relevant_classifier_probability import (
 )
 from .relevant_features import RelevantFeatures
 from .relevant_generator import RelevantGenerator
-from .relevant_generator_curve import DimensionCurve, latent_dimension_curve
 from .relevant_infer import Direction as Direction
 from .relevant_refit import Refits as Refits
 from .relevant_rows import Edge as Edge
@@ -47,7 +45,6 @@ __all__ = [
     "BayesianLinearRegression",
     "BayesianMultinomialMixture",
     "BernoulliMixture",
-    "DimensionCurve",
     "EnergyBasedModel",
     "FactorAnalysis",
     "FitWarning",
@@ -63,6 +60,5 @@ __all__ = [
     "RelevantFeatures",
     "RelevantGenerator",
     "VariationalAutoencoder",
-    "latent_dimension_curve",
     "load",
 ]

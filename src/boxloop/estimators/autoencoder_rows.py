@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,7 +12,15 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from boxloop.data import Mapped, SparseSource, on_device, open_source, stays, validated, within
+from boxloop.data import (
+    MappedSource,
+    SparseSource,
+    check_range,
+    is_read_in_place,
+    on_device,
+    open_source,
+    validate_rows,
+)
 from boxloop.types import Source
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
@@ -25,6 +34,13 @@ def flat(X: Any) -> tuple[Any, Shape | None]:
     return X, None
 
 
+def image_fault(shape: Shape | None, n_columns: int) -> str | None:
+    """What is wrong with the shape of an image of so many columns that a file names; None stands for plain rows."""
+    if shape is None or (len(shape) in (2, 3) and min(shape) >= 1 and math.prod(shape) == n_columns):
+        return None
+    return f"images of shape {list(shape)} do not have {n_columns} columns"
+
+
 def opened(
     estimator: BaseEstimator,
     X: Any,
@@ -34,11 +50,11 @@ def opened(
     reset: bool,
 ) -> Source:
     """Any table as a source of whole rows on a device, its columns checked against those seen in ``fit``."""
-    if stays(X) or isinstance(X, np.memmap | Tensor):
+    if is_read_in_place(X) or isinstance(X, np.memmap | Tensor):
         source = open_source(X, sample_weight)
         match_columns(estimator, source.names, reset)
     else:
-        X = validated(
+        X = validate_rows(
             estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
         )  # the source refuses infinite values, and names their column
         named = getattr(estimator, "feature_names_in_", None)
@@ -77,8 +93,8 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
     if likelihood == "gaussian":
         return whole
     if likelihood == "bernoulli":
-        return within(whole, 0.0, 1.0, f"{what} with the bernoulli likelihood")
-    counted = within(whole, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
+        return check_range(whole, 0.0, 1.0, f"{what} with the bernoulli likelihood")
+    counted = check_range(whole, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
     wanted = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
     return refusing(
         counted,
@@ -89,7 +105,7 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
 
 def refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
     """The source, refusing rows in which ``fault`` finds one, in the words of ``told(column, value)``."""
-    return Mapped(source, _Refusing(source.names, fault, told))
+    return MappedSource(source, _Refusing(source.names, fault, told))
 
 
 @dataclass(frozen=True)

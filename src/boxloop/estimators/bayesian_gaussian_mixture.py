@@ -12,14 +12,31 @@ from scipy import special, stats
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from boxloop.data import Frame
-from boxloop.distributions import ComponentLaw, CovarianceType, weak_components
+from boxloop.data import Standardisation
+from boxloop.distributions import (
+    ComponentDistribution,
+    CovarianceType,
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    TiedInverseWishart,
+    weak_components,
+)
 from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
-from boxloop.estimators.gaussian_pictures import GaussianPictures
+from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
+from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
 from boxloop.estimators.given import precision, precision_factor
 from boxloop.fit import Coordinates, standard_covariance
+from boxloop.persist import ModelFile
 from boxloop.types import Source
+
+COMPONENTS: dict[str, type] = {
+    "full": NormalInverseWishart,
+    "tied": TiedInverseWishart,
+    "diag": NormalInverseGamma,
+    "spherical": SphericalNormalInverseGamma,
+}
+"""By ``covariance_type``."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -114,6 +131,9 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     degrees_of_freedom_prior: float | None = None
     covariance_prior: Any = None
 
+    _model_file: ClassVar[ModelFile] = posterior_file(
+        *COMPONENTS.values(), checks=(components_are(COMPONENTS, "found.components"),)
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
         "covariance_type": [StrOptions({"full", "tied", "diag", "spherical"})],
@@ -131,7 +151,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     def _matrices(self) -> bool:
         return self.covariance_type in ("full", "tied")
 
-    def _components(self, standard: Source, frame: Frame) -> ComponentLaw:
+    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         origin, scale, d = frame.origin, frame.scale, standard.n_columns
         spread = self._given_spread(d)
         know = spread is None and self._matrices
@@ -157,7 +177,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             units = scale[:1] if self.covariance_type == "spherical" else scale
             square = units[:, None] * units if self._matrices else units.square()
             size = (torch.from_numpy(spread).to(origin) / square).expand_as(size).contiguous()
-        made: ComponentLaw = type(law)(mean, strength, dof, size)
+        made: ComponentDistribution = type(law)(mean, strength, dof, size)
         return made
 
     def _given_spread(self, d: int) -> Array | None:

@@ -10,10 +10,13 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from boxloop.data import Mapped, within
+from boxloop.data import MappedSource, check_range
 from boxloop.distributions import Bernoulli, Family
+from boxloop.estimators.base import latent_file
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
+from boxloop.models import Mixture
+from boxloop.persist import ModelFile
 from boxloop.types import Source
 
 ZEROS_AND_ONES = (
@@ -60,6 +63,7 @@ class BernoulliMixture(CountMixture):
 
     binarize: float | None = None
 
+    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Bernoulli)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "binarize": [None, Interval(Real, None, None, closed="neither")],
@@ -67,13 +71,13 @@ class BernoulliMixture(CountMixture):
 
     def _prepare(self, source: Source) -> Source:
         if self.binarize is None:
-            return within(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
+            return check_range(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
         level = float(self.binarize)
 
         def cut(rows: Tensor) -> Tensor:
             return torch.where(torch.isnan(rows), rows, (rows > level).to(rows.dtype))
 
-        return Mapped(source, cut)
+        return MappedSource(source, cut)
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         return Bernoulli(torch.full((self.n_components, n_columns), 0.5, dtype=torch.float64, device=device))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Running
-from boxloop.data import digest
+from boxloop.data import fingerprint_source, fingerprint_values
 from boxloop.distributions import PooledSums, Sums
-from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
 from boxloop.fit import AscentState, EMState, OnlineState, Plan
 from boxloop.models import (
@@ -34,6 +32,7 @@ from boxloop.persist import (
     Constraints,
     Nested,
     Number,
+    model_file,
     read_checkpoint,
 )
 from boxloop.tree import flatten
@@ -118,7 +117,8 @@ def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
     """The plan with a checkpoint writer, and resumed from the checkpoint where one is there."""
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint(estimator, source)
-    resume = read_checkpoint(path, {**CLASSES, **STATES}, fingerprint, CONSTRAINTS) if path.exists() else None
+    classes = {**model_file(type(estimator)).classes, **STATES}
+    resume = read_checkpoint(path, classes, fingerprint, CONSTRAINTS) if path.exists() else None
     if resume is not None:  # files are read onto the CPU
         resume = replace(resume, state=resume.state.to(pick_device(estimator.device)))
     writer = CheckpointWriter(path, fingerprint, seconds=10.0)
@@ -135,7 +135,7 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
                 "a checkpoint of mini-batches needs an integer random_state: rows must come in the same order again"
             )
         del params["random_state"]
-    data = {"rows": source.n_rows, "columns": list(source.names), "digest": digest(source)}
+    data = {"rows": source.n_rows, "columns": list(source.names), "digest": fingerprint_source(source)}
     return {"estimator": type(estimator).__name__, **params, **data}
 
 
@@ -146,4 +146,4 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, torch.device):
         return str(value)
-    return hashlib.sha256(repr(np.asarray(value).tolist()).encode()).hexdigest()
+    return fingerprint_values(np.asarray(value))

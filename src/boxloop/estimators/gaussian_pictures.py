@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import column_places, kept_rows
+from boxloop.data import column_indices, sample_rows
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator
+from boxloop.persist import Check, Saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DRAWN = 100_000
 """Rows that a picture is made from: some of them, where there are more."""
+
+
+def components_are(kinds: Mapping[str, type], place: str) -> Check:
+    """A check of a file: its components are those of the parameter ``covariance_type``.
+
+    Args:
+        kinds: classes of components by covariance type.
+        place: of the components in the model.
+    """
+
+    def check(estimator: Any, saved: Saved) -> str | None:
+        wanted, components = kinds[estimator.covariance_type], attrgetter(place)(saved.tree)
+        if isinstance(components, wanted):
+            return None
+        return f"its components are {type(components).__name__}, not {wanted.__name__} as its parameters say"
+
+    return check
 
 
 class GaussianPictures(MixtureEstimator):
@@ -100,11 +119,11 @@ class GaussianPictures(MixtureEstimator):
             )
             places = sorted(np.argsort(-apart, kind="stable")[:most].tolist())
         else:
-            places = column_places(known, columns)
+            places = column_indices(known, columns)
         return places, [known[j] for j in places]
 
     def _drawn_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:
-        rows = kept_rows(self._open(X, reset=False), DRAWN, generator(0)).rows
+        rows = sample_rows(self._open(X, reset=False), DRAWN, generator(0)).rows
         return to_numpy(rows), to_numpy(self.model_.posterior(rows))[:, self._shown].argmax(1)
 
     def _drawn_components(self, places: list[int]) -> tuple[Array, Array]:

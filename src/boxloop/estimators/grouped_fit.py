@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -147,11 +146,3 @@ def _watched(plan: GroupPlan, device: torch.device) -> tuple[Outcome[Any] | None
     if resume is not None:  # files are read onto the CPU, where the state of a generator stays
         resume = replace(resume, state=replace(resume.state.to(device), stream=resume.state.stream))
     return resume, [*observers, CheckpointWriter(path, fingerprint, seconds=10.0)]
-
-
-def digest(rows: GroupedRows) -> str:
-    """Of all rows, for a checkpoint to know its fit by."""
-    found = hashlib.sha256()
-    for _, leaf in rows.leaves():
-        found.update(leaf.contiguous().numpy().data)
-    return found.hexdigest()

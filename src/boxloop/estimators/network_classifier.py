@@ -12,11 +12,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from boxloop.data import to_labels, validated
+from boxloop.data import to_labels, validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs, weighted_rows
+from boxloop.estimators.network_state import network_file
 from boxloop.estimators.scored import scored_labels
+from boxloop.persist import Labels, ModelFile
 from boxloop.weights import ClassificationPrediction, Kind
 
 
@@ -85,6 +87,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
 
     prior_precision: float = 3.0
 
+    _model_file: ClassVar[ModelFile] = network_file(classes_=Labels)
     _kind: ClassVar[Kind] = "classification"
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -99,7 +102,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         Returns:
             The estimator itself.
         """
-        X, y = validated(self, X, to_labels(y, "y"), dtype=np.float64)
+        X, y = validate_rows(self, X, to_labels(y, "y"), dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         X, labels, weight = weighted_rows(X, labels, sample_weight)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,15 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
-from boxloop.data import ArraySource, SparseSource, as_frame, holds_numbers, on_device, open_source, stays
+from boxloop.data import (
+    ArraySource,
+    SparseSource,
+    as_frame,
+    holds_numbers,
+    is_read_in_place,
+    on_device,
+    open_source,
+)
 from boxloop.estimators.autoencoder_rows import Shape, flat, refusing
 from boxloop.types import Source
 
@@ -105,18 +113,6 @@ class Edge:
         """Names of the columns, or the values of a finite view."""
         return [str(name) for name in (self.names if self.values is None else self.values)]
 
-    def facts(self) -> dict[str, Any]:
-        """As plain values, for a file."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, facts: dict[str, Any]) -> Edge:
-        """What :meth:`facts` gave, after a file turned tuples into lists."""
-        lists = {
-            name: None if facts[name] is None else tuple(facts[name]) for name in ("names", "image", "values")
-        }
-        return cls(**{**facts, **lists})
-
 
 def _as_table(rows: Any) -> Any:
     """One dimension as one column."""
@@ -132,7 +128,7 @@ def _as_table(rows: Any) -> Any:
 def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None = None) -> Source:
     if issparse(table) or isinstance(table, SparseSource):
         raise ValueError(f"{word} is sparse: two views take dense rows")
-    if not stays(table):
+    if not is_read_in_place(table):
         _numeric(table, word)
     if isinstance(table, ArraySource) and table.weight is None and weight is not None:
         return open_source(table.rows, weight, list(table.names))
@@ -178,7 +174,7 @@ def _column(table: Any) -> Any:
         if table.ndim == 1:
             return table
         return table[:, 0] if table.ndim == 2 and table.shape[1] == 1 else None
-    if stays(table):
+    if is_read_in_place(table):
         return None
     frame = as_frame(table)
     if frame is not None:

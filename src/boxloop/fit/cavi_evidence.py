@@ -5,7 +5,7 @@ The log-joint is linear in each node's statistics, so one node is summed or inte
 .. math:: \int e^{f(T_1, \dots, T_d)} dz_j = \exp\left( A_j\!\left(\frac{\partial f}{\partial T_j} - b_j\right)
           + f(T_1, \dots, 0, \dots, T_d) \right),
 
-with b as in :mod:`boxloop.distributions.node_kinds`. The other nodes are enumerated, or walked over by the
+with b as in :mod:`boxloop.distributions.exponential`. The other nodes are enumerated, or walked over by the
 trapezoidal rule in
 coordinates that range over all real numbers (logs, log-ratios): for smooth functions that vanish at both ends its error
 falls exponentially with the number of points (Trefethen and Weideman 2014). Leaving out every other point gives the
@@ -176,7 +176,7 @@ class Grid:
         """Posterior means of the statistics of every node."""
         share = heights.reshape(-1).softmax(0)
         sums = {
-            name: torch.zeros(node.size, len(node.kind.base())).double()
+            name: torch.zeros(node.size, len(node.family.base())).double()
             for name, node in self.field.nodes.items()
         }
         for chunk in torch.nonzero(share > 1e-18)[:, 0].split(CHUNK):
@@ -196,11 +196,11 @@ class Grid:
         statistics, volume = {}, torch.zeros(len(chunk), dtype=torch.float64)
         for name, many in columns.items():
             node, values = self.field.nodes[name], torch.stack(many, dim=1)
-            support = node.kind.support()
+            support = node.family.support()
             if support is not None:
                 statistics[name] = support[values]
                 continue
-            flat, one = node.kind.unfold(values.reshape(len(chunk) * node.size, -1))
+            flat, one = node.family.unfold(values.reshape(len(chunk) * node.size, -1))
             statistics[name] = flat.reshape(len(chunk), node.size, -1)
             volume = volume + one.reshape(len(chunk), -1).sum(1)
         return statistics, volume
@@ -208,13 +208,13 @@ class Grid:
     def _natural(self, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Natural parameters of the collapsed node given the others, and the log-joint without it."""
         node = self.field.nodes[self.collapse]
-        zero = torch.zeros(node.size, len(node.kind.base()), dtype=torch.float64)
+        zero = torch.zeros(node.size, len(node.family.base()), dtype=torch.float64)
 
         def along(own: Tensor) -> Tensor:
             return self.field.value({**statistics, self.collapse: own})
 
         slope, rest = torch.func.grad_and_value(along)(zero)
-        return slope - node.kind.base(), rest
+        return slope - node.family.base(), rest
 
     def _height(self, statistics: dict[str, Tensor]) -> Tensor:
         natural, rest = self._natural(statistics)
@@ -243,10 +243,10 @@ def _spanned(grid: Grid, axes: list[Axis], max_points: int) -> tuple[list[Axis],
 def _axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
     """The coordinates of one node, each over the range that all its variables need together."""
     node = field.nodes[name]
-    support = node.kind.support()
+    support = node.family.support()
     if support is not None:
         return [Axis(name, torch.arange(len(support)))] * node.size
-    centre, deviation = node.kind.window(natural)
+    centre, deviation = node.family.window(natural)
     low, high = (centre - REACH * deviation).amin(0), (centre + REACH * deviation).amax(0)
     found = []
     for j in range(centre.shape[1]):
@@ -259,10 +259,10 @@ def _axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
 def _effort(field: MeanField, name: str) -> float:
     """Log of the number of points that a node adds to the grid."""
     node = field.nodes[name]
-    support = node.kind.support()
+    support = node.family.support()
     if support is not None:
         return node.size * math.log(len(support))
-    return node.size * node.kind.window(node.kind.start(1, generator(0)))[0].shape[1] * math.log(GUESS)
+    return node.size * node.family.window(node.family.start(1, generator(0)))[0].shape[1] * math.log(GUESS)
 
 
 def _size(axes: list[Axis]) -> int:

@@ -25,7 +25,7 @@ from boxloop.loop import Iteration
 from boxloop.models import EnergyModel
 from boxloop.numeric import RandomState, generator
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 Batch = tuple[Tensor, Tensor]
 Kernels = Callable[[Callable[[Tensor], Tensor], float], Kernel]
@@ -103,7 +103,12 @@ class EnergyState(Tree):
 
     @classmethod
     def start(
-        cls, model: EnergyModel, base: Law, buffer: int, random_state: RandomState = None, scale: float = 1.0
+        cls,
+        model: EnergyModel,
+        base: Distribution,
+        buffer: int,
+        random_state: RandomState = None,
+        scale: float = 1.0,
     ) -> EnergyState:
         """From a model and a buffer of draws from a base law."""
         point = joined(model.parameters)
@@ -137,7 +142,11 @@ def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, T
 
 
 def energy_ascent(
-    model: EnergyModel, batches: Callable[[int], Batch], kernels: Kernels, base: Law, plan: EnergyPlan
+    model: EnergyModel,
+    batches: Callable[[int], Batch],
+    kernels: Kernels,
+    base: Distribution,
+    plan: EnergyPlan,
 ) -> Callable[[EnergyState], Iteration[EnergyState]]:
     r"""Stochastic gradient ascent on the likelihood of an energy-based model, as a step for :func:`boxloop.loop.run`.
 
@@ -204,7 +213,12 @@ def energy_ascent(
 
 
 def _move(
-    state: EnergyState, model: EnergyModel, kernels: Kernels, base: Law, plan: EnergyPlan, stream: Generator
+    state: EnergyState,
+    model: EnergyModel,
+    kernels: Kernels,
+    base: Distribution,
+    plan: EnergyPlan,
+    stream: Generator,
 ) -> tuple[Tensor, Path, bool]:
     """Some of the buffer a few steps on, a share of it from the base: which, their path, and whether it was short."""
     device = state.position.device

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Gathered, Lot, Mapped, Standardised
+from boxloop.data import ArraySource, ConcatenatedRows, MappedSource, RowSampler, StandardisedSource
 from boxloop.fit.adam import stream_at
 from boxloop.types import Source
 
@@ -111,13 +111,13 @@ def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor
     limit = chance.kthvalue(wanted).values
     mask = chance <= limit
     mask[torch.nonzero(mask)[wanted:, 0]] = False  # ties, at 2^24 values of chance
-    lot = Lot(mask.nonzero()[:, 0], share)
+    lot = RowSampler(mask.nonzero()[:, 0], share)
 
-    def taken(rows: Tensor, weight: Tensor, start: int) -> Gathered:
-        chosen = lot.among(start, start + len(weight)).to(rows.device)
-        return Gathered.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
+    def taken(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+        chosen = lot.indices_between(start, start + len(weight)).to(rows.device)
+        return ConcatenatedRows.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
 
-    both = source.reduce_at(taken).joined()
+    both = source.reduce_at(taken).concatenate()
     return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
 
 
@@ -130,7 +130,7 @@ def _kept(held_out: Tensor | None, start: int, rows: int) -> Tensor:
 def _held(source: Source, held_out: Tensor | None) -> Batch | None:
     """All rows and weights of a source in memory, as it shows them; None where they are in files."""
     inner = source
-    while isinstance(inner, Mapped | Standardised):
+    while isinstance(inner, MappedSource | StandardisedSource):
         inner = inner.source
     if not isinstance(inner, ArraySource):
         return None

@@ -14,7 +14,13 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power
-from boxloop.data import Frame, Standardised, identity_frame, shuffled, survey
+from boxloop.data import (
+    Standardisation,
+    StandardisedSource,
+    fit_standardisation,
+    identity_standardisation,
+    shuffle_rows,
+)
 from boxloop.distributions import Family
 from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood, rounding_error
 from boxloop.fit.gradient import AscentState, gradient_ascent
@@ -114,7 +120,7 @@ class Fit(Generic[M]):
 
     model: M
     standard: M
-    frame: Frame
+    frame: Standardisation
     outcome: Outcome[Any]
     level: float
     concerns: tuple[str, ...] = field(default=())
@@ -130,12 +136,16 @@ SMALLEST = 1e-152
 """Standard deviation below which squares lose digits of float64, or vanish and make a column look constant."""
 
 
-def coordinates(source: Source, kind: Coordinates) -> Frame:
+def coordinates(source: Source, kind: Coordinates) -> Standardisation:
     """Survey the rows: a scale for each column, one for all, or none at all."""
-    return usable(identity_frame(source) if kind == "none" else survey(source), kind, source.names)
+    return usable(
+        identity_standardisation(source) if kind == "none" else fit_standardisation(source),
+        kind,
+        source.names,
+    )
 
 
-def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
+def usable(frame: Standardisation, kind: Coordinates, names: tuple[str, ...]) -> Standardisation:
     """A frame of the given kind, if its columns can be fitted."""
     scale = frame.scale.tolist()
     size = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale).tolist()
@@ -155,12 +165,12 @@ def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
     return frame
 
 
-def to_standard(model: Any, frame: Frame, kind: Coordinates) -> Any:
+def to_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     """A model of the data as a model of standardised rows."""
     return model if kind == "none" else model.affine(-frame.origin / frame.scale, 1.0 / frame.scale)
 
 
-def from_standard(model: Any, frame: Frame, kind: Coordinates) -> Any:
+def from_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     """A model of standardised rows as a model of the data."""
     return model if kind == "none" else model.affine(frame.origin, frame.scale)
 
@@ -191,9 +201,9 @@ def fit_mixture(
         adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
     """
     if plan.engine != "em":
-        source = shuffled(source, generator)
+        source = shuffle_rows(source, generator)
     frame = coordinates(source, kind)
-    standard = Standardised(source, frame, plan.dtype) if kind != "none" else source
+    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
     interrupted = False
     if plan.resume is not None:
         model = plan.resume.state.model
@@ -212,7 +222,7 @@ def fit_mixture(
 
 
 def unstandardise(
-    outcome: Outcome[Any], source: Source, standard: Source, frame: Frame, kind: Coordinates
+    outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Any]:
     """The best model of a loop over standardised rows, in the data's coordinates."""
     best = outcome.state.best
@@ -241,7 +251,7 @@ class _Base(Tree):
     total: Tensor
 
 
-def level_of(model: Any, source: Source, frame: Frame) -> float:
+def level_of(model: Any, source: Source, frame: Standardisation) -> float:
     """What the objective leaves out, per unit weight: the base measure and the change of coordinates."""
 
     def base(rows: Tensor, weight: Tensor) -> _Base:
@@ -264,7 +274,10 @@ AT_FLOOR = "is held at the floor"
 
 
 def list_concerns(
-    model: Mixture[Any] | LinearGaussian, frame: Frame, names: tuple[str, ...], outcome: Outcome[Any]
+    model: Mixture[Any] | LinearGaussian,
+    frame: Standardisation,
+    names: tuple[str, ...],
+    outcome: Outcome[Any],
 ) -> tuple[str, ...]:
     """One sentence for each thing that deserves a look.
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, shuffled, summarise_moments
+from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows, summarise_moments
 from boxloop.fit.em import EMState, Step, em
 from boxloop.fit.fit import Coordinates, Fit, Plan, coordinates, to_standard, unstandardise, usable
 from boxloop.fit.profile import profiled
@@ -63,7 +63,7 @@ def fit_linear(
         exact: use the closed form where there is one.
     """
     source, frame, standard = condensed(source, kind, generator, plan)
-    summed = not isinstance(standard, Standardised)
+    summed = not isinstance(standard, StandardisedSource)
     mean, spread = _sample_moments(standard, generator)
     if plan.resume is not None:
         first: Any = plan.resume.state.model
@@ -91,7 +91,7 @@ def fit_linear(
 
 def condensed(
     source: Source, kind: Coordinates, generator: Generator, plan: Plan
-) -> tuple[Source, Frame, Source]:
+) -> tuple[Source, Standardisation, Source]:
     """The rows in the order of the engine, their frame, and what is fitted: second moments where these are enough.
 
     Args:
@@ -101,11 +101,11 @@ def condensed(
         plan: which engine, in which precision.
     """
     if plan.engine != "em":
-        source = shuffled(source, generator)
+        source = shuffle_rows(source, generator)
     summary = summarise_moments(source, plan.dtype) if plan.engine == "em" else None
     if summary is None:
         frame = coordinates(source, kind)
-        return source, frame, Standardised(source, frame, plan.dtype)
+        return source, frame, StandardisedSource(source, frame, plan.dtype)
     frame = usable(summary.frame, kind, source.names)
     return source, frame, summary.rows(frame.origin, frame.scale)
 

@@ -113,7 +113,7 @@ def monte_carlo_em(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run

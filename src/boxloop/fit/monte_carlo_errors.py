@@ -110,7 +110,7 @@ def assess(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.sample.random_walk import RandomWalk

@@ -48,7 +48,7 @@ def refine(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run

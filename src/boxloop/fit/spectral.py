@@ -22,16 +22,23 @@ from scipy.optimize import linear_sum_assignment, nnls
 from torch import Generator, Tensor
 
 from boxloop.fit.documents import Documents, SpectralError, Weighting
-from boxloop.numeric import Diagonaliser, diagonal, normal, single_threaded
+from boxloop.numeric import (
+    Diagonaliser,
+    diagonalise_by_powers,
+    diagonalise_jointly,
+    diagonalise_widest_gap,
+    normal,
+    single_threaded,
+)
 from boxloop.types import Source
 
 Array = NDArray[np.float64]
 Method = Literal["joint", "gap", "power"]
 
 DIAGONALISERS: dict[Method, Diagonaliser] = {
-    "joint": diagonal.joint,
-    "gap": diagonal.widest_gap,
-    "power": diagonal.power,
+    "joint": diagonalise_jointly,
+    "gap": diagonalise_widest_gap,
+    "power": diagonalise_by_powers,
 }
 EXTRA, POWER_STEPS = 10, 2
 """Columns beyond k of the random matrix that finds the span, and how often it is multiplied again."""
@@ -93,7 +100,7 @@ def spectral(
 
     Example:
         >>> import torch
-        >>> from boxloop.data.synthetic import documents
+        >>> from boxloop.data.datasets import documents
         >>> from boxloop.numeric import generator
         >>> problem = documents(2, 20, generator(0))
         >>> found = spectral(problem.source(20_000, 10, generator(1)), 2, generator(2))

@@ -231,7 +231,7 @@ def bootstrap(
     weights, topics = [], []
     for _ in range(draws):
         order = torch.randint(source.n_rows, (source.n_rows,), generator=generator, device=generator.device)
-        drawn = source.taken(order.to(source.rows.device))
+        drawn = source.take(order.to(source.rows.device))
         again = spectral(drawn, k, generator, method=method, concentration=concentration)
         place = match(found.probabilities, again.probabilities)
         weights.append(again.weights[place])

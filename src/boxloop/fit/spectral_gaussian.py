@@ -18,7 +18,7 @@ from scipy.special import softmax
 from torch import Generator
 
 from boxloop.fit.documents import SpectralError
-from boxloop.numeric import joint
+from boxloop.numeric import diagonalise_jointly
 
 Array = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ def round_clusters(rows: Array, weight: Array, k: int, generator: Generator) -> 
     third = _third(y, weight)
     plane, centre = whiten.T @ (unit[:, None] * whiten), weight @ y
     third -= noise * sum(np.einsum(f"a,bc->{order}", centre, plane) for order in ("abc", "bac", "bca"))
-    turn = joint(third, generator)
+    turn = diagonalise_jointly(third, generator)
     found = (axes * np.sqrt(values)) @ turn
     if np.abs(found[-1]).min() < 1e-6 * size:
         raise SpectralError(f"third moments show fewer than {k} clusters")

@@ -24,7 +24,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, kept_rows
+from boxloop.data import ArraySource, sample_rows
 from boxloop.distributions import Family, PooledSums, Sums
 from boxloop.fit.documents import SpectralError
 from boxloop.fit.em import EMState, accelerated_em, rounding_error
@@ -230,7 +230,7 @@ def _state(generator: Generator) -> int:
 
 def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
     """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
-    kept = kept_rows(source, size, generator)
+    kept = sample_rows(source, size, generator)
     return Sample.of(kept.rows, kept.weight)
 
 

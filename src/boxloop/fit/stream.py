@@ -99,8 +99,9 @@ class FactorStream:
             variant: "exact", or "paper" for document 004's Algorithm 2 to the letter.
             refresh: so many vectors at most share a pass, and the psi before it, but no more than a quarter of those
                 seen: at 16 a quarter of the cost, for memory for twice as many vectors. ``model()`` is never stale.
-            expand: the parameter-expanded step of :func:`boxloop.models.linear.expanded`, which finds the scale of
-                the loadings in a few steps and costs nothing here. True for "exact" when None; the paper has none.
+            expand: the parameter-expanded step of :func:`boxloop.models.linear_gaussian.expanded`, which finds the
+                scale of the loadings in a few steps and costs nothing here. True for "exact" when None; the paper has
+                none.
             floor: smallest psi, as a share of each column's variance; when None the square root of the rounding
                 error, below which psi is lost in it. The paper has none.
             tile: columns a tile, for measurements.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import Frame, Standardised, shuffled
+from boxloop.data import Standardisation, StandardisedSource, shuffle_rows
 from boxloop.distributions import MixturePrior
 from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.fit import (
@@ -32,7 +32,7 @@ from boxloop.tree import Tree
 from boxloop.types import Expected, Source
 
 Model = VariationalMixture[Any]
-PriorMaker = Callable[[Source, Frame], MixturePrior]
+PriorMaker = Callable[[Source, Standardisation], MixturePrior]
 """(rows in standard coordinates, the frame) -> the prior in standard coordinates."""
 
 
@@ -71,9 +71,9 @@ def fit_variational(
         The model, and the evidence bound per unit weight after each round. After mini-batches the last of these is
         that of all rows; those before are of a batch each, and leave out the divergence from the prior.
     """
-    source = source if plan.engine == "em" else shuffled(source, generator)
+    source = source if plan.engine == "em" else shuffle_rows(source, generator)
     frame = coordinates(source, kind)
-    standard = Standardised(source, frame, plan.dtype) if kind != "none" else source
+    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
     cut = False
     if plan.resume is not None:
         model = plan.resume.state.model
@@ -189,7 +189,7 @@ def _climbed(standard: Source, model: Model, generator: Generator, plan: Plan) -
 
 
 def _finished(
-    outcome: Outcome[Any], source: Source, standard: Source, frame: Frame, kind: Coordinates
+    outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Model]:
     statistics = averages(outcome, standard)
     model, order, _ = outcome.state.best.ordered()

@@ -55,8 +55,8 @@ def fit_variational_factor(
     r"""Fit Bayesian factor analysis by coordinate ascent on the evidence bound (document 002, section 3.2).
 
     The prior is stated in standard coordinates, relative to the mean and the variance of each column (see
-    :meth:`boxloop.models.relevance.RelevancePrior.around`), and maps back with the law: a fit to rescaled rows is the
-    rescaled fit, and the bound moves by the Jacobian alone. Complete rows are read once, as second moments.
+    :meth:`boxloop.models.RelevancePrior.around`), and maps back with the law: a fit to rescaled rows is the rescaled
+    fit, and the bound moves by the Jacobian alone. Complete rows are read once, as second moments.
 
     Args:
         source: rows in the data's coordinates.
@@ -94,7 +94,7 @@ def fit_variational_factor(
     if plan.resume is not None:
         outcome = plan.run(standard, plan.resume.state.model, generator, helped)
     elif start is not None:
-        first = replace(to_standard(start, frame, KIND), prior_law=prior, total=frame.weight)
+        first = replace(to_standard(start, frame, KIND), parameter_prior=prior, total=frame.weight)
         outcome = plan.run(standard, first, generator, helped)
     else:
         outcome = _started(standard, prior, k, generator, plan)

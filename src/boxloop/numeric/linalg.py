@@ -59,10 +59,10 @@ def pack_index(d: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=64)
-def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _pack_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed.
 
-    Kept on each device: a copy in every round would make the host wait for a GPU.
+    Kept on each device: a copy in every iteration would make the host wait for a GPU.
     """
     i, j = pack_index(d)
     place = torch.empty(d, d, dtype=torch.int64)
@@ -72,15 +72,17 @@ def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def pack(matrix: Tensor) -> Tensor:
     """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
-    return _taken(matrix.reshape(*matrix.shape[:-2], -1), _places(matrix.shape[-1], matrix.device)[0])
+    return _gather_last(
+        matrix.reshape(*matrix.shape[:-2], -1), _pack_places(matrix.shape[-1], matrix.device)[0]
+    )
 
 
 def unpack(packed: Tensor, d: int) -> Tensor:
     """Symmetric (..., d, d) from its packed upper triangle."""
-    return _taken(packed, _places(d, packed.device)[1]).reshape(*packed.shape[:-1], d, d)
+    return _gather_last(packed, _pack_places(d, packed.device)[1]).reshape(*packed.shape[:-1], d, d)
 
 
-def _taken(flat: Tensor, places: Tensor) -> Tensor:
+def _gather_last(flat: Tensor, places: Tensor) -> Tensor:
     """Entries of the last axis; quicker than ``index_select`` along it."""
     return flat.gather(-1, places.expand(*flat.shape[:-1], -1))
 

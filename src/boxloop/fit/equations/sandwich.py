@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data import Gathered, column_place
+from boxloop.data import ConcatenatedRows, column_index
 from boxloop.fit.equations.faults import EstimateWarning
 from boxloop.types import Source
 
@@ -42,8 +42,12 @@ def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
         p: number of parameters; as few groups are doubted with a warning.
     """
     if isinstance(groups, str):
-        place = column_place(source.names, groups)
-        labels = source.reduce(lambda rows, weight: Gathered.of(rows[:, place].cpu())).joined().numpy()
+        place = column_index(source.names, groups)
+        labels = (
+            source.reduce(lambda rows, weight: ConcatenatedRows.of(rows[:, place].cpu()))
+            .concatenate()
+            .numpy()
+        )
     else:
         labels = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if labels.shape != (source.n_rows,):

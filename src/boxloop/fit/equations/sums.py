@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.data import Gathered
+from boxloop.data import ConcatenatedRows
 from boxloop.fit.equations.faults import EquationError
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -31,8 +31,8 @@ class EquationSums(Tree):
 class _Within(Tree):
     """Sums within the groups of each tile, and the weight of all."""
 
-    group: Gathered
-    held: Gathered
+    group: ConcatenatedRows
+    held: ConcatenatedRows
     weight: Tensor
 
 
@@ -166,28 +166,30 @@ def group_outer(
         value = torch.where(mine[:, None] > 0, value * mine[:, None], 0.0)
         here, place = groups[start : start + len(value)].unique(return_inverse=True)
         held = value.new_zeros(len(here), value.shape[1]).index_add_(0, place, value)
-        return _Within(Gathered.of(here), Gathered.of(held), mine.sum())
+        return _Within(ConcatenatedRows.of(here), ConcatenatedRows.of(held), mine.sum())
 
     found = source.reduce_at(sums)
-    lines = found.held.joined()
-    held = lines.new_zeros(int(groups.max()) + 1, lines.shape[1]).index_add_(0, found.group.joined(), lines)
+    lines = found.held.concatenate()
+    held = lines.new_zeros(int(groups.max()) + 1, lines.shape[1]).index_add_(
+        0, found.group.concatenate(), lines
+    )
     return held.mT @ held / found.weight
 
 
 def first_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:
     """A sentence that names the first row where the function is not finite."""
 
-    def first(rows: Tensor, weight: Tensor, start: int) -> Gathered:
+    def first(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         value = function(point.to(rows.device), rows).detach()
         bad = torch.nonzero(~torch.isfinite(value) & (weight > 0)[:, None])[:1]
         if not len(bad):
-            return Gathered.of(torch.empty(0, 4, dtype=torch.float64))
+            return ConcatenatedRows.of(torch.empty(0, 4, dtype=torch.float64))
         row, column = bad[0].tolist()
         holes = torch.isnan(rows[row]).nonzero()[:, 0].tolist() if rows.layout == torch.strided else []
         told = [start + row, column, float(value[row, column]), holes[0] if holes else -1]
-        return Gathered.of(torch.tensor([told], dtype=torch.float64))
+        return ConcatenatedRows.of(torch.tensor([told], dtype=torch.float64))
 
-    found = source.reduce_at(first).joined()
+    found = source.reduce_at(first).concatenate()
     if not len(found):
         return f"{what} is finite on every row, its derivative is not"
     place, entry, value, hole = found[0].tolist()
