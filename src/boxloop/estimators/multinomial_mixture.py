@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
-from boxloop.estimators.base import Array, latent_file, to_numpy
+from boxloop.estimators._base import Array, latent_file, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, spectral_start, topic_errors
