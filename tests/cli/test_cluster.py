@@ -20,7 +20,7 @@ from boxloop import load
 from boxloop.cli import cluster as options
 from boxloop.data import ClusterError, DaskSource, PartialSum, open_table, pickle_value, write_table
 from boxloop.estimators import LatentEstimator
-from boxloop.fit import plan
+from boxloop.fit import fit as fit_module
 from boxloop.loop import Progress, run
 from cli.calls import NAMES, call, clusters, done, signalled
 from report.small import few_candidates
@@ -339,7 +339,9 @@ def test_a_lost_cluster_says_how_to_go_on(
             raise ClusterError("the scheduler is gone; with checkpoint= the fit goes on")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "run", lambda *a, observers, **o: run(*a, observers=[*observers, lose], **o))
+        patch.setattr(
+            fit_module, "run", lambda *a, observers, **o: run(*a, observers=[*observers, lose], **o)
+        )
         kept = ["--checkpoint", tmp_path / "c"]
         lost = call(*fit, "-o", tmp_path / "m", "--cluster", address, *kept)
     assert lost.exit_code == 1

@@ -13,7 +13,7 @@ import pytest
 
 from boxloop import GaussianMixture
 from boxloop.data import load_dataset, open_table, write_table
-from boxloop.fit import plan
+from boxloop.fit import fit as fit_module
 from boxloop.loop import Progress, run
 from boxloop.select import OutlierDetector
 from cli.calls import call, done
@@ -202,7 +202,7 @@ def test_ctrl_c_in_the_fit_ends_the_command(tmp_path: Path, monkeypatch: pytest.
     def stopped(*args: object, observers: list, **options: object) -> object:
         return run(*args, observers=[*observers, interrupt], **options)
 
-    monkeypatch.setattr(plan, "run", stopped)
+    monkeypatch.setattr(fit_module, "run", stopped)
     result = call("outliers", "iris", "-k", 2, "-o", tmp_path / "judged.csv")
     assert result.exit_code == 130
     assert result.stdout == ""

@@ -10,7 +10,7 @@ import pytest
 
 from boxloop import load
 from boxloop.estimators import LatentEstimator
-from boxloop.fit import plan
+from boxloop.fit import fit as fit_module
 from boxloop.loop import run
 from boxloop.persist import read_container
 from cli.calls import call, clusters, counts, done, signalled, table
@@ -88,7 +88,7 @@ def test_f39_every_method_goes_on_bit_for_bit(
         return run(*args, observers=[*observers, terminate], **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "run", stopped)
+        patch.setattr(fit_module, "run", stopped)
         ended = call(*fit, "-o", tmp_path / "m", "--checkpoint", kept)
     assert ended.exit_code == 143
     assert f"the same command continues from {kept}." in ended.stderr
@@ -107,7 +107,7 @@ def test_sigterm_without_a_checkpoint_leaves_nothing(tmp_path: Path, monkeypatch
     def stopped(*args, **options):
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(plan, "run", stopped)
+    monkeypatch.setattr(fit_module, "run", stopped)
     result = call("fit", "iris", "--model", "factor-analysis", "-k", 1, "-o", tmp_path / "m")
     assert result.exit_code == 143
     assert result.output == ""

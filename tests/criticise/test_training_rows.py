@@ -25,7 +25,7 @@ from boxloop.data import (
     identity_standardisation,
     open_source,
 )
-from boxloop.estimators import StreamingEstimator
+from boxloop.estimators import LatentEstimator
 from estimators.public_cases import PUBLIC, Public, quietly
 from persist.mutations import seal, split
 
@@ -206,7 +206,7 @@ def test_files_without_a_digest_are_checked_by_their_means(tmp_path: Any) -> Non
 
 def test_what_was_fitted_to_no_table_has_no_digest() -> None:
     assert boxloop.FactorAnalysis(1).fit_covariance(np.eye(3), 100).training_digest_ is None
-    streamed: StreamingEstimator = GaussianMixture(1, random_state=0)
+    streamed: LatentEstimator = GaussianMixture(1, random_state=0)
     assert streamed.partial_fit(ROWS).training_digest_ is None
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture
-from boxloop.fit import fit
+from boxloop.fit import start
 
 
 @pytest.mark.parametrize("when", [1, 3, 12])
 @pytest.mark.filterwarnings("ignore:interrupted before the first iteration")
 def test_ctrl_c_during_the_race(monkeypatch: pytest.MonkeyPatch, when: int) -> None:
-    plain, seen = fit.accelerated_em, 0
+    plain, seen = start.accelerated_em, 0
 
     def interrupted_em(source):
         step = plain(source)
@@ -26,7 +26,7 @@ def test_ctrl_c_during_the_race(monkeypatch: pytest.MonkeyPatch, when: int) -> N
 
         return counted
 
-    monkeypatch.setattr(fit, "accelerated_em", interrupted_em)
+    monkeypatch.setattr(start, "accelerated_em", interrupted_em)
     mixture = GaussianMixture(3, random_state=0).fit(np.random.default_rng(0).normal(size=(300, 2)))
     assert mixture.interrupted_
     assert not mixture.converged_

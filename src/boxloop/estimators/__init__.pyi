@@ -1,6 +1,7 @@
+from ._base import Array as Array, FitWarning, LatentEstimator as LatentEstimator, to_numpy as to_numpy
+from ._params import pick_device as pick_device
 from .autoencoder import VariationalAutoencoder
 from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
-from .base import Array as Array, LatentEstimator as LatentEstimator, to_numpy as to_numpy
 from .bayesian_factor_analysis import BayesianFactorAnalysis
 from .bayesian_gaussian_mixture import BayesianGaussianMixture, root_gamma_moments as root_gamma_moments
 from .bayesian_linear_regression import BayesianLinearRegression
@@ -20,7 +21,6 @@ from .network_audit import audit_network as audit_network, training_rows as trai
 from .network_classifier import NetworkClassifier
 from .network_regressor import NetworkRegressor
 from .network_rows import held_out as held_out
-from .options import pick_device as pick_device
 from .poisson_mixture import PoissonMixture
 from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects
@@ -36,8 +36,6 @@ from .relevant_generator import RelevantGenerator
 from .relevant_infer import Direction as Direction
 from .relevant_refit import Refits as Refits
 from .relevant_rows import Edge as Edge
-from .streaming import StreamingEstimator as StreamingEstimator
-from .warned import FitWarning
 
 __all__ = [
     "BayesianFactorAnalysis",

@@ -12,12 +12,12 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
+from boxloop.estimators._base import warn_of
+from boxloop.estimators._params import COMMON
 from boxloop.estimators.autoencoder_train import Trained, train
 from boxloop.estimators.autoencoder_use import FittedAutoencoder
 from boxloop.estimators.codes import has_image_shape
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
-from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.warned import warn_of
 from boxloop.models import (
     CONSTRAINTS,
     MAX_SCORE_DRAWS,

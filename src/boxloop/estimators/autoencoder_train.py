@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 
 from boxloop.average import Schedule
 from boxloop.data import Standardisation, StandardisedSource, has_equal_weights, identity_standardisation
+from boxloop.estimators._params import pick_device, pick_dtype
 from boxloop.estimators.autoencoder_fit import (
     ALPHAS,
     BoundLoss,
@@ -23,7 +24,6 @@ from boxloop.estimators.autoencoder_fit import (
 )
 from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, levelled, start_model
 from boxloop.estimators.learned import Run, plan_of, settled
-from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current, hold_out
 from boxloop.loop import Outcome, Progress
 from boxloop.models import Autoencoder

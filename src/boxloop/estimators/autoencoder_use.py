@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import check_count
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators.autoencoder_rows import Likelihood
-from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.codes import CodedEstimator
 from boxloop.numeric import generator
 from boxloop.select import mean_error

@@ -15,10 +15,8 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import check_level, make_frame
-from boxloop.estimators.base import Array, latent_file, to_numpy
-from boxloop.estimators.flow import Flowing
+from boxloop.estimators._base import Array, FitWarning, OnlineStream, latent_file, to_numpy
 from boxloop.estimators.linear import LinearEstimator
-from boxloop.estimators.warned import FitWarning
 from boxloop.fit import Fit, Plan, fit_variational_factor
 from boxloop.models import RelevancePrior, VariationalFactor
 from boxloop.numeric import generator, join_words
@@ -137,7 +135,7 @@ class BayesianFactorAnalysis(LinearEstimator):
             start=start,
         )
 
-    def _flow(self, stream: Flowing, rows: Tensor, weight: Tensor) -> Flowing:
+    def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
         """The averaged statistics of a stream stand for all rows seen: the law narrows as they come."""
         model: Any = stream.state.model
         longer = replace(model, total=stream.seen + float(weight.sum()))

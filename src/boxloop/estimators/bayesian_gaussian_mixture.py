@@ -22,10 +22,10 @@ from boxloop.distributions import (
     TiedInverseWishart,
     weak_components,
 )
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
+from boxloop.estimators.gaussian_mixture import precisions_of
 from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
-from boxloop.estimators.given import precision, precision_factor
 from boxloop.fit import Coordinates, standard_covariance
 from boxloop.persist import ModelFile
 from boxloop.types import Source
@@ -210,7 +210,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         found, given, family = model.found.components, model.given.components, model.family
         self.means_ = to_numpy(found.mean)
         self.covariances_ = to_numpy(family.named()["covariances"])
-        self.precisions_cholesky_, self.precisions_ = precision_factor(family), precision(family)
+        self.precisions_, self.precisions_cholesky_ = precisions_of(family)
         self.mean_precision_ = to_numpy(found.strength)
         self.degrees_of_freedom_ = to_numpy(found.dof) if found.dof.dim() else float(found.dof)
         self.mean_prior_ = to_numpy(given.mean)[0]

@@ -25,12 +25,10 @@ from boxloop.data import (
     open_source,
     pair_sources,
 )
+from boxloop.estimators._base import Array, DeviceEstimator, is_double, to_numpy, warn_of
+from boxloop.estimators._input import check_score_numbers
+from boxloop.estimators._params import pick_device
 from boxloop.estimators.autoencoder_rows import opened
-from boxloop.estimators.base import Array, is_double, to_numpy
-from boxloop.estimators.device_memory import DeviceEstimator
-from boxloop.estimators.options import pick_device
-from boxloop.estimators.scored import scored_numbers
-from boxloop.estimators.warned import warn_of
 from boxloop.persist import ModelFile, Saved, SaveMixin
 from boxloop.types import Source
 from boxloop.weights import (
@@ -159,7 +157,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the outputs' variance that is explained, by the weights of rows where they have any."""
         check_is_fitted(self)
-        outputs, weight = scored_numbers(y, sample_weight)
+        outputs, weight = check_score_numbers(y, sample_weight)
         return float(super().score(X, outputs, weight))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

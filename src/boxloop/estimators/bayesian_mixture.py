@@ -16,8 +16,7 @@ from torch import Tensor
 
 from boxloop.data import Standardisation, check_count, check_level, make_frame
 from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
-from boxloop.estimators.base import Array, latent_file, to_numpy
-from boxloop.estimators.flow import Flowing
+from boxloop.estimators._base import Array, OnlineStream, latent_file, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, fit_variational
 from boxloop.models import VariationalMixture
@@ -109,7 +108,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             start=start,
         )
 
-    def _flow(self, stream: Flowing, rows: Tensor, weight: Tensor) -> Flowing:
+    def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
         """The averaged statistics of a stream stand for all rows seen: the law narrows as they come."""
         seen = stream.seen + float(weight.sum())
         state: Any = stream.state

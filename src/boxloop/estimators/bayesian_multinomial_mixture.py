@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 
 from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
-from boxloop.estimators.base import to_numpy
+from boxloop.estimators._base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
 from boxloop.estimators.counts import CountMixture
 from boxloop.persist import ModelFile

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxloop.data import MappedSource, check_range
 from boxloop.distributions import Bernoulli, Family
-from boxloop.estimators.base import latent_file
+from boxloop.estimators._base import latent_file
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.models import Mixture

@@ -12,10 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, WeightedSum, check_count, to_float_table
+from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy
+from boxloop.estimators._params import pick_device
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, image_fault, opened
-from boxloop.estimators.base import Array, check_no_overflow, to_numpy
-from boxloop.estimators.device_memory import DeviceEstimator
-from boxloop.estimators.options import pick_device
 from boxloop.numeric import generator
 from boxloop.persist import Saved, SaveMixin
 from boxloop.types import Source

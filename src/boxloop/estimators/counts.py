@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.utils import ClassifierTags
 
 from boxloop.data import check_range
-from boxloop.estimators.base import to_numpy
+from boxloop.estimators._base import to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import Mixture

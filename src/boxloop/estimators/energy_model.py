@@ -27,8 +27,8 @@ from boxloop.data import (
     validate_rows,
 )
 from boxloop.distributions import DiagonalGaussian, FullGaussian
-from boxloop.estimators.base import Array, check_no_overflow, to_numpy
-from boxloop.estimators.device_memory import DeviceEstimator
+from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
+from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators.energy_fit import (
     KERNELS,
     Means,
@@ -40,9 +40,6 @@ from boxloop.estimators.energy_fit import (
     train,
 )
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE, fingerprint
-from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.warned import warn_of
 from boxloop.fit import Cooling, EnergyPlan, EnergyState
 from boxloop.loop import Outcome
 from boxloop.models import CONSTRAINTS, EnergyModel, Perceptron

@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimators.base import Array, latent_file
+from boxloop.estimators._base import Array, latent_file
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.models import FactorModel
 from boxloop.numeric import varimax

@@ -1,4 +1,4 @@
-"""Gaussian mixtures."""
+"""Gaussian mixtures, and starts and precisions in the shapes of scikit-learn."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
-from boxloop.estimators.base import latent_file, to_numpy
+from boxloop.estimators._base import Array, latent_file, to_numpy
 from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
-from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates, Fit, Plan
 from boxloop.models import Mixture
@@ -139,19 +140,16 @@ class GaussianMixture(GaussianPictures):
                 f"increase reg_covar, or scale the input data. Here reg_covar={self.reg_covar:g}, and {error}."
             ) from error
 
-    @property
-    def _given(self) -> tuple[Any, Any, Any]:
-        return self.weights_init, self.means_init, self.precisions_init
-
-    def _given_start(self, n_columns: int, device: torch.device) -> Mixture[Any] | None:
-        if any(value is None for value in self._given):
-            return None
-        return given_mixture(*self._given, self._template(n_columns, device), self.covariance_type)
-
-    def _adjustment(self) -> Callable[[Mixture[Any]], Mixture[Any]] | None:
-        if all(value is None for value in self._given):
-            return None
-        return lambda start: completed(start, *self._given, self.covariance_type)
+    def _given(
+        self, template: Family[Any]
+    ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
+        given = (self.weights_init, self.means_init, self.precisions_init)
+        missing = [value is None for value in given]
+        if all(missing):
+            return None, None
+        if any(missing):
+            return None, lambda start: completed(start, *given, self.covariance_type)
+        return given_mixture(*given, template, self.covariance_type), None
 
     @property
     def _shown(self) -> NDArray[np.int64]:
@@ -161,4 +159,90 @@ class GaussianMixture(GaussianPictures):
         self.weights_ = to_numpy(model.log_weight.exp())
         self.means_ = to_numpy(model.family.mean)
         self.covariances_ = to_numpy(model.family.named()["covariances"])
-        self.precisions_cholesky_, self.precisions_ = precision_factor(model.family), precision(model.family)
+        self.precisions_, self.precisions_cholesky_ = precisions_of(model.family)
+
+
+def precisions_of(family: Family[Any]) -> tuple[Array, Array]:
+    """Precisions in the shape of the covariances, and their Cholesky factors or roots as scikit-learn has them."""
+    if isinstance(family, FullGaussian | TiedGaussian):
+        factor = to_numpy(family.whitener.mT)
+        return factor @ np.swapaxes(factor, -1, -2), factor
+    factor = 1.0 / np.sqrt(to_numpy(family.named()["covariances"]))
+    return factor**2, factor
+
+
+def given_mixture(
+    weights: Any, means: Any, precisions: Any, template: Family[Any], covariance_type: str
+) -> Mixture[Any]:
+    """A mixture from weights, means and precisions given by a user.
+
+    Args:
+        weights: (k,), non-negative, summing to one.
+        means: (k, d).
+        precisions: in the shape of the covariance type.
+        template: a family of the right kind, for its shapes and floor.
+        covariance_type: ``full``, ``tied``, ``diag`` or ``spherical``.
+    """
+    like = template.mean
+    k, d = like.shape
+    shapes = {"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k,)}
+    weight = _check_start("weights_init", weights, (k,))
+    mean = _check_start("means_init", means, (k, d))
+    inverse = _check_start("precisions_init", precisions, shapes[covariance_type])
+    if (weight < 0).any() or not np.isclose(weight.sum(), 1.0):
+        raise ValueError("weights_init must be non-negative and sum to 1")
+    if covariance_type in ("full", "tied"):
+        _check_definite(inverse)
+    family: Any = type(template)
+    centre = torch.from_numpy(mean).to(like.device)
+    if covariance_type in ("diag", "spherical"):
+        if (inverse <= 0).any():
+            raise ValueError("precisions_init must be positive")
+        variance = torch.from_numpy(1.0 / inverse).to(like.device)
+        variance = variance if covariance_type == "diag" else variance[:, None]
+        law = family(centre, variance, template.floor)  # type: ignore[attr-defined]
+    else:
+        law = family.of(centre, torch.linalg.inv(torch.from_numpy(inverse)).to(like.device))
+        law = family(law.mean, law.factor, template.floor)  # type: ignore[attr-defined]
+    return Mixture(torch.from_numpy(weight).to(like.device).log(), law)
+
+
+def completed(
+    model: Mixture[Any], weights: Any, means: Any, precisions: Any, covariance_type: str
+) -> Mixture[Any]:
+    """A mixture with the parts that a user gave, and those of ``model`` for parts that are None.
+
+    Where means are given, the members of ``model`` are matched to them, so that each mean gets the covariance of the
+    cluster nearest to it. scikit-learn leaves that to chance.
+    """
+    if means is not None:
+        places = _check_start("means_init", means, tuple(model.family.mean.shape))
+        spread = model.moments()[1].diagonal().sqrt().cpu().numpy()
+        _, order = linear_sum_assignment(cdist(places / spread, model.family.mean.cpu().numpy() / spread))
+        index = torch.from_numpy(order).to(model.log_weight.device)
+        model = Mixture(model.log_weight[index], model.family.select(index))
+    return given_mixture(
+        model.log_weight.exp().cpu().numpy() if weights is None else weights,
+        model.family.mean.cpu().numpy() if means is None else means,
+        precisions_of(model.family)[0] if precisions is None else precisions,
+        model.family,
+        covariance_type,
+    )
+
+
+def _check_start(name: str, value: Any, shape: tuple[int, ...]) -> Array:
+    array = np.array(value, dtype=np.float64)
+    if array.shape != shape:
+        raise ValueError(f"{name} should have the shape {shape}, but got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds a value that is not finite")
+    return array
+
+
+def _check_definite(precision: Array) -> None:
+    try:
+        np.linalg.cholesky(precision)
+    except np.linalg.LinAlgError as error:
+        raise ValueError("precisions_init must be positive definite") from error
+    if not np.allclose(precision, np.swapaxes(precision, -1, -2)):
+        raise ValueError("precisions_init must be symmetric")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import column_indices, sample_rows
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator
 from boxloop.persist import Check, Saved

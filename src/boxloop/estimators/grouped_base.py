@@ -21,12 +21,10 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import fingerprint_values, to_labels, validate_rows
-from boxloop.estimators.base import to_numpy
-from boxloop.estimators.device_memory import DeviceEstimator
+from boxloop.estimators._base import DeviceEstimator, to_numpy, warn_of
+from boxloop.estimators._params import pick_device
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
 from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, fit_groups
-from boxloop.estimators.options import pick_device
-from boxloop.estimators.warned import warn_of
 from boxloop.models import GroupedRows, RandomEffects, Response, group_log_likelihood, modes
 from boxloop.numeric import generator
 

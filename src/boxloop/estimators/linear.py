@@ -11,10 +11,8 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
 from boxloop.data import check_count, moment_source, summarise_moments, to_float_table, to_vector
-from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.options import pick_device
-from boxloop.estimators.streaming import StreamingEstimator
+from boxloop.estimators._base import Array, LatentEstimator, to_numpy
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.fit import Fit, Plan, fit_linear
 from boxloop.models import LinearGaussian
 from boxloop.numeric import generator
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
+class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentEstimator):
     """Base of the linear-Gaussian estimators; a subclass names its model."""
 
     n_components: int | None = field(default=None, kw_only=False)
@@ -38,7 +36,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     _word: ClassVar[str] = "component"
     _model: ClassVar[type[LinearGaussian]]
     # The best fit to few rows spends factors on single columns, and a stream does not win them back.
-    _first_rounds: ClassVar[int] = 3
+    _first_iterations: ClassVar[int] = 3
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{name: rule for name, rule in COMMON.items() if name != "n_components"},
         "n_components": [*COMMON["n_components"], None],
@@ -88,7 +86,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
         Returns:
             The estimator itself.
         """
-        return self._run(X, sample_weight)
+        return self._fit_table(X, sample_weight)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_covariance(self, covariance: Any, n_samples: int, mean: Any = None) -> Self:
@@ -115,7 +113,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
         first, second = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
         source = moment_source(first, second, n_samples, None if names is None else tuple(map(str, names)))
-        self._run(source, None)
+        self._fit_table(source, None)
         self.training_digest_ = None  # the rows behind the covariance are not known
         return self
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from numbers import Integral, Real
-from os import PathLike
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,31 +17,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
 from boxloop.distributions import Family
-from boxloop.estimators.base import Array, to_numpy
-from boxloop.estimators.streaming import StreamingEstimator
+from boxloop.estimators._base import Array, LatentEstimator, to_numpy
+from boxloop.estimators._params import COMMON
 from boxloop.fit import PARTITIONS, Fit, Plan, fit_mixture, lineup
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from boxloop.types import Source
 
-COMMON: dict[str, list[Any]] = {
-    "n_components": [Interval(Integral, 1, None, closed="left")],
-    "tol": [Interval(Real, 0.0, None, closed="left")],
-    "max_iter": [Interval(Integral, 0, None, closed="left")],
-    "random_state": ["random_state", np.random.Generator, torch.Generator],
-    "warm_start": ["boolean"],
-    "verbose": ["verbose"],
-    "method": [StrOptions({"em", "online", "gradient"})],
-    "accelerate": ["boolean"],
-    "batch_size": [Interval(Integral, 1, None, closed="left")],
-    "checkpoint": [str, PathLike, None],
-    "device": [str, torch.device],
-    "dtype": [StrOptions({"float64", "float32"})],
-}
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, StreamingEstimator):
+class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentEstimator):
     """Base of the mixture estimators; a subclass names its family."""
 
     n_components: int = field(default=1, kw_only=False)
@@ -59,10 +43,6 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         """k members of the family, to fix shapes and floors."""
 
-    def _given_start(self, n_columns: int, device: torch.device) -> Mixture[Any] | None:
-        """A start given by the user, in the data's coordinates."""
-        return None
-
     def _lineup(self, source: Source) -> tuple[str, ...]:
         """The starts that race by default."""
         return lineup(self.n_components, source.n_columns)
@@ -71,9 +51,11 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
         """Models that race against them."""
         return ()
 
-    def _adjustment(self) -> Callable[[Mixture[Any]], Mixture[Any]] | None:
-        """What puts the parts of a start that the user gave into the winner of the race, in data coordinates."""
-        return None
+    def _given(
+        self, template: Family[Any]
+    ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
+        """A start given by the user, or what puts the parts of one into the winner of the race; in data coordinates."""
+        return None, None
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
         if source.n_rows < self.n_components:
@@ -87,6 +69,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
             raise ValueError(
                 "warm_start needs a previous fit with the same columns and the same kind of components"
             )
+        given, adjust = self._given(template) if start is None else (start, None)
         auto = self.init_params == "auto"
         starts = self._lineup(source) if auto else (self.init_params,)
         rivals = self._rivals(source) if auto and start is None and plan.resume is None else ()
@@ -97,8 +80,8 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
             generator=generator(self.random_state),
             plan=plan,
             starts=starts * self.n_init,
-            start=start if start is not None else self._given_start(source.n_columns, device),
-            adjust=self._adjustment(),
+            start=given,
+            adjust=adjust,
             rivals=rivals,
         )
 
@@ -115,7 +98,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Stream
         Returns:
             The estimator itself.
         """
-        return self._run(X, sample_weight)
+        return self._fit_table(X, sample_weight)
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
         """Fit, then the most probable component of each row."""

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
-from boxloop.estimators.base import Array, latent_file, to_numpy
+from boxloop.estimators._base import Array, latent_file, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, spectral_start, topic_errors
@@ -89,7 +89,7 @@ class MultinomialMixture(CountMixture):
             return fit_spectral(source, template, stream)
         first, notes = spectral_start(source, template, stream)
         fit = super()._fit(source, plan, first)
-        return replace(fit, worries=(*notes, *fit.worries))
+        return replace(fit, concerns=(*notes, *fit.concerns))
 
     def _lineup(self, source: Source) -> tuple[str, ...]:
         # Directions of least Gaussian shape say nothing of counts.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.data import to_labels, to_vector, validate_rows
-from boxloop.estimators.base import Array
+from boxloop.estimators._base import Array
 from boxloop.estimators.network_base import NetworkEstimator
 from boxloop.estimators.network_rows import held_out, mark_of
 from boxloop.estimators.network_train import AGREED

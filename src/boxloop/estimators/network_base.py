@@ -18,16 +18,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from boxloop.data import validate_rows
-from boxloop.estimators.base import Array
-from boxloop.estimators.device_memory import DeviceEstimator
+from boxloop.estimators._base import Array, DeviceEstimator, warn_of
+from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
-from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.network_phase import tuned
 from boxloop.estimators.network_rows import Rows, Units, held_out, mark_of
 from boxloop.estimators.network_state import NetworkState, restore_state, state_of
 from boxloop.estimators.network_train import Trained, train_networks
-from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator, seed, spawn
 from boxloop.persist import SaveMixin, load_model
 from boxloop.weights import ACTIVATIONS, SWA, WORDS, Audit, Kind, MultiPosterior, Windowed, method_of

@@ -13,11 +13,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from boxloop.data import to_labels, validate_rows
-from boxloop.estimators.base import Array
+from boxloop.estimators._base import Array
+from boxloop.estimators._input import check_score_labels
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs, weighted_rows
 from boxloop.estimators.network_state import network_file
-from boxloop.estimators.scored import scored_labels
 from boxloop.persist import Labels, ModelFile
 from boxloop.weights import ClassificationPrediction, Kind
 
@@ -155,7 +155,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted, by their weights where they have any."""
         check_is_fitted(self)
-        labels, weight = scored_labels(y, sample_weight)
+        labels, weight = check_score_labels(y, sample_weight)
         return float(super().score(X, labels, weight))
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -10,8 +10,8 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Generator, nn
 
+from boxloop.estimators._params import pick_device, pick_dtype
 from boxloop.estimators.network_rows import Rows
-from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.numeric import seed, spawn
 from boxloop.weights import StackedLayers, refuse_untracked
 

@@ -11,11 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import to_labels, validate_rows
-from boxloop.estimators.base import Array
+from boxloop.estimators._base import Array
+from boxloop.estimators._input import check_score_numbers
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
 from boxloop.estimators.network_state import network_file
-from boxloop.estimators.scored import scored_numbers
 from boxloop.persist import ModelFile
 from boxloop.weights import Kind, RegressionPrediction
 
@@ -156,7 +156,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the outputs' variance that is explained, by the weights of rows where they have any."""
         check_is_fitted(self)
-        outputs, weight = scored_numbers(y, sample_weight)
+        outputs, weight = check_score_numbers(y, sample_weight)
         return float(super().score(X, outputs, weight))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -12,8 +12,8 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
+from boxloop.estimators._params import pick_dtype
 from boxloop.estimators.network_rows import Units
-from boxloop.estimators.options import pick_dtype
 from boxloop.numeric import generator
 from boxloop.persist import (
     LOCATION,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from boxloop.distributions import Family, Poisson
-from boxloop.estimators.base import latent_file
+from boxloop.estimators._base import latent_file
 from boxloop.estimators.counts import CountMixture
 from boxloop.models import Mixture
 from boxloop.persist import ModelFile

@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimators.base import latent_file
+from boxloop.estimators._base import latent_file
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import PrincipalModel

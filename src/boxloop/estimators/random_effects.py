@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import to_vector
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators._base import Array, to_numpy
+from boxloop.estimators._input import check_score_labels, check_score_numbers
 from boxloop.estimators.grouped import column
 from boxloop.estimators.grouped_base import RandomEffectsEstimator
-from boxloop.estimators.scored import scored_labels, scored_numbers
 from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, Response
 
 
@@ -123,7 +123,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted."""
         check_is_fitted(self)
-        labels, weight = scored_labels(y, sample_weight)
+        labels, weight = check_score_labels(y, sample_weight)
         return float(accuracy_score(labels, self.predict(X, groups), sample_weight=weight))
 
     def __sklearn_tags__(self) -> Any:
@@ -172,7 +172,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Share of the Poisson deviance that is explained."""
         check_is_fitted(self)
-        counts, weight = scored_numbers(y, sample_weight)
+        counts, weight = check_score_numbers(y, sample_weight)
         return float(d2_tweedie_score(counts, self.predict(X, groups), sample_weight=weight, power=1))
 
     def __sklearn_tags__(self) -> Any:

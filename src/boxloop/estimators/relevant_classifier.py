@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from boxloop.data import pair_sources
-from boxloop.estimators.base import Array, check_no_overflow, to_numpy
+from boxloop.estimators._base import Array, check_no_overflow, to_numpy
+from boxloop.estimators._input import check_score_labels
+from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
-from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_classifier_probability import (
     fitted_temperature,
     onto_simplex,
@@ -29,7 +29,6 @@ from boxloop.estimators.relevant_fit import Fitted, fit_views
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, start_view
 from boxloop.estimators.relevant_use import TwoViewEstimator, each, views_file
-from boxloop.estimators.scored import scored_labels
 from boxloop.numeric import generator, spawn
 from boxloop.persist import ModelFile, ModelFileError, load_model
 from boxloop.twoview import RelevanceFit, ViewPair
@@ -246,7 +245,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of rows whose class is predicted, by their weights where they have any."""
         check_is_fitted(self)
-        labels, weight = scored_labels(y, sample_weight)
+        labels, weight = check_score_labels(y, sample_weight)
         return float(super().score(X, labels, weight))
 
     def predict(self, X: Any) -> Any:

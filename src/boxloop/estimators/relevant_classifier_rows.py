@@ -10,7 +10,7 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
 from boxloop.data import ConcatenatedRows
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.types import Source
 
 

@@ -13,9 +13,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from boxloop.data import pair_sources
+from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
-from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.relevant_channel import drawn
 from boxloop.estimators.relevant_fit import fit_views
 from boxloop.estimators.relevant_infer import LEAST, InferringViews

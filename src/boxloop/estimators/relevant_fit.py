@@ -8,7 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.data import ArraySource
-from boxloop.estimators.options import pick_dtype
+from boxloop.estimators._params import pick_dtype
 from boxloop.estimators.relevant_train import Training, train_views
 from boxloop.numeric import generator, seed
 from boxloop.twoview import (

@@ -14,15 +14,14 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
+from boxloop.estimators._base import FitWarning, warn_of
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.estimators.codes import has_image_shape
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
-from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_generator_fit import fit_generator
 from boxloop.estimators.relevant_generator_use import FittedGenerator
 from boxloop.estimators.relevant_use import PARTS
-from boxloop.estimators.warned import FitWarning, warn_of
 from boxloop.fit import coordinates
 from boxloop.models import NormalMixturePrior, StandardNormal
 from boxloop.numeric import generator

@@ -10,8 +10,8 @@ from sklearn.base import BaseEstimator
 from torch import nn
 
 from boxloop.data import Standardisation, fingerprint_values, select_rows
+from boxloop.estimators._params import pick_dtype
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
-from boxloop.estimators.options import pick_dtype
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current, hold_out
 from boxloop.loop import Progress
 from boxloop.models import Layers, ModuleNetwork, Part

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.autoencoder_rows import Likelihood
-from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.codes import CodedEstimator
 
 if TYPE_CHECKING:

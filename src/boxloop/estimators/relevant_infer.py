@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, SwappedViews, check_choice, check_count, pair_sources
-from boxloop.estimators.base import Array, check_no_overflow, to_numpy
+from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
 from boxloop.numeric import generator, spawn

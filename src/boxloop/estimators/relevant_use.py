@@ -12,13 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, is_read_in_place, open_source, to_array, validate_rows
+from boxloop.estimators._base import DeviceEstimator, to_numpy, warn_of
+from boxloop.estimators._params import pick_device
 from boxloop.estimators.autoencoder_rows import flat, image_fault, match_columns
-from boxloop.estimators.base import to_numpy
-from boxloop.estimators.device_memory import DeviceEstimator
-from boxloop.estimators.options import pick_device
 from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled, name_of
-from boxloop.estimators.warned import warn_of
 from boxloop.models import Convolutions, Layers, Part, SavedModule
 from boxloop.persist import PROGRESS, ModelFile, Saved, SaveMixin, is_of
 from boxloop.twoview import (

@@ -40,8 +40,11 @@ from .equations.roots import z_estimate
 from .equations.sums import group_outer as group_outer, measure_equations as measure_equations
 from .errors import ParameterErrors, standard_errors
 from .fit import (
+    AT_FLOOR as AT_FLOOR,
     Coordinates as Coordinates,
+    Engine as Engine,
     Fit as Fit,
+    Plan as Plan,
     coordinates as coordinates,
     fit_mixture as fit_mixture,
     from_standard as from_standard,
@@ -58,9 +61,7 @@ from .monte_carlo_refine import Refined, refine
 from .monte_carlo_walk import Kernels as Kernels, LogDensity as LogDensity, MonteCarloState, Walk as Walk
 from .online import Batches, OnlinePlan, OnlineState, online_em
 from .parallel import ALONE as ALONE, Workers, current as current, distributed
-from .plan import Engine as Engine, Plan as Plan
 from .profile import Profile as Profile, profiled as profiled
-from .restarts import race
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
     Spectral,
@@ -83,7 +84,7 @@ from .spectral_fit import (
     topic_errors as topic_errors,
 )
 from .spectral_gaussian import round_clusters as round_clusters, round_shares as round_shares
-from .start import AUTO as AUTO, PARTITIONS, Sample, lineup as lineup, start_mixture
+from .start import AUTO as AUTO, PARTITIONS, Sample, lineup as lineup, race, start_mixture
 from .stream import FactorStream as FactorStream
 from .stream_gradient import GradientState as GradientState, GradientStream as GradientStream
 from .stream_small import Run as Run, posterior as posterior
@@ -102,7 +103,6 @@ from .training import Trainer
 from .variational import VariationalModel as VariationalModel, elbo
 from .variational_fit import fit_variational as fit_variational, standard_covariance as standard_covariance
 from .variational_linear import fit_variational_factor as fit_variational_factor
-from .worries import AT_FLOOR as AT_FLOOR
 
 __all__ = [
     "PARTITIONS",

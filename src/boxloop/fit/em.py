@@ -111,8 +111,12 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
                 raise
             return Iteration(EMState(state.safe, state.path), state.bar, rejected=True)
         height = objective(state.model, expected)
-        if state.safe is not None:
-            return _confirmed(state, state.safe, expected, height)
+        if (
+            state.safe is not None
+        ):  # after an extrapolation: on from it where the objective has risen, else back
+            if state.bar <= height < torch.inf:
+                return _onward(state.model, expected, height)
+            return Iteration(EMState(state.safe, state.path), state.bar, rejected=True)
         mean, events = _averaged(state.model, expected)
         model = state.model.solve(mean)
         path = (mean,) if events else (*state.path, mean)
@@ -165,13 +169,6 @@ def _perturb(leaf: Tensor, stream: torch.Generator) -> Tensor:
 def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
     statistics, events = model.repair(expected.statistics)
     return statistics * (1.0 / expected.weight), events
-
-
-def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:
-    """The iteration after an extrapolation: on from it where the objective has risen, else back to the safe step."""
-    if state.bar <= height < torch.inf:
-        return _onward(state.model, expected, height)
-    return Iteration(EMState(safe, state.path), state.bar, rejected=True)
 
 
 def _onward(model: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:

@@ -1,7 +1,7 @@
 """From a source of rows to a fitted model: coordinates, start, engine, and the way back.
 
-A fit surveys the rows once, runs its engine in standard coordinates, maps the model back, and says what should worry
-the reader. It knows nothing of files, frames or scikit-learn.
+A fit surveys the rows once, runs its engine in standard coordinates, maps the model back, and lists what deserves a
+look. It knows nothing of files, frames or scikit-learn.
 """
 
 from __future__ import annotations
@@ -13,36 +13,101 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Generator, Tensor
 
+from boxloop.average import Power
 from boxloop.data import (
-    ArraySource,
     Standardisation,
     StandardisedSource,
     fit_standardisation,
     identity_standardisation,
-    sample_rows,
     shuffle_rows,
 )
 from boxloop.distributions import Family
-from boxloop.fit.documents import SpectralError
-from boxloop.fit.em import EMState, accelerated_em, rounding_error
-from boxloop.fit.plan import Plan
-from boxloop.fit.restarts import race
-from boxloop.fit.start import AUTO, PARTITIONS, Sample, start_mixture
-from boxloop.fit.worries import worries
-from boxloop.loop import Outcome
-from boxloop.models import Mixture
+from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood, rounding_error
+from boxloop.fit.gradient import AscentState, gradient_ascent
+from boxloop.fit.online import Batches, OnlinePlan, OnlineState, online_em
+from boxloop.fit.start import AUTO, best_start
+from boxloop.loop import Observer, Outcome, run
+from boxloop.models import LinearGaussian, Mixture, PrincipalModel
 from boxloop.tree import Tree
 from boxloop.types import Source
 
 M = TypeVar("M")
 
-RACE_ROWS = 20_000
-"""Most rows on which starts race."""
-
-SAMPLE_VALUES = 1 << 22
-"""Values of the sample on which starts race, where that leaves enough rows: it is held dense."""
+Engine = Literal["em", "online", "gradient", "spectral"]
+"""The last has no iterations: a model that knows it is fitted without a plan's loop."""
 
 Coordinates = Literal["columns", "common", "none"]
+"""One scale for each column, one for all columns, or the data's own coordinates."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a fit iterates.
+
+    Args:
+        engine: ``em`` passes over all rows each iteration; ``online`` and ``gradient`` take one mini-batch.
+        max_iter: most EM iterations, or passes over the rows.
+        tol: EM stops when the mean log-likelihood of a row rises by less.
+        accelerate: extrapolate (guarded SQUAREM); ``False`` is plain EM.
+        finish: go to the very maximum where there is a quick way (factor analysis with vanishing noise). Not for the
+            start of a stream: noise at its floor on few rows is hard to leave again.
+        batch_size: rows of a mini-batch.
+        observers: told of every iteration.
+        resume: where an interrupted fit stood.
+        dtype: precision of the passes over rows; parameters and sums stay in float64.
+        objective: what EM's iterations climb.
+
+    Example:
+        >>> Plan(engine="online", max_iter=2).batch_size
+        100
+    """
+
+    engine: Engine = "em"
+    max_iter: int = 200
+    tol: float = 1e-6
+    accelerate: bool = True
+    finish: bool = True
+    batch_size: int = 100
+    observers: Sequence[Observer[Any]] = ()
+    resume: Outcome[Any] | None = None
+    dtype: torch.dtype = torch.float64
+    objective: Objective = mean_log_likelihood
+
+    def run(
+        self, source: Source, start: Any, generator: Generator, helped: Callable[[Any], Any] | None = None
+    ) -> Outcome[Any]:
+        """Iterate from a model in the source's coordinates; the outcome's state has the result as ``best``.
+
+        ``helped`` may improve the accelerated step.
+        """
+        if self.engine == "em":
+            engine = accelerated_em if self.accelerate else em
+            step: Any = engine(source, self.objective)
+            if self.accelerate and self.finish and helped is not None:
+                step = helped(step)
+            return run(
+                step,
+                EMState(start),
+                max_iter=self.max_iter,
+                tol=self.tol,
+                monotone=self.dtype == torch.float64,
+                rounding=rounding_error(source, self.objective),
+                observers=self.observers,
+                resume=self.resume,
+            )
+        batches = Batches(source, self.batch_size)
+        iterations = self.max_iter * batches.per_epoch
+        state: Any
+        if self.engine == "online":
+            # Half-power steps forget the start; averaging the last nine tenths of the path removes their noise.
+            moves = OnlinePlan(Power(0.5), smooth_after=iterations // 10, smoothing=Power(1.0))
+            step, state = online_em(batches, moves), OnlineState(start)
+        else:
+            step, state = (
+                gradient_ascent(batches, Power(0.5, offset=100.0, scale=0.5)),
+                AscentState.start(start),
+            )
+        return run(step, state, max_iter=iterations, observers=self.observers, resume=self.resume)
 
 
 @dataclass(frozen=True)
@@ -58,7 +123,7 @@ class Fit(Generic[M]):
     frame: Standardisation
     outcome: Outcome[Any]
     level: float
-    worries: tuple[str, ...] = field(default=())
+    concerns: tuple[str, ...] = field(default=())
     statistics: Any = None
 
     @property
@@ -110,12 +175,6 @@ def from_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     return model if kind == "none" else model.affine(frame.origin, frame.scale)
 
 
-def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
-    """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
-    kept = sample_rows(source, size, generator)
-    return Sample.of(kept.rows, kept.weight)
-
-
 def fit_mixture(
     source: Source,
     template: Family[Any],
@@ -141,31 +200,31 @@ def fit_mixture(
         rivals: models that race against the starts, in standard coordinates.
         adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
     """
-    source = source if plan.engine == "em" else shuffle_rows(source, generator)
+    if plan.engine != "em":
+        source = shuffle_rows(source, generator)
     frame = coordinates(source, kind)
     standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
-    cut = False
+    interrupted = False
     if plan.resume is not None:
         model = plan.resume.state.model
     elif start is not None:
         model = to_standard(start, frame, kind)
     else:
-        model, cut = _raced(standard, template, starts, generator, plan, rivals)
+        model, interrupted = best_start(standard, template, starts, generator, plan.tol, rivals)
         if adjust is not None:
             model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
-    if cut:
-        outcome: Outcome[Any] = Outcome(
-            EMState(model), events=["interrupted before the first iteration"], interrupted=True
-        )
+    if interrupted:
+        events = ["interrupted before the first iteration"]
+        outcome: Outcome[Any] = Outcome(EMState(model), events=events, interrupted=True)
     else:
         outcome = plan.run(standard, model, generator)
-    return finished(outcome, source, standard, frame, kind)
+    return unstandardise(outcome, source, standard, frame, kind)
 
 
-def finished(
+def unstandardise(
     outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Any]:
-    """How a loop over standardised rows ended, with its best model in the data's coordinates."""
+    """The best model of a loop over standardised rows, in the data's coordinates."""
     best = outcome.state.best
     return Fit(
         from_standard(best, frame, kind),
@@ -173,7 +232,7 @@ def finished(
         frame,
         outcome,
         level_of(best, source, frame),
-        worries(best, frame, source.names, outcome),
+        list_concerns(best, frame, source.names, outcome),
         averages(outcome, standard),
     )
 
@@ -185,58 +244,6 @@ def averages(outcome: Outcome[Any], source: Source) -> Any:
         return state.statistics
     expected = source.reduce(state.best.expect)
     return state.best.repair(expected.statistics)[0] * (1.0 / expected.weight)
-
-
-def _raced(
-    source: Source,
-    template: Family[Any],
-    starts: Sequence[str],
-    generator: Generator,
-    plan: Plan,
-    rivals: Sequence[Mixture[Any]],
-) -> tuple[Mixture[Any], bool]:
-    """The winner of the starts, and whether Ctrl-C ended the race."""
-    k, d = template.mean.shape
-    sample = draw_sample(source, race_rows(k, d), generator)
-    shares = partitions(starts, sample, k, generator)
-    models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
-    if len(models) == 1:
-        return models[0], False
-    rows = track(source, sample)
-    heat = race(
-        accelerated_em(rows),
-        [EMState(m) for m in models],
-        iterations=10,
-        tol=min(plan.tol, 1e-4),
-        doubtful=lambda state: bool(state.best.family.floored().any()),
-        rounding=rounding_error(rows),
-    )
-    return heat[0].state.best, any(outcome.interrupted for outcome in heat)
-
-
-def race_rows(k: int, d: int) -> int:
-    """How many rows starts of k components in d columns race on."""
-    return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
-
-
-def partitions(starts: Sequence[str], sample: Sample, k: int, generator: Generator) -> list[Tensor]:
-    """Shares of k components in each row of a sample, (k, n), by every start that applies; one component needs one."""
-    names = starts if k > 1 else starts[:1]
-    found = []
-    for name in names:
-        try:
-            found.append(PARTITIONS[name](sample, k, generator))
-        except SpectralError:
-            if len(set(names)) == 1:
-                raise
-    return found
-
-
-def track(source: Source, sample: Sample) -> Source:
-    """Where starts race: on a sample, or on all rows where they are few and sparse, as these are quick as they are."""
-    rows, _ = next(iter(source.chunks(1)))
-    whole = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
-    return source if whole else ArraySource(sample.rows, sample.weight)
 
 
 @dataclass(frozen=True)
@@ -254,3 +261,84 @@ def level_of(model: Any, source: Source, frame: Standardisation) -> float:
     probe = frame.origin.new_zeros(1, source.n_columns)  # no row is asked for, of a cluster that may be gone
     extra = 0.0 if model.log_base(probe) is None else float(source.reduce(base).total)
     return (extra - frame.log_volume) / frame.weight
+
+
+MOST_COLUMNS = 4096
+"""Widest covariance whose eigenvalues are worth computing for a message."""
+MOST_NAMED = 10
+SAME = 1e-8
+"""Relative distance within which two components are one."""
+
+AT_FLOOR = "is held at the floor"
+"""How a concern says that a variance would have vanished."""
+
+
+def list_concerns(
+    model: Mixture[Any] | LinearGaussian,
+    frame: Standardisation,
+    names: tuple[str, ...],
+    outcome: Outcome[Any],
+) -> tuple[str, ...]:
+    """One sentence for each thing that deserves a look.
+
+    Args:
+        model: fitted, in the frame's coordinates.
+        frame: what the survey of the rows found.
+        names: of the columns.
+        outcome: how the loop ended.
+    """
+    found = []
+    constant = torch.nonzero(frame.constant)[:, 0].tolist()
+    if constant:
+        found.append(f"constant column(s) {_listed(constant, names)}: their variance is not known")
+    floored = _floored_part(model, names)
+    if floored is not None:
+        found.append(
+            f"{floored} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
+            f"(too few rows, {'' if isinstance(model, Mixture) else 'too many factors, '}"
+            "duplicate rows or collinear columns)"
+        )
+    for one, other in _equal_components(model) if isinstance(model, Mixture) else ():
+        found.append(f"components {one} and {other} are the same: the data do not tell them apart")
+    return (*found, *outcome.events)
+
+
+def _floored_part(model: Mixture[Any] | LinearGaussian, names: tuple[str, ...]) -> str | None:
+    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
+    low = torch.nonzero(floored)[:, 0].tolist()
+    if not low:
+        return None
+    if isinstance(model, Mixture):
+        return f"the variance of component(s) {', '.join(map(str, low[:MOST_NAMED]))}"
+    if isinstance(model, PrincipalModel):
+        return "the noise variance"
+    return f"the noise variance of column(s) {_listed(low, names)}"
+
+
+def _equal_components(model: Mixture[Any]) -> list[tuple[int, int]]:
+    """Neighbouring pairs of equal components; likely with random starts, certain with one kind of row."""
+    mean = model.family.mean
+    gap = torch.cdist(mean, mean, compute_mode="donot_use_mm_for_euclid_dist")
+    near = torch.triu(gap <= SAME * (1.0 + mean.norm(dim=1)), diagonal=1)
+    pairs = [(int(row.nonzero()[-1]), j) for j, row in enumerate(near.mT) if bool(row.any())]
+
+    def equal(*pair: int) -> bool:
+        members: list[Any] = [model.family.select(torch.tensor([k])) for k in pair]
+        leaves = zip(members[0].leaves(), members[1].leaves(), strict=True)
+        return all(bool(((a - b).abs() <= SAME * (1.0 + a.abs())).all()) for (_, a), (_, b) in leaves)
+
+    return [pair for pair in pairs if equal(*pair)]
+
+
+def _listed(index: list[int], names: tuple[str, ...]) -> str:
+    more = f" and {len(index) - MOST_NAMED} more" if len(index) > MOST_NAMED else ""
+    return ", ".join(repr(names[j]) for j in index[:MOST_NAMED]) + more
+
+
+def _condition(model: Mixture[Any] | LinearGaussian) -> str:
+    """Largest over smallest eigenvalue of the worst covariance, in standard units."""
+    covariance = model.family.covariance() if isinstance(model, Mixture) else model.moments()[1]
+    if covariance.diagonal().shape[1] > MOST_COLUMNS:
+        return "condition number not computed"
+    values = torch.linalg.eigvalsh(covariance.dense())
+    return f"condition number {float((values[:, -1] / values[:, 0]).max()):.3g}"

@@ -11,10 +11,9 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows, summarise_moments
 from boxloop.fit.em import EMState, Step, em
-from boxloop.fit.fit import Coordinates, Fit, coordinates, draw_sample, finished, to_standard, usable
-from boxloop.fit.plan import Plan
+from boxloop.fit.fit import Coordinates, Fit, Plan, coordinates, to_standard, unstandardise, usable
 from boxloop.fit.profile import profiled
-from boxloop.fit.restarts import race
+from boxloop.fit.start import draw_sample, race
 from boxloop.loop import Outcome, run
 from boxloop.models import FactorModel, LinearGaussian, PrincipalModel
 from boxloop.numeric import gram
@@ -86,7 +85,7 @@ def fit_linear(
             first = outcome.state.best
         if not outcome.interrupted:
             outcome = plan.run(standard, first, generator, helped)
-    fit = finished(outcome, source, standard, frame, kind)
+    fit = unstandardise(outcome, source, standard, frame, kind)
     return replace(fit, model=fit.model.canonical())
 
 

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from boxloop.distributions import Multinomial, Sums
 from boxloop.fit.em import EMState, em
-from boxloop.fit.fit import Fit, coordinates, finished
+from boxloop.fit.fit import Fit, coordinates, unstandardise
 from boxloop.fit.spectral import Spectral, spectral
 from boxloop.fit.spectral_errors import spectral_errors
 from boxloop.loop import run
@@ -57,7 +57,7 @@ def fit_spectral(source: Source, template: Multinomial, generator: Generator) ->
     outcome = run(em(source), EMState(model), max_iter=1)
     state = EMState(model, outcome.state.path)
     outcome = replace(outcome, state=state, events=[*notes, *outcome.events], converged=True)
-    return finished(outcome, source, source, coordinates(source, "none"), "none")
+    return unstandardise(outcome, source, source, coordinates(source, "none"), "none")
 
 
 def topic_errors(source: Source, k: int, generator: Generator) -> dict[str, Tensor]:

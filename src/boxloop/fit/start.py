@@ -11,10 +11,11 @@ integer weights and repeated rows give the same start.
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,13 +24,28 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
+from boxloop.data import ArraySource, sample_rows
 from boxloop.distributions import Family, PooledSums, Sums
+from boxloop.fit.documents import SpectralError
+from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.spectral_gaussian import round_shares
+from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.models import Mixture
 from boxloop.numeric import normal, seed, single_threaded
+from boxloop.types import Source
 
-S = TypeVar("S", Sums, PooledSums)
+S = TypeVar("S")
+Statistics = TypeVar("Statistics", Sums, PooledSums)
 Points = NDArray[np.float64]
+
+RACE_ROWS = 20_000
+"""Most rows on which starts race."""
+
+SAMPLE_VALUES = 1 << 22
+"""Values of the sample on which starts race, where that leaves enough rows: it is held dense."""
+
+TIE = 8
+"""Decimals beyond which two objectives are equal: then the start that was named first wins, whatever the rounding."""
 
 BLEND = 0.05
 """Share of the whole sample mixed into every start's components, so that none starts singular."""
@@ -171,7 +187,7 @@ def lineup(k: int, n_columns: int) -> tuple[str, ...]:
 
 
 @single_threaded
-def start_mixture(template: Family[S], k: int, sample: Sample, share: Tensor) -> Mixture[S]:
+def start_mixture(template: Family[Statistics], k: int, sample: Sample, share: Tensor) -> Mixture[Statistics]:
     """One M step from responsibilities (k, n) of the sample's rows.
 
     Args:
@@ -210,3 +226,133 @@ def _one_hot(labels: NDArray[np.generic], k: int, sample: Sample) -> Tensor:
 
 def _state(generator: Generator) -> int:
     return seed(generator) % (2**31 - 1)
+
+
+def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
+    """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
+    kept = sample_rows(source, size, generator)
+    return Sample.of(kept.rows, kept.weight)
+
+
+def race_rows(k: int, d: int) -> int:
+    """How many rows starts of k components in d columns race on."""
+    return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
+
+
+def partitions(starts: Sequence[str], sample: Sample, k: int, generator: Generator) -> list[Tensor]:
+    """Shares of k components in each row of a sample, (k, n), by every start that applies; one component needs one."""
+    names = starts if k > 1 else starts[:1]
+    found = []
+    for name in names:
+        try:
+            found.append(PARTITIONS[name](sample, k, generator))
+        except SpectralError:
+            if len(set(names)) == 1:
+                raise
+    return found
+
+
+def track(source: Source, sample: Sample) -> Source:
+    """Where starts race: on a sample, or on all rows where they are few and sparse, as these are quick as they are."""
+    rows, _ = next(iter(source.chunks(1)))
+    whole = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
+    return source if whole else ArraySource(sample.rows, sample.weight)
+
+
+@single_threaded
+def race(
+    step: Callable[[S], Iteration[S]],
+    starts: Sequence[S],
+    *,
+    iterations: int = 5,
+    tol: float = 0.0,
+    doubtful: Callable[[S], bool] | None = None,
+    rounding: Callable[[S], float] | None = None,
+    observers: Sequence[Observer[S]] = (),
+) -> list[Outcome[S]]:
+    """Successive halving (Jamieson and Talwalkar 2016) over the starts of one fit.
+
+    Every start gets ``iterations`` of them; the better half by objective gets twice as many more; and so on until one
+    is left. Nothing is lost: losers stay in the result with the trace they had when they were abandoned.
+
+    Args:
+        step: one iteration, for example :func:`boxloop.fit.em.em`.
+        starts: states to start from.
+        iterations: iterations in the first heat.
+        tol: as in :func:`boxloop.loop.run`; a start that has converged rests on its objective.
+        doubtful: states that come after all others, whatever their objective: a component that has collapsed on a
+            few rows has a likelihood without bound, and means nothing.
+        rounding: as in :func:`boxloop.loop.run`.
+        observers: told of every iteration of every start.
+
+    Returns:
+        All outcomes, the winner first.
+    """
+
+    def continue_to(budget: int, outcome: Outcome[S]) -> Outcome[S]:
+        if outcome.converged or outcome.n_iter >= budget:
+            return outcome
+        return run(
+            step,
+            outcome.state,
+            max_iter=budget,
+            tol=tol,
+            monotone=True,
+            rounding=rounding,
+            observers=observers,
+            resume=replace(outcome, interrupted=False),
+        )
+
+    field = [Outcome(start) for start in starts]
+    beaten: list[Outcome[S]] = []
+    budget = iterations
+    while len(field) > 1:
+        field = [continue_to(budget, outcome) for outcome in field]
+        field.sort(key=lambda outcome: _rank(outcome, doubtful))
+        if any(outcome.interrupted for outcome in field):
+            break
+        keep = (len(field) + 1) // 2
+        beaten, field = [*field[keep:], *beaten], field[:keep]
+        budget += 2 * budget
+    return [*field, *beaten]
+
+
+def _rank(outcome: Outcome[S], doubtful: Callable[[S], bool] | None) -> tuple[bool, float]:
+    objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
+    return doubtful is not None and doubtful(outcome.state), -objective
+
+
+def best_start(
+    source: Source,
+    template: Family[Any],
+    starts: Sequence[str],
+    generator: Generator,
+    tol: float,
+    rivals: Sequence[Mixture[Any]] = (),
+) -> tuple[Mixture[Any], bool]:
+    """The winner of a race between starts on a sample of the rows, and whether Ctrl-C ended the race.
+
+    Args:
+        source: rows in standard coordinates.
+        template: k members of the family.
+        starts: names from :data:`PARTITIONS`.
+        generator: of the sample and the starts.
+        tol: of the fit that goes on from the winner.
+        rivals: models that race against the starts.
+    """
+    k, d = template.mean.shape
+    sample = draw_sample(source, race_rows(k, d), generator)
+    shares = partitions(starts, sample, k, generator)
+    models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
+    if len(models) == 1:
+        return models[0], False
+    rows = track(source, sample)
+    heat = race(
+        accelerated_em(rows),
+        [EMState(m) for m in models],
+        iterations=10,
+        tol=min(tol, 1e-4),
+        doubtful=lambda state: bool(state.best.family.floored().any()),
+        rounding=rounding_error(rows),
+    )
+    return heat[0].state.best, any(outcome.interrupted for outcome in heat)

@@ -16,19 +16,14 @@ from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.fit import (
     Coordinates,
     Fit,
+    Plan,
     averages,
     coordinates,
-    draw_sample,
     from_standard,
     level_of,
-    partitions,
-    race_rows,
     to_standard,
-    track,
 )
-from boxloop.fit.plan import Plan
-from boxloop.fit.restarts import race
-from boxloop.fit.start import AUTO, BLEND
+from boxloop.fit.start import AUTO, BLEND, draw_sample, partitions, race, race_rows, track
 from boxloop.fit.variational import elbo
 from boxloop.loop import Outcome, run
 from boxloop.models import VariationalMixture
@@ -204,10 +199,10 @@ def _finished(
         expected: Expected[Any] = standard.reduce(model.expect)
         outcome = replace(outcome, trace=[*outcome.trace[:-1], elbo(model, expected)])
     flat = [repr(source.names[j]) for j in torch.nonzero(frame.constant)[:, 0].tolist()]
-    told = (f"constant column(s) {', '.join(flat)}: the prior alone says how they vary",) if flat else ()
+    constant = (f"constant column(s) {', '.join(flat)}: the prior alone says how they vary",) if flat else ()
     level = level_of(model, source, frame)
-    worries = (*told, *outcome.events)
-    return Fit(from_standard(model, frame, kind), model, frame, outcome, level, worries, statistics)
+    concerns = (*constant, *outcome.events)
+    return Fit(from_standard(model, frame, kind), model, frame, outcome, level, concerns, statistics)
 
 
 def _permuted(statistics: Any, order: Tensor) -> Any:

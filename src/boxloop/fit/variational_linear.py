@@ -11,10 +11,9 @@ from torch import Generator
 
 from boxloop.data import ArraySource
 from boxloop.fit.em import EMState, Step, accelerated_em, em, rounding_error
-from boxloop.fit.fit import Coordinates, Fit, draw_sample, finished, to_standard
+from boxloop.fit.fit import Coordinates, Fit, Plan, to_standard, unstandardise
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
-from boxloop.fit.plan import Plan
-from boxloop.fit.restarts import race
+from boxloop.fit.start import draw_sample, race
 from boxloop.fit.variational import elbo
 from boxloop.loop import Iteration, Outcome
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor
@@ -103,7 +102,7 @@ def fit_variational_factor(
             # Averages over mini-batches stay in the coordinates of the factors that they were taken in.
             first = replace(outcome.state.best, total=frame.weight, expand=plan.engine == "em")
             outcome = plan.run(standard, first, generator, helped)
-    fit = finished(outcome, source, standard, frame, KIND)
+    fit = unstandardise(outcome, source, standard, frame, KIND)
     return replace(fit, model=fit.model.canonical())
 
 

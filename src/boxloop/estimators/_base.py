@@ -1,11 +1,19 @@
-"""What every estimator shares: rows in, fitted attributes out. Engines and models are elsewhere."""
+r"""What estimators share: rows in, fitted attributes out, streams of rows, devices. Models and engines are elsewhere.
+
+``partial_fit`` is online EM, one call after another. Until enough rows have come to place and scale a model, they are
+kept and fitted whole; from then on each batch of b rows, of N seen in all, moves the averaged statistics by
+:math:`\gamma = (b / N)^{0.6}`, and the model is that of the averaged path. A stream that follows a ``fit`` goes on from
+the statistics of that fit.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,10 +24,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from boxloop.average import Running
 from boxloop.caller import warn_caller
 from boxloop.data import (
+    ArraySource,
     ConcatenatedRows,
     SparseSource,
+    Standardisation,
     StandardisedSource,
     WeightedSum,
     check_count,
@@ -28,14 +39,24 @@ from boxloop.data import (
     open_source,
     validate_rows,
 )
+from boxloop.estimators._params import pick_device, pick_dtype
 from boxloop.estimators.checkpoints import checkpointed
-from boxloop.estimators.device_memory import DeviceEstimator
-from boxloop.estimators.flow import continued
-from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.warned import warn_of
-from boxloop.fit import Coordinates, Engine, Fit, Plan, coordinates, standard_errors, to_standard
+from boxloop.fit import (
+    Coordinates,
+    Engine,
+    Fit,
+    OnlinePlan,
+    OnlineState,
+    Plan,
+    coordinates,
+    from_standard,
+    level_of,
+    standard_errors,
+    to_standard,
+)
+from boxloop.loop import Outcome
 from boxloop.models import CONSTRAINTS
-from boxloop.numeric import generator
+from boxloop.numeric import SingleThreaded, generator, without_gpu
 from boxloop.persist import PROGRESS, Check, ModelFile, Saved, SaveMixin
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
@@ -44,6 +65,103 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
+
+
+class FitWarning(UserWarning):
+    """The fit is usable, but something about the data or the result deserves a look.
+
+    Example:
+        >>> import warnings
+        >>> from boxloop import FitWarning
+        >>> warnings.simplefilter("error", FitWarning)  # stop at the first doubt
+        >>> warnings.simplefilter("default", FitWarning)
+    """
+
+
+def warn_of(concerns: Iterable[str]) -> None:
+    """One warning for each concern about a fit."""
+    for concern in concerns:
+        warn_caller(concern, FitWarning)
+
+
+FITS = ("fit", "fit_predict", "fit_transform", "fit_covariance")
+"""Methods that start afresh, and can be called again on another device."""
+
+
+class DeviceMemoryError(torch.OutOfMemoryError, MemoryError):
+    """The GPU has too little memory; the message says what to do."""
+
+
+class DeviceEstimator(SingleThreaded):
+    """Base of estimators with a ``device``: no public method ends in an allocation error without advice."""
+
+    device: Any
+    _left_gpu = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, value in list(vars(cls).items()):
+            if isinstance(value, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, _within_memory(value))
+
+
+def _within_memory(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method; where the memory of the GPU ends, on the CPU or with advice."""
+    name = function.__name__
+
+    @wraps(function)
+    def call(self: DeviceEstimator, *args: Any, **kwargs: Any) -> Any:
+        if name in FITS and self._left_gpu:
+            self._left_gpu = False
+        try:
+            if not self._left_gpu:
+                return function(self, *args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            where = f"the GPU has too little memory for {type(self).__name__}.{name}"
+            if self.device != "auto" or name not in FITS:
+                raise DeviceMemoryError(
+                    f"{where}: use device='cpu', dtype='float32' or fewer rows at a time, or fit with device='auto', "
+                    f"which goes on on the CPU ({error})"
+                ) from error
+            warn_caller(f"{where}: it goes on on the CPU", FitWarning)
+        with without_gpu():
+            found = function(self, *args, **kwargs)
+        self._left_gpu = True  # where the model now is
+        return found
+
+    return call
+
+
+STEP_EXPONENT = 0.6
+"""A batch of b rows, of N seen, moves the averaged statistics of a stream by (b / N) to this power."""
+
+GROWTH = 1.5
+"""How much longer a buffer must be than at the last race between starts before there is another."""
+
+
+@dataclass(frozen=True)
+class RowBuffer:
+    """Rows kept until there are enough for a first model.
+
+    ``raced`` is how many there were at the last fit from fresh starts; ``start`` a model from before the stream, which
+    stays until there are enough rows to go on from it.
+    """
+
+    rows: Tensor
+    weight: Tensor
+    raced: int = 0
+    start: Any = None
+
+
+@dataclass(frozen=True)
+class OnlineStream:
+    """A model in motion: coordinates, online state, the weight of all rows seen and of those in the averaged path."""
+
+    frame: Standardisation
+    state: OnlineState[Any]
+    seen: float
+    since: float = 0.0
+
 
 FACTS: dict[str, Any] = {
     **PROGRESS,
@@ -76,6 +194,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     _sparse: ClassVar[bool] = False
     _height: ClassVar[str] = "likelihood"
+    _first_iterations: ClassVar[int] = 100  # of EM, on the rows that begin a stream
 
     @property
     def _kind(self) -> Coordinates:
@@ -89,6 +208,10 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     @abstractmethod
     def _publish(self, model: Any) -> None:
         """Set the fitted attributes that describe a model."""
+
+    @abstractmethod
+    def _n_latent(self, n_columns: int) -> int:
+        """How many components or factors a table of this width asks for."""
 
     def _reported(self, model: Any) -> Any:
         """The fitted model in the form that is reported."""
@@ -158,26 +281,26 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         )
         return plan if self.checkpoint is None else checkpointed(self, plan, source)
 
-    def _run(self, X: Any, sample_weight: Any) -> Self:
+    def _fit_table(self, X: Any, sample_weight: Any) -> Self:
+        """Open the rows, fit them, publish the model and say what deserves a look."""
         source = self._open(X, sample_weight, reset=True)
-        start = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        start = vars(self).get("model_") if self.warm_start else None
         fit = self._fit(source, self._plan(source), start)
-        self._store(fit)
-        self._stream: Any = continued(fit)
-        return self
-
-    def _store(self, fit: Fit[Any]) -> None:
         self.model_ = self._reported(fit.model)
         self.lower_bounds_ = fit.trace
-        self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
+        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
         self.n_iter_ = fit.outcome.n_iter
         self.n_samples_seen_ = fit.frame.weight
         self.training_digest_ = fit.frame.digest
         self.converged_ = fit.outcome.converged
         self.interrupted_ = fit.outcome.interrupted
-        self.events_ = list(fit.worries)
+        self.events_ = list(fit.concerns)
         self._publish(self.model_)
-        warn_of(fit.worries)
+        self._stream: Any = None
+        if fit.statistics is not None:  # a stream goes on from here: these rows begin the averaged path
+            state = OnlineState(fit.standard, Running(fit.statistics, 1), Running(fit.statistics, 1))
+            self._stream = OnlineStream(fit.frame, state, fit.frame.weight, fit.frame.weight)
+        warn_of(fit.concerns)
         # The other methods run for a planned number of passes, at whose end nothing is tested.
         if self.method == "em" and not self.converged_ and not self.interrupted_:
             warn_caller(
@@ -185,6 +308,83 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 "raise max_iter or tol",
                 ConvergenceWarning,
             )
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Update the model with one batch of rows, which is then forgotten.
+
+        The first calls may bring fewer rows than the model needs: they are kept, and the model appears as soon as
+        it can. After ``fit`` the rows of that fit count as seen. Bad input raises before anything changes.
+
+        Args:
+            X: a batch of rows, of any length.
+            y: ignored.
+            sample_weight: one non-negative weight a row.
+
+        Returns:
+            The estimator itself.
+        """
+        self._validate_params()
+        first = not hasattr(self, "_stream") and not hasattr(self, "model_")
+        source = self._open(X, sample_weight, reset=first)
+        tiles = [(_dense(rows), weight) for rows, weight in source.chunks()]
+        rows, weight = torch.cat([tile for tile, _ in tiles]), torch.cat([w for _, w in tiles])
+        stream = vars(self).get("_stream")
+        if isinstance(stream, OnlineStream):
+            self._stream = self._flow(stream, rows, weight)
+        else:
+            self._stream = self._gather(stream, rows, weight)
+        return self
+
+    def _gather(self, kept: RowBuffer | None, rows: Tensor, weight: Tensor) -> RowBuffer | OnlineStream:
+        if kept is None:
+            kept = RowBuffer(rows, weight, start=vars(self).get("model_"))
+        else:
+            kept = replace(kept, rows=torch.cat([kept.rows, rows]), weight=torch.cat([kept.weight, weight]))
+        k, alive = self._n_latent(rows.shape[1]), int((kept.weight > 0).sum())
+        enough = alive >= max(200, 20 * k)
+        unseen = bool(torch.isnan(kept.rows[kept.weight > 0]).all(0).any())
+        if alive < max(2, k) or ((unseen or kept.start is not None) and not enough):
+            return kept
+        columns = tuple(getattr(self, "feature_names_in_", ())) or None
+        source = ArraySource(kept.rows, kept.weight, columns)
+        if enough or alive >= GROWTH * kept.raced:
+            fit = self._fit(source, Plan(max_iter=self._first_iterations, tol=1e-4, finish=False), kept.start)
+            kept = replace(kept, raced=alive)
+        else:
+            fit = self._fit(source, Plan(max_iter=10, tol=1e-4, finish=False), self.model_)
+        self._announce(fit, fit.frame.weight)
+        if not enough:
+            return kept
+        warn_of(fit.concerns)
+        state: OnlineState[Any] = OnlineState(fit.standard, Running(fit.statistics, 1))
+        return OnlineStream(fit.frame, state, fit.frame.weight)
+
+    def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
+        fresh, frame = float(weight.sum()), stream.frame
+        seen, since = stream.seen + fresh, stream.since + fresh
+        gamma, smoothing = (fresh / seen) ** STEP_EXPONENT, min(1.0, 2.0 * fresh / (since + fresh))
+        plan = OnlinePlan(lambda t: gamma, smoothing=lambda t: smoothing)
+        done = stream.state.update((rows.double() - frame.origin) / frame.scale, weight, plan)
+        best = done.state.best
+        outcome = Outcome(done.state, [done.objective], list(done.events), done.state.average.count, True)
+        here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
+        level = level_of(best, ArraySource(rows, weight), here)
+        model = from_standard(best, frame, self._kind)
+        self._announce(Fit(model, best, frame, outcome, level, done.events), seen)
+        warn_of(done.events)
+        return OnlineStream(frame, done.state, seen, since)
+
+    def _announce(self, fit: Fit[Any], seen: float) -> None:
+        self.model_ = self._reported(fit.model)
+        self.n_iter_ = fit.outcome.n_iter
+        self.n_samples_seen_ = seen
+        self.training_digest_ = None  # batches are forgotten
+        self.lower_bound_ = fit.trace[-1]
+        self.lower_bounds_ = fit.trace
+        self.converged_, self.interrupted_ = False, False  # more rows may come: nothing is tested
+        self.events_ = list(fit.concerns)
+        self._publish(self.model_)
 
     def _each(self, X: Any, function: Any) -> Tensor:
         """``function(rows)`` of every tile, joined along rows."""
@@ -336,3 +536,7 @@ def check_no_overflow(found: Tensor) -> Tensor:
 def to_numpy(value: Tensor) -> Array:
     """A tensor as float64 NumPy, on the host."""
     return np.asarray(value.detach().cpu().numpy(), dtype=np.float64)
+
+
+def _dense(rows: Tensor) -> Tensor:
+    return rows.to_dense() if rows.layout != torch.strided else rows
