@@ -12,6 +12,15 @@ from .adam import (
 from .cavi import Order as Order, cavi
 from .cavi_evidence import Evidence, evidence as evidence
 from .cavi_result import Cavi, NodeLaw
+from .column_tiles import (
+    bind_outer_sum as bind_outer_sum,
+    bind_product as bind_product,
+    blockwise_product as blockwise_product,
+    cut_tiles as cut_tiles,
+    draw_orthonormal as draw_orthonormal,
+    tile_columns as tile_columns,
+    update_mean_and_deviations as update_mean_and_deviations,
+)
 from .documents import Documents as Documents, SpectralError
 from .em import (
     EMState,
@@ -38,6 +47,15 @@ from .equations.result import Estimate, JTest
 from .equations.roots import z_estimate
 from .equations.sums import group_outer as group_outer, measure_equations as measure_equations
 from .errors import ParameterErrors, standard_errors
+from .factor_gradient import GradientState as GradientState, GradientStream as GradientStream
+from .factor_stream import (
+    FactorStream as FactorStream,
+    PassWeights as PassWeights,
+    StreamSettings as StreamSettings,
+    StreamState as StreamState,
+    Variant as Variant,
+    factor_posterior as factor_posterior,
+)
 from .fit import (
     Coordinates as Coordinates,
     Fit as Fit,
@@ -84,19 +102,6 @@ from .spectral_fit import (
 )
 from .spectral_gaussian import round_clusters as round_clusters, round_shares as round_shares
 from .start import AUTO as AUTO, PARTITIONS, Sample, lineup as lineup, start_mixture
-from .stream import FactorStream as FactorStream
-from .stream_gradient import GradientState as GradientState, GradientStream as GradientStream
-from .stream_small import Run as Run, posterior as posterior
-from .stream_state import StreamSettings as StreamSettings, StreamState as StreamState, Variant as Variant
-from .stream_tiles import (
-    blockwise_product as blockwise_product,
-    cut as cut,
-    deviate as deviate,
-    gather as gather,
-    orthonormal as orthonormal,
-    spread as spread,
-    tile_columns as tile_columns,
-)
 from .train_state import TrainPlan, TrainState, continued as continued, drawn_by_weight as drawn_by_weight
 from .training import Trainer
 from .variational import VariationalModel as VariationalModel, elbo
