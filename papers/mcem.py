@@ -15,10 +15,10 @@ from boxloop.fit import (
     BurnIn,
     MonteCarloPlan,
     MonteCarloState,
-    Refined,
+    RefinementState,
     ascent_em,
-    refine,
-    warmed,
+    newton_refine,
+    warm_up,
 )
 from boxloop.models import GroupedRows, group_log_likelihood
 from boxloop.numeric import generator, normal
@@ -133,7 +133,7 @@ def ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) -> tuple
     scores = []
     for i in range(size.ascents):
         first = MonteCarloState.start(start(), rows, 8, generator(seed + i))
-        state = warmed(first, rows, random_walks)
+        state = warm_up(first, rows, random_walks)
         levels = [float(group_log_likelihood(state.model, rows).sum())]
 
         def watch(progress: Any, levels: list[float] = levels) -> None:
@@ -142,10 +142,14 @@ def ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) -> tuple
 
         outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_rounds=60, observers=[watch])
         rises += np.diff(levels)[:-1].tolist()
-        last = run(refine(rows, random_walks), Refined(outcome.state), max_rounds=6)
+        last = run(newton_refine(rows, random_walks), RefinementState(outcome.state), max_rounds=6)
         found = last.state.found
         assert found is not None
-        scores.append(((flatten(found.model.free()) - truth.point) / found.noise.diagonal().sqrt()).numpy())
+        scores.append(
+            (
+                (flatten(found.model.free()) - truth.point) / found.monte_carlo_covariance.diagonal().sqrt()
+            ).numpy()
+        )
     return np.asarray(rises), np.asarray(scores)
 
 

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.fit import Kernels, LogDensity, MonteCarloPlan, MonteCarloState, monte_carlo_em, warmed
+from boxloop.fit import Kernels, LogDensity, MonteCarloPlan, MonteCarloState, monte_carlo_em, warm_up
 from boxloop.models import (
     BernoulliResponse,
     GroupedRows,
@@ -104,7 +104,7 @@ class Trail:
 
 def follow_trail(rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, rounds: int, seed: int) -> Trail:
     """Run a plan and watch it."""
-    state = warmed(MonteCarloState.start(start(), rows, plan.copies, generator(seed)), rows, random_walks)
+    state = warm_up(MonteCarloState.start(start(), rows, plan.n_chains, generator(seed)), rows, random_walks)
     seen: list[tuple[float, float, float]] = []
 
     def watch(progress: Any) -> None:
@@ -207,7 +207,9 @@ def rounds_to_collapse(
     model: Any, rows: Any, kernels: Kernels, plan: MonteCarloPlan, rounds: int, seed: int, gone: Any
 ) -> int:
     """The round after which ``gone(model)`` holds to the end; ``rounds + 1`` if it does not."""
-    state = warmed(MonteCarloState.start(model, rows, plan.copies, generator(seed)), rows, kernels, rounds=3)
+    state = warm_up(
+        MonteCarloState.start(model, rows, plan.n_chains, generator(seed)), rows, kernels, rounds=3
+    )
     seen: list[bool] = []
 
     def watch(progress: Any) -> None:

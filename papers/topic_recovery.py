@@ -14,7 +14,15 @@ from torch import Tensor
 
 from boxloop.data import SparseSource, Topics, documents, sparse_source
 from boxloop.estimators import FitWarning, MultinomialMixture
-from boxloop.fit import DIAGONALISERS, Documents, largest, match, spectral, spectral_errors, to_simplex
+from boxloop.fit import (
+    DIAGONALISERS,
+    DocumentMoments,
+    largest_eigenvalues,
+    match_topics,
+    project_to_simplex,
+    spectral,
+    spectral_errors,
+)
 from boxloop.numeric import generator, normal, spawn
 
 TOPICS, WORDS, LENGTH, CONCENTRATION = 5, 50, 10, 0.2
@@ -44,7 +52,7 @@ CASES = {
 def errors(truth: Tensor, found: Any) -> Tensor:
     """L1 distance of every true topic from the one found for it, (k,)."""
     found = torch.as_tensor(found)
-    return (found[match(truth, found)] - truth).abs().sum(1)
+    return (found[match_topics(truth, found)] - truth).abs().sum(1)
 
 
 def every_document(topics: Topics) -> SparseSource:
@@ -81,15 +89,15 @@ def _laws(columns: Tensor) -> Tensor:
     """Columns as laws: signs and sums, then the nearest points of the simplex."""
     size = columns.abs().sum(0)
     total = columns.sum(0)
-    return to_simplex((columns / torch.where(total.abs() < 1e-6 * size, size, total)).mT)
+    return project_to_simplex((columns / torch.where(total.abs() < 1e-6 * size, size, total)).mT)
 
 
 def one_direction(source: SparseSource, k: int, seed: int) -> Tensor:
     """The document's procedure on moments of distinct words: one random direction, no whitening; (k, b)."""
     stream = generator(seed)
-    made = Documents.of(source, "documents", scaled=False)
-    _, basis = largest(made, k, stream)
-    _, pair, triple = made.projected(basis)
+    made = DocumentMoments.measure(source, "documents", scaled=False)
+    _, basis = largest_eigenvalues(made, k, stream)
+    _, pair, triple = made.project_moments(basis)
     slice_ = triple @ (basis.mT @ normal((len(basis),), stream))
     return _laws(basis @ torch.linalg.eig(slice_ @ torch.linalg.inv(pair))[1].real)
 
@@ -162,7 +170,7 @@ def covered(seed: int, n: int) -> dict[str, list[float]]:
     topics, source = _problem(seed, n)
     found = spectral(source, TOPICS, generator(seed))
     spread = spectral_errors(found)
-    place = match(topics.probabilities, found.unprojected)
+    place = match_topics(topics.probabilities, found.unprojected)
     away = {
         "words": (found.unprojected[place] - topics.probabilities) / spread.probabilities[place],
         "weights": (found.weights[place] - topics.weights) / spread.weights[place],

@@ -18,7 +18,7 @@ from sklearn.metrics import adjusted_rand_score
 from boxloop.data import SparseSource, documents, sparse_source
 from boxloop.distributions import Multinomial
 from boxloop.estimators import FitWarning, MultinomialMixture
-from boxloop.fit import Plan, spectral, spectral_model
+from boxloop.fit import Plan, spectral, topic_mixture
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from papers.topic_recovery import RIVALS
@@ -141,6 +141,10 @@ def _rival(k: int, train: SparseSource, test: SparseSource, name: str) -> dict[s
     method, scaled = RIVALS[name]
     found = spectral(train, k, generator(0), method=method, scaled=scaled)
     template = Multinomial(torch.full((k, train.n_columns), 1.0 / train.n_columns, dtype=torch.float64))
-    model = spectral_model(found, template)
+    model = topic_mixture(found, template)
     after = Plan(max_rounds=ROUNDS).run(train, model, generator(0)).state.best
-    return {"left": found.left, "perplexity": perplexity(model, test), "after EM": perplexity(after, test)}
+    return {
+        "left": found.residual,
+        "perplexity": perplexity(model, test),
+        "after EM": perplexity(after, test),
+    }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from boxloop.data import documents
-from boxloop.fit import Documents
+from boxloop.fit import DocumentMoments
 from boxloop.numeric import generator
 from papers import topic_recovery as recovery, topic_text as text
 from papers.experiment import Options
@@ -57,8 +57,8 @@ def test_every_document_has_the_moments_of_the_law():
     source = recovery.every_document(topics)
     assert source.n_rows == 84
     torch.testing.assert_close(source.weight.sum(), torch.tensor(1.0).double())
-    made = Documents.of(source, "documents", scaled=False)
-    first, pair, triple = made.projected(torch.eye(7).double())
+    made = DocumentMoments.measure(source, "documents", scaled=False)
+    first, pair, triple = made.project_moments(torch.eye(7).double())
     b, pi = topics.probabilities, topics.weights
     torch.testing.assert_close(first, pi @ b)
     torch.testing.assert_close(pair, (b.mT * pi) @ b)

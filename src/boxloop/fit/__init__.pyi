@@ -9,9 +9,7 @@ from .adam import (
     resumed as resumed,
     stream_at as stream_at,
 )
-from .cavi import Order as Order, cavi
-from .cavi_evidence import Evidence, evidence as evidence
-from .cavi_result import Cavi, NodeLaw
+from .cavi import Cavi, NodePosterior, Order as Order, cavi
 from .column_tiles import (
     bind_outer_sum as bind_outer_sum,
     bind_product as bind_product,
@@ -21,7 +19,6 @@ from .column_tiles import (
     tile_columns as tile_columns,
     update_mean_and_deviations as update_mean_and_deviations,
 )
-from .documents import Documents as Documents, SpectralError
 from .em import (
     EMState,
     Step as Step,
@@ -47,6 +44,7 @@ from .equations.result import Estimate, JTest
 from .equations.roots import z_estimate
 from .equations.sums import group_outer as group_outer, measure_equations as measure_equations
 from .errors import ParameterErrors, standard_errors
+from .evidence import Evidence, compute_evidence as compute_evidence
 from .factor_gradient import GradientState as GradientState, GradientStream as GradientStream
 from .factor_stream import (
     FactorStream as FactorStream,
@@ -68,11 +66,24 @@ from .fit import (
 from .gradient import AscentState, generalised_em, gradient_ascent
 from .linear import RACED_ROUNDS as RACED_ROUNDS, fit_linear as fit_linear
 from .mean_field import ConditionalError, MeanField as MeanField
-from .monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, squares as squares, warmed
-from .monte_carlo_ascent import AscentPlan, ascent_em
-from .monte_carlo_errors import Assessment, Named as Named, assess
-from .monte_carlo_refine import Refined, refine
-from .monte_carlo_walk import Kernels as Kernels, LogDensity as LogDensity, MonteCarloState, Walk as Walk
+from .monte_carlo import (
+    AscentPlan,
+    BurnIn,
+    ChainSampler as ChainSampler,
+    Kernels as Kernels,
+    LogDensity as LogDensity,
+    LouisErrors,
+    MonteCarloPlan,
+    MonteCarloState,
+    NamedParameters as NamedParameters,
+    RefinementState,
+    ascent_em,
+    louis_errors,
+    monte_carlo_em,
+    newton_refine,
+    quadratic_draws as quadratic_draws,
+    warm_up,
+)
 from .online import Batches, OnlinePlan, OnlineState, online_em
 from .parallel import ALONE as ALONE, Workers, current as current, distributed
 from .plan import Engine as Engine, Plan as Plan
@@ -81,27 +92,28 @@ from .replay import OFTEN as OFTEN, CapturedGraph as CapturedGraph, Replays as R
 from .restarts import race
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
-    Spectral,
-    largest as largest,
-    match,
-    spectral,
-    to_simplex as to_simplex,
-)
-from .spectral_errors import (
     DocumentInfluence as DocumentInfluence,
+    DocumentMoments as DocumentMoments,
+    SpectralError,
     SpectralErrors,
+    SpectralTopics,
     bootstrap,
+    largest_eigenvalues as largest_eigenvalues,
+    match_topics,
+    project_to_simplex as project_to_simplex,
+    spectral,
     spectral_covariance,
     spectral_errors,
+    spherical_clusters as spherical_clusters,
+    spherical_responsibilities as spherical_responsibilities,
 )
-from .spectral_fit import (
-    fit_spectral as fit_spectral,
-    spectral_model as spectral_model,
-    spectral_start as spectral_start,
-    topic_errors as topic_errors,
-)
-from .spectral_gaussian import round_clusters as round_clusters, round_shares as round_shares
 from .start import AUTO as AUTO, PARTITIONS, Sample, lineup as lineup, start_mixture
+from .topics import (
+    fit_spectral as fit_spectral,
+    start_topics as start_topics,
+    topic_errors as topic_errors,
+    topic_mixture as topic_mixture,
+)
 from .train_state import TrainPlan, TrainState, continued as continued, drawn_by_weight as drawn_by_weight
 from .training import Trainer
 from .variational import VariationalModel as VariationalModel, elbo
@@ -113,7 +125,6 @@ __all__ = [
     "PARTITIONS",
     "AscentPlan",
     "AscentState",
-    "Assessment",
     "Batches",
     "BurnIn",
     "Cavi",
@@ -129,19 +140,20 @@ __all__ = [
     "EstimateWarning",
     "Evidence",
     "JTest",
+    "LouisErrors",
     "MonteCarloPlan",
     "MonteCarloState",
     "NoRootError",
-    "NodeLaw",
+    "NodePosterior",
     "NotIdentifiedError",
     "OnlinePlan",
     "OnlineState",
     "ParameterErrors",
-    "Refined",
+    "RefinementState",
     "Sample",
-    "Spectral",
     "SpectralError",
     "SpectralErrors",
+    "SpectralTopics",
     "TrainPlan",
     "TrainState",
     "Trainer",
@@ -149,7 +161,6 @@ __all__ = [
     "Workers",
     "accelerated_em",
     "ascent_em",
-    "assess",
     "bootstrap",
     "cavi",
     "distributed",
@@ -160,22 +171,23 @@ __all__ = [
     "gradient_ascent",
     "huber",
     "linear_regression",
+    "louis_errors",
     "m_estimate",
-    "match",
     "match_moments",
+    "match_topics",
     "mean_equation",
     "monte_carlo_em",
+    "newton_refine",
     "online_em",
     "quantile",
     "quantile_step",
     "race",
-    "refine",
     "residual_equation",
     "spectral",
     "spectral_covariance",
     "spectral_errors",
     "standard_errors",
     "start_mixture",
-    "warmed",
+    "warm_up",
     "z_estimate",
 ]

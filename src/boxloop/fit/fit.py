@@ -15,10 +15,10 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
 from boxloop.distributions import Family
-from boxloop.fit.documents import SpectralError
 from boxloop.fit.em import EMState, accelerated_em
 from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
+from boxloop.fit.spectral import SpectralError
 from boxloop.fit.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.fit.worries import worries
 from boxloop.models import Mixture

@@ -6,7 +6,7 @@ r"""Zeros and ones, or counts, whose groups differ at random.
 The likelihood of a group is an integral over its effects :math:`u_i` without a closed form, so exact EM is impossible:
 this is the worked example of Monte Carlo EM (document 002, sections 2.4 and 2.6). The rows of one group belong
 together, so the model is one of *groups*: it does not fit the contract of models whose rows are independent, and has
-that of :class:`boxloop.fit.monte_carlo_walk.SampledModel`.
+that of :class:`boxloop.fit.SampledModel`.
 
 **The M step is one Newton step** on the expected complete-data log-likelihood (the EM gradient algorithm, Lange 1995),
 written as statistics that add:
