@@ -3,11 +3,11 @@ from .adam import (
     Constant,
     Cooling,
     Warming,
-    clipped as clipped,
-    joined as joined,
-    parted as parted,
-    resumed as resumed,
-    stream_at as stream_at,
+    clip_gradient as clip_gradient,
+    flatten_parameters as flatten_parameters,
+    generator_at as generator_at,
+    restore_generator as restore_generator,
+    unflatten_parameters as unflatten_parameters,
 )
 from .cavi import Cavi, NodePosterior, Order as Order, cavi
 from .column_tiles import (
@@ -19,6 +19,12 @@ from .column_tiles import (
     tile_columns as tile_columns,
     update_mean_and_deviations as update_mean_and_deviations,
 )
+from .distributed import (
+    SINGLE_PROCESS as SINGLE_PROCESS,
+    Workers,
+    current_workers as current_workers,
+    distributed,
+)
 from .em import (
     EMState,
     Step as Step,
@@ -28,9 +34,16 @@ from .em import (
     mean_log_likelihood as mean_log_likelihood,
 )
 from .energy import SHORTER as SHORTER, EnergyPlan, EnergyState, at as at, contrast as contrast, energy_ascent
-from .epochs import Epochs, hold_out as hold_out
-from .equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
-from .equations.functions import (
+from .equations.averages import group_outer as group_outer, measure_equations as measure_equations
+from .equations.estimate import (
+    EquationError,
+    Estimate,
+    EstimateWarning,
+    JTest,
+    NoRootError,
+    NotIdentifiedError,
+)
+from .equations.estimating_functions import (
     huber,
     linear_regression,
     mean_equation,
@@ -38,11 +51,9 @@ from .equations.functions import (
     quantile_step,
     residual_equation,
 )
-from .equations.matching import match_moments
+from .equations.moments import match_moments
 from .equations.objective import m_estimate
-from .equations.result import Estimate, JTest
 from .equations.roots import z_estimate
-from .equations.sums import group_outer as group_outer, measure_equations as measure_equations
 from .errors import ParameterErrors, standard_errors
 from .evidence import Evidence, compute_evidence as compute_evidence
 from .factor_gradient import GradientState as GradientState, GradientStream as GradientStream
@@ -85,7 +96,6 @@ from .monte_carlo import (
     warm_up,
 )
 from .online import Batches, OnlinePlan, OnlineState, online_em
-from .parallel import ALONE as ALONE, Workers, current as current, distributed
 from .plan import Engine as Engine, Plan as Plan
 from .profile import Profile as Profile, profiled as profiled
 from .replay import OFTEN as OFTEN, CapturedGraph as CapturedGraph, Replays as Replays, kind_of as kind_of
@@ -114,11 +124,22 @@ from .topics import (
     topic_errors as topic_errors,
     topic_mixture as topic_mixture,
 )
-from .train_state import TrainPlan, TrainState, continued as continued, drawn_by_weight as drawn_by_weight
-from .training import Trainer
-from .variational import VariationalModel as VariationalModel, elbo
-from .variational_fit import fit_variational as fit_variational, standard_covariance as standard_covariance
-from .variational_linear import fit_variational_factor as fit_variational_factor
+from .train import (
+    Epochs,
+    Trainer,
+    TrainPlan,
+    TrainState,
+    continue_training as continue_training,
+    hold_out as hold_out,
+    resample_rows as resample_rows,
+)
+from .variational import (
+    VariationalModel as VariationalModel,
+    elbo,
+    fit_variational as fit_variational,
+    fit_variational_factor as fit_variational_factor,
+    standard_covariance as standard_covariance,
+)
 from .worries import AT_FLOOR as AT_FLOOR
 
 __all__ = [

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from boxloop.asking import hoping
-from boxloop.fit.train_graph import uncollected
+from boxloop.fit.train import uncollected
 from boxloop.run import Round
 from boxloop.tree import Tree
 
