@@ -175,7 +175,7 @@ def generator_at(seed: int, *place: int, device: torch.device | str = "cpu") -> 
 
     Example:
         >>> import torch
-        >>> one, same, other = (torch.rand((), generator=stream_at(3, t)) for t in (5, 5, 6))
+        >>> one, same, other = (torch.rand((), generator=generator_at(3, t)) for t in (5, 5, 6))
         >>> bool(one == same), bool(one == other)
         (True, False)
     """

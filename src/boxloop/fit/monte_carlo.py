@@ -348,8 +348,8 @@ def monte_carlo_em(
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
-        >>> start = warmed(MonteCarloState.start(model, rows, 4, generator(1)), rows, kernels)
-        >>> plan = MonteCarloPlan(draws=lambda k: 8, rate=BurnIn(20), copies=4)  # stochastic approximation
+        >>> start = warm_up(MonteCarloState.start(model, rows, 4, generator(1)), rows, kernels)
+        >>> plan = MonteCarloPlan(draws=lambda k: 8, rate=BurnIn(20), n_chains=4)  # stochastic approximation
         >>> outcome = run(monte_carlo_em(rows, kernels, plan), start, max_rounds=60)
         >>> rate = (outcome.state.model.coefficients + outcome.state.model.covariance[0] / 2).exp()
         >>> bool(1.8 < rate < 2.7)  # of groups whose counts are 0 to 4, so 2 on average
@@ -591,8 +591,8 @@ def louis_errors(
         >>> start = MonteCarloState.start(model, rows, 10, generator(0))
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
-        >>> found = assess(start, rows, kernels)
-        >>> found.errors["coefficients"].shape, bool(found.ratio < 0.2)
+        >>> found = louis_errors(start, rows, kernels)
+        >>> found.errors["coefficients"].shape, bool(found.error_ratio < 0.2)
         (torch.Size([1]), True)
     """
     if state.n_chains < 2:
@@ -793,8 +793,8 @@ def newton_refine(
         >>> start = MonteCarloState.start(model, rows, 10, generator(0))
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
-        >>> outcome = run(refine(rows, kernels, precision=0.05), Refined(start), max_rounds=6)
-        >>> outcome.converged, outcome.state.found.ratio < 0.05
+        >>> outcome = run(newton_refine(rows, kernels, precision=0.05), RefinementState(start), max_rounds=6)
+        >>> outcome.converged, outcome.state.found.error_ratio < 0.05
         (True, True)
     """
 

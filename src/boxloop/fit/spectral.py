@@ -319,7 +319,7 @@ def spectral(
         >>> from boxloop.numeric import generator
         >>> problem = documents(2, 20, generator(0))
         >>> found = spectral(problem.source(20_000, 10, generator(1)), 2, generator(2))
-        >>> place = match(problem.probabilities, found.probabilities)
+        >>> place = match_topics(problem.probabilities, found.probabilities)
         >>> bool((found.probabilities[place] - problem.probabilities).abs().sum(1).max() < 0.05)
         True
     """

@@ -691,8 +691,8 @@ def _read_block(
     totals = numbers[4:]
     if worst >= PATIENCE:
         raise FloatingPointError(
-            f"The loss or its gradient was not finite in {PATIENCE} steps in a row, among steps {state.count + 1} to {stop}: "
-            "lower the learning rate, check that the networks give finite values, or train in full precision"
+            f"The loss or its gradient was not finite in {PATIENCE} steps in a row, among steps {state.count + 1} to "
+            f"{stop}: lower the learning rate, check that the networks give finite values, or train in full precision"
         )
     after = replace(
         state,
