@@ -24,12 +24,20 @@ from torch import Tensor, nn
 
 from boxloop.chain import advance
 from boxloop.criticise import fused_gap, mega
-from boxloop.data import ArraySource, Mapped, Prefetched, Standardised, open_source, summarise_moments, survey
+from boxloop.data import (
+    ArraySource,
+    MappedSource,
+    PrefetchedSource,
+    StandardisedSource,
+    fit_standardisation,
+    open_source,
+    summarise_moments,
+)
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.sample import HMC, Graphs, RandomWalk, Target
 from boxloop.twoview import relevance_loss
 from boxloop.weights import SWAG, FactorEM, WeightPosterior
@@ -107,7 +115,7 @@ def clusters(card: Card, n: int, d: int, k: int) -> tuple[ArraySource, Tensor]:
     rows = normal((n, d), stream)
     rows += 3.0 * torch.randint(k, (n, 1), generator=stream, device=card.device)
     source = ArraySource(rows)
-    return Standardised(source, survey(source)), normal((k, d), stream)
+    return StandardisedSource(source, fit_standardisation(source)), normal((k, d), stream)
 
 
 def mixtures(card: Card) -> Iterator[dict]:
@@ -122,7 +130,7 @@ def mixtures(card: Card) -> Iterator[dict]:
             law, flops = DiagonalGaussian(mean, torch.ones_like(mean), 1e-6), 4.0 * n * k * (1 + 2 * d)
         state = EMState(Mixture(mean.new_full((k,), 1.0 / k).log(), law))
         step = em(source)
-        rounds = lambda step=step, state=state: run(step, state, max_rounds=ROUNDS, monotone=True)  # noqa: E731
+        rounds = lambda step=step, state=state: run(step, state, max_iter=ROUNDS, monotone=True)  # noqa: E731
         seconds = timed(rounds, card.device, 3) / ROUNDS
         yield card.row(f"mixture {kind}, a round, n={n} d={d} K={k}", seconds, flops, 8.0 * n * (d + 1))
 
@@ -143,7 +151,7 @@ def factors(card: Card) -> Iterator[dict]:
         torch.ones(d, dtype=torch.float64, device=card.device),
     )
     step, state = em(summary.rows(summary.frame.origin, summary.frame.scale)), EMState(start)
-    seconds = timed(lambda: run(step, state, max_rounds=ROUNDS, monotone=True), card.device, 3) / ROUNDS
+    seconds = timed(lambda: run(step, state, max_iter=ROUNDS, monotone=True), card.device, 3) / ROUNDS
     yield card.row(f"factor analysis, a round, d={d} k={RANK}", seconds, 2.0 * d * d * RANK, 8.0 * d * d)
 
 
@@ -261,8 +269,8 @@ def streams(card: Card) -> Iterator[dict]:
         rate = len(host) / timed(lambda: there.copy_(host, non_blocking=True), card.device)
         source = open_source(path)
         ways = {
-            "as they come": Mapped(source, lambda rows: rows.to(device), device),
-            "ahead": Prefetched(source, device),
+            "as they come": MappedSource(source, lambda rows: rows.to(device), device),
+            "ahead": PrefetchedSource(source, device),
         }
         for name, moved in ways.items():
             seconds = timed(lambda moved=moved: summarise_moments(moved), card.device, 3)

@@ -14,11 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop import GaussianMixture
-from boxloop.data import ArraySource, Standardised, survey
+from boxloop.data import ArraySource, StandardisedSource, fit_standardisation
 from boxloop.distributions import QUADRATIC_COLUMNS, FullGaussian
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from common import gemm_rate, interleave, report
 
 CASES = [
@@ -65,8 +65,8 @@ def one_case(n: int, d: int, k: int, dtype: str, target: float, repeats: int) ->
     rows, labels = clusters(n, d, k)
     start = starting_rows(rows, labels, k)
     source = ArraySource(torch.from_numpy(rows))
-    frame = survey(source)
-    standard = Standardised(source, frame, getattr(torch, dtype))
+    frame = fit_standardisation(source)
+    standard = StandardisedSource(source, frame, getattr(torch, dtype))
     eye = torch.eye(d, dtype=torch.float64).expand(k, d, d).contiguous()
     model = Mixture(
         torch.full((k,), 1.0 / k, dtype=torch.float64).log(), FullGaussian(torch.from_numpy(start), eye)
@@ -74,7 +74,7 @@ def one_case(n: int, d: int, k: int, dtype: str, target: float, repeats: int) ->
     rounds = 3 if n > 500_000 else 6
 
     def ours(r: int):
-        return run(em(standard), EMState(model), max_rounds=r)
+        return run(em(standard), EMState(model), max_iter=r)
 
     peer, mine = peer_rounds(rows, start, rounds), ours(rounds)
     apart = abs(mine.trace[-1] - frame.log_volume / n - peer.lower_bound_) / abs(peer.lower_bound_)

@@ -25,7 +25,7 @@ import torch
 from sklearn.mixture import GaussianMixture as Peer
 
 from bench_memory import peak_mib
-from boxloop.data import ArraySource, Standardised, open_source, summarise_moments
+from boxloop.data import ArraySource, StandardisedSource, open_source, summarise_moments
 from common import interleave, report
 from scale_cluster import measure_overhead, measure_workers
 from scale_jobs import CLOSE, JOBS, SETTLED, centres, mixture, size_of, standard, timed_job, write_rows
@@ -104,7 +104,7 @@ def checked(rows: torch.Tensor, kind: str, k: int) -> Callable[[], object]:
     ours = mixture(kind, k, d).log_prob(some)
     assert np.allclose(ours.numpy(), peer.score_samples(some.numpy()), rtol=1e-10, atol=0.0)
     level = source.frame.scale.log().sum()
-    seen = Standardised(ArraySource(some), source.frame).reduce(model.expect)
+    seen = StandardisedSource(ArraySource(some), source.frame).reduce(model.expect)
     base = model.log_base(some)
     total = seen.log_likelihood - len(some) * level + (0.0 if base is None else base.sum())
     assert abs(float(total / ours.sum()) - 1.0) < 1e-10

@@ -23,8 +23,8 @@ from boxloop import FitWarning, MultinomialMixture
 from boxloop.data import SparseSource, Topics, csr_tensor, documents
 from boxloop.distributions import Multinomial
 from boxloop.fit import EMState, em, match_topics, spectral, topic_mixture
+from boxloop.loop import run
 from boxloop.numeric import generator
-from boxloop.run import run
 from common import gemm_rate, interleave, report
 from spectral_peer import Whitened, dense_topics, moments_apart, scipy_counts
 
@@ -88,7 +88,7 @@ def em_round(source: SparseSource, k: int, repeats: int) -> float:
     """One sparse EM round, with k topics that are neither all alike nor sharp."""
     level = torch.full((k, source.n_columns), 1.0 / source.n_columns, dtype=torch.float64)
     model = topic_mixture(spectral(source, k, generator(0)), Multinomial(level))
-    return interleave({"round": lambda: run(em(source), EMState(model), max_rounds=1)}, repeats)["round"]
+    return interleave({"round": lambda: run(em(source), EMState(model), max_iter=1)}, repeats)["round"]
 
 
 def floor(source: SparseSource, k: int) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from boxloop import RelevantFeatures
-from boxloop.data import ArraySource, Paired
+from boxloop.data import ArraySource, PairedSource
 from boxloop.twoview import LinearView, ViewPair, fit_fixed, relevance_loss
 from common import gemm_rate, interleave, report
 from twoview_peers import deep, found_peer, means
@@ -61,7 +61,7 @@ def linear(n: int, data: Path | None, repeats: int) -> list[dict]:
     k = X.shape[1]
     zero, one = torch.zeros(k, dtype=torch.float64), torch.ones(k, dtype=torch.float64)
     pair = ViewPair(LinearView(zero, one), LinearView(zero, one))
-    both = Paired(ArraySource(torch.from_numpy(X)), ArraySource(torch.from_numpy(Y)))
+    both = PairedSource(ArraySource(torch.from_numpy(X)), ArraySource(torch.from_numpy(Y)))
     made: dict[str, np.ndarray] = {}
 
     def ours(dtype: str) -> None:
@@ -150,7 +150,7 @@ def growth(sizes: list[int], widths: list[int], repeats: int) -> list[dict]:
         for value in values:
             n, k = (value, 98) if along == "rows" else (min(sizes), value)
             still = LinearView(torch.zeros(k, dtype=torch.float64), torch.ones(k, dtype=torch.float64))
-            both = Paired(*(ArraySource(torch.from_numpy(part[:n, :k].copy())) for part in (X, Y)))
+            both = PairedSource(*(ArraySource(torch.from_numpy(part[:n, :k].copy())) for part in (X, Y)))
             run = partial(fit_fixed, ViewPair(still, still), both, 20)
             seconds.append(interleave({"ours": run}, repeats)["ours"])
         slope = float(np.polyfit(np.log(values), np.log(seconds), 1)[0])

@@ -14,12 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture as Peer
 
 from bench_mixture import clusters
-from boxloop.data import ArraySource, Standardised, survey
+from boxloop.data import ArraySource, StandardisedSource, fit_standardisation
 from boxloop.distributions import Dirichlet, MixturePrior, NormalInverseWishart
 from boxloop.estimators import BayesianGaussianMixture
 from boxloop.fit import EMState, elbo, em
+from boxloop.loop import run
 from boxloop.models import VariationalMixture
-from boxloop.run import run
 from common import interleave, report
 
 CASES = [(100_000, 10, 10, "float64"), (20_000, 50, 10, "float64"), (20_000, 50, 10, "float32")]
@@ -54,8 +54,8 @@ def one_case(n: int, d: int, k: int, dtype: str, repeats: int) -> dict:
     rows, labels = clusters(n, d, k)
     share = 0.9 * np.eye(k)[labels] + 0.1 / k
     source = ArraySource(torch.from_numpy(rows))
-    frame = survey(source)
-    standard = Standardised(source, frame, getattr(torch, dtype))
+    frame = fit_standardisation(source)
+    standard = StandardisedSource(source, frame, getattr(torch, dtype))
     one = torch.ones(1, dtype=torch.float64)
     components = NormalInverseWishart(
         one.new_zeros(1, d), one, d * one, torch.eye(d, dtype=torch.float64)[None]
@@ -65,7 +65,7 @@ def one_case(n: int, d: int, k: int, dtype: str, repeats: int) -> dict:
     rounds = 3 if n > 500_000 else 6
 
     def ours(r: int):
-        return run(em(standard, elbo), EMState(start), max_rounds=r)
+        return run(em(standard, elbo), EMState(start), max_iter=r)
 
     peer, mine = peer_rounds(rows, share, rounds), ours(rounds).state.best
     apart = np.abs(mine.found.components.mean.numpy() - peer.means_).max()

@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import nnls
 
 from bench_memory import peak_mib
-from boxloop.data import HeldPart, Standardised, dask_source, open_source, summed
+from boxloop.data import ArrayPartition, StandardisedSource, dask_source, open_source, sum_partitions
 from boxloop.models import Mixture
 from boxloop.types import Source
 from common import interleave
@@ -71,7 +71,7 @@ def measure_workers(folder: Path, given: argparse.Namespace) -> list[dict]:
             with two.as_current():
                 source = dask_source(table, part_rows=part_rows)
             about = {"case": case, "rows": n, "columns": d, "components": k, "partitions": len(source.parts)}
-            found += raced(about, seen, Standardised(source, seen.frame), model, clients, given.repeats)
+            found += raced(about, seen, StandardisedSource(source, seen.frame), model, clients, given.repeats)
             shutil.rmtree(table)
     return found
 
@@ -153,7 +153,7 @@ class Sent:
 
 def measure_overhead(folder: Path, given: argparse.Namespace) -> list[dict]:
     """Passes over partitions of one row: parameters out, statistics back, and Dask's own work."""
-    part = HeldPart(torch.ones(1, 1, dtype=torch.float64), None, ("x",), "one row")
+    part = ArrayPartition(torch.ones(1, 1, dtype=torch.float64), None, ("x",), "one row")
     found = []
     partitions = PARTITIONS[:2] if given.quick else PARTITIONS
     for workers in (1, 2):
@@ -163,7 +163,7 @@ def measure_overhead(folder: Path, given: argparse.Namespace) -> list[dict]:
                 for count in partitions:
 
                     def job(sent: Sent = sent, count: int = count) -> object:
-                        return summed([part] * count, [1] * count, sent)
+                        return sum_partitions([part] * count, [1] * count, sent)
 
                     job()
                     figures = min(

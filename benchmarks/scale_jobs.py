@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from boxloop import FactorAnalysis, compare, mega
-from boxloop.data import ArraySource, Standardised, open_source, survey
+from boxloop.data import ArraySource, StandardisedSource, fit_standardisation, open_source
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from boxloop.types import Source
 
 FILE_ROWS, GROUP_ROWS = 1 << 23, 1 << 18
@@ -79,15 +79,15 @@ def mixture(kind: str, k: int, d: int) -> Mixture:
 def standard(source: Source, kind: str, k: int, dtype: torch.dtype = torch.float64) -> tuple[Source, Mixture]:
     """Rows in the coordinates of a fit, which its first pass finds; here the first rows are enough."""
     head, _ = next(iter(source.chunks(10_000)))
-    frame = survey(ArraySource(head.clone()))
+    frame = fit_standardisation(ArraySource(head.clone()))
     model = mixture(kind, k, source.n_columns).affine(-frame.origin / frame.scale, 1.0 / frame.scale)
-    return Standardised(source, frame, dtype), model
+    return StandardisedSource(source, frame, dtype), model
 
 
 def one_round(source: Source, kind: str, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and covariance of a mixture after one EM round over all rows."""
     seen, model = standard(source, kind, k)
-    fitted = run(em(seen), EMState(model), max_rounds=1).state.model
+    fitted = run(em(seen), EMState(model), max_iter=1).state.model
     frame = seen.frame
     mean, covariance = fitted.affine(frame.origin, frame.scale).moments()
     return mean, covariance.dense()[0] if kind == "full" else covariance.diagonal()[0].diag()
@@ -100,7 +100,7 @@ def read(source: Source) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def surveyed(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
-    frame = survey(source)
+    frame = fit_standardisation(source)
     return frame.origin, frame.scale.square().diag()
 
 

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import eigsh
 
 from boxloop.data import SparseSource
 from boxloop.fit import DocumentMoments, largest_eigenvalues
-from boxloop.numeric import diagonal, generator
+from boxloop.numeric import diagonalise_jointly, generator
 
 
 def scipy_counts(source: SparseSource) -> sparse.csr_array:
@@ -102,4 +102,4 @@ class Whitened:
         return torch.from_numpy((columns / columns.sum(0)).T.copy())
 
     def joint(self) -> np.ndarray:
-        return diagonal.joint(self.tensor, generator(0))
+        return diagonalise_jointly(self.tensor, generator(0))

@@ -1,4 +1,7 @@
-"""EM for a mixture with one covariance: scikit-learn's path step by step, and never a fall (002, section 2.5)."""
+"""EM for a mixture with one covariance: scikit-learn's iterates, and a log-likelihood that never falls.
+
+Le Corff, Introduction to computational statistics, section 2.5.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from sklearn.mixture import GaussianMixture as Peer
 from boxloop.data import ArraySource
 from boxloop.distributions import PooledSums, TiedGaussian
 from boxloop.fit import EMState, accelerated_em, em
+from boxloop.loop import FALL, run
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
-from boxloop.run import FALL, run
 from papers.experiment import Finding, Options, Report
 
 Rows = NDArray[np.float64]
 
 
-def run_problem(seed: int, n: int, d: int, k: int, rounds: int) -> tuple[float, float, float, float]:
+def run_problem(seed: int, n: int, d: int, k: int, iterations: int) -> tuple[float, float, float, float]:
     """One data set, one start, both programs.
 
     Returns:
-        Largest difference of any parameter from scikit-learn's after ``rounds`` rounds, smallest increment of the
-        log-likelihood relative to its size, largest error of the updates written in the document, and what the
-        accelerated engine gains in as many passes.
+        Largest difference of any parameter from scikit-learn's after the last iteration, smallest increment of the
+        log-likelihood relative to its size, largest error of the updates displayed in the paper, and the gain of
+        accelerated EM in as many iterations.
     """
     stream = generator(seed)
     centre = 2.0 * normal((k, d), stream)
@@ -39,8 +42,8 @@ def run_problem(seed: int, n: int, d: int, k: int, rounds: int) -> tuple[float, 
     weight = torch.full((k,), 1.0 / k, dtype=torch.float64)
     model = Mixture(weight.log(), TiedGaussian(start, torch.eye(d, dtype=torch.float64)))
     source = ArraySource(rows)
-    outcome = run(em(source), EMState(model), max_rounds=rounds, monotone=True)
-    peer = _peer(rows.numpy(), start.numpy(), rounds)
+    outcome = run(em(source), EMState(model), max_iter=iterations, monotone=True)
+    peer = _fit_sklearn(rows.numpy(), start.numpy(), iterations)
     ours = outcome.state.model
     apart = max(
         np.abs(ours.log_weight.exp().numpy() - peer.weights_).max(),
@@ -49,11 +52,11 @@ def run_problem(seed: int, n: int, d: int, k: int, rounds: int) -> tuple[float, 
     )
     trace = np.asarray(outcome.trace)
     lowest = float(np.min(np.diff(trace) / np.abs(trace[:-1])))
-    fast = run(accelerated_em(source), EMState(model), max_rounds=rounds, monotone=True)
+    fast = run(accelerated_em(source), EMState(model), max_iter=iterations, monotone=True)
     return float(apart), lowest, _update_error(model, rows), fast.trace[-1] - outcome.trace[-1]
 
 
-def _peer(rows: Rows, start: Rows, rounds: int) -> Peer:
+def _fit_sklearn(rows: Rows, start: Rows, iterations: int) -> Peer:
     k, d = start.shape
     peer = Peer(
         k,
@@ -61,17 +64,17 @@ def _peer(rows: Rows, start: Rows, rounds: int) -> Peer:
         weights_init=np.full(k, 1.0 / k),
         means_init=start,
         precisions_init=np.eye(d),
-        max_iter=rounds,
+        max_iter=iterations,
         tol=0.0,
         reg_covar=0.0,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # tol=0 asks for every round
+        warnings.simplefilter("ignore", ConvergenceWarning)  # tol=0 runs every iteration
         return peer.fit(rows)
 
 
 def _update_error(model: Mixture[PooledSums], rows: torch.Tensor) -> float:
-    """Our M step against the three displayed updates of section 2.5, computed literally."""
+    """Our M step against the three displayed updates, computed literally."""
     share = model.posterior(rows)
     count = share.sum(0)
     mean = share.mT @ rows / count[:, None]
@@ -90,25 +93,25 @@ def _update_error(model: Mixture[PooledSums], rows: torch.Tensor) -> float:
 
 def experiment(options: Options) -> Report:
     """Run over many data sets and starts."""
-    seeds, n, rounds = (4, 500, 20) if options.quick else (50, 5000, 100)
+    seeds, n, iterations = (4, 500, 20) if options.quick else (50, 5000, 100)
     results = []
     for i in range(seeds):
         options.progress(i, seeds, f"data set {i + 1}")
-        results.append(run_problem(options.seed + i, n, 4, 3, rounds))
+        results.append(run_problem(options.seed + i, n, 4, 3, iterations))
     settings = {
         "data sets": seeds,
         "rows": n,
         "columns": 4,
         "components": 3,
-        "rounds": rounds,
+        "rounds": iterations,
         "seed": options.seed,
     }
-    findings = judge(np.asarray(results), f"{seeds} data sets, {rounds} rounds each.")
+    findings = judge(np.asarray(results), f"{seeds} data sets, {iterations} rounds each.")
     return Report("em-mixture", "EM for a Gaussian mixture with one covariance", settings, findings)
 
 
 def judge(results: Rows, size: str) -> list[Finding]:
-    """Findings from one row of measures a data set, in the order of :func:`run_problem`."""
+    """Findings from one row of measures per data set, in the order of :func:`run_problem`."""
     apart, lowest, update, gain = results.T
     return [
         Finding(

@@ -1,4 +1,4 @@
-"""What an experiment is: claims of a document beside our numbers, with a verdict and a reason."""
+"""What an experiment reports: claims of a paper beside our numbers, each with a verdict and a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Verdict = Literal[
     "target missed",
     "too few repetitions",
 ]
-"""Targets are our own, where the documents are silent. The last is for a claim that fails at a small size."""
+"""A target is our own, where the paper makes no claim. The last is for a claim that fails at a small size."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Finding:
 
     Args:
         claim: what is being compared.
-        paper: the document's number or statement, as text.
+        paper: the paper's number or statement, as text.
         ours: our number, or a short statement.
         error: standard error of our number, where it is an estimate.
         verdict: whether the claim holds.
         reason: why, in one sentence.
-        exact: whether the size of the run cannot explain the verdict: an identity, or an error in the document.
+        exact: whether the size of the run cannot explain the verdict: an identity, or an error in the paper.
     """
 
     claim: str
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What an experiment found."""
+    """Findings, curves and figures of one experiment."""
 
     name: str
     title: str
@@ -112,7 +112,7 @@ class Options:
         quick: a small size, for tests.
         seed: of the first repetition; the others follow it.
         data: folder of real data, for experiments that use them.
-        progress: told (done, total, what) as the work goes on.
+        progress: called with (done, total, description) as the work goes on.
     """
 
     quick: bool = False

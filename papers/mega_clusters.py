@@ -1,4 +1,4 @@
-"""Four models of three clusters: what MEGA, MMD and our tests say of them (000, section 6, figure 3, table 1)."""
+"""Four models of three clusters: MEGA, MMD and our tests; Beaulac (2023), section 6, figure 3, table 1."""
 
 from __future__ import annotations
 
@@ -9,33 +9,25 @@ from torch import Tensor
 
 from boxloop.estimators import ProbabilisticPCA
 from boxloop.models import Mixture
-from boxloop.numeric import generator, normal
 from papers.experiment import Options, Report
-from papers.moment_tables import Candidate, Claim, Study, fitted, run_study
+from papers.moment_gaps import draw_clusters, fit_mixture
+from papers.moment_tables import Candidate, Claim, Study, run_study
 
-CENTRES = ((-4.0, -2.0), (4.0, -2.0), (0.0, 5.0))
 TILT = (0.7, 0.15, 0.15)
 
 
-def clusters(n: int, seed: int) -> Tensor:
-    """Three clusters of unit spread, (n, 2)."""
-    stream = generator(seed)
-    label = torch.randint(3, (n,), generator=stream)
-    return torch.tensor(CENTRES, dtype=torch.float64)[label] + normal((n, 2), stream)
-
-
-def candidates(rows: Tensor, seed: int) -> list[Candidate]:
-    """The document does not name its four models; these have the faults that its text describes.
+def fit_candidates(rows: Tensor, seed: int) -> list[Candidate]:
+    """The paper does not name its four models; these have the faults that its text describes.
 
     The first is unimodal, the second is off everywhere, the third has the right clusters at the wrong rates.
     """
     part = rows[rows[:, 0].argsort()[: len(rows) // 3]]
-    mixture = fitted(rows, 3, seed)
+    mixture = fit_mixture(rows, 3, seed)
     assert isinstance(mixture, Mixture)
     tilted = replace(mixture, log_weight=torch.tensor(TILT, dtype=torch.float64).log())
     return [
         Candidate("1: probabilistic PCA (unimodal)", ProbabilisticPCA(1).fit(rows.numpy()).model_),
-        Candidate("2: Gaussian fitted to a third of the rows", fitted(part, 1, seed), trained=False),
+        Candidate("2: Gaussian fitted to a third of the rows", fit_mixture(part, 1, seed), trained=False),
         Candidate("3: mixture, K = 3, wrong weights", tilted, trained=False),
         Candidate("4: mixture, K = 3", mixture),
     ]
@@ -44,8 +36,8 @@ def candidates(rows: Tensor, seed: int) -> list[Candidate]:
 STUDY = Study(
     "mega-clusters",
     "Four models of three clusters",
-    clusters,
-    candidates,
+    draw_clusters,
+    fit_candidates,
     (1, 2, 3, 5, 8),
     (
         Claim(

@@ -1,36 +1,41 @@
-"""Outliers by low density, and which number of components finds them (000, section 8.2, figures 8 and 9)."""
+"""Outliers by low density, and which number of components finds them; Beaulac (2023), section 8.2, figures 8 and 9."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop.criticise import Fourier, Power, Second, as_model, mega
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import FactorAnalysis, FitWarning, GaussianMixture
+from boxloop.figures import COLOURS, dress, new_figure
 from boxloop.numeric import generator, spawn
 from boxloop.select import penalised_path
-from papers.component_moments import Components, apart, data_moments
 from papers.experiment import Finding, Options, Report
-from papers.mega_path import LARGEST_ALPHA, NODES, within
-from papers.outlier_figures import draw_criteria, draw_found
-from papers.words import held, met, percent
+from papers.moment_gaps import LARGEST_ALPHA, NODES, ComponentMoments, chosen_along, data_moments, gap_norms
+from papers.verdicts import judge_claim, judge_target, percent
 
 Rows = NDArray[np.float64]
+
 SHARE = 0.35
+
 LIKELIHOOD, MOMENTS = "held-out likelihood", "held-out moment tests"
+
 PAPER = {3: 103, 20: 67}
 """Outliers found, of 126, among 123 flagged rows."""
+
+TICKS = (-100, -50, -25, 0, 25, 50, 100, 1000, 10_000, 100_000, 1_000_000)
 
 
 @dataclass(frozen=True)
@@ -42,27 +47,27 @@ class Table:
     source: str
     real: bool
 
-    def found(self, density: Rows) -> int:
+    def count_outliers(self, density: Rows) -> int:
         """Outliers among the 35% of rows with the lowest density."""
         flagged = np.argsort(density, kind="stable")[: round(SHARE * len(density))]
         return int(self.outlier[flagged].sum())
 
 
-def load(folder: Path | None) -> Table:
-    """The ionosphere data where they are at hand, else tumours, of which a like share is malignant."""
+def load_table(folder: Path | None) -> Table:
+    """The ionosphere data if the folder has them, else tumours, of which a similar share is malignant."""
     if folder is not None and (folder / "ionosphere.npz").exists():
         with np.load(folder / "ionosphere.npz") as file:
             return Table(file["X"].astype(np.float64), file["is_outlier"] == 1, "ionosphere", True)
-    stand_in = bundled("breast_cancer")
+    stand_in = load_dataset("breast_cancer")
     outlier = stand_in.target == stand_in.classes.index("malignant")
     return Table(
         stand_in.rows, outlier, "scikit-learn's breast cancer, malignant as outliers (no ionosphere)", False
     )
 
 
-def document(table: Table, components: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """One seed of the document's procedure: scikit-learn's mixture, full covariance, regulariser 1e-6, raw data."""
-    found, aic, aic_2k, likelihood, penalty = [], [], [], [], []
+def run_paper_procedure(table: Table, components: tuple[int, ...], seed: int) -> dict[str, Any]:
+    """One seed of the paper's procedure: scikit-learn's mixture, full covariance, regulariser 1e-6, raw data."""
+    n_found, aic, aic_2k, likelihood, penalty = [], [], [], [], []
     rows, streams = torch.from_numpy(table.rows), spawn(generator(seed), len(components))
     for k, stream in zip(components, streams):
         with warnings.catch_warnings():
@@ -70,22 +75,22 @@ def document(table: Table, components: tuple[int, ...], seed: int) -> dict[str, 
             peer = Peer(k, reg_covar=1e-6, random_state=seed).fit(table.rows)
         model: Any = as_model(peer)
         density = peer.score_samples(table.rows)
-        gaps = apart(data_moments(rows), Components.of(model).forward(NODES, stream))
-        found.append(table.found(density))
+        gaps = gap_norms(data_moments(rows), ComponentMoments.of(model).estimate_forward(NODES, stream))
+        n_found.append(table.count_outliers(density))
         aic.append(float(peer.aic(table.rows)))
         aic_2k.append(4.0 * k - 2.0 * float(density.sum()))
         likelihood.append(float(density.mean()))
         penalty.append(gaps[0] + gaps[1] ** 0.5)
     return {
-        "found": found,
+        "found": n_found,
         "AIC": aic,
         "AIC, p = 2K": aic_2k,
-        "path": within(penalised_path(likelihood, penalty, components)),
+        "path": chosen_along(penalised_path(likelihood, penalty, components)),
     }
 
 
-def ours(components: tuple[int, ...]) -> dict[str, Callable[[int], Any]]:
-    """Our candidates by name: the document's family, and two with fewer parameters."""
+def list_candidates(components: tuple[int, ...]) -> dict[str, Callable[[int], Any]]:
+    """Our candidates by name: the paper's family, and two with fewer parameters."""
     full = {f"full, K = {k}": lambda seed, k=k: GaussianMixture(k, random_state=seed) for k in components}
     spare: dict[str, Callable[[int], Any]] = {
         "diagonal, K = 20": lambda seed: GaussianMixture(20, covariance_type="diag", random_state=seed),
@@ -94,8 +99,8 @@ def ours(components: tuple[int, ...]) -> dict[str, Callable[[int], Any]]:
     return {**full, **spare}
 
 
-def held_out(table: Table, components: tuple[int, ...], draws: int, seed: int) -> dict[str, Any]:
-    """One split: held-out likelihood and moment tests of every candidate, and what it finds when fitted to all rows."""
+def run_split(table: Table, components: tuple[int, ...], draws: int, seed: int) -> dict[str, Any]:
+    """One split: held-out likelihood and moment tests of every candidate; outliers found by its fit to all rows."""
     order = np.random.default_rng(seed).permutation(len(table.rows))
     cut = round(0.7 * len(order))
     train, test = table.rows[order[:cut]], table.rows[order[cut:]]
@@ -104,55 +109,23 @@ def held_out(table: Table, components: tuple[int, ...], draws: int, seed: int) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # few rows for so many parameters
         warnings.simplefilter("ignore", ConvergenceWarning)
-        for name, make in ours(components).items():
+        for name, make in list_candidates(components).items():
             fit = make(seed).fit(train)
             tested = mega(fit, test, functions=tests, draws=draws, random_state=seed)
             facts[name] = {
                 "log-likelihood": float(fit.score(test)),
                 "p": tested.p_value,
                 "worst": max(gap.norm() / (gap.norm_null or 1.0) for gap in tested.gaps),
-                "found": table.found(make(seed).fit(table.rows).score_samples(table.rows)),
+                "found": table.count_outliers(make(seed).fit(table.rows).score_samples(table.rows)),
             }
     return facts
 
 
-def experiment(options: Options) -> Report:
-    """The document's procedure over many seeds, then ours."""
-    table = load(options.data)
-    components = (1, 3, 10) if options.quick else (1, 2, 3, 4, 5, 10, 15, 20)
-    seeds, splits, draws = (3, 1, 39) if options.quick else (20, 10, 99)
-    theirs, mine = [], []
-    for i in range(seeds):
-        options.progress(i, seeds + splits, f"document, seed {i}")
-        theirs.append(document(table, components, options.seed + i))
-    for i in range(splits):
-        options.progress(seeds + i, seeds + splits, f"held-out rows, split {i}")
-        mine.append(held_out(table, components, draws, options.seed + i))
-    settings = {
-        "data": table.source,
-        "rows": len(table.rows),
-        "outliers": int(table.outlier.sum()),
-        "flagged": round(SHARE * len(table.rows)),
-        "K": list(components),
-        "seeds": seeds,
-        "splits": splits,
-        "seed": options.seed,
-    }
-    target = float(np.median([run["found"][components.index(3)] for run in theirs]))
-    findings = judge(table, theirs, components) + judge_ours(mine, PAPER[3] if table.real else target)
-    figures = {
-        "found": draw_found(theirs, mine, components, PAPER if table.real else {}),
-        "criteria": draw_criteria(theirs, mine, components, len(table.rows)),
-    }
-    title, curves = "Outliers by low density under a mixture", {"document": theirs, "ours": mine}
-    return Report("mega-ionosphere", title, settings, findings, curves, figures)
-
-
 def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...]) -> list[Finding]:
-    """The document's counts, AIC and path."""
-    found = np.asarray([run["found"] for run in runs])
+    """The paper's counts, AIC and path."""
+    n_found = np.asarray([run["found"] for run in runs])
     few, many = components.index(3), len(components) - 1
-    medians, top, findings = np.median(found, axis=0), components[-1], []
+    medians, top, findings = np.median(n_found, axis=0), components[-1], []
     for k, limit in ((3, 100), (20, 90)):
         if not table.real or k not in components:
             continue
@@ -162,20 +135,20 @@ def judge(table: Table, runs: list[dict[str, Any]], components: tuple[int, ...])
             Finding(
                 f"outliers found with K = {k}",
                 f"{PAPER[k]} of 126",
-                f"median {medians[place]:g}, from {found[:, place].min()} to {found[:, place].max()}",
+                f"median {medians[place]:g}, from {n_found[:, place].min()} to {n_found[:, place].max()}",
                 None,
-                held(bool(holds)),
+                judge_claim(bool(holds)),
                 f"Over {len(runs)} seeds; the median is to be {'at least' if k == 3 else 'at most'} {limit}.",
             )
         )
-    better = float((found[:, few] > found[:, many]).mean())
+    better = float((n_found[:, few] > n_found[:, many]).mean())
     findings.append(
         Finding(
             f"K = 3 finds more outliers than K = {top}",
             "103 against 67 (K = 20)",
             f"in {percent(better)} of seeds; medians {medians[few]:g} and {medians[many]:g}",
             None,
-            held(better > 0.8),
+            judge_claim(better > 0.8),
             f"Medians over K = {', '.join(map(str, components))}: {', '.join(f'{m:g}' for m in medians)}.",
         )
     )
@@ -190,14 +163,14 @@ def _choices(
     findings = []
     for name, count in (("AIC, p = 2K", "the document's count"), ("AIC", "the right count")):
         chosen = Counter(components[int(np.argmin(run[name]))] for run in runs)
-        told = ", ".join(f"{k}: {percent(n / len(runs))}" for k, n in sorted(chosen.items()))
+        text = ", ".join(f"{k}: {percent(n / len(runs))}" for k, n in sorted(chosen.items()))
         findings.append(
             Finding(
                 f"AIC chooses the largest K, {count}",
                 "K = 20",
-                f"chosen: {told}",
+                f"chosen: {text}",
                 None,
-                held(chosen[top] / len(runs) > 0.5),
+                judge_claim(chosen[top] / len(runs) > 0.5),
                 f"K = {top} has {parameters} parameters for {n} rows; components that close in on few of them have "
                 "likelihoods without bound, and AIC was not made for that.",
             )
@@ -210,7 +183,7 @@ def _choices(
             "K = 3 (figure 9)",
             f"in {percent(share)} of seeds, alpha from 0 to {LARGEST_ALPHA:g}",
             None,
-            held(share > 0.5),
+            judge_claim(share > 0.5),
             f"{len(paths)} distinct paths in {len(runs)} seeds; the most common is "
             + " → ".join(map(str, paths.most_common(1)[0][0]))
             + ".",
@@ -219,33 +192,128 @@ def _choices(
     return findings
 
 
-def _best(facts: dict[str, Any], names: list[str], rule: str) -> str:
+def judge_ours(splits: list[dict[str, Any]], target: float) -> list[Finding]:
+    """Choices by held-out rows; they are to find as many outliers as the paper's choice."""
+    full = [name for name in splits[0] if name.startswith("full")]
+    findings = []
+    for names, label in ((full, "full covariance"), (list(splits[0]), "all candidates")):
+        for rule in (LIKELIHOOD, MOMENTS):
+            best = [_choose(split, names, rule) for split in splits]
+            n_found = [split[name]["found"] for split, name in zip(splits, best)]
+            text = ", ".join(f"{name} in {count}" for name, count in Counter(best).most_common(3))
+            passed = sum(split[name]["p"] > 0.05 for split, name in zip(splits, best))
+            findings.append(
+                Finding(
+                    f"outliers found with the choice by {rule}, {label}",
+                    "not in the document",
+                    f"median {np.median(n_found):g}, from {min(n_found)} to {max(n_found)}",
+                    None,
+                    judge_target(bool(np.median(n_found) >= target)),
+                    f"Of {len(splits)} splits it chooses {text}; moment tests accept the choice in {passed}. The "
+                    f"target is {target:g}, what K = 3 finds by the document's procedure."
+                    + (" Moments do not mind a density that is too peaked." if rule == MOMENTS else ""),
+                )
+            )
+    return findings
+
+
+def _choose(facts: dict[str, Any], names: list[str], rule: str) -> str:
     """The candidate that a rule chooses; of equal p-values the one whose worst gap is the smallest."""
     if rule == LIKELIHOOD:
         return max(names, key=lambda name: facts[name]["log-likelihood"])
     return max(names, key=lambda name: (facts[name]["p"], -facts[name]["worst"]))
 
 
-def judge_ours(splits: list[dict[str, Any]], target: float) -> list[Finding]:
-    """What held-out rows choose, and what that finds; it is to be as much as the document's choice does."""
-    full = [name for name in splits[0] if name.startswith("full")]
-    findings = []
-    for names, label in ((full, "full covariance"), (list(splits[0]), "all candidates")):
-        for rule in (LIKELIHOOD, MOMENTS):
-            best = [_best(split, names, rule) for split in splits]
-            found = [split[name]["found"] for split, name in zip(splits, best)]
-            told = ", ".join(f"{name} in {count}" for name, count in Counter(best).most_common(3))
-            passed = sum(split[name]["p"] > 0.05 for split, name in zip(splits, best))
-            findings.append(
-                Finding(
-                    f"outliers found with the choice by {rule}, {label}",
-                    "not in the document",
-                    f"median {np.median(found):g}, from {min(found)} to {max(found)}",
-                    None,
-                    met(bool(np.median(found) >= target)),
-                    f"Of {len(splits)} splits it chooses {told}; moment tests accept the choice in {passed}. The "
-                    f"target is {target:g}, what K = 3 finds by the document's procedure."
-                    + (" Moments do not mind a density that is too peaked." if rule == MOMENTS else ""),
-                )
-            )
-    return findings
+def draw_found(
+    runs: Sequence[Mapping[str, Any]],
+    splits: Sequence[Mapping[str, Any]],
+    components: Sequence[int],
+    printed: Mapping[int, int],
+) -> Figure:
+    """Outliers among the flagged rows: every seed, medians and the paper's numbers."""
+    figure, axis = _axes(components, "Outliers among the flagged rows", "outliers found")
+    place = np.arange(len(components))
+    n_found = np.asarray([run["found"] for run in runs])
+    own = np.asarray([[split[f"full, K = {k}"]["found"] for k in components] for split in splits])
+    for values, colour, shift, label in (
+        (n_found, COLOURS[0], -0.12, "scikit-learn, as in the document"),
+        (own, COLOURS[2], 0.12, "boxloop"),
+    ):
+        for row in values:
+            axis.plot(place + shift, row, "o", color=colour, alpha=0.25, markersize=4)
+        middle = np.median(values, axis=0)
+        axis.plot(place + shift, middle, "_-", color=colour, markersize=14, label=f"{label}, median of seeds")
+    if printed:
+        at = [i for i, k in enumerate(components) if k in printed]
+        counts = [printed[components[i]] for i in at]
+        axis.plot(at, counts, "x", color=COLOURS[1], markersize=9, mew=2, label="document")
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize="small")
+    return figure
+
+
+def draw_criteria(
+    runs: Sequence[Mapping[str, Any]],
+    splits: Sequence[Mapping[str, Any]],
+    components: Sequence[int],
+    n: int,
+) -> Figure:
+    """AIC of the training rows and likelihood of held-out rows, medians over seeds."""
+    figure, axis = _axes(
+        components,
+        "What each criterion sees (medians of seeds)",
+        "per row, lower is better (log scale beyond 50)",
+    )
+    place = np.arange(len(components))
+    losses = [[-split[f"full, K = {k}"]["log-likelihood"] for k in components] for split in splits]
+    loss = np.median(losses, axis=0)
+    aic = np.median([run["AIC"] for run in runs], axis=0) / (2 * n)
+    simple = np.median([run["AIC, p = 2K"] for run in runs], axis=0) / (2 * n)
+    axis.plot(place, loss, "s-", color=COLOURS[4], label="held-out rows: minus log-likelihood")
+    axis.plot(place, aic, "o-", color=COLOURS[0], label="AIC / 2n")
+    axis.plot(place, simple, "^-", color=COLOURS[1], label="AIC / 2n with p = 2K")
+    axis.set_yscale("symlog", linthresh=50.0)
+    axis.set_yticks(TICKS, labels=[f"{tick:,}" for tick in TICKS])
+    axis.set_ylim(min(1.6 * simple.min(), -10.0), max(2.0 * loss.max(), 10.0))
+    axis.minorticks_off()
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize="small")
+    return figure
+
+
+def _axes(components: Sequence[int], title: str, ylabel: str) -> tuple[Figure, Any]:
+    figure = new_figure(7.6, 4.6)
+    axis: Any = figure.subplots()
+    dress(axis, title, "number of components K, full covariance", ylabel)
+    axis.set_xticks(range(len(components)), labels=[f"{k}" for k in components])
+    return figure, axis
+
+
+def experiment(options: Options) -> Report:
+    """Run the paper's procedure over many seeds, then ours over splits."""
+    table = load_table(options.data)
+    components = (1, 3, 10) if options.quick else (1, 2, 3, 4, 5, 10, 15, 20)
+    seeds, n_splits, draws = (3, 1, 39) if options.quick else (20, 10, 99)
+    runs, splits = [], []
+    for i in range(seeds):
+        options.progress(i, seeds + n_splits, f"document, seed {i}")
+        runs.append(run_paper_procedure(table, components, options.seed + i))
+    for i in range(n_splits):
+        options.progress(seeds + i, seeds + n_splits, f"held-out rows, split {i}")
+        splits.append(run_split(table, components, draws, options.seed + i))
+    settings = {
+        "data": table.source,
+        "rows": len(table.rows),
+        "outliers": int(table.outlier.sum()),
+        "flagged": round(SHARE * len(table.rows)),
+        "K": list(components),
+        "seeds": seeds,
+        "splits": n_splits,
+        "seed": options.seed,
+    }
+    target = float(np.median([run["found"][components.index(3)] for run in runs]))
+    findings = judge(table, runs, components) + judge_ours(splits, PAPER[3] if table.real else target)
+    figures = {
+        "found": draw_found(runs, splits, components, PAPER if table.real else {}),
+        "criteria": draw_criteria(runs, splits, components, len(table.rows)),
+    }
+    title, curves = "Outliers by low density under a mixture", {"document": runs, "ours": splits}
+    return Report("mega-ionosphere", title, settings, findings, curves, figures)

@@ -1,4 +1,4 @@
-"""The number of components of a mixture of digits by moment gaps: what is signal and what noise (000, table 3)."""
+"""The number of components of a mixture of digits by moment gaps: signal and noise; Beaulac (2023), table 3."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
 from boxloop.criticise import mmd, sample_rows
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.estimators import FitWarning, GaussianMixture
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
 from boxloop.models import Mixture
 from boxloop.numeric import generator, gram, spawn
-from papers.component_moments import Components, apart, data_moments
 from papers.experiment import Finding, Options, Report
-from papers.words import held, met, percent, standard_error
+from papers.moment_gaps import ComponentMoments, data_moments, gap_norms
+from papers.verdicts import judge_claim, judge_target, percent, standard_error
 
 PAPER = {
     2: (0.24997, 2.92841, 0.0131),
@@ -40,52 +40,63 @@ PAPER = {
 class Size:
     """How much to run.
 
-    Rows to fit and to judge by, nodes, numbers of components, EM rounds, repetitions of rows and nodes, and starts of
-    the fits with diagonal covariances, whose gap depends on the maximum that EM finds.
+    Args:
+        train: rows to fit.
+        test_rows: rows of a test sample.
+        nodes: m.
+        components: values of K.
+        iterations: of EM.
+        repetitions: of test samples and nodes.
+        starts: of the fits with diagonal covariances, whose gap depends on the maximum that EM finds.
     """
 
     train: int
-    judged: int
+    test_rows: int
     nodes: int
     components: tuple[int, ...]
-    rounds: int
-    repeats: int
+    iterations: int
+    repetitions: int
     starts: int
 
 
-def digits(folder: Path | None) -> tuple[Tensor, str]:
+def load_digits(folder: Path | None) -> tuple[Tensor, str]:
     """Pixels in [0, 1], one row an image: MNIST where it is at hand, else the small digits of scikit-learn."""
     if folder is not None and (folder / "mnist.npz").exists():
         with np.load(folder / "mnist.npz") as file:
             return torch.from_numpy(file["train_images"].reshape(-1, 784) / 255.0), "MNIST"
-    return torch.from_numpy(bundled("digits").rows / 16.0), "scikit-learn's digits, 8 x 8 (no MNIST given)"
+    return torch.from_numpy(
+        load_dataset("digits").rows / 16.0
+    ), "scikit-learn's digits, 8 x 8 (no MNIST given)"
 
 
-def fit(rows: Tensor, k: int, kind: str, rounds: int, seed: int) -> Mixture[Any]:
-    """EM from k-means, stopped after so many rounds: the identity of moments holds after any M step."""
+def fit_with_em(rows: Tensor, k: int, kind: str, iterations: int, seed: int) -> Mixture[Any]:
+    """EM from k-means, stopped after a few iterations: the identity of moments holds after any M step."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # few rows for so many pixels
-        warnings.simplefilter("ignore", ConvergenceWarning)  # rounds are limited
+        warnings.simplefilter("ignore", ConvergenceWarning)  # few iterations
         estimator = GaussianMixture(
-            k, covariance_type=kind, init_params="kmeans", max_iter=rounds, random_state=seed
+            k, covariance_type=kind, init_params="kmeans", max_iter=iterations, random_state=seed
         )
         return estimator.fit(rows.numpy()).model_
 
 
-def one_k(
+def measure_k(
     train: Tensor, fresh: list[tuple[Tensor, Tensor]], rows: Tensor, k: int, size: Size, seed: int
 ) -> dict[str, Any]:
-    """All numbers of one K."""
+    """Gaps and MMD of one K."""
     streams = spawn(generator(seed + 1000 * k), 2)
-    full = fit(train, k, "full", size.rounds, seed)
-    parts, seen = Components.of(full), (train.mean(0), gram(train) / len(train))
+    full = fit_with_em(train, k, "full", size.iterations, seed)
+    moments, train_moments = ComponentMoments.of(full), (train.mean(0), gram(train) / len(train))
     sample = sample_rows(full, len(rows), streams[0])
     distance = mmd(rows, sample, random_state=seed)
-    document = [apart(judged, parts.forward(size.nodes, streams[1])) for judged in fresh]
-    exact = apart(seen, parts.moments(parts.weight))
-    del parts
-    starts = (Components.of(fit(train, k, "diag", 6 * size.rounds, seed + i)) for i in range(size.starts))
-    diagonal = [apart(seen, parts.moments(parts.weight)) for parts in starts]
+    document = [gap_norms(test, moments.estimate_forward(size.nodes, streams[1])) for test in fresh]
+    exact = gap_norms(train_moments, moments.combine(moments.weight))
+    del moments  # k d^2 numbers, before those of the next fits
+    starts = (
+        ComponentMoments.of(fit_with_em(train, k, "diag", 6 * size.iterations, seed + i))
+        for i in range(size.starts)
+    )
+    diagonal = [gap_norms(train_moments, start.combine(start.weight)) for start in starts]
     return {
         "document": document,
         "exact": exact,
@@ -95,75 +106,35 @@ def one_k(
     }
 
 
-def experiment(options: Options) -> Report:
-    """Fit every K once, then repeat the choice of rows and nodes."""
-    rows, source = digits(options.data)
-    size = Size(5000, 1000, 5000, tuple(PAPER), 5, 40, 5)
-    if options.quick or len(rows) < 10_000:
-        few = options.quick
-        size = Size(
-            1200, 240, 1200, (2, 6, 10) if few else tuple(PAPER), 5, 20 if few else 200, 2 if few else 10
-        )
-    order = torch.randperm(len(rows), generator=generator(options.seed))
-    train, pool = rows[order[: size.train]], rows[order[size.train :]]
-    stream = generator(options.seed + 1)
-    picks = [torch.randperm(len(pool), generator=stream)[: size.judged] for _ in range(size.repeats)]
-    fresh = [data_moments(pool[pick]) for pick in picks]
-    table: dict[int, dict[str, Any]] = {}
-    for i, k in enumerate(size.components):
-        options.progress(i, len(size.components), f"K = {k}")
-        table[k] = one_k(train, fresh, pool[picks[0]], k, size, options.seed)
-    floors = np.asarray([_floor(rows, size, stream) for _ in range(size.repeats)])
-    settings = {
-        "data": source,
-        "training rows": size.train,
-        "rows judged by": size.judged,
-        "m": size.nodes,
-        "K": list(size.components),
-        "EM rounds": size.rounds,
-        "repetitions": size.repeats,
-        "starts, diagonal": size.starts,
-        "seed": options.seed,
-    }
-    curves = {"K": {str(k): facts for k, facts in table.items()}, "floor": floors.tolist()}
-    real = source == "MNIST"
-    findings = judge(table, floors, size, real)
-    figures = {"gaps": draw(table, floors, size, real)}
-    return Report("mega-mnist", "Moment gaps of mixtures of digits", settings, findings, curves, figures)
-
-
 def _floor(rows: Tensor, size: Size, stream: Generator) -> tuple[float, float]:
-    """How far the moments of two samples of rows are apart: no model can be nearer for a reason."""
+    """Distance between the moments of two samples of rows: no model can be nearer except by chance."""
     order = torch.randperm(len(rows), generator=stream)
-    few, many = rows[order[: size.judged]], rows[order[size.judged :][: size.nodes]]
-    return apart(data_moments(few), (many.mean(0), gram(many) / len(many)))
-
-
-def _document(table: dict[int, dict[str, Any]]) -> NDArray[np.float64]:
-    """(K, repetitions, 2)."""
-    return np.asarray([facts["document"] for facts in table.values()])
+    few, many = rows[order[: size.test_rows]], rows[order[size.test_rows :][: size.nodes]]
+    return gap_norms(data_moments(few), (many.mean(0), gram(many) / len(many)))
 
 
 def judge(
-    table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Size, real: bool
+    table: dict[int, dict[str, Any]], sampling_floor: NDArray[np.float64], size: Size, real: bool
 ) -> list[Finding]:
-    """The document's numbers beside the floor and the exact gaps."""
-    found, components = _document(table), np.asarray(list(table))
+    """The paper's numbers beside the sampling floor and the exact gaps."""
+    estimates, components = _document(table), np.asarray(list(table))
     findings = []
     for which, name in enumerate(("1MEGA-F", "2MEGA-F")):
-        said = np.asarray([PAPER[k][which] for k in components])
-        low, high = found[:, :, which].min(), found[:, :, which].max()
-        level, spread = floors[:, which].mean(), floors[:, which].std()
-        inside = bool((said > low).all() and (said < high).all())
-        noise = bool(abs(found[:, :, which].mean() - level) < 2 * spread)
+        printed = np.asarray([PAPER[k][which] for k in components])
+        low, high = estimates[:, :, which].min(), estimates[:, :, which].max()
+        level, sd = sampling_floor[:, which].mean(), sampling_floor[:, which].std()
+        inside = bool((printed > low).all() and (printed < high).all())
+        noise = bool(abs(estimates[:, :, which].mean() - level) < 2 * sd)
         findings.append(
             Finding(
-                f"{name}, K = {components[0]} to {components[-1]}, on {size.judged} fresh rows with m = {size.nodes}",
-                f"{said.min():.3f} to {said.max():.3f} on MNIST",
-                f"{found[:, :, which].mean():.3f}, from {low:.3f} to {high:.3f}",
-                standard_error(found[:, :, which].mean(0)),
-                held(inside) if real else met(noise),
-                f"Two samples of {size.judged} and {size.nodes} images differ by {level:.3f} ± {spread:.3f}, without "
+                f"{name}, K = {components[0]} to {components[-1]}, on {size.test_rows} fresh rows with "
+                f"m = {size.nodes}",
+                f"{printed.min():.3f} to {printed.max():.3f} on MNIST",
+                f"{estimates[:, :, which].mean():.3f}, from {low:.3f} to {high:.3f}",
+                standard_error(estimates[:, :, which].mean(0)),
+                judge_claim(inside) if real else judge_target(noise),
+                f"Two samples of {size.test_rows} and {size.nodes} images differ by {level:.3f} ± {sd:.3f}, "
+                "without "
                 + (
                     "any model."
                     if real
@@ -171,13 +142,13 @@ def judge(
                 ),
             )
         )
-    return findings + _choices(table, found, components) + _exact(table)
+    return findings + _choices(table, estimates, components) + _exact(table)
 
 
 def _choices(
-    table: dict[int, dict[str, Any]], found: NDArray[np.float64], components: NDArray[np.int64]
+    table: dict[int, dict[str, Any]], estimates: NDArray[np.float64], components: NDArray[np.int64]
 ) -> list[Finding]:
-    chosen = components[found[:, :, 1].argmin(0)]
+    chosen = components[estimates[:, :, 1].argmin(0)]
     counts = ", ".join(f"{k}: {percent(float((chosen == k).mean()))}" for k in components)
     distance = np.asarray([facts["MMD"] for facts in table.values()])
     best = components[distance[:, 0].argsort()[:2]]
@@ -188,7 +159,7 @@ def _choices(
             "2.82, the smallest of seven",
             f"in {percent(float((chosen == 10).mean()))} of repetitions",
             standard_error(chosen == 10),
-            held(bool((chosen == 10).mean() > 0.5)),
+            judge_claim(bool((chosen == 10).mean() > 0.5)),
             f"Other rows and nodes choose otherwise, for the same models ({counts}).",
         ),
         Finding(
@@ -196,7 +167,7 @@ def _choices(
             "0.0089 and 0.0084",
             f"K = {best[0]} and {best[1]}; squared MMD {distance[:, 0].min():.4f} to {distance[:, 0].max():.4f}",
             float(distance[:, 1].mean()),
-            held(set(best.tolist()) == {10, 14}),
+            judge_claim(set(best.tolist()) == {10, 14}),
             f"{near} of {len(components)} values of K are within two standard errors of the best.",
         ),
     ]
@@ -212,7 +183,7 @@ def _exact(table: dict[int, dict[str, Any]]) -> list[Finding]:
             "2.82 to 3.09",
             f"{full[:, 1].min():.1e} to {full[:, 1].max():.1e} (first: at most {full[:, 0].max():.0e})",
             None,
-            held(bool(np.ptp(full[:, 1]) > 0.01)),
+            judge_claim(bool(np.ptp(full[:, 1]) > 0.01)),
             "Zero but for the floor of variances, whatever K is: the document's spread over K is Monte Carlo noise.",
             exact=True,
         ),
@@ -221,23 +192,30 @@ def _exact(table: dict[int, dict[str, Any]]) -> list[Finding]:
             "not in the document",
             ", ".join(f"{value:.2f}" for value in diagonal),
             float(np.mean([facts["error, diagonal"] for facts in table.values()])),
-            met(falls),
+            judge_target(falls),
             "Components that cannot tilt leave correlations to their means: the gap is real, and its mean over starts "
             + ("falls at every step." if falls else "falls, though not at every step."),
         ),
     ]
 
 
-def draw(table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Size, real: bool) -> Figure:
-    """Document's estimate, floor and exact gaps against K, both moments."""
+def _document(table: dict[int, dict[str, Any]]) -> NDArray[np.float64]:
+    """(K, repetitions, 2)."""
+    return np.asarray([facts["document"] for facts in table.values()])
+
+
+def draw(
+    table: dict[int, dict[str, Any]], sampling_floor: NDArray[np.float64], size: Size, real: bool
+) -> Figure:
+    """The paper's estimate, the sampling floor and exact gaps against K, both moments."""
     figure = new_figure(10.4, 4.8)
     axes: Any = figure.subplots(1, 2)
-    found, components = _document(table), list(table)
+    estimates, components = _document(table), list(table)
     for which, (axis, name) in enumerate(zip(axes, ("first moment (1MEGA-F)", "second moment (2MEGA-F)"))):
-        level, spread = floors[:, which].mean(), floors[:, which].std()
+        level, sd = sampling_floor[:, which].mean(), sampling_floor[:, which].std()
         axis.axhspan(
-            level - 2 * spread,
-            level + 2 * spread,
+            level - 2 * sd,
+            level + 2 * sd,
             color=FAINT,
             alpha=0.4,
             lw=0,
@@ -245,12 +223,12 @@ def draw(table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Si
         )
         axis.errorbar(
             components,
-            found[:, :, which].mean(1),
-            2 * found[:, :, which].std(1),
+            estimates[:, :, which].mean(1),
+            2 * estimates[:, :, which].std(1),
             color=COLOURS[0],
             fmt="o",
             capsize=3,
-            label=f"document's estimate, {size.judged} rows, m = {size.nodes} (± 2 sd)",
+            label=f"document's estimate, {size.test_rows} rows, m = {size.nodes} (± 2 sd)",
         )
         if real:
             axis.plot(
@@ -270,3 +248,46 @@ def draw(table: dict[int, dict[str, Any]], floors: NDArray[np.float64], size: Si
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
     return figure
+
+
+def experiment(options: Options) -> Report:
+    """Fit every K once, then repeat the choice of rows and nodes."""
+    rows, source = load_digits(options.data)
+    size = Size(5000, 1000, 5000, tuple(PAPER), 5, 40, 5)
+    if options.quick or len(rows) < 10_000:
+        small = options.quick
+        size = Size(
+            1200,
+            240,
+            1200,
+            (2, 6, 10) if small else tuple(PAPER),
+            5,
+            20 if small else 200,
+            2 if small else 10,
+        )
+    order = torch.randperm(len(rows), generator=generator(options.seed))
+    train, pool = rows[order[: size.train]], rows[order[size.train :]]
+    stream = generator(options.seed + 1)
+    picks = [torch.randperm(len(pool), generator=stream)[: size.test_rows] for _ in range(size.repetitions)]
+    fresh = [data_moments(pool[pick]) for pick in picks]
+    table: dict[int, dict[str, Any]] = {}
+    for i, k in enumerate(size.components):
+        options.progress(i, len(size.components), f"K = {k}")
+        table[k] = measure_k(train, fresh, pool[picks[0]], k, size, options.seed)
+    sampling_floor = np.asarray([_floor(rows, size, stream) for _ in range(size.repetitions)])
+    settings = {
+        "data": source,
+        "training rows": size.train,
+        "test rows": size.test_rows,
+        "m": size.nodes,
+        "K": list(size.components),
+        "EM iterations": size.iterations,
+        "repetitions": size.repetitions,
+        "starts, diagonal": size.starts,
+        "seed": options.seed,
+    }
+    curves = {"K": {str(k): facts for k, facts in table.items()}, "floor": sampling_floor.tolist()}
+    real = source == "MNIST"
+    findings = judge(table, sampling_floor, size, real)
+    figures = {"gaps": draw(table, sampling_floor, size, real)}
+    return Report("mega-mnist", "Moment gaps of mixtures of digits", settings, findings, curves, figures)

@@ -1,4 +1,4 @@
-"""Four models of two half-moons: what MEGA, MMD and our tests say of them (000, section 6, figure 4, table 2)."""
+"""Four models of two half-moons: MEGA, MMD and our tests; Beaulac (2023), section 6, figure 4, table 2."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from boxloop.estimators import ProbabilisticPCA
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
 from papers.experiment import Options, Report
-from papers.moment_tables import Candidate, Claim, Study, fitted, run_study
+from papers.moment_gaps import fit_mixture
+from papers.moment_tables import Candidate, Claim, Study, run_study
 
 NOISE, TILT = 0.1, 1.5
 
 
-def moons(n: int, seed: int) -> Tensor:
+def draw_moons(n: int, seed: int) -> Tensor:
     """Two half-moons, (n, 2).
 
     Deviation: scikit-learn's generator puts the angles on a grid, so that its rows are not independent and every test
-    would be too content; here angles and moons are random.
+    would reject too seldom; here angles and moons are random.
     """
     stream = generator(seed)
     angle = math.pi * torch.rand(n, generator=stream, dtype=torch.float64)
@@ -31,17 +32,17 @@ def moons(n: int, seed: int) -> Tensor:
     return rows + NOISE * normal((n, 2), stream)
 
 
-def candidates(rows: Tensor, seed: int) -> list[Candidate]:
-    """The document does not name its four models; these have the faults that its text describes.
+def fit_candidates(rows: Tensor, seed: int) -> list[Candidate]:
+    """The paper does not name its four models; these have the faults that its text describes.
 
     The first two cannot bend, the third has the right shape with its centre of mass too far to one side.
     """
-    mixture = fitted(rows, 8, seed)
+    mixture = fit_mixture(rows, 8, seed)
     assert isinstance(mixture, Mixture)
     tilted = mixture.log_weight + TILT * mixture.family.mean[:, 0]
     return [
         Candidate("1: probabilistic PCA (unimodal)", ProbabilisticPCA(1).fit(rows.numpy()).model_),
-        Candidate("2: mixture, K = 2", fitted(rows, 2, seed)),
+        Candidate("2: mixture, K = 2", fit_mixture(rows, 2, seed)),
         Candidate(
             "3: mixture, K = 8, wrong weights",
             replace(mixture, log_weight=tilted.log_softmax(0)),
@@ -54,8 +55,8 @@ def candidates(rows: Tensor, seed: int) -> list[Candidate]:
 STUDY = Study(
     "mega-moons",
     "Four models of two half-moons",
-    moons,
-    candidates,
+    draw_moons,
+    fit_candidates,
     (1, 2, 3, 5, 8),
     (
         Claim(

@@ -1,8 +1,7 @@
-"""Four models on a table with two columns: the document's metrics, exact gaps and our tests (000, tables 1 and 2)."""
+"""Four models of rows with two columns: MEGA, MMD, exact gaps and our tests; Beaulac (2023), tables 1 and 2."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,31 +12,20 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.criticise import (
-    First,
-    Fourier,
-    Power,
-    Second,
-    marginal,
-    mega,
-    mmd,
-    paper_gaps,
-    sample_rows,
-    second_moment,
-)
-from boxloop.estimators import FitWarning, GaussianMixture
+from boxloop.criticise import First, Fourier, Power, Second, mega, mmd, paper_gaps, sample_rows
 from boxloop.figures import COLOURS, INK, dress, new_figure
-from boxloop.numeric import generator, gram, spawn
+from boxloop.numeric import generator, spawn
 from boxloop.types import LatentModel
 from papers.experiment import Finding, Options, Report
-from papers.words import held, met, percent
+from papers.moment_gaps import exact_gaps, fit_mixture
+from papers.verdicts import judge_claim, judge_target, percent
 
 FUNCTIONS = (First(), Second(), Power(3), Power(4), Fourier(50))
 METRICS = ("1MEGA-F", "2MEGA-F", "MMD²")
 NAMES = ("first", "second", "third", "fourth", "Fourier")
 LEVEL = 0.05
 MOST = 0.8
-"""Share of data sets in which an ordering of the document must appear for it to count as reproduced."""
+"""Share of data sets in which an ordering must appear for it to count as reproduced."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +39,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering that the document reads off its table.
+    """An ordering that the paper reads off its table.
 
     Args:
         text: what it says.
-        paper: its numbers.
+        paper: the paper's numbers.
         holds: measures (data sets, models, ...) -> whether it holds in each data set.
         reason: why it does or does not.
     """
@@ -76,7 +64,7 @@ class Study:
         rows: (n, seed) -> rows.
         candidates: (training rows, seed) -> the four models.
         components: numbers of components whose exact gaps are compared.
-        claims: of the document.
+        claims: of the paper.
         named: which candidate is the mixture that fits, from zero; the first one is unimodal.
     """
 
@@ -86,42 +74,23 @@ class Study:
     candidates: Callable[[Tensor, int], list[Candidate]]
     components: tuple[int, ...]
     claims: Sequence[Claim]
-    named: int = 3
+    best: int = 3
 
 
-def fitted(rows: Tensor, k: int, seed: int, covariance_type: str = "full") -> LatentModel:
-    """A mixture by EM."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)
-        fit = GaussianMixture(k, covariance_type=covariance_type, random_state=seed).fit(rows.numpy())
-    return fit.model_
-
-
-def exact_gaps(model: LatentModel, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Gaps without Monte Carlo: the rows' moments are means, not eq. 7."""
-    finite = marginal(model)
-    assert finite is not None
-    law, weight = finite
-    return rows.mean(0) - weight @ law.mean, gram(rows) / len(rows) - second_moment(law, weight)
-
-
-def spread_of_gaps(rows: Tensor, components: Sequence[int], seed: int) -> float:
+def range_of_gaps(rows: Tensor, components: Sequence[int], seed: int) -> float:
     """Largest difference of an entry of the exact gaps between any two numbers of components, full and tied."""
-    worst = 0.0
+    largest = 0.0
     for kind in ("full", "tied"):
-        found = [
-            torch.cat([g.flatten() for g in exact_gaps(fitted(rows, k, seed, kind), rows)])
-            for k in components
-        ]
-        table = torch.stack(found)
-        worst = max(worst, float((table.amax(0) - table.amin(0)).max()))
-    return worst
+        fits = (fit_mixture(rows, k, seed, kind) for k in components)
+        gaps = torch.stack([torch.cat([g.flatten() for g in exact_gaps(fit, rows)]) for fit in fits])
+        largest = max(largest, float((gaps.amax(0) - gaps.amin(0)).max()))
+    return largest
 
 
-def measures(
+def measure_candidate(
     candidate: Candidate, train: Tensor, test: Tensor, nodes: int, draws: int, seed: int
 ) -> list[float]:
-    """1MEGA-F, 2MEGA-F and squared MMD as the document has them, both exact gaps, and a p-value for each function."""
+    """1MEGA-F, 2MEGA-F and squared MMD as in the paper, both exact gaps, and a p-value for each test function."""
     streams = spawn(generator(seed), 2)
     first, second = paper_gaps(candidate.model, train, streams[0], nodes)
     distance = mmd(train, sample_rows(candidate.model, len(train), streams[1]), random_state=seed).value
@@ -134,31 +103,31 @@ def measures(
         draws=draws,
         random_state=seed,
     )
-    chances = [float(gap.p_value) for gap in tested.gaps if gap.p_value is not None]
+    p_values = [float(gap.p_value) for gap in tested.gaps if gap.p_value is not None]
     return [
         float(first.norm()),
         float(second.norm()),
         float(distance),
         *(float(g.norm()) for g in exact),
-        *chances,
+        *p_values,
     ]
 
 
 def run_study(study: Study, options: Options) -> Report:
-    """Every data set, every model."""
+    """Measure every model on every data set."""
     repeats, n, draws = (3, 300, 99) if options.quick else (40, 1000, 199)
     nodes = 1000
-    found, spread = [], 0.0
+    measured, largest = [], 0.0
     for i in range(repeats):
         options.progress(i, repeats, f"data set {i + 1}")
         seed = options.seed + i
         both = study.rows(2 * n, seed)
         train, test = both[:n], both[n:]
         if i < (1 if options.quick else 5):
-            spread = max(spread, spread_of_gaps(train, study.components, seed))
+            largest = max(largest, range_of_gaps(train, study.components, seed))
         candidates = study.candidates(train, seed)
-        found.append([measures(c, train, test, nodes, draws, seed) for c in candidates])
-    table = np.asarray(found)
+        measured.append([measure_candidate(c, train, test, nodes, draws, seed) for c in candidates])
+    table = np.asarray(measured)
     names = [c.name for c in candidates]
     settings = {
         "data": "synthetic",
@@ -174,21 +143,21 @@ def run_study(study: Study, options: Options) -> Report:
         "rejections": draw_rejections(table, names),
     }
     return Report(
-        study.name, study.title, settings, judge(study, table, names, spread), _curves(table, names), figures
+        study.name, study.title, settings, judge(study, table, names, largest), _curves(table, names), figures
     )
 
 
-def judge(study: Study, table: NDArray[np.float64], names: list[str], spread: float) -> list[Finding]:
-    """The document's orderings, the identity that explains them, and what our tests see."""
+def judge(study: Study, table: NDArray[np.float64], names: list[str], largest: float) -> list[Finding]:
+    """The paper's orderings, the identity that explains them, and the power of our tests."""
     findings = [_ordering(claim, table) for claim in study.claims]
     shown = ", ".join(map(str, study.components))
     findings.append(
         Finding(
             f"exact first and second gaps on the training rows tell K = {shown} apart",
             "MEGA compares models",
-            f"largest difference between any two K {spread:.0e}",
+            f"largest difference between any two K {largest:.0e}",
             None,
-            held(spread > 1e-8),
+            judge_claim(largest > 1e-8),
             "An M step with full or tied covariance matches both moments whatever K is, so MEGA cannot tell K = 1 "
             f"from K = {study.components[-1]}: with finite m it compares the noise of its nodes.",
             exact=True,
@@ -205,16 +174,16 @@ def _ordering(claim: Claim, table: NDArray[np.float64]) -> Finding:
         claim.paper,
         f"in {percent(holds.mean())} of data sets; medians of models 1 to 4: {'; '.join(metrics)}",
         None,
-        held(holds.mean() >= MOST),
+        judge_claim(holds.mean() >= MOST),
         claim.reason,
     )
 
 
 def _power(which: int, table: NDArray[np.float64], names: list[str], study: Study) -> Finding:
     rejected = table[:, :, 5 + which] <= LEVEL
-    poor, good = rejected[:, 0].mean(), rejected[:, study.named].mean()
+    poor, good = rejected[:, 0].mean(), rejected[:, study.best].mean()
     allowed = LEVEL + 3.0 * (LEVEL * (1 - LEVEL) / len(table)) ** 0.5
-    others = " and ".join(percent(rejected[:, j].mean()) for j in range(1, 4) if j != study.named)
+    others = " and ".join(percent(rejected[:, j].mean()) for j in range(1, 4) if j != study.best)
     if which < 2:
         target, reason = (
             max(poor, good) <= allowed,
@@ -226,12 +195,12 @@ def _power(which: int, table: NDArray[np.float64], names: list[str], study: Stud
             "It is to reject the first in most data sets, not the second",
         )
     return Finding(
-        f"held-out test by {NAMES[which]} moments, {names[0]} and {names[study.named]}",
+        f"held-out test by {NAMES[which]} moments, {names[0]} and {names[study.best]}",
         "not in the document",
         f"rejected in {percent(poor)} and {percent(good)} of data sets; median p "
-        f"{np.median(table[:, 0, 5 + which]):.3f} and {np.median(table[:, study.named, 5 + which]):.3f}",
+        f"{np.median(table[:, 0, 5 + which]):.3f} and {np.median(table[:, study.best, 5 + which]):.3f}",
         None,
-        met(bool(target)),
+        judge_target(bool(target)),
         f"{reason}; the other two models are rejected in {others}.",
     )
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from boxloop import GaussianMixture, Select
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.figures import png
 
-wine = bundled("wine")
+wine = load_dataset("wine")
 search = Select(
     GaussianMixture(covariance_type="diag"),
     {"n_components": [1, 2, 3, 4, 5, 6]},

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from boxloop import FactorAnalysis, OutlierDetector
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.figures import png
 
-data = bundled("planted_outliers")
+data = load_dataset("planted_outliers")
 planted = data.target > 0
 detector = OutlierDetector(FactorAnalysis(1), level=0.01, random_state=0).fit(data.rows[~planted])
 

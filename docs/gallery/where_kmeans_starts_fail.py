@@ -11,10 +11,10 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop import GaussianMixture
-from boxloop.data import bundled
+from boxloop.data import load_dataset
 from boxloop.figures import ellipses, new_figure, png
 
-data = bundled("long_clusters")
+data = load_dataset("long_clusters")
 rows = data.rows
 fits = {
     "scikit-learn, one start": Peer(3, random_state=0, tol=1e-6, max_iter=1000).fit(rows),

@@ -21,7 +21,6 @@ from .estimators import (
     RelevantFeatures,
     RelevantGenerator,
     VariationalAutoencoder,
-    latent_dimension_curve,
     load,
 )
 from .fit import Cavi, Estimate, cavi, distributed, m_estimate, match_moments, z_estimate
@@ -68,7 +67,6 @@ __all__ = [
     "cavi",
     "compare",
     "distributed",
-    "latent_dimension_curve",
     "load",
     "m_estimate",
     "make_report",

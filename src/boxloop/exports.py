@@ -38,6 +38,11 @@ class _LazyPackage(ModuleType):
         if not (isinstance(value, ModuleType) and name in self._homes):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return import_module, (
+            self.__name__,
+        )  # cloudpickle sends plain modules by name, not those of a subclass
+
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *self.__dict__["__all__"]})
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from boxloop.run import Observer, Progress
+from boxloop.loop import Observer, Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,9 +22,9 @@ _shared: ContextVar[Bar | None] = ContextVar("shared", default=None)
 
 
 class ProgressBar:
-    """An observer of :func:`boxloop.run.run` that shows round, objective and change, on standard error.
+    """An observer of :func:`boxloop.loop.run` that shows iteration, objective and change, on standard error.
 
-    One bar serves several runs, one after another: a stage starts at its first round, and its line stays when the
+    One bar serves several runs, one after another: a stage starts at its first iteration, and its line stays when the
     loop stops, full if it converged.
 
     Args:
@@ -32,11 +32,11 @@ class ProgressBar:
         console: where to draw, instead of standard error.
 
     Example:
-        >>> from boxloop.run import Round, run
-        >>> halve = lambda x: Round(x / 2, objective=-x)
+        >>> from boxloop.loop import Iteration, run
+        >>> halve = lambda x: Iteration(x / 2, objective=-x)
         >>> bar = ProgressBar()
-        >>> start = run(halve, 1.0, max_rounds=3, observers=[bar.stage("initialisation")])
-        >>> run(halve, start.state, max_rounds=50, tol=1e-3, observers=[bar.stage("EM")]).rounds
+        >>> start = run(halve, 1.0, max_iter=3, observers=[bar.stage("initialisation")])
+        >>> run(halve, start.state, max_iter=50, tol=1e-3, observers=[bar.stage("EM")]).n_iter
         8
     """
 
@@ -54,7 +54,7 @@ class ProgressBar:
         Args:
             name: of the stage.
             keep: false erases its line when the stage ends.
-            told: what to say after a round, instead of how the objective changed.
+            told: what to say after an iteration, instead of how the objective changed.
         """
         return partial(self._observe, name, keep, told or _change)
 
@@ -66,14 +66,14 @@ class ProgressBar:
         self, name: str, keep: bool, told: Callable[[Progress[Any]], str], progress: Progress[Any]
     ) -> None:
         if self._bar is None and not progress.stopped:
-            self._start(name, keep, progress.max_rounds)
+            self._start(name, keep, progress.max_iter)
         if self._bar is None or self._task is None:
             return
         bar, task, trace = self._bar, self._task, progress.trace
         bar.update(
             task,
-            completed=progress.round,
-            total=progress.round if progress.converged else progress.max_rounds,
+            completed=progress.iteration,
+            total=progress.iteration if progress.converged else progress.max_iter,
             objective=f"objective {trace[-1]:.8g}" if trace else "objective -",
             said=told(progress),
         )
@@ -81,25 +81,25 @@ class ProgressBar:
             self._bar = self._task = None
             _end(bar, task, keep)
 
-    def _start(self, name: str, keep: bool, max_rounds: int) -> None:
+    def _start(self, name: str, keep: bool, max_iter: int) -> None:
         self._bar = _shared.get() or _bar(self.show, self.console, keep)
-        self._task = self._bar.add_task(name, total=max_rounds, objective="objective -", said="")
+        self._task = self._bar.add_task(name, total=max_iter, objective="objective -", said="")
         self._bar.start()
 
 
 @contextmanager
 def passes(console: Console | None = None) -> Iterator[None]:
-    """Show how far long passes over a cluster are, below the rounds of what runs in the block: one display for both.
+    """Show how far long passes over a cluster are, below the iterations of what runs in the block, in one display.
 
     Args:
         console: where to draw, instead of standard error.
     """
-    from boxloop.data import watched
+    from boxloop.data import watch_partitions
 
     bar = _bar(True, console, keep=True)
     token, shown = _shared.set(bar), _Passes(bar)
     try:
-        with watched(shown):
+        with watch_partitions(shown):
             yield
     finally:
         _shared.reset(token)

@@ -13,8 +13,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask
-
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
@@ -80,7 +78,7 @@ class Tree:
 
     def is_finite(self) -> bool:
         """Whether every tensor is finite."""
-        return all(ask(torch.isfinite(leaf).all(), usual=True) for _, leaf in self.leaves())
+        return all(bool(torch.isfinite(leaf).all()) for _, leaf in self.leaves())
 
 
 def flatten(free: Mapping[str, Tensor]) -> Tensor:

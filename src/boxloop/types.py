@@ -1,8 +1,8 @@
-"""The contract: what a law, a model and a source of rows are.
+"""The contract: what a distribution, a model and a source of rows are.
 
 Rows flow one way: rows -> small additive statistics -> parameters -> criticism. Axes: n rows, d columns,
-k components or factors, m members of a batch of laws. :mod:`boxloop.distributions.family` adds what a
-mixture's law must do.
+k components or factors, m members of a batch of distributions. :mod:`boxloop.distributions.family` adds what a
+mixture's distribution must do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Expected(Tree, Generic[S]):
 
 
 class Covariance(Protocol):
-    """Covariance of m laws over d columns, in the form that was cheapest to hold."""
+    """Covariance of m distributions over d columns, in the form that was cheapest to hold."""
 
     def dense(self) -> Tensor:
         """As (m, d, d). The only place where a structured covariance becomes a matrix."""
@@ -38,7 +38,7 @@ class Covariance(Protocol):
         """The variances, (m, d)."""
 
 
-class Law(Protocol):
+class Distribution(Protocol):
     """A batch of m distributions over d columns: p(z), p(x|z) or q(z|x)."""
 
     @property
@@ -58,11 +58,11 @@ class Law(Protocol):
 class LatentModel(Protocol):
     """p(z) and p(x|z): enough for criticism, generation, an ELBO or a sampler."""
 
-    def prior(self) -> Law:
-        """The law of z."""
+    def prior(self) -> Distribution:
+        """The distribution of z."""
 
-    def emission(self, z: Tensor) -> Law:
-        """The law of x given each row of z."""
+    def emission(self, z: Tensor) -> Distribution:
+        """The distribution of x given each row of z."""
 
 
 class ExpectationModel(LatentModel, Protocol[S]):

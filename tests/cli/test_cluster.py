@@ -18,10 +18,10 @@ from distributed import Client, LocalCluster, default_client
 
 from boxloop import load
 from boxloop.cli import cluster as options
-from boxloop.data import ClusterError, DaskSource, cluster as passes, open_table, packed, write_table
+from boxloop.data import ClusterError, DaskSource, PartialSum, open_table, pickle_value, write_table
 from boxloop.estimators import LatentEstimator
 from boxloop.fit import plan
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from cli.calls import NAMES, call, clusters, done, signalled
 from report.small import few_candidates
 
@@ -122,12 +122,12 @@ def sent_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
 
     def noted(value: object, **more: Any) -> bytes:
-        data = packed(value, **more)
-        if isinstance(value, passes.Partial):
+        data = pickle_value(value, **more)
+        if isinstance(value, PartialSum):
             sizes.append(len(data))
         return data
 
-    monkeypatch.setattr(passes, "packed", noted)
+    monkeypatch.setattr("boxloop.data.dask.reduce.pickle_value", noted)
     return sizes
 
 
@@ -189,7 +189,7 @@ FILES = {
 def test_every_kind_of_file_is_scored_on_a_cluster(
     name: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent_back: list[int]
 ) -> None:
-    monkeypatch.setattr("boxloop.data.dask.PART_VALUES", 500)  # bundled data in parts, too
+    monkeypatch.setattr("boxloop.data.dask.source.PART_VALUES", 500)  # bundled data in parts, too
     model, words = tmp_path / "m", FILES[name].split()
     data = words[1]
     done(*words, "-q", "-o", model)
@@ -301,7 +301,7 @@ def test_progress_is_one_display(
     address: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("boxloop.progress.LONG", 0.0)
-    monkeypatch.setattr("boxloop.data.tasks.POLL", 0.001)
+    monkeypatch.setattr("boxloop.data.dask.tasks.POLL", 0.001)
     monkeypatch.setenv("FORCE_COLOR", "1")  # how rich is told to draw as on a terminal
     result = done("fit", folder, *FIT, "--cluster", address, "--progress", "-o", tmp_path / "m")
     assert "partitions" in result.stderr
@@ -335,7 +335,7 @@ def test_a_lost_cluster_says_how_to_go_on(
     done(*fit, "-o", tmp_path / "whole")
 
     def lose(progress: Progress) -> None:
-        if progress.round == 3 and not progress.stopped:
+        if progress.iteration == 3 and not progress.stopped:
             raise ClusterError("the scheduler is gone; with checkpoint= the fit goes on")
 
     with monkeypatch.context() as patch:

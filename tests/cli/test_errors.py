@@ -98,7 +98,7 @@ FOREVER = """
     from pathlib import Path
     import click
     from boxloop.cli import group
-    from boxloop.run import Round, run
+    from boxloop.loop import Iteration, run
 
     @click.command()
     @click.argument("started")
@@ -106,13 +106,13 @@ FOREVER = """
         def step(n):
             Path(started).touch()
             time.sleep(0.01)
-            return Round(n + 1, 0.0)
+            return Iteration(n + 1, 0.0)
 
         def tell(progress):
             if progress.stopped:
                 click.echo("stopped cleanly")
 
-        if run(step, 0, max_rounds=10**6, observers=[tell]).interrupted:
+        if run(step, 0, max_iter=10**6, observers=[tell]).interrupted:
             raise KeyboardInterrupt
 
     group.LazyGroup.get_command = lambda *_: command

@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, root_mean_squared_error
 
 from boxloop import load
 from boxloop.cli import read_problem
-from boxloop.data import bundled, write_table
+from boxloop.data import load_dataset, write_table
 from boxloop.estimators import NetworkClassifier, NetworkRegressor
 from boxloop.progress import ProgressBar
 from cli.calls import call, done
@@ -75,7 +75,7 @@ def test_a_bend_is_followed_and_a_line_is_left_to_the_line(table: Path, tmp_path
 def test_numbers_of_a_regression_are_those_of_the_library() -> None:
     told = found("diabetes", "--target", "target", *SHORT, "--seed", 3)
     data = read_problem("diabetes", "target", None, (), "auto", 0.2, 3)
-    source = bundled("diabetes")
+    source = load_dataset("diabetes")
     np.testing.assert_array_equal(data.X, source.rows)
     np.testing.assert_array_equal(data.y, source.target)
     (X, y), (new, truth) = data.trained, data.judged
@@ -219,7 +219,9 @@ def test_the_file_of_a_classifier(tmp_path: Path) -> None:
     done("network", "iris", "--target", "target", *SHORT, "--members", 2, "-o", model, "-q")
     done("score", model, "iris", "-o", tmp_path / "s.parquet")
     scored = pd.read_parquet(tmp_path / "s.parquet")
-    share = load(model).predict_proba(pd.DataFrame(bundled("iris").rows, columns=bundled("iris").names))
+    share = load(model).predict_proba(
+        pd.DataFrame(load_dataset("iris").rows, columns=load_dataset("iris").names)
+    )
     np.testing.assert_allclose(scored.filter(regex="probability_"), share, rtol=1e-12)
     assert (scored["class"] == np.array(["setosa", "versicolor", "virginica"])[share.argmax(1)]).all()
     shown = done("show", model).stdout

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from boxloop import GaussianMixture
-from boxloop.data import bundled, open_table, write_table
+from boxloop.data import load_dataset, open_table, write_table
 from boxloop.fit import plan
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from boxloop.select import OutlierDetector
 from cli.calls import call, done
 
@@ -24,7 +24,7 @@ def found(*words: object) -> dict:
 
 
 def test_planted_rows_are_the_least_likely_and_the_right_column_is_blamed() -> None:
-    data = bundled("planted_outliers")
+    data = load_dataset("planted_outliers")
     lowest = found("planted_outliers", "--top", 10)["outliers"]
     planted = set(np.flatnonzero(data.target))
     assert {one["row"] for one in lowest} == planted
@@ -36,7 +36,7 @@ def test_planted_rows_are_the_least_likely_and_the_right_column_is_blamed() -> N
 
 
 def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
-    data = bundled("wine")
+    data = load_dataset("wine")
     rows = pd.DataFrame(data.rows, columns=data.names)
     learnt, doubt = rows[::2], rows[1::2].reset_index(drop=True)
     for name, part in (("learnt", learnt), ("doubt", doubt)):
@@ -61,12 +61,12 @@ def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:the noise variance")
 def test_a_row_ties_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that calibrated the detector are scored again, in other tiles and to other last digits: p stays the same."""
-    data = bundled("wine")
+    data = load_dataset("wine")
     write_table(tmp_path / "rows.csv", dict(zip("abcde", data.rows[:, :5].T, strict=True)))
     files = []
     for step in (7, 50, 178):
         monkeypatch.setattr("boxloop.data.stream.tile_rows", lambda d, step=step: step)
-        monkeypatch.setattr("boxloop.data.array.tile_rows", lambda d, step=step: step)
+        monkeypatch.setattr("boxloop.data.arrays.tile_rows", lambda d, step=step: step)
         files.append(tmp_path / f"{step}.parquet")
         options = ["--model", "factor-analysis", "-k", 2, "-o", files[-1]]
         told = [
@@ -94,7 +94,7 @@ def test_rows_are_judged_tile_by_tile(tmp_path: Path, monkeypatch: pytest.Monkey
         seen.append(X.n_rows)
         return own(self, X)
 
-    monkeypatch.setattr("boxloop.data.table.MEMORY", 0)
+    monkeypatch.setattr("boxloop.data.read.MEMORY", 0)
     monkeypatch.setattr("boxloop.data.stream.tile_rows", lambda d: 64)
     monkeypatch.setattr(OutlierDetector, "score_samples", noted)
     parts = found(*arguments, tmp_path / "parts.csv")
@@ -113,7 +113,7 @@ def test_rows_are_judged_tile_by_tile(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_columns_of_the_rows_in_doubt_are_found_by_name(tmp_path: Path) -> None:
-    data = bundled("iris")
+    data = load_dataset("iris")
     columns = dict(zip("abcd", data.rows.T, strict=True))
     write_table(tmp_path / "learnt.csv", columns)
     write_table(tmp_path / "doubt.csv", {"kind": np.array(["x"] * 150), **dict(reversed(columns.items()))})
@@ -134,7 +134,7 @@ def test_contamination_flags_that_share() -> None:
 
 
 def test_ordinary_rows_are_learnt_from(tmp_path: Path) -> None:
-    data = bundled("planted_outliers")
+    data = load_dataset("planted_outliers")
     parts = {"ordinary.csv": data.rows[data.target == 0], "doubt.csv": data.rows[data.target == 1]}
     for name, rows in parts.items():
         write_table(tmp_path / name, dict(zip(data.names, rows.T, strict=True)))
@@ -185,7 +185,7 @@ def test_too_few_rows_for_the_level_is_said() -> None:
 
 
 def test_missing_values_are_no_reason(tmp_path: Path) -> None:
-    rows = bundled("planted_outliers").rows.copy()
+    rows = load_dataset("planted_outliers").rows.copy()
     rows[::7, 0] = np.nan
     write_table(tmp_path / "holes.csv", dict(zip("abcdef", rows.T, strict=True)))
     for one in found(tmp_path / "holes.csv", "--top", 60)["outliers"]:

@@ -14,7 +14,7 @@ import pytest
 
 from boxloop.cli import advice
 from boxloop.data import open_table, write_table
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from boxloop.sample import sample_factors, sample_mixture, sampling
 from cli.calls import NAMES, call, clusters, done, signalled, table
 
@@ -203,7 +203,7 @@ def stop(monkeypatch: pytest.MonkeyPatch, number: int, rounds: int) -> None:
     """Send a signal after so many rounds of the chains."""
 
     def raised(progress: Progress) -> None:
-        if progress.round == rounds and not progress.stopped:
+        if progress.iteration == rounds and not progress.stopped:
             signal.raise_signal(number)
 
     def stopped(*args: object, observers: list, **options: object) -> object:

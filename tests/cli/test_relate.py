@@ -16,9 +16,9 @@ from sklearn.metrics import r2_score
 
 from boxloop import RelevantFeatures, load
 from boxloop.cli import Side, explained, read_side, set_apart, told_right, worries
-from boxloop.data import ArraySource, bundled, table, write_table
+from boxloop.data import ArraySource, load_dataset, write_table
 from boxloop.estimators import RelevantClassifier, learned
-from boxloop.run import Progress, run
+from boxloop.loop import Progress, run
 from cli.calls import call, done
 
 LINEAR = ["--features", "linear"]
@@ -66,7 +66,7 @@ def test_nothing_is_found_where_nothing_is(shared: Path) -> None:
 
 
 def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
-    data = bundled("wine")
+    data = load_dataset("wine")
     at = [data.names.index(name) for name in ("alcohol", "proline")]
     y, x = data.rows[:, at], np.delete(data.rows, at, axis=1)
     sides = [Side((), ArraySource(torch.from_numpy(rows))) for rows in (x, y)]
@@ -199,7 +199,7 @@ def test_two_tables_are_one_that_is_split(tmp_path: Path, shared: Path) -> None:
 def test_rows_that_stay_in_their_file_give_the_same(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [shared, "--y", "b,last", *LINEAR]
     held = found(*words)
-    monkeypatch.setattr(table, "MEMORY", 0)
+    monkeypatch.setattr("boxloop.data.read.MEMORY", 0)
     read = found(*words)
     for one, other in zip(held["columns"], read["columns"], strict=True):
         assert one["share"] == pytest.approx(other["share"], rel=1e-9)
@@ -272,7 +272,7 @@ def test_the_figure_and_the_file(tmp_path: Path, shared: Path) -> None:
 
 
 def test_a_classifier_is_shown_and_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = bundled("iris")
+    data = load_dataset("iris")
     labels = np.asarray(data.classes)[data.target.astype(int)]
     model = RelevantClassifier(features="linear", random_state=0).fit(
         pd.DataFrame(data.rows, columns=data.names), labels

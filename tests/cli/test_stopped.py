@@ -11,8 +11,8 @@ import pytest
 from boxloop import load
 from boxloop.estimators import LatentEstimator
 from boxloop.fit import plan
+from boxloop.loop import run
 from boxloop.persist import read_container
-from boxloop.run import run
 from cli.calls import call, clusters, counts, done, signalled, table
 
 ENDLESS = ["--tol", 0, "--max-iter", 1_000_000]
@@ -57,7 +57,7 @@ def test_f38_f39_sigterm_leaves_a_checkpoint_and_the_fit_goes_on_bit_for_bit(tmp
     assert "Traceback" not in shown
     assert f"the same command continues from {kept}." in shown
     assert not (tmp_path / "m").exists()
-    rounds = read_container(kept).document["tree"]["fields"]["rounds"]
+    rounds = read_container(kept).document["tree"]["fields"]["n_iter"]
     fit += ["--tol", 0, "--max-iter", rounds + 20]
     on = done(*fit, "-o", tmp_path / "resumed", "--checkpoint", kept)
     assert on.stderr.startswith(f"Continuing from {kept}.")
@@ -81,7 +81,7 @@ def test_f39_every_method_goes_on_bit_for_bit(
     done(*fit, "-o", tmp_path / "whole")
 
     def terminate(progress):
-        if progress.round == 5 and not progress.stopped:
+        if progress.iteration == 5 and not progress.stopped:
             signal.raise_signal(signal.SIGTERM)
 
     def stopped(*args, observers, **options):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from boxloop import FactorAnalysis
+from boxloop.loop import Progress
 from boxloop.persist import CheckpointWriter
-from boxloop.run import Progress
 from cli.calls import call, clusters, done, table
 
 

@@ -287,7 +287,7 @@ def tied_low_rank(generator: Generator) -> LawCase:
 def normal_mixture(generator: Generator) -> LawCase:
     mean, variance = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 3, 2, low=0.5, high=2)
     weight = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    law = distributions.NormalMixtureLaw(weight.log(), distributions.DiagonalGaussian(mean, variance))
+    law = distributions.NormalMixture(weight.log(), distributions.DiagonalGaussian(mean, variance))
     parts = _normal(mean, torch.diag_embed(variance))
 
     def density(k: int, rows: Tensor) -> Tensor:
@@ -311,7 +311,7 @@ OTHERS: dict[type, Callable[[Generator], LawCase]] = {
     distributions.CategoricalColumns: categorical_columns,
     distributions.LogPoisson: log_poisson,
     distributions.LogitBernoulli: logit_bernoulli,
-    distributions.NormalMixtureLaw: normal_mixture,
+    distributions.NormalMixture: normal_mixture,
     distributions.TiedLowRankGaussian: tied_low_rank,
     distributions.LowRankGaussian: low_rank,
 }

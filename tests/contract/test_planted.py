@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop import distributions, models
-from boxloop.distributions import GappyView, PatternView, Sums
+from boxloop.distributions import MissingValueView, PatternView, Sums
 from boxloop.models import LinearStatistics
 from boxloop.types import Expected
 from contract import law_checks, model_checks
@@ -80,7 +80,7 @@ def test_a_bug_in_a_law_is_caught(bug: type, check: Callable[[Any], None]) -> No
 
 
 class _Certain(PatternView):
-    def _spread(self, batch: Any, factor: Tensor) -> Tensor:
+    def _conditional_covariance(self, batch: Any, factor: Tensor) -> Tensor:
         return torch.zeros_like(factor)
 
 
@@ -92,7 +92,7 @@ def _without_conditional_covariance(self: PatternView, share: Tensor) -> Sums:
     return _summarise_patterns(certain, share)
 
 
-def _absent_as_zero(self: GappyView, share: Tensor) -> Sums:
+def _absent_as_zero(self: MissingValueView, share: Tensor) -> Sums:
     d = self.seen.shape[0]
     return Sums(torch.cat([share.sum(1, keepdim=True), (share @ self.features.mT)[:, d:]], dim=1))
 
@@ -102,8 +102,8 @@ def _absent_as_zero(self: GappyView, share: Tensor) -> Sums:
     [
         (PatternView, _without_conditional_covariance, distributions.FullGaussian),
         (PatternView, _without_conditional_covariance, distributions.TiedGaussian),
-        (GappyView, _absent_as_zero, distributions.DiagonalGaussian),
-        (GappyView, _absent_as_zero, distributions.Poisson),
+        (MissingValueView, _absent_as_zero, distributions.DiagonalGaussian),
+        (MissingValueView, _absent_as_zero, distributions.Poisson),
     ],
 )
 def test_forgetting_what_missing_values_might_have_been_is_caught(

@@ -7,12 +7,12 @@ import inspect
 import pytest
 
 from boxloop.distributions import Family
-from boxloop.types import ExpectationModel, LatentModel, Law
+from boxloop.types import Distribution, ExpectationModel, LatentModel
 from contract.distributions import EXPORTED, EXPORTED_FAMILIES
 from contract.models import EXPORTED_MODELS
 
 PAIRS = [
-    *[(Law, law) for law in EXPORTED],
+    *[(Distribution, law) for law in EXPORTED],
     *[(Family, law) for law in EXPORTED_FAMILIES],
     *[(protocol, model) for protocol in (LatentModel, ExpectationModel) for model in EXPORTED_MODELS],
 ]

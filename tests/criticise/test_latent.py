@@ -15,7 +15,15 @@ from boxloop import VariationalAutoencoder, mega
 from boxloop.criticise import active_units, aggregate_gap
 from boxloop.distributions import DiagonalGaussian
 from boxloop.figures import png
-from boxloop.models import Autoencoder, FactorModel, GaussianHead, Layers, NormalMixture, Part, StandardNormal
+from boxloop.models import (
+    Autoencoder,
+    FactorModel,
+    GaussianHead,
+    Layers,
+    NormalMixturePrior,
+    Part,
+    StandardNormal,
+)
 from boxloop.numeric import generator, normal
 from contract.scores import assert_scores
 from models.autoencoder_cases import exact, rows_of, small
@@ -110,7 +118,7 @@ def test_moments_against_a_learned_prior_are_exact() -> None:
     model = small("shared", "mixture")
     moved = replace(model, latent=replace(model.latent, mean=model.latent.mean + 2.0))
     rows = rows_of(model, 300)
-    law, prior = moved.posterior(rows), moved.latent.law(rows)
+    law, prior = moved.posterior(rows), moved.latent.distribution(rows)
     assert isinstance(law, DiagonalGaussian)
     found = aggregate_gap(moved, rows, permutations=19)
     np.testing.assert_allclose(found.first, (law.mean.mean(0) - prior.mean[0]).numpy(), rtol=1e-10)
@@ -118,7 +126,7 @@ def test_moments_against_a_learned_prior_are_exact() -> None:
     second = torch.einsum("ni,nj->ij", apart, apart) / 300 + torch.diag(law.variance.mean(0))
     np.testing.assert_allclose(found.second, (second - prior.covariance().dense()[0]).numpy(), rtol=1e-9)
     assert found.p_value == 0.05
-    assert isinstance(moved.latent, NormalMixture)
+    assert isinstance(moved.latent, NormalMixturePrior)
 
 
 def test_the_same_seed_gives_the_same_numbers_and_many_rows_are_thinned() -> None:

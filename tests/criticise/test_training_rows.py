@@ -16,7 +16,13 @@ from sklearn.mixture import GaussianMixture as PeerMixture
 import boxloop
 from boxloop import GaussianMixture, mega
 from boxloop.criticise import as_model
-from boxloop.data import ArraySource, identity_frame, open_source, rows_digest, survey
+from boxloop.data import (
+    ArraySource,
+    fingerprint_rows,
+    fit_standardisation,
+    identity_standardisation,
+    open_source,
+)
 from boxloop.estimators import StreamingEstimator
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).round(6)
@@ -144,7 +150,7 @@ def test_every_fit_keeps_its_digest_and_its_file_does(make: Any, tmp_path: Any) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit = make().fit(ROWS)
-    assert fit.training_digest_ == rows_digest(ArraySource(torch.from_numpy(ROWS)))
+    assert fit.training_digest_ == fingerprint_rows(ArraySource(torch.from_numpy(ROWS)))
     fit.save(tmp_path / "m.boxloop")
     assert boxloop.load(tmp_path / "m.boxloop").training_digest_ == fit.training_digest_
 
@@ -168,21 +174,26 @@ def test_what_was_fitted_to_no_table_has_no_digest() -> None:
 def test_the_digest_is_the_same_of_sparse_missing_and_single_precision_rows() -> None:
     counts = np.random.default_rng(2).poisson(0.5, size=(50, 6)).astype(float)
     dense, thin = open_source(counts), open_source(sparse.csr_array(counts))
-    assert rows_digest(dense) == rows_digest(thin) == identity_frame(thin).digest == survey(dense).digest
+    assert (
+        fingerprint_rows(dense)
+        == fingerprint_rows(thin)
+        == identity_standardisation(thin).digest
+        == fit_standardisation(dense).digest
+    )
     single = ROWS.astype(np.float32)
-    assert rows_digest(open_source(single)) == rows_digest(open_source(single.astype(float)))
+    assert fingerprint_rows(open_source(single)) == fingerprint_rows(open_source(single.astype(float)))
     holes = ROWS.copy()
     holes[3, 1] = np.nan
     negative = holes.copy()
     negative.view(np.int64)[3, 1] |= np.int64(-(2**63))  # another NaN
     assert (
-        rows_digest(open_source(holes))
-        == rows_digest(open_source(negative))
-        == survey(open_source(holes)).digest
+        fingerprint_rows(open_source(holes))
+        == fingerprint_rows(open_source(negative))
+        == fit_standardisation(open_source(holes)).digest
     )
     swapped = ROWS.copy()
     swapped[[0, 1], 0] = swapped[[1, 0], 0]  # the same columns, other rows
-    assert rows_digest(open_source(swapped)) != rows_digest(open_source(ROWS))
+    assert fingerprint_rows(open_source(swapped)) != fingerprint_rows(open_source(ROWS))
 
 
 def test_standardised_halves_of_a_table_are_not_taken_for_one_another() -> None:

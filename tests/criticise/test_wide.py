@@ -76,8 +76,8 @@ def test_ten_thousand_columns():
     assert mega(wrong, rows, functions=functions, draws=19).p_value == 0.05
     with pytest.raises(ValueError, match=r"too many pairs: use Power\(2"):
         mega(model, rows, functions=[Second()], draws=0)
-    norm = second_gap_norm(rows, model.law(), torch.ones(1).double())
-    law = model.law().covariance()
+    norm = second_gap_norm(rows, model.marginal(), torch.ones(1).double())
+    law = model.marginal().covariance()
     trace, square = float(law.diagonal().sum()), float((model.loadings.mT @ model.loadings).square().sum())
     assert float(norm) == pytest.approx(((trace**2 + square) / 200) ** 0.5, rel=0.2)
     assert np.isfinite(float(norm))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.data import CsvReader, stream
+from boxloop.data import CsvReader, stream_source
 
 NAN = np.nan
 
@@ -19,7 +19,7 @@ def read(tmp_path: Path):
     def read(text: str, columns: list[str] | None = None, name: str = "t.csv") -> np.ndarray:
         raw = text.encode()
         (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-        source = stream(CsvReader(tmp_path / name), None, columns)
+        source = stream_source(CsvReader(tmp_path / name), None, columns)
         rows = torch.cat([rows for rows, _ in source.chunks(2)]).numpy()
         assert source.n_rows == rows.shape[0]
         return rows
@@ -94,4 +94,4 @@ def test_a_torn_gzip_file_is_named(tmp_path: Path) -> None:
     whole = gzip.compress(b"a,b\n" + b"1.25,2.5\n" * 5000)
     (tmp_path / "t.csv.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"t\.csv\.gz"):
-        list(stream(CsvReader(tmp_path / "t.csv.gz")).chunks())
+        list(stream_source(CsvReader(tmp_path / "t.csv.gz")).chunks())

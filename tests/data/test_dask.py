@@ -20,23 +20,22 @@ from torch import Tensor
 import boxloop
 from boxloop.data import (
     ArraySource,
+    ConcatenatedRows,
     DaskSource,
-    Gathered,
-    Paired,
-    Prefetched,
-    cluster,
+    PairedSource,
+    PrefetchedSource,
     dask_source,
-    digest,
-    kept_rows,
+    fingerprint_source,
+    fit_standardisation,
+    map_partitions,
     on_device,
     open_source,
     open_table,
-    packed,
-    paired,
-    some_rows,
-    standard,
-    survey,
-    unpacked,
+    pair_sources,
+    pickle_value,
+    sample_rows,
+    select_rows,
+    unpickle_value,
 )
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -69,11 +68,11 @@ def sums(rows: Tensor, weight: Tensor, start: int) -> Sums:
 def in_turn(source: Source) -> Tensor:
     """All rows beside their weights and places, as they come one part after the other."""
 
-    def lines(rows: Tensor, weight: Tensor, start: int) -> Gathered:
+    def lines(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         place = torch.arange(start, start + len(rows), dtype=torch.float64)
-        return Gathered.of(torch.cat([rows, weight[:, None], place[:, None]], 1))
+        return ConcatenatedRows.of(torch.cat([rows, weight[:, None], place[:, None]], 1))
 
-    return torch.cat([part.joined() for part in source.in_turn(lines)])
+    return torch.cat([part.concatenate() for part in source.in_turn(lines)])
 
 
 def agree(one: Source, two: Source) -> None:
@@ -81,7 +80,7 @@ def agree(one: Source, two: Source) -> None:
     assert (one.n_rows, one.names) == (two.n_rows, two.names)
     for (_, a), (_, b) in zip(one.reduce_at(sums).leaves(), two.reduce_at(sums).leaves(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=0.0, equal_nan=True)
-    assert digest(one) == digest(two)
+    assert fingerprint_source(one) == fingerprint_source(two)
     assert torch.equal(in_turn(one).nan_to_num(9e9), in_turn(two).nan_to_num(9e9))
     tiles = [torch.cat(parts) for parts in zip(*one.chunks(7), strict=True)]
     others = [torch.cat(parts) for parts in zip(*two.chunks(7), strict=True)]
@@ -169,7 +168,7 @@ def test_many_small_files_share_tasks(tmp_path: Path) -> None:
 def test_a_task_of_many_files_does_not_grow_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boxloop.data.dask.VALUES", 3 * 35)
+    monkeypatch.setattr("boxloop.data.dask.source.VALUES", 3 * 35)
     assert dask_source(many(tmp_path / "rows")).counts == (30,) * 8 + (10,)
 
 
@@ -188,16 +187,16 @@ def test_what_is_wrong_in_one_of_many_files_is_found_there(opened: Any, tmp_path
         opened(folder, "w").reduce_at(sums)
 
 
-def test_tiny_partitions_are_brought_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_partitions_are_fetch_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
     source, asked = dask_source(da.from_array(table(), chunks=(1, 3))), []
-    plain = cluster.each
+    plain = map_partitions
 
     def counted(function: Any, parts: Any) -> Any:
         asked.append(len(parts))
         return plain(function, parts)
 
-    monkeypatch.setattr("boxloop.data.dask.each", counted)
-    monkeypatch.setattr("boxloop.data.dask.FIRST_ROWS", 100)
+    monkeypatch.setattr("boxloop.data.dask.source.map_partitions", counted)
+    monkeypatch.setattr("boxloop.data.dask.source.FIRST_ROWS", 100)
     rows, _ = next(iter(source.chunks(40)))
     np.testing.assert_array_equal(rows, table()[:40])
     assert asked == [1, 100]
@@ -336,7 +335,7 @@ def test_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = da.from_array(table(), chunks=(7, 3))
     found = []
     for fan, threads in ((4, 1), (4, 8), (16, 3)):
-        monkeypatch.setattr(cluster, "FAN", fan)
+        monkeypatch.setattr("boxloop.data.dask.reduce.FAN", fan)
         with dask.config.set(scheduler="threads", num_workers=threads):
             found.append(open_source(rows).reduce_at(sums))
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(found[0].leaves(), found[1].leaves(), strict=True))
@@ -352,9 +351,9 @@ def test_a_part_without_rows_is_left_out_in_turn() -> None:
     few = list(source.in_turn(sums))
     assert len(few) == 2
     torch.testing.assert_close((few[0] + few[1]).second, source.reduce_at(sums).second, rtol=1e-12, atol=0.0)
-    assert torch.equal(in_turn(some_rows(source, mask))[:, :3], torch.from_numpy(table()[90:]))
-    assert torch.equal(in_turn(some_rows(source, mask))[:, 4], torch.arange(160.0).double())
-    assert len(list(some_rows(source, mask).in_turn(sums))) == 1
+    assert torch.equal(in_turn(select_rows(source, mask))[:, :3], torch.from_numpy(table()[90:]))
+    assert torch.equal(in_turn(select_rows(source, mask))[:, 4], torch.arange(160.0).double())
+    assert len(list(select_rows(source, mask).in_turn(sums))) == 1
     nothing = dask_source(rows, da.zeros(N, chunks=rows.chunks[:1])).in_turn(sums)
     assert len(list(zip(range(2), nothing, strict=False))) == 2
     with pytest.raises(ValueError, match="weights are all zero"):
@@ -363,17 +362,17 @@ def test_a_part_without_rows_is_left_out_in_turn() -> None:
 
 def test_a_column_that_begins_late_and_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first value is found on the workers, so that a small spread far from zero keeps its digits."""
-    monkeypatch.setattr(standard, "FIRST_ROWS", 50)
+    monkeypatch.setattr("boxloop.data.standardise.FIRST_ROWS", 50)
     rows = table()
     rows[:, 1] = 1e7 + 1e-3 * rows[:, 0]
     rows[:130, 1] = rows[200:, 1] = np.nan
-    found = survey(open_source(da.from_array(rows, chunks=(60, 3)))).scale[1]
+    found = fit_standardisation(open_source(da.from_array(rows, chunks=(60, 3)))).scale[1]
     np.testing.assert_allclose(float(found), np.std(rows[130:200, 1] - 1e7), rtol=1e-9)
 
 
 def test_rows_by_lot_do_not_depend_on_partitions() -> None:
     kept = [
-        kept_rows(open_source(rows), 40, torch.Generator().manual_seed(3))
+        sample_rows(open_source(rows), 40, torch.Generator().manual_seed(3))
         for rows in (table(), da.from_array(table(), chunks=(60, 3)), da.from_array(table(), chunks=(11, 1)))
     ]
     assert len(kept[0].rows) < N
@@ -385,17 +384,19 @@ def test_pairs() -> None:
     side = torch.from_numpy(table()[:, :2] * 2.0)
     both = np.concatenate([table(), side.numpy()], 1)
     names = ["x:x0", "x:x1", "x:x2", "y:x0", "y:x1"]
-    agree(paired(open_source(rows), ArraySource(side)), open_source(both, columns=names))
-    agree(paired(open_source(rows), open_source(rows[:, :2] * 2.0)), open_source(both, columns=names))
+    agree(pair_sources(open_source(rows), ArraySource(side)), open_source(both, columns=names))
+    agree(pair_sources(open_source(rows), open_source(rows[:, :2] * 2.0)), open_source(both, columns=names))
     with pytest.raises(ValueError, match="different numbers of rows: repartition"):
-        paired(open_source(rows), open_source(rows.rechunk((50, 3))))
+        pair_sources(open_source(rows), open_source(rows.rechunk((50, 3))))
 
 
 def opened(part: Any) -> Source:
     """A part as a worker opens it."""
     held = part.content
     values = [None if one is None else one.compute() for one in (held if isinstance(held, list) else [held])]
-    return unpacked(packed(part.sent())).open(values if isinstance(held, list) else values[0])
+    return unpickle_value(pickle_value(part.without_content())).open(
+        values if isinstance(held, list) else values[0]
+    )
 
 
 @pytest.mark.parametrize("kind", ["file", "array", "both"])
@@ -407,12 +408,12 @@ def test_partitions_are_opened_on_a_device(kind: str, tmp_path: Path) -> None:
     moved: Any = on_device(there, place)
     assert (type(moved), moved.counts, moved.names) == (DaskSource, there.counts, there.names)
     if kind == "both":
-        beside: Any = paired(moved, on_device(open_source(rows[:, :1]), place))
+        beside: Any = pair_sources(moved, on_device(open_source(rows[:, :1]), place))
         moved = beside.source
     for part, count in zip(moved.parts, moved.counts, strict=True):
         found = opened(part)
         tiles = list(found.chunks())
-        assert isinstance(found, {"file": Prefetched, "array": ArraySource, "both": Paired}[kind])
+        assert isinstance(found, {"file": PrefetchedSource, "array": ArraySource, "both": PairedSource}[kind])
         assert {one.device.type for tile in tiles for one in tile} == {"meta"}
         assert sum(len(weight) for _, weight in tiles) == count
 
@@ -426,4 +427,4 @@ def test_workers_in_another_folder_find_a_relative_path(
     sources = [dask_source("rows.npy"), open_table("rows.npy", cluster=True), dask_source(Path("../here"))]
     monkeypatch.chdir(tmp_path)
     for source in sources:
-        assert source.reduce(lambda rows, weight: Gathered.of(rows)).joined().shape == (6, 2)
+        assert source.reduce(lambda rows, weight: ConcatenatedRows.of(rows)).concatenate().shape == (6, 2)

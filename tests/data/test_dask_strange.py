@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 
 import boxloop
-from boxloop.data import ArraySource, dask_source, digest, open_source
+from boxloop.data import ArraySource, dask_source, fingerprint_source, open_source
 
 N = 90
 
@@ -71,7 +71,7 @@ def test_weights_of_chunks_of_unknown_sizes() -> None:
     some = table()[:, 0] > 0.0
     wanted = ArraySource(torch.from_numpy(table()[some]), torch.arange(1.0, N + 1)[some].double())
     few = rows[:, 0] > 0.0
-    assert digest(dask_source(rows[few], mass[few])) == digest(wanted)
+    assert fingerprint_source(dask_source(rows[few], mass[few])) == fingerprint_source(wanted)
     for weight in (mass.rechunk(10)[few.rechunk(10)], mass[: some.sum()]):
         with pytest.raises(
             ValueError, match=r"chunks of unknown sizes: call compute_chunk_sizes\(\) of both"
@@ -82,13 +82,15 @@ def test_weights_of_chunks_of_unknown_sizes() -> None:
 @pytest.mark.parametrize("chunks", [30, 40, 7, ((50, 20, 20),)])
 def test_an_array_of_weights_goes_by_position(chunks: Any) -> None:
     mass = np.arange(1.0, N + 1)
-    wanted = digest(open_source(pd.DataFrame(table(), columns=["a", "b", "c"]), mass))
+    wanted = fingerprint_source(open_source(pd.DataFrame(table(), columns=["a", "b", "c"]), mass))
     for rows in (frame(), frame().clear_divisions()):
-        assert digest(dask_source(rows, da.from_array(mass, chunks=chunks))) == wanted
+        assert fingerprint_source(dask_source(rows, da.from_array(mass, chunks=chunks))) == wanted
     few = table()[:, 0] > 1.5
     some = dask_source(frame().query("a > 1.5"), da.from_array(mass[few], chunks=2))
     assert 0 in dask_source(frame().query("b > 2.2")).counts
-    assert digest(some) == digest(open_source(table()[few], mass[few], ["a", "b", "c"]))
+    assert fingerprint_source(some) == fingerprint_source(
+        open_source(table()[few], mass[few], ["a", "b", "c"])
+    )
     with pytest.raises(ValueError, match=r"one entry a row: shape \(90,\) is needed, \(60,\) was given"):
         dask_source(frame(), da.ones(60, chunks=20))
 
@@ -156,7 +158,7 @@ def test_masked_values_are_missing() -> None:
         open_source(np.ma.masked_greater(rows, 1.0)),
         dask_source(da.ma.masked_greater(parts(), 1.0)),
     )
-    assert digest(here) == digest(there) == digest(open_source(holes))
+    assert fingerprint_source(here) == fingerprint_source(there) == fingerprint_source(open_source(holes))
     whole = np.ma.masked_array([[1, 2], [3, 4]], [[True, False], [False, False]])
     assert next(iter(open_source(whole).chunks()))[0].isnan().tolist() == [[True, False], [False, False]]
 

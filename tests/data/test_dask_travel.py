@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import boxloop
 from boxloop.criticise import mega
-from boxloop.data import DaskSource, Gathered, cluster, open_source, packed, unpacked
+from boxloop.data import ConcatenatedRows, DaskSource, PartialSum, open_source, pickle_value, unpickle_value
 from boxloop.fit import z_estimate
 from boxloop.select import grouped, outliers
 
@@ -22,7 +22,7 @@ KINDS = [
 
 
 def back(value: Any, **more: Any) -> Any:
-    return unpacked(packed(value, **more))
+    return unpickle_value(pickle_value(value, **more))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -61,8 +61,8 @@ def test_layouts() -> None:
 def test_a_view_takes_its_own_values_only() -> None:
     big = torch.zeros(100_000)
     for view in (big[:3], big.view(100, 1000)[:, 0], big[:3].clone().requires_grad_(), big[:3].bfloat16()):
-        assert len(packed(view)) < 2000
-    assert len(packed(big[:3].requires_grad_(), detached=True)) < 2000
+        assert len(pickle_value(view)) < 2000
+    assert len(pickle_value(big[:3].requires_grad_(), detached=True)) < 2000
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 100_000])
@@ -70,23 +70,25 @@ def test_masks_take_a_bit_a_row(n: int) -> None:
     mask = torch.rand(n, generator=torch.Generator().manual_seed(0)) < 0.3
     assert torch.equal(back(mask), mask)
     assert torch.equal(back(mask[::2]), mask[::2])
-    assert len(packed(mask)) < n / 8 + 500
+    assert len(pickle_value(mask)) < n / 8 + 500
     back(mask).logical_not_()
 
 
 def test_memory_is_nobody_elses() -> None:
     """What is written into a tensor that has travelled is seen by nobody: not by the sender, nor by a second copy."""
     value = torch.arange(6.0)
-    data = packed((value, value[:3], value))
-    first, second = unpacked(data), unpacked(data)
+    data = pickle_value((value, value[:3], value))
+    first, second = unpickle_value(data), unpickle_value(data)
     first[0].mul_(0.0).add_(7.0)
     assert torch.equal(value, torch.arange(6.0))
     assert torch.equal(second[0], value)
     assert torch.equal(first[1], value[:3])
     assert first[2] is first[0]  # one that was there twice is still one
-    assert torch.equal(unpacked(data)[0], value)
+    assert torch.equal(unpickle_value(data)[0], value)
     first[1].resize_(100).fill_(1.0)  # as buffers are
-    assert torch.equal(unpacked(packed(torch.empty(0))).resize_(2).fill_(3.0), torch.full((2,), 3.0))
+    assert torch.equal(
+        unpickle_value(pickle_value(torch.empty(0))).resize_(2).fill_(3.0), torch.full((2,), 3.0)
+    )
 
 
 def test_gradients() -> None:
@@ -96,7 +98,7 @@ def test_gradients() -> None:
     assert not back(leaf, detached=True).requires_grad
     assert not back(leaf * 2.0, detached=True).requires_grad
     with pytest.raises(RuntimeError, match="has no gradient"):
-        packed(leaf * 2.0)
+        pickle_value(leaf * 2.0)
     layer = nn.Linear(2, 1)
     found = back(layer)
     assert isinstance(found.weight, nn.Parameter)
@@ -111,13 +113,13 @@ def test_a_sum_has_no_gradient() -> None:
         torch.ones(2, dtype=torch.float64, requires_grad=True),
     )
     with pytest.raises(RuntimeError, match="has no gradient"):
-        (twice := point * 2.0, source.reduce(lambda rows, weight: Gathered.of(rows @ twice)))
-    found = source.reduce(lambda rows, weight: Gathered.of(rows @ point)).joined()
+        (twice := point * 2.0, source.reduce(lambda rows, weight: ConcatenatedRows.of(rows @ twice)))
+    found = source.reduce(lambda rows, weight: ConcatenatedRows.of(rows @ point)).concatenate()
     assert not found.requires_grad  # so that backward() raises
     with torch.no_grad():
         twice = (point * 2.0).requires_grad_()
         assert torch.equal(
-            source.reduce(lambda rows, weight: Gathered.of(rows @ twice)).joined(),
+            source.reduce(lambda rows, weight: ConcatenatedRows.of(rows @ twice)).concatenate(),
             torch.full((6,), 4.0).double(),
         )
 
@@ -125,23 +127,23 @@ def test_a_sum_has_no_gradient() -> None:
 def test_grad_mode_travels() -> None:
     source = open_source(da.ones((6, 2), chunks=(2, 2)))
 
-    def on(rows: Tensor, weight: Tensor) -> Gathered:
-        return Gathered.of(torch.tensor([torch.is_grad_enabled()]))
+    def on(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
+        return ConcatenatedRows.of(torch.tensor([torch.is_grad_enabled()]))
 
-    assert source.reduce(on).joined().all()
+    assert source.reduce(on).concatenate().all()
     with torch.no_grad():
-        assert not source.reduce(on).joined().any()
+        assert not source.reduce(on).concatenate().any()
 
 
 def test_a_source_stays() -> None:
     """A function that mentions the source takes its shape along, not its rows, and cannot read it."""
     source = open_source(da.from_array(np.ones((100_000, 2)), chunks=(50_000, 2)))
     assert isinstance(source, DaskSource)
-    assert len(packed(lambda: source)) < 3000
-    found = unpacked(packed(lambda: source))()
+    assert len(pickle_value(lambda: source)) < 3000
+    found = unpickle_value(pickle_value(lambda: source))()
     assert (found.n_rows, found.names) == (source.n_rows, source.names)
     with pytest.raises(ValueError, match="no rows"):
-        found.reduce(lambda rows, weight: Gathered.of(rows))
+        found.reduce(lambda rows, weight: ConcatenatedRows.of(rows))
 
 
 @pytest.fixture
@@ -150,11 +152,11 @@ def bytes_sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     seen: dict[str, list[int]] = {"out": [], "back": []}
 
     def counted(value: object, **more: Any) -> bytes:
-        data = packed(value, **more)
-        seen["back" if isinstance(value, cluster.Partial) else "out"].append(len(data))
+        data = pickle_value(value, **more)
+        seen["back" if isinstance(value, PartialSum) else "out"].append(len(data))
         return data
 
-    monkeypatch.setattr(cluster, "packed", counted)
+    monkeypatch.setattr("boxloop.data.dask.reduce.pickle_value", counted)
     return seen
 
 
@@ -188,14 +190,14 @@ def test_only_statistics_travel(
     name: str, bytes_sent: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice as many rows, and no more travels: nothing but statistics, a sample, and the first rows to look at."""
-    sizes, brought, own = [], [0], DaskSource._brought
+    sizes, brought, own = [], [0], DaskSource._fetch_rows
 
     def counted(self: DaskSource, first: int) -> Iterator[Tensor]:
         for tile in own(self, first):
             brought[0] += len(tile)
             yield tile
 
-    monkeypatch.setattr(DaskSource, "_brought", counted)
+    monkeypatch.setattr(DaskSource, "_fetch_rows", counted)
     monkeypatch.setattr(grouped, "GROUPS", GROUPS)
     monkeypatch.setattr(outliers, "CALIBRATION", MOST_HELD)
     for n in (50_000, 100_000):
@@ -218,7 +220,7 @@ def test_only_statistics_travel(
 @pytest.mark.filterwarnings("ignore:.*iteration limit|.*max_iter|.*has not converged")
 def test_a_network_fetches_every_row_once_a_pass(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether weights differ, and which rows are held out, is found where the rows are."""
-    n, brought, own = 3000, [0], DaskSource._brought
+    n, brought, own = 3000, [0], DaskSource._fetch_rows
     rows = da.from_array(np.random.default_rng(0).normal(size=(n, 3)), chunks=(600, 3))
 
     def counted(self: DaskSource, first: int) -> Iterator[Tensor]:
@@ -226,7 +228,7 @@ def test_a_network_fetches_every_row_once_a_pass(passes: int, monkeypatch: pytes
             brought[0] += len(tile)
             yield tile
 
-    monkeypatch.setattr(DaskSource, "_brought", counted)
+    monkeypatch.setattr(DaskSource, "_fetch_rows", counted)
     boxloop.VariationalAutoencoder(1, hidden=(4,), max_iter=passes, random_state=0).fit(rows)
     assert passes * n <= brought[0] < (passes + 0.5) * n
 

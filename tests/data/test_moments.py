@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from boxloop.data import ArraySource, Mask, SomeRows, summarise_moments, survey
+from boxloop.data import ArraySource, MaskSelection, SelectedRows, fit_standardisation, summarise_moments
 from boxloop.numeric import generator, normal
 
 
@@ -20,7 +20,7 @@ def table(offset: float = 0.0, n: int = 20_000) -> torch.Tensor:
 
 def test_the_frame_is_that_of_a_survey():
     source = ArraySource(table(), torch.rand(20_000, generator=generator(2), dtype=torch.float64))
-    summary, frame = summarise_moments(source), survey(source)
+    summary, frame = summarise_moments(source), fit_standardisation(source)
     assert summary is not None
     torch.testing.assert_close(summary.frame.origin, frame.origin, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(summary.frame.scale, frame.scale, rtol=1e-12, atol=0.0)
@@ -69,7 +69,8 @@ def test_tiles_of_which_the_first_is_the_smallest():
     rows = table()[:, [0, 3]]
     mask = torch.arange(len(rows)) >= 9000
     summary, plain = (
-        summarise_moments(seen) for seen in (SomeRows(ArraySource(rows), Mask(mask)), ArraySource(rows[mask]))
+        summarise_moments(seen)
+        for seen in (SelectedRows(ArraySource(rows), MaskSelection(mask)), ArraySource(rows[mask]))
     )
     assert summary is not None
     assert plain is not None

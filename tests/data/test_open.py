@@ -14,20 +14,20 @@ from torch import Tensor
 from boxloop import GaussianMixture
 from boxloop.data import (
     ArraySource,
-    Gathered,
-    Standardised,
-    Tiled,
+    ConcatenatedRows,
+    StandardisedSource,
+    TiledSource,
     dask_source,
+    fit_standardisation,
     open_source,
     open_table,
-    survey,
     write_table,
 )
 
 TABLE = {"a": np.arange(5.0), "b": np.ones(5)}
 
 
-class Own(Tiled):
+class Own(TiledSource):
     """A source made elsewhere."""
 
     n_rows = 3
@@ -43,7 +43,7 @@ def test_a_source_is_returned_as_it_is(tmp_path: Path) -> None:
     array = ArraySource(torch.zeros(3, 2, dtype=torch.float64))
     for source in (
         array,
-        Standardised(array, survey(array)),
+        StandardisedSource(array, fit_standardisation(array)),
         Own(),
         open_source(tmp_path / "t.csv", memory=0),
     ):
@@ -166,4 +166,4 @@ def test_files_that_a_worker_does_not_find(tmp_path: Path) -> None:
     source = dask_source("memory://here-alone")
     system.rm("/here-alone/t.parquet")
     with pytest.raises(FileNotFoundError, match=r"does not find it: every worker .*here-alone/t.par"):
-        source.reduce(lambda rows, weight: Gathered.of(rows))
+        source.reduce(lambda rows, weight: ConcatenatedRows.of(rows))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Paired, npy_source, paired, survey
+from boxloop.data import ArraySource, PairedSource, fit_standardisation, npy_source, pair_sources
 from boxloop.numeric import generator
 from boxloop.tree import Tree
 
@@ -56,8 +56,8 @@ def test_rows_stay_together_wherever_the_sources_break(
     sizes: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
     left, right, weight = tables()
-    pair = paired(Cut(left, weight, sizes=sizes[0]), Cut(right, sizes=sizes[1]))
-    lazy = Paired(Cut(left, weight, sizes=sizes[0]), Cut(right, sizes=sizes[1]))
+    pair = pair_sources(Cut(left, weight, sizes=sizes[0]), Cut(right, sizes=sizes[1]))
+    lazy = PairedSource(Cut(left, weight, sizes=sizes[0]), Cut(right, sizes=sizes[1]))
     for source in (pair, lazy):
         tiles = list(source.chunks())
         assert torch.equal(torch.cat([rows for rows, _ in tiles]), torch.cat([left, right], 1))
@@ -68,13 +68,15 @@ def test_rows_stay_together_wherever_the_sources_break(
 
 def test_tiles_are_no_longer_than_asked() -> None:
     left, right, _ = tables()
-    tiles = [len(rows) for rows, _ in Paired(ArraySource(left), ArraySource(right)).chunks(30)]
+    tiles = [len(rows) for rows, _ in PairedSource(ArraySource(left), ArraySource(right)).chunks(30)]
     assert tiles == [30, 30, 30, 10]
 
 
 def test_rows_in_memory_are_joined_once() -> None:
     left, right, weight = tables()
-    source = paired(ArraySource(left, weight, ("a", "b", "c")), ArraySource(right.float(), None, ("d", "e")))
+    source = pair_sources(
+        ArraySource(left, weight, ("a", "b", "c")), ArraySource(right.float(), None, ("d", "e"))
+    )
     assert isinstance(source, ArraySource)
     assert source.names == ("a", "b", "c", "d", "e")
     assert source.rows.dtype == torch.float64
@@ -83,7 +85,7 @@ def test_rows_in_memory_are_joined_once() -> None:
 
 def test_names_that_both_views_have_say_which() -> None:
     left, right, _ = tables()
-    pair = Paired(ArraySource(left), ArraySource(right))
+    pair = PairedSource(ArraySource(left), ArraySource(right))
     assert pair.names == ("x:x0", "x:x1", "x:x2", "y:x0", "y:x1")
     assert (pair.n_rows, pair.n_columns) == (N, 5)
 
@@ -92,14 +94,14 @@ def test_files_are_paired_tile_by_tile(tmp_path: Path) -> None:
     left, right, _ = tables()
     np.save(tmp_path / "left.npy", left.numpy())
     np.save(tmp_path / "right.npy", right.float().numpy())
-    source = paired(npy_source(tmp_path / "left.npy"), npy_source(tmp_path / "right.npy"))
+    source = pair_sources(npy_source(tmp_path / "left.npy"), npy_source(tmp_path / "right.npy"))
     assert not isinstance(source, ArraySource)
     found = torch.cat([rows for rows, _ in source.chunks(17)])
     assert torch.equal(found, torch.cat([left, right.float().double()], 1))
-    torch.testing.assert_close(survey(source).origin, found.mean(0))
+    torch.testing.assert_close(fit_standardisation(source).origin, found.mean(0))
 
 
 def test_views_of_different_length_are_refused() -> None:
     left, right, _ = tables()
     with pytest.raises(ValueError, match="first view has 100 rows and the second 99"):
-        paired(ArraySource(left), ArraySource(right[:-1]))
+        pair_sources(ArraySource(left), ArraySource(right[:-1]))

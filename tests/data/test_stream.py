@@ -22,12 +22,12 @@ from boxloop.data import (
     BATCH_ROWS,
     ArraySource,
     StreamSource,
-    hold,
-    identity_frame,
+    fit_standardisation,
+    identity_standardisation,
+    load_small,
     open_source,
     retile,
-    stream,
-    survey,
+    stream_source,
     tile_rows,
     write_table,
 )
@@ -120,7 +120,7 @@ def close(a: Tensor, b: Tensor) -> None:
 
 def same_passes(source: Source, array: ArraySource) -> None:
     assert (source.n_rows, source.n_columns) == (array.n_rows, array.n_columns)
-    ours, theirs = survey(source), survey(array)
+    ours, theirs = fit_standardisation(source), fit_standardisation(array)
     for a, b in (
         (ours.origin, theirs.origin),
         (ours.scale, theirs.scale),
@@ -191,7 +191,7 @@ def test_sparse_counts_add_up_to_the_array() -> None:
     weight = RNG.random(1700)
     source, array = open_source(sparse.csc_array(counts), weight), open_source(counts, weight)
     close(source.reduce(second).second, array.reduce(second).second)
-    ours, theirs = identity_frame(source), identity_frame(array)
+    ours, theirs = identity_standardisation(source), identity_standardisation(array)
     assert (ours.weight, ours.missing) == (theirs.weight, theirs.missing)
 
 
@@ -221,10 +221,10 @@ class Endless:
 
 def test_no_more_is_read_than_needed() -> None:
     reader = Endless([])
-    source = stream(reader)
+    source = stream_source(reader)
     next(source.chunks())
     assert reader.asked == [BATCH_ROWS // tile_rows(2) * tile_rows(2)]
-    assert hold(source, 1 << 22) is source
+    assert load_small(source, 1 << 22) is source
     assert sum(reader.asked) <= BATCH_ROWS + (1 << 22) // 16 + 2 * BATCH_ROWS
 
 

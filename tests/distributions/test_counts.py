@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 from torch.testing import assert_close
 
-from boxloop.distributions import Bernoulli, Multinomial, Poisson, Sums, alternating
+from boxloop.distributions import Bernoulli, Multinomial, Poisson, Sums, alternating_signs
 from boxloop.models import Mixture
 from contract.distributions import uniform
 from contract.law_checks import near
@@ -144,8 +144,8 @@ def test_pieces_of_a_poisson_member_are_half_a_standard_deviation_away() -> None
     """Along alternating signs of columns: four times a rate of 16 is 2 above or below it, and a rate of 0.01 no less
     than a tenth of itself."""
     law = Poisson(torch.tensor([[16.0, 64.0, 0.01]]).double())
-    pieces = law.nudged(0, 3)
-    signs = alternating(law.mean[0], 3)
+    pieces = law.perturb(0, 3)
+    signs = alternating_signs(law.mean[0], 3)
     assert_close(pieces[:, :2] - law.mean[:, :2], signs[:, :2] * torch.tensor([2.0, 4.0]).double())
     assert float(pieces[:, 2].min()) == pytest.approx(0.001)
     assert len({tuple(piece.tolist()) for piece in pieces}) == 3
@@ -182,10 +182,10 @@ def test_documents_of_very_many_words_are_drawn_count_by_count() -> None:
 def test_pieces_of_bits_and_of_words_are_near_their_member() -> None:
     """One unit of log-odds away, and half of each probability before they are divided by their sum."""
     bits = Bernoulli(torch.tensor([[0.2, 0.001, 0.7]]).double())
-    moved = torch.logit(bits.nudged(0, 3)) - torch.logit(bits.mean[0])
-    assert_close(moved, alternating(bits.mean[0], 3))
+    moved = torch.logit(bits.perturb(0, 3)) - torch.logit(bits.mean[0])
+    assert_close(moved, alternating_signs(bits.mean[0], 3))
     assert_close(moved.abs().amax(0), torch.ones(3).double())
     words = Multinomial(torch.tensor([[0.2, 0.3, 0.5]]).double())
-    weight = words.probability[0] * (1.0 + 0.5 * alternating(words.probability[0], 2))
+    weight = words.probability[0] * (1.0 + 0.5 * alternating_signs(words.probability[0], 2))
     parts = words.split(0, 2)[:, 1:]
     assert_close(parts / parts.sum(1, keepdim=True), weight / weight.sum(1, keepdim=True))

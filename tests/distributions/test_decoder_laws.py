@@ -18,7 +18,7 @@ from boxloop.distributions import (
     LogitBernoulli,
     LogPoisson,
     LowRankGaussian,
-    NormalMixtureLaw,
+    NormalMixture,
     SphericalGaussian,
     TiedLowRankGaussian,
 )
@@ -104,7 +104,7 @@ def test_every_row_meets_every_member(name: str, monkeypatch: pytest.MonkeyPatch
         if name == "categories":
             alone = CategoricalColumns(law.logits[i : i + 1].repeat(4, 1), law.sizes)
         assert_close(whole[i], alone.paired(rows), rtol=1e-12, atol=1e-12)
-    for room in ("paired", "columns", "tied_lowrank"):
+    for room in ("family", "categorical", "gaussian_lowrank"):
         monkeypatch.setattr(f"boxloop.distributions.{room}.TILE", 1)
     assert_close(law.log_prob(rows), whole, rtol=1e-12, atol=1e-12)
 
@@ -210,12 +210,12 @@ def test_a_tied_law_moves_with_its_units() -> None:
     assert_close(moved.paired(origin + scale * rows), law.paired(rows) - scale.log().sum(), rtol=1e-8, atol=0)
 
 
-def mixture(free: bool = False) -> NormalMixtureLaw:
+def mixture(free: bool = False) -> NormalMixture:
     level = torch.tensor([0.2, 0.5, 0.3]).double().log()
     mean = torch.tensor([[-2.0, 1.0], [0.5, 0.0], [1.5, -1.0]]).double()
     variance = torch.tensor([[0.3, 1.0], [0.6, 0.2], [1.1, 0.5]]).double()
     leaves = [leaf.requires_grad_(free) for leaf in (level, mean, variance)]
-    return NormalMixtureLaw(leaves[0], DiagonalGaussian(leaves[1], leaves[2]))
+    return NormalMixture(leaves[0], DiagonalGaussian(leaves[1], leaves[2]))
 
 
 def test_a_mixture_of_normals_is_one_law() -> None:
@@ -224,7 +224,7 @@ def test_a_mixture_of_normals_is_one_law() -> None:
     expected = (full.log_prob(rows) + law.log_weight[:, None]).logsumexp(0, keepdim=True)
     assert_close(law.log_prob(rows), expected, rtol=1e-12, atol=1e-12)
     gappy = torch.cat([rows[:, :1], torch.full_like(rows[:, :1], NAN)], 1)
-    one = NormalMixtureLaw(law.log_weight, law.members.map(lambda leaf: leaf[:, :1]))
+    one = NormalMixture(law.log_weight, law.members.map(lambda leaf: leaf[:, :1]))
     assert_close(law.log_prob(gappy), one.log_prob(rows[:, :1]), rtol=1e-12, atol=1e-12)
     draws = law.draw(40_000, generator(1))[0]
     assert_scores(moment_scores(draws, law.mean[0], law.covariance().dense()[0]))
@@ -246,7 +246,7 @@ def test_draws_of_a_mixture_carry_the_gradient_of_weights_means_and_variances() 
     found = []
     for seed in range(200):
         level = law.log_weight.log_softmax(0)
-        z = NormalMixtureLaw(level, law.members).draw(200, generator(seed))[0]
+        z = NormalMixture(level, law.members).draw(200, generator(seed))[0]
         slopes = torch.autograd.grad((z[:, 0].square() + z[:, 0] * z[:, 1].square()).mean(), leaves)
         found.append(torch.cat([slope.flatten() for slope in slopes]))
     assert_scores(mean_scores(torch.stack(found), torch.cat([slope.flatten() for slope in truth])))

@@ -235,16 +235,16 @@ def test_weights_are_repetition() -> None:
 def test_the_laws_are_the_same(name: str) -> None:
     case = CASES[name]
     eta = case.family.natural(case.theta)
-    law = case.family.law(eta)
+    law = case.family.distribution(eta)
     kinds = (Bernoulli, Poisson, DiagonalGaussian, FullGaussian, Multinomial)
     assert isinstance(law, kinds)
     near(law.log_prob(case.rows)[0], case.family.log_prob(eta, case.rows))
-    near(case.family.from_law(law), eta)
+    near(case.family.from_distribution(law), eta)
 
 
 @pytest.mark.parametrize("name", ["waiting", "gamma"])
 def test_families_without_a_law_say_so(name: str) -> None:
-    assert CASES[name].family.law(CASES[name].family.natural(CASES[name].theta)) is None
+    assert CASES[name].family.distribution(CASES[name].family.natural(CASES[name].theta)) is None
 
 
 def test_the_documents_partition_of_a_poisson_law_does_not_sum_to_one() -> None:
@@ -277,6 +277,6 @@ def test_rows_that_no_member_fits(family: ExponentialFamily, rows: Any, words: s
 
 def test_a_law_of_many_members_is_refused() -> None:
     with pytest.raises(ValueError, match="one member"):
-        PoissonFamily().from_law(Poisson(torch.ones(2, 1).double()))
-    with pytest.raises(ValueError, match="counts 2"):
-        MultinomialFamily(2).from_law(Multinomial(torch.tensor([[0.5, 0.5]]), total=2))
+        PoissonFamily().from_distribution(Poisson(torch.ones(2, 1).double()))
+    with pytest.raises(ValueError, match="total 2"):
+        MultinomialFamily(2).from_distribution(Multinomial(torch.tensor([[0.5, 0.5]]), total=2))

@@ -115,7 +115,7 @@ def test_missing_values_enter_by_their_conditional_moments(build: Builder) -> No
 def test_the_whitened_path_keeps_the_contract(
     check: Callable[[LawCase], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boxloop.distributions.full.QUADRATIC_COLUMNS", 0)
+    monkeypatch.setattr("boxloop.distributions.gaussian_full.QUADRATIC_COLUMNS", 0)
     case = law_case(distributions.FullGaussian)
     assert isinstance(case.law.view(case.rows), WhitenedView)
     check(case)
@@ -128,7 +128,7 @@ def test_the_whitened_path_keeps_the_contract(
 def test_the_centred_path_keeps_the_contract(
     family: type, check: Callable[[LawCase], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("gaussian", "tied"):
+    for module in ("gaussian_diagonal", "gaussian_tied"):
         monkeypatch.setattr(f"boxloop.distributions.{module}.QUADRATIC_CONDITION", 1e-9)
     case = law_case(family)
     assert family is distributions.TiedGaussian or isinstance(case.law.view(case.rows), CentredView)

@@ -155,7 +155,7 @@ def test_a_choice_of_alpha_resumes(tmp_path):
 
 def test_ctrl_c_keeps_the_last_round(monkeypatch):
     interrupting(monkeypatch, 10, KeyboardInterrupt)
-    with pytest.warns(FitWarning, match="interrupted after round 2"):
+    with pytest.warns(FitWarning, match="interrupted after iteration 2"):
         fit = quick(batch_size=22).fit(rows())
     assert fit.interrupted_
     assert not fit.converged_

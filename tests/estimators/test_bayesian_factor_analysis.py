@@ -161,7 +161,7 @@ def test_a_covariance_is_as_good_as_rows() -> None:
 @pytest.mark.parametrize("gone", [0.0, 0.2])
 def test_chunks_are_the_whole(gone: float) -> None:
     X = torch.from_numpy(table(gone=gone))
-    plan = Plan(max_rounds=30, tol=0.0)
+    plan = Plan(max_iter=30, tol=0.0)
     fits = [
         fit_variational_factor(source, 3, generator=generator(0), plan=plan).model
         for source in (ArraySource(X), Chunked(X))
@@ -384,7 +384,7 @@ def test_files(tmp_path: Path) -> None:
     for (name, one), (_, two) in zip(fitted.model_.leaves(), other.model_.leaves(), strict=True):
         assert torch.equal(one, two), name
     assert (other.model_.total, other.model_.expand) == (fitted.model_.total, fitted.model_.expand)
-    assert other.model_.prior_law.strength == fitted.model_.prior_law.strength
+    assert other.model_.parameter_prior.strength == fitted.model_.parameter_prior.strength
     assert other.lower_bound_ == fitted.lower_bound_
     assert other.n_components_ == 2
     np.testing.assert_array_equal(other.score_samples(X), fitted.score_samples(X))

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 
 from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.estimators import checkpoints
+from boxloop.loop import Progress
 from boxloop.persist import CheckpointWriter, ModelFileError
-from boxloop.run import Progress
 from estimators.cases import CASES, EVERYONE, Case, assert_same, blobs, everyone, over, paired, told
 
 ENGINES = {
@@ -40,7 +40,7 @@ def kill_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
         def __call__(self, progress: Progress[Any]) -> None:
             if self.dead:
                 return
-            if progress.round == rounds:
+            if progress.iteration == rounds:
                 self.dead = True
                 raise Killed
             super().__call__(progress)
@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: py
     class Interrupted(CheckpointWriter):
         def __call__(self, progress: Progress[Any]) -> None:
             super().__call__(progress)
-            if progress.round == 5 and not progress.stopped:
+            if progress.iteration == 5 and not progress.stopped:
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: py
         cut, warned = told(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert cut.interrupted_
     assert not cut.converged_
-    assert any("interrupted after round 5" in message for message in warned)
+    assert any("interrupted after iteration 5" in message for message in warned)
     assert cut.n_iter_ == 5
     assert np.isfinite(cut.score(X))
     resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X)

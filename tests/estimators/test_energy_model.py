@@ -219,7 +219,7 @@ def test_a_killed_fit_resumes_bit_for_bit(tmp_path):
 
 def test_ctrl_c_keeps_the_last_round(monkeypatch):
     interrupting(monkeypatch, 7, KeyboardInterrupt)
-    with pytest.warns(FitWarning, match="interrupted after round 7"):
+    with pytest.warns(FitWarning, match="interrupted after iteration 7"):
         fit = small().fit(hills(200, 0))
     assert fit.interrupted_
     assert not fit.converged_

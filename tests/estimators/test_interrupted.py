@@ -10,7 +10,7 @@ from boxloop.fit import fit
 
 
 @pytest.mark.parametrize("when", [1, 3, 12])
-@pytest.mark.filterwarnings("ignore:interrupted before the first round")
+@pytest.mark.filterwarnings("ignore:interrupted before the first iteration")
 def test_ctrl_c_during_the_race(monkeypatch: pytest.MonkeyPatch, when: int) -> None:
     plain, seen = fit.accelerated_em, 0
 

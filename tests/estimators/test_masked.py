@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import boxloop
-from boxloop.data import unmasked
+from boxloop.data import fill_masked
 
 DRAWS = np.random.default_rng(0)
 ROWS = DRAWS.normal(size=(120, 3)) @ DRAWS.normal(size=(3, 3))
@@ -52,6 +52,6 @@ def test_where_nothing_may_be_missing_a_mask_is_refused(estimator: Any) -> None:
 
 
 def test_whole_numbers_have_room_for_nan() -> None:
-    found = unmasked(np.ma.array([[1, 2]], mask=[[False, True]]))
+    found = fill_masked(np.ma.array([[1, 2]], mask=[[False, True]]))
     np.testing.assert_array_equal(found, [[1.0, np.nan]])
-    assert unmasked([1, 2]) == [1, 2]
+    assert fill_masked([1, 2]) == [1, 2]

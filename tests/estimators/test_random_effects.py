@@ -20,7 +20,7 @@ import boxloop
 from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, grouped_fit
 from boxloop.models import GroupedRows, RandomEffects
 from boxloop.persist import CheckpointWriter
-from papers.mcem_trials import reference
+from papers.mcem import reference
 
 KINDS = {"logistic": LogisticRandomEffects, "poisson": PoissonRandomEffects}
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -199,7 +199,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
             super().__init__(path, fingerprint, every=3, seconds=None)
 
         def __call__(self, progress):
-            if progress.round == rounds:
+            if progress.iteration == rounds:
                 raise Killed
             super().__call__(progress)
 
@@ -234,7 +234,7 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
 
     monkeypatch.setattr(grouped_fit, "monte_carlo_em", interrupted)
     X, y, groups = table(kind)
-    with pytest.warns(boxloop.FitWarning, match="interrupted after round 5"):
+    with pytest.warns(boxloop.FitWarning, match="interrupted after iteration 5"):
         fit = quick(kind).fit(X, y, groups)
     assert fit.interrupted_
     assert not fit.converged_

@@ -12,8 +12,8 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator, latent_dimension_curve
-from boxloop.data import Gathered, MapReader, StreamSource, dask_source, open_source
+from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator
+from boxloop.data import ConcatenatedRows, MapReader, StreamSource, dask_source, open_source
 from boxloop.estimators import BLOCK, drawn
 from boxloop.numeric import generator
 from boxloop.twoview import GaussianNoise
@@ -86,7 +86,7 @@ def test_a_channel_draws_the_same_in_every_tile(tmp_path: Path) -> None:
     for again in (one, other):
         for size in (None, 17, 300):
             assert torch.equal(torch.cat([rows for rows, _ in again.chunks(size)]), whole)
-        assert torch.equal(again.reduce(lambda rows, weight: Gathered.of(rows)).joined(), whole)
+        assert torch.equal(again.reduce(lambda rows, weight: ConcatenatedRows.of(rows)).concatenate(), whole)
     noise = (whole - held.rows[:, :2])[:, 0]
     assert len(noise.unique()) > 0.99 * len(noise)
     assert abs(float(noise.mean())) < 4.0 / len(noise) ** 0.5
@@ -112,6 +112,3 @@ def test_a_generator_is_trained_on_rows_that_are_elsewhere(tmp_path: Path) -> No
     one, other = (clone(start).fit(rows) for rows in (parts, stream))
     assert one.error_ == pytest.approx(other.error_, rel=1e-4)  # networks are in float32
     assert one.transform(parts).shape == (N, 1)
-    curve = latent_dimension_curve(start, parts, [1, 2], n_seeds=1)
-    assert curve.errors.shape == (2, 1)
-    assert np.isfinite(curve.errors).all()

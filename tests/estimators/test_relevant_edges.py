@@ -17,14 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_score
 from torch import Generator, Tensor
 
-from boxloop import (
-    FitWarning,
-    RelevantClassifier,
-    RelevantFeatures,
-    RelevantGenerator,
-    latent_dimension_curve,
-    load,
-)
+from boxloop import FitWarning, RelevantClassifier, RelevantFeatures, RelevantGenerator, load
 from boxloop.persist import ModelFileError
 from boxloop.twoview import GaussianNoise, PixelShuffle, TimeShift, self_views
 
@@ -263,24 +256,6 @@ def test_codes_may_be_read_only(fitted: RelevantFeatures) -> None:
     codes = fit.transform(X[:2])
     codes.setflags(write=False)
     assert fit.inverse_transform(codes).shape == (2, 3)
-
-
-def test_a_curve_keeps_a_checkpoint_for_each_generator(fitted: RelevantFeatures, tmp_path: Path) -> None:
-    X, _ = tables()
-    start = RelevantGenerator(features=fitted, checkpoint=tmp_path / "curve", **SHORT)
-    found = latent_dimension_curve(start, X, [1, 2], n_seeds=1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["curve.1.0", "curve.2.0"]
-    again = latent_dimension_curve(start, X, [1, 2], n_seeds=1)
-    np.testing.assert_array_equal(again.errors, found.errors)
-    with pytest.raises(ValueError, match="needs 6 dimensions, got 2"):
-        found.knee()
-
-
-@pytest.mark.parametrize("asked", [{"dimensions": []}, {"dimensions": [1.5]}, {"n_seeds": 0}])
-def test_curves_of_nothing_are_refused(fitted: RelevantFeatures, asked: dict[str, Any]) -> None:
-    X, _ = tables()
-    with pytest.raises(ValueError, match=r"(dimensions|n_seeds) must be"):
-        latent_dimension_curve(RelevantGenerator(features=fitted), X, **{"dimensions": [1, 2], **asked})
 
 
 def test_parameters_of_a_search_can_be_saved(tmp_path: Path) -> None:

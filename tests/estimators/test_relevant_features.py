@@ -260,7 +260,7 @@ def test_a_checkpoint_resumes_the_same_path(tmp_path: Path) -> None:
         cut = RelevantFeatures(2, checkpoint=path, **plan).fit(x)
     assert cut.interrupted_
     assert 0 < cut.n_iter_ < 6
-    with pytest.warns(FitWarning, match="interrupted after round"):  # of the path that led here
+    with pytest.warns(FitWarning, match="interrupted after iteration"):  # of the path that led here
         again = RelevantFeatures(2, checkpoint=path, **plan).fit(x)
     np.testing.assert_array_equal(whole.transform(x), again.transform(x))
 

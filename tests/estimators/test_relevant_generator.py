@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
 from boxloop.criticise import MomentPenalty, mega
-from boxloop.estimators import RelevantFeatures, RelevantGenerator, latent_dimension_curve
+from boxloop.estimators import RelevantFeatures, RelevantGenerator
 from boxloop.numeric import generator
 from boxloop.persist import ModelFileError
 from boxloop.twoview import GaussianNoise
@@ -252,31 +251,3 @@ def test_estimator_is_cloned_with_its_parameters() -> None:
     own = clone(RelevantGenerator(3, hidden=(7,), features=linear_features(3)))
     assert own.hidden == (7,)
     assert own.features.n_features == 3
-
-
-def test_curve_finds_the_number_of_latent_variables() -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(600, 4)) @ rng.normal(size=(4, 12)) + 0.3 * rng.normal(size=(600, 12))
-    start = RelevantGenerator(
-        **{**QUICK, "hidden": (), "max_iter": 15, "batch_size": 64}, features=linear_features(12)
-    )
-    told: list[tuple[int, int, str]] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        curve = latent_dimension_curve(
-            start,
-            X[:500],
-            [1, 2, 3, 4, 5, 6, 8, 10],
-            held_out=X[500:],
-            n_seeds=2,
-            progress=lambda *what: told.append(what),
-        )
-    assert curve.errors.shape == (8, 2)
-    assert told[-1] == (16, 16, "latent dimension 10")
-    best = [-curve.fits[k].score(X[500:]) for k in curve.dimensions]
-    assert all(one in errors for one, errors in zip(best, curve.errors, strict=True))
-    drop = curve.best[:-1] - curve.best[1:]
-    assert drop[3:].max() < 0.2 * drop[:3].min()
-    assert str(curve).count("\n") == 8
-    assert len({id(fit.features_) for fit in curve.fits.values()}) == 1
-    assert curve.plot().get_ylabel() == "mean squared error"

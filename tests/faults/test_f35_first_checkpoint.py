@@ -69,7 +69,7 @@ def killed_at_first_save(public: Public, path: str) -> None:
 def rounds_of(path: str) -> int:
     """Iterations behind a checkpoint."""
     tree: Any = read_container(path).document["tree"]
-    return int(tree["fields"]["rounds"])
+    return int(tree["fields"]["n_iter"])
 
 
 def main() -> None:

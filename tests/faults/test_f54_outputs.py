@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from boxloop import GaussianMixture
-from boxloop.data import open_table, table_writer, write_table
+from boxloop.data import fingerprint_file, open_table, table_writer, write_table
 from boxloop.persist import write_atomic
-from boxloop.report import check_replaceable, digest, page_files
+from boxloop.report import check_replaceable, page_files
 from cli.calls import call, done
 
 WRITES = {
@@ -151,7 +151,7 @@ def test_what_an_earlier_report_wrote_is_known_by_its_digest(folder: Path) -> No
     for file in others:
         file.write_text("{}")
     markdown, record = others[0], others[1]
-    digests = ", ".join(f'"{file.suffix}": "{digest(file)}"' for file in others)
+    digests = ", ".join(f'"{file.suffix}": "{fingerprint_file(file)}"' for file in others)
     record.write_text(f'{{"verdict": [], "files": {{{digests}}}}}')
     check_replaceable(others, record)
     markdown.write_text("with notes of mine")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from boxloop.run import Progress
+from boxloop.loop import Progress
 from boxloop.sample import HMC, MALA, WINDOWS, Draws, RandomWalk, sample
 
 

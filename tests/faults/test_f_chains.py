@@ -23,8 +23,8 @@ from torch.testing import assert_close
 
 from boxloop.distributions import DiagonalGaussian
 from boxloop.figures import png
+from boxloop.loop import Progress
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.run import Progress
 from boxloop.sample import (
     HMC,
     MALA,
@@ -414,7 +414,7 @@ def test_f37_ctrl_c_while_chains_run(tmp_path: Path) -> None:
     assert report["drawn"] >= 96
     assert report["drawn"] % 32 == 0
     assert report["told"] == [f"interrupted after {report['drawn']} draws of each chain"]
-    assert report["events"][0].startswith("interrupted after round")
+    assert report["events"][0].startswith("interrupted after iteration")
     # The checkpoint goes on, and what was kept are the first draws of a run that nobody stopped.
     more = report["drawn"] + 64
     again, whole = run_chains(path, more), run_chains(None, more)

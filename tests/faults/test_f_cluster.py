@@ -31,7 +31,15 @@ from distributed.scheduler import KilledWorker
 from torch import Tensor
 
 import boxloop
-from boxloop.data import ClusterError, DaskSource, dask_source, killed, open_source, paired, tasks, watched
+from boxloop.data import (
+    ClusterError,
+    DaskSource,
+    dask_source,
+    describe_killed_workers,
+    open_source,
+    pair_sources,
+    watch_partitions,
+)
 from boxloop.tree import Tree
 
 PARTS, ROWS = 6, 100
@@ -178,9 +186,9 @@ def test_f45_blame_is_shared_by_those_that_died_each_time() -> None:
     parts, (one, four) = source.parts, ("boxloop-part-1-a", "boxloop-part-4-a")
     (three,) = (task.key for task in parts[3].tasks())
     error = KilledWorker(four, None, 1)  # type: ignore[arg-type]
-    said = killed(error, parts, [{one, "older"}, {four, three, one}, {four, three}])
+    said = describe_killed_workers(error, parts, [{one, "older"}, {four, three, one}, {four, three}])
     assert "given partition 3 or partition 4 died, 2 in a row: one of them may" in said
-    assert "given partition 4 died, 2 in a row: it may" in killed(error, parts, [])
+    assert "given partition 4 died, 2 in a row: it may" in describe_killed_workers(error, parts, [])
 
 
 @pytest.mark.slow
@@ -273,8 +281,8 @@ def test_f48_scheduler_lost(client: Client, undisturbed: Any, tmp_path: Path) ->
 
 
 def test_f48_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "PATIENCE", 0.5)
-    monkeypatch.setattr(tasks, "LOOK", 0.1)
+    monkeypatch.setattr("boxloop.data.dask.tasks.PATIENCE", 0.5)
+    monkeypatch.setattr("boxloop.data.dask.tasks.CHECK", 0.1)
     with started(0) as local, Client(local, set_as_default=False) as other, other.as_current():
         source = open_source(da.from_array(table(), chunks=(ROWS, 2)))
         with pytest.raises(ClusterError, match="has no worker"):
@@ -285,7 +293,7 @@ def test_f48_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_source_keeps_what_was_persisted(client: Client) -> None:
     plain = dask_source(da.from_array(table(), chunks=(ROWS, 2)).persist())
-    kept = paired(plain, dask_source(da.from_array(table(), chunks=(ROWS, 2)).persist()))
+    kept = pair_sources(plain, dask_source(da.from_array(table(), chunks=(ROWS, 2)).persist()))
     for source in (plain, kept):
         found = source.reduce(sums)
         assert int(found.count) == PARTS * ROWS
@@ -328,7 +336,7 @@ def test_a_pass_that_is_watched_lets_go_of_what_was_added(client: Client) -> Non
     blocks = da.from_array(table(), chunks=(10, 2)).map_blocks(
         lambda block: (time.sleep(0.05), block)[1], meta=np.empty((0, 2))
     )
-    with watched(lambda done, of: held.append((done, client.run_on_scheduler(in_memory)))):
+    with watch_partitions(lambda done, of: held.append((done, client.run_on_scheduler(in_memory)))):
         open_source(blocks).reduce(sums)
     late = [count for done, count in held if done >= 45]
     assert late
@@ -353,7 +361,7 @@ def test_interrupted(client: Client, undisturbed: Any, tmp_path: Path) -> None:
         (tmp_path / "go").touch()
 
     thread = when_hanging(tmp_path, interrupt)
-    with pytest.warns(boxloop.FitWarning, match="interrupted after round"):
+    with pytest.warns(boxloop.FitWarning, match="interrupted after iteration"):
         fit = mixture().fit(through(noted(tmp_path, 6)))
     thread.join()
     assert fit.interrupted_
@@ -377,7 +385,7 @@ def test_f49_corrupt_row_group(client: Client, tmp_path: Path) -> None:
 
 def test_progress(client: Client) -> None:
     seen: list[tuple[int, int]] = []
-    with watched(lambda done, total: seen.append((done, total))):
+    with watch_partitions(lambda done, total: seen.append((done, total))):
         open_source(through(lambda block, place: (time.sleep(0.3), block)[1])).reduce(sums)
     assert {total for _, total in seen} == {PARTS}
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)

@@ -11,8 +11,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from boxloop import GaussianMixture
+from boxloop.loop import FALL, MonotonicityError
 from boxloop.models import LinearGaussian, Mixture
-from boxloop.run import FALL, MonotonicityError
 from estimators.cases import (
     CASES,
     Case,
@@ -41,9 +41,9 @@ def assert_monotone(estimator: Any) -> None:
     """The likelihood never falls, but in the round after one that has an event to account for it."""
     trace = np.array(estimator.lower_bounds_)
     assert np.isfinite(trace).all()
-    eventful = {int(m[1]) for e in estimator.events_ if (m := re.match(r"round (\d+):", e))}
+    eventful = {int(m[1]) for e in estimator.events_ if (m := re.match(r"iteration (\d+):", e))}
     for i in range(1, len(trace)):
-        if i not in eventful:  # rounds count from 1: the fall of round i + 1 is excused by events of round i
+        if i not in eventful:  # iterations count from 1: events of iteration i excuse a fall in the next
             assert trace[i] >= trace[i - 1] - FALL * max(abs(trace[i - 1]), 1.0), i
 
 
@@ -59,7 +59,7 @@ def test_f10_empty_component_far_away(case: Case, accelerate: bool) -> None:
         X,
     )
     assert any(
-        re.search(r"round 1: component 2 was empty; component \d was split", e) for e in estimator.events_
+        re.search(r"iteration 1: component 2 was empty; component \d was split", e) for e in estimator.events_
     )
     assert any("component 2 was empty" in message for message in warned)
     assert_monotone(estimator)

@@ -23,8 +23,8 @@ from click.testing import CliRunner
 import boxloop
 from boxloop.cli import main
 from boxloop.estimators import CLASSES, checkpoints
+from boxloop.loop import Progress
 from boxloop.persist import Checkpoint, CheckpointWriter, load_tree
-from boxloop.run import Progress
 
 ROUNDS = 60
 MODELS = {
@@ -57,7 +57,7 @@ class Announcing(CheckpointWriter):
 
     def __call__(self, progress: Progress[Any]) -> None:
         super().__call__(progress)
-        if progress.round == 3 and not progress.stopped:
+        if progress.iteration == 3 and not progress.stopped:
             print("ready", flush=True)
         time.sleep(0.002)
 
@@ -108,10 +108,10 @@ def suffer_kills(path: Path, times: str) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         state = read_state(path)
-        found["loaded"] += state.rounds == len(state.trace) > 0 and state.state.is_finite()
+        found["loaded"] += state.n_iter == len(state.trace) > 0 and state.state.is_finite()
         found["leftovers"] += len(temporaries(path.parent)) > 0
-        assert state.rounds >= found["iterations"]
-        found["iterations"] = state.rounds
+        assert state.n_iter >= found["iterations"]
+        found["iterations"] = state.n_iter
     boxloop.FactorAnalysis(1).fit(rows()).save(path)
     print(json.dumps({**found, "after": temporaries(path.parent)}))
 
@@ -215,7 +215,7 @@ def test_f38_sigterm(tmp_path: Path, name: str) -> None:
     status, _ = child(leave_on_sigterm, tmp_path / "c.boxloop", name, signal.SIGTERM)
     assert status == 143
     state = read_state(tmp_path / "c.boxloop")
-    assert state.rounds == len(state.trace) >= 3
+    assert state.n_iter == len(state.trace) >= 3
     assert state.state.is_finite()
 
 
@@ -225,7 +225,7 @@ def test_f39_resume_bit_for_bit(tmp_path: Path, name: str) -> None:
     path = tmp_path / "c.boxloop"
     status, _ = child(fit_to_the_end, path, name, signal.SIGKILL)
     assert status == -signal.SIGKILL
-    before = read_state(path).rounds
+    before = read_state(path).n_iter
     assert before >= 3
     resumed = make(name, max_iter=ROUNDS, checkpoint=path).fit(rows())
     whole = make(name, max_iter=ROUNDS).fit(rows())

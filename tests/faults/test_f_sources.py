@@ -15,7 +15,7 @@ from pyarrow import parquet
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data import open_source, survey, write_table
+from boxloop.data import fit_standardisation, open_source, write_table
 from boxloop.tree import Tree
 
 NAMES = ("height", "width", "depth")
@@ -54,7 +54,7 @@ def spoilt(value: float, row: int = 2500, column: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("file", FILES)
 def test_f01_missing_value(tmp_path: Path, file: str) -> None:
-    frame = survey(open_source(write(tmp_path / file, spoilt(np.nan)), memory=0))
+    frame = fit_standardisation(open_source(write(tmp_path / file, spoilt(np.nan)), memory=0))
     assert frame.missing
     assert frame.observed.tolist() == [3000.0, 2999.0, 3000.0]
     np.testing.assert_allclose(frame.origin[1], np.nanmean(spoilt(np.nan)[:, 1]), rtol=1e-12)
@@ -109,7 +109,7 @@ def test_f03_no_rows(data: object) -> None:
 def test_f03_no_rows_in_a_file(tmp_path: Path, file: str, memory: int) -> None:
     path = write(tmp_path / file, ROWS[:0])
     with pytest.raises(ValueError, match=r"Found array with 0 sample\(s\) \(shape=\(0, 3\)\)"):
-        survey(open_source(path, memory=memory))
+        fit_standardisation(open_source(path, memory=memory))
 
 
 @pytest.mark.parametrize("data", [np.zeros((4, 0)), torch.zeros(4, 0), sparse.csr_array((4, 0))])

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from boxloop.data import ArraySource
 from boxloop.fit import Constant, Epochs, Trainer, TrainPlan, TrainState, Workers, distributed
+from boxloop.loop import Outcome, run
 from boxloop.numeric import generator, normal
-from boxloop.run import Outcome, run
 from boxloop.twoview import relevance_loss
 
 N = 92
@@ -115,7 +115,7 @@ def told(outcome: Outcome[TrainState]) -> Found:
         "point": state.best,
         "history": state.history,
         "recent": state.recent,
-        "rounds": outcome.rounds,
+        "rounds": outcome.n_iter,
     } | {
         "interrupted": outcome.interrupted,
         "taken": state.taken,

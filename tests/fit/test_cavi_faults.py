@@ -92,7 +92,7 @@ def test_a_conditional_that_is_not_a_law_is_named():
         (lambda: cavi(NODES), "every node needs a conditional; missing: mu, c"),
         (lambda: cavi(NODES, JOINT, conditionals={"nu": None}), "not nodes: nu"),
         (lambda: Node.normal(2, {"mean": 0.0}), "given by mean, variance"),
-        (lambda: Node.normal(2, {"mean": 0.0, "variance": -1.0}), "not the parameters of a law"),
+        (lambda: Node.normal(2, {"mean": 0.0, "variance": -1.0}), "not valid parameters"),
         (lambda: Node.normal(0), "no variables"),
         (lambda: cavi(NODES, JOINT, random_state=0).evidence(collapse="nu"), "no node 'nu'"),
         (lambda: cavi(NODES, JOINT, random_state=0).evidence(max_points=100), "max_points = 100"),
@@ -120,7 +120,7 @@ def test_continuing_is_the_same_as_going_on(order):
 
 def test_interruption_keeps_the_last_round():
     def stop(progress):
-        if progress.round == 2 and not progress.stopped:
+        if progress.iteration == 2 and not progress.stopped:
             raise KeyboardInterrupt
 
     found = cavi(NODES, JOINT, random_state=4, tol=0.0, n_starts=3, observers=[stop])

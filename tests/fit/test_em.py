@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,11 +10,13 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource
-from boxloop.distributions import DiagonalGaussian, FullGaussian
-from boxloop.fit import EMState, accelerated_em, em
+from boxloop.distributions import DiagonalGaussian, FullGaussian, Sums
+from boxloop.fit import EMState, accelerated_em, em, extrapolate, rounding_error
+from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import ConditionError
-from boxloop.run import Outcome, Round, run
+from boxloop.tree import Tree
+from boxloop.types import Expected
 from contract.distributions import uniform
 from contract.law_checks import holed, near
 from contract.models import model_cases
@@ -53,7 +55,7 @@ SLOW = pytest.mark.parametrize("problem", [overlapping, creeping_factors], ids=l
 
 
 def climb(step: Any, model: Any, passes: int = PASSES) -> Outcome[EMState[Any]]:
-    return run(step, EMState(model), max_rounds=passes, monotone=True)
+    return run(step, EMState(model), max_iter=passes, monotone=True)
 
 
 def test_a_round_is_expect_then_solve() -> None:
@@ -99,12 +101,12 @@ def test_acceleration_gets_further_in_as_many_passes(problem: Any) -> None:
 def test_acceleration_needs_fewer_passes_over_the_rows() -> None:
     model, rows = creeping_factors()
     plain, quick = (
-        run(engine(ArraySource(rows)), EMState(model), max_rounds=20_000, tol=1e-9, monotone=True)
+        run(engine(ArraySource(rows)), EMState(model), max_iter=20_000, tol=1e-9, monotone=True)
         for engine in (em, accelerated_em)
     )
     assert plain.converged
     assert quick.converged
-    assert quick.rounds < 0.5 * plain.rounds
+    assert quick.n_iter < 0.5 * plain.n_iter
     assert level(quick.state.best, rows) >= level(plain.state.best, rows) - 1e-6
 
 
@@ -140,7 +142,7 @@ ROWS = torch.zeros(3, 1, dtype=torch.float64)
 
 def test_a_bold_model_that_cannot_be_factored_is_refused() -> None:
     state = EMState(Singular(), (), safe=FLAT, bar=-1.0)
-    done: Round[Any] = accelerated_em(ArraySource(ROWS))(state)
+    done: Iteration[Any] = accelerated_em(ArraySource(ROWS))(state)
     assert done.rejected
     assert done.state.model is FLAT
     assert done.state.safe is None
@@ -182,7 +184,10 @@ def test_what_rounding_does_to_a_nearly_singular_covariance_is_no_fall(engine: A
         rows[:, 2] = rows[:, 0] + 1e-7 * rows[:, 2]
         start = FullGaussian.of(rows.mean(0)[None], rows.T.cov(correction=0)[None], 1e-15)
         model = Mixture(torch.zeros(1, dtype=torch.float64), start)
-        outcome = run(engine(ArraySource(rows)), EMState(model), max_rounds=6, monotone=True)
+        source = ArraySource(rows)
+        outcome = run(
+            engine(source), EMState(model), max_iter=6, monotone=True, rounding=rounding_error(source)
+        )
         fell += any("nearly singular" in event for event in outcome.events)
     assert fell
 
@@ -190,7 +195,73 @@ def test_what_rounding_does_to_a_nearly_singular_covariance_is_no_fall(engine: A
 @pytest.mark.parametrize("engine", [em, accelerated_em])
 def test_rounding_is_little_where_nothing_is_singular(engine: Any) -> None:
     for model, rows in (overlapping(), creeping_factors()):
-        step = engine(ArraySource(rows))
-        assert step.rounding(EMState(model)) == 0.0
-        state = run(step, EMState(model), max_rounds=2).state
-        assert step.rounding(state) < 1e-12
+        rounding = rounding_error(ArraySource(rows))
+        assert rounding(EMState(model)) == 0.0
+        state = run(engine(ArraySource(rows)), EMState(model), max_iter=2).state
+        assert 0.0 < rounding(state) < 1e-12
+
+
+@pytest.mark.parametrize("engine", [em, accelerated_em])
+@pytest.mark.parametrize("cut", [1, 4, 9, 12])
+def test_a_resumed_fit_goes_on_as_if_never_stopped(cut: int, engine: Any) -> None:
+    model, rows = overlapping()
+    step = engine(ArraySource(rows))
+    whole = run(step, EMState(model), max_iter=20)
+    part = run(step, EMState(model), max_iter=cut)
+    rest = run(step, EMState(model), max_iter=20, resume=part)
+    assert rest.trace == whole.trace
+    pairs = zip(rest.state.leaves(), whole.state.leaves(), strict=True)
+    assert all(torch.equal(one, other) for (_, one), (_, other) in pairs)
+
+
+@dataclass(frozen=True)
+class Point(Tree):
+    """A number that fits itself to an average, and one that says how likely it is."""
+
+    at: Tensor
+    height: Tensor
+    empty: bool = False
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[Sums]:
+        return Expected(Sums(self.at + rows[:1]), self.height, torch.ones((), dtype=torch.float64))
+
+    def repair(self, statistics: Sums) -> tuple[Sums, tuple[str, ...]]:
+        return statistics, ("moved",) if self.empty else ()
+
+    def solve(self, statistics: Sums) -> Point:
+        return replace(self, at=statistics.features)
+
+
+def point(at: float, height: float = 0.0, empty: bool = False) -> Point:
+    return Point(*(torch.tensor(value, dtype=torch.float64) for value in ([[at]], height)), empty)
+
+
+def after_extrapolation(height: float, empty: bool) -> Iteration[Any]:
+    """The step after an extrapolation to 5 from a safe 3 with objective 1."""
+    path = (Sums(torch.full((1, 1), 2.0, dtype=torch.float64)),)
+    state: Any = EMState(point(5.0, height, empty), path, safe=point(3.0, 1.0), bar=1.0)
+    return accelerated_em(ArraySource(torch.zeros(1, 1, dtype=torch.float64)))(state)
+
+
+@pytest.mark.parametrize("height", [0.5, torch.inf, torch.nan])
+@pytest.mark.parametrize("empty", [False, True])
+def test_an_extrapolation_that_is_no_better_is_refused(height: float, empty: bool) -> None:
+    done = after_extrapolation(height, empty)
+    assert (done.rejected, done.objective, float(done.state.model.at)) == (True, 1.0, 3.0)
+    assert done.events == ()
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_an_extrapolation_that_is_better_is_kept(empty: bool) -> None:
+    done = after_extrapolation(1.5, empty)
+    assert (done.rejected, done.objective, done.events) == (False, 1.5, ("moved",) if empty else ())
+
+
+@pytest.mark.parametrize(
+    ("third", "bold"), [(3.5, None), (3.0, None), (1.5, 2.0), (2.0 - 1e-9, 200.0 - 1e-5)]
+)
+def test_an_extrapolation_is_longer_than_a_step_and_not_too_long(third: float, bold: float | None) -> None:
+    """From 0 by 1 to ``third``: Aitken's limit where the steps shrink, at most a hundred times as far."""
+    path = tuple(Sums(torch.tensor([[value]], dtype=torch.float64)) for value in (0.0, 1.0, third))
+    found = extrapolate(point(0.0), path)
+    assert found is None if bold is None else float(found.at) == pytest.approx(bold, rel=1e-12)

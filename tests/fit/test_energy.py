@@ -21,10 +21,10 @@ from boxloop.fit import (
     energy as engine,
     energy_ascent,
 )
+from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.run import run
 from boxloop.sample import MALA, RandomWalk, Target
 
 BASE = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
@@ -73,7 +73,7 @@ def steps_of(model, plan=None, rows=ROWS, kernels=mala, batches=None):
 def trained(rounds=300, seed=1, **more) -> Tensor:
     model = family()
     return run(
-        steps_of(model, **more), EnergyState.start(model, BASE, 512, seed), max_rounds=rounds
+        steps_of(model, **more), EnergyState.start(model, BASE, 512, seed), max_iter=rounds
     ).state.average
 
 
@@ -179,14 +179,14 @@ def same(one: EnergyState, two: EnergyState) -> bool:
 def test_a_checkpoint_resumes_bit_for_bit(tmp_path):
     model = network_model()
     step = steps_of(model, PLAN, batches=Batches(ArraySource(ROWS), 64))
-    whole = run(step, start(model), max_rounds=40)
+    whole = run(step, start(model), max_iter=40)
     path = tmp_path / "energy.boxloop"
-    run(step, start(model), max_rounds=17, observers=[CheckpointWriter(path, {"fit": 1}, every=5)])
+    run(step, start(model), max_iter=17, observers=[CheckpointWriter(path, {"fit": 1}, every=5)])
     found = read_checkpoint(path, {"EnergyState": EnergyState}, {"fit": 1})
     again = run(
         steps_of(model, PLAN, batches=Batches(ArraySource(ROWS), 64)),
         start(model),
-        max_rounds=40,
+        max_iter=40,
         resume=found,
     )
     assert same(again.state, whole.state)
@@ -196,7 +196,7 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path):
 def test_seeds_decide():
     model = network_model()
     step = steps_of(model, PLAN)
-    one, two, other = (run(step, start(model, seed), max_rounds=5).state for seed in (1, 1, 2))
+    one, two, other = (run(step, start(model, seed), max_iter=5).state for seed in (1, 1, 2))
     assert same(one, two)
     assert not torch.equal(one.point, other.point)
 
@@ -210,10 +210,10 @@ def test_ctrl_c_keeps_the_last_round():
             raise KeyboardInterrupt
         return plain(t)
 
-    outcome = run(steps_of(model, PLAN, batches=batches), start(model), max_rounds=40)
+    outcome = run(steps_of(model, PLAN, batches=batches), start(model), max_iter=40)
     assert outcome.interrupted
-    assert outcome.rounds == outcome.state.count == 4
-    assert same(outcome.state, run(steps_of(model, PLAN, batches=plain), start(model), max_rounds=4).state)
+    assert outcome.n_iter == outcome.state.count == 4
+    assert same(outcome.state, run(steps_of(model, PLAN, batches=plain), start(model), max_iter=4).state)
 
 
 def test_a_loss_that_is_not_finite_is_refused_and_told():
@@ -224,12 +224,12 @@ def test_a_loss_that_is_not_finite_is_refused_and_told():
         rows, weight = plain(t)
         return (rows * math.nan if t == 3 else rows), weight
 
-    outcome = run(steps_of(model, PLAN, batches=batches), start(model), max_rounds=8)
+    outcome = run(steps_of(model, PLAN, batches=batches), start(model), max_iter=8)
     assert outcome.state.is_finite()
     assert outcome.state.slower == 0.5
     assert outcome.state.refused == 0
     assert len(outcome.events) == 1
-    assert "round 4: a loss that is not finite: step refused, learning rate halved" in outcome.events[0]
+    assert "iteration 4: a loss that is not finite: step refused, learning rate halved" in outcome.events[0]
     assert [math.isnan(value) for value in outcome.trace] == [False] * 3 + [True] + [False] * 4
 
 
@@ -253,14 +253,14 @@ def cliff(wall: float) -> EnergyModel:
 def test_an_energy_that_is_never_finite_ends_the_fit():
     model = cliff(0.0)
     with pytest.raises(FloatingPointError, match="10 rounds in a row, from round 1 on"):
-        run(steps_of(model, PLAN), start(model), max_rounds=40)
+        run(steps_of(model, PLAN), start(model), max_iter=40)
 
 
 def test_chains_beyond_a_wall_start_anew():
     """A few begin where the energy is not a number; they are restarted until all are inside, and training goes on."""
     model = cliff(2.2)
     rows = ROWS.clamp(-2, 2)
-    outcome = run(steps_of(model, replace(PLAN, restart=0.0), rows=rows), start(model), max_rounds=60)
+    outcome = run(steps_of(model, replace(PLAN, restart=0.0), rows=rows), start(model), max_iter=60)
     assert outcome.events
     assert outcome.state.refused == 0
     assert bool((outcome.state.position.abs() < 2.2).all())
@@ -270,21 +270,21 @@ def test_an_energy_of_the_wrong_shape_is_refused():
     network, parameters = ModuleNetwork.of(nn.Linear(1, 1), torch.float64, torch.device("cpu"))
     model = EnergyModel.start(network, parameters, BASE)
     with pytest.raises(ValueError, match="one number a row"):
-        run(steps_of(model, PLAN), start(model), max_rounds=1)
+        run(steps_of(model, PLAN), start(model), max_iter=1)
 
 
 def test_no_rows_are_refused():
     model = network_model()
     with pytest.raises(ValueError, match="all zero"):
-        run(steps_of(model, PLAN, batches=Batches(ArraySource(ROWS[:0]), 4)), start(model), max_rounds=1)
+        run(steps_of(model, PLAN, batches=Batches(ArraySource(ROWS[:0]), 4)), start(model), max_iter=1)
 
 
 def test_steps_are_steered_to_the_goal():
     model = network_model()
-    state = run(steps_of(model, replace(PLAN, goal=0.9)), start(model), max_rounds=60).state
+    state = run(steps_of(model, replace(PLAN, goal=0.9)), start(model), max_iter=60).state
     assert (
         state.scale
-        < 0.9 * run(steps_of(model, replace(PLAN, goal=0.5)), start(model), max_rounds=60).state.scale
+        < 0.9 * run(steps_of(model, replace(PLAN, goal=0.5)), start(model), max_iter=60).state.scale
     )
 
 
@@ -292,7 +292,7 @@ def test_a_gradient_is_clipped():
     model = family()
     far = EnergyPlan(Cooling(1.0, 10), chains=16, steps=1, clip=1e-3)
     state = run(
-        steps_of(model, far, rows=1e3 + ROWS), EnergyState.start(model, BASE, 16, 0), max_rounds=1
+        steps_of(model, far, rows=1e3 + ROWS), EnergyState.start(model, BASE, 16, 0), max_iter=1
     ).state
     assert float(state.first.norm()) == pytest.approx(0.1 * 1e-3)
 
@@ -300,7 +300,7 @@ def test_a_gradient_is_clipped():
 def test_only_some_of_the_buffer_moves():
     model = network_model()
     before = start(model)
-    after = run(steps_of(model, replace(PLAN, restart=1.0)), before, max_rounds=1).state
+    after = run(steps_of(model, replace(PLAN, restart=1.0)), before, max_iter=1).state
     assert int((after.position != before.position).any(1).sum()) == PLAN.chains
 
 
@@ -308,7 +308,7 @@ def test_shrinking_and_decay_hold_energies_down():
     model = network_model()
 
     def size(plan):
-        state = run(steps_of(model, plan), start(model), max_rounds=80).state
+        state = run(steps_of(model, plan), start(model), max_iter=80).state
         return float(state.fitted(model).potential(ROWS).square().mean())
 
     free = replace(PLAN, decay=0.0, shrink=0.0, rate=Cooling(0.05, 80))
@@ -341,7 +341,7 @@ def left_outside() -> int:
     state = EnergyState.start(model, BASE, 200, 0)
     state = replace(state, position=torch.cat([state.position[:150], torch.full((50, 1), 6.0).double()]))
     still = EnergyPlan(Cooling(1e-12, 1), chains=200, steps=5, restart=0.0)
-    found = run(steps_of(model, still), state, max_rounds=60).state.position
+    found = run(steps_of(model, still), state, max_iter=60).state.position
     return int((found.abs() > 4.0).sum())
 
 

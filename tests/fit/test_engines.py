@@ -18,9 +18,9 @@ from boxloop.fit import (
     online_em,
     race,
 )
+from boxloop.loop import run
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.tree import flatten, unflatten
 
 
@@ -57,9 +57,9 @@ STARTS = {
 def test_online_em_with_whole_batches_and_full_steps_is_batch_em(name):
     rows = clusters()
     model, source = STARTS[name](rows), ArraySource(rows)
-    batch = run(em(source), EMState(model), max_rounds=5)
+    batch = run(em(source), EMState(model), max_iter=5)
     plan = OnlinePlan(Power(0.0), smooth_after=None)
-    online = run(online_em(Batches(source, len(rows)), plan), OnlineState(model), max_rounds=5)
+    online = run(online_em(Batches(source, len(rows)), plan), OnlineState(model), max_iter=5)
     assert online.trace == pytest.approx(batch.trace, rel=1e-12)
     for (_, a), (_, b) in zip(online.state.model.leaves(), batch.state.model.leaves(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
@@ -69,7 +69,7 @@ def test_the_average_with_steps_one_over_t_is_the_plain_mean():
     rows = torch.poisson(torch.full((60, 2), 3.0, dtype=torch.float64), generator=generator(0))
     model = Mixture(torch.zeros(1).double(), Poisson(torch.ones(1, 2).double()))
     plan = OnlinePlan(Power(1.0), smooth_after=None)
-    outcome = run(online_em(Batches(ArraySource(rows), 10), plan), OnlineState(model), max_rounds=6)
+    outcome = run(online_em(Batches(ArraySource(rows), 10), plan), OnlineState(model), max_iter=6)
     torch.testing.assert_close(outcome.state.best.family.mean[0], rows.mean(0))
 
 
@@ -77,7 +77,7 @@ def test_warm_up_moves_the_averages_only():
     rows = clusters()
     model = start_gaussian(rows)
     plan = OnlinePlan(warmup=3, smooth_after=None)
-    outcome = run(online_em(Batches(ArraySource(rows), 20), plan), OnlineState(model), max_rounds=3)
+    outcome = run(online_em(Batches(ArraySource(rows), 20), plan), OnlineState(model), max_iter=3)
     assert outcome.state.model is model
     assert outcome.state.average.count == 3
 
@@ -97,8 +97,8 @@ def test_batches_can_be_asked_for_after_a_restart():
 def test_generalised_em_climbs_to_the_same_maximum(name):
     rows = clusters(200)
     model, source = STARTS[name](rows), ArraySource(rows)
-    exact = run(em(source), EMState(model), max_rounds=2000, tol=1e-12, monotone=True)
-    partial = run(generalised_em(source), EMState(model), max_rounds=6000, tol=1e-10, monotone=True)
+    exact = run(em(source), EMState(model), max_iter=2000, tol=1e-12, monotone=True)
+    partial = run(generalised_em(source), EMState(model), max_iter=6000, tol=1e-10, monotone=True)
     assert partial.trace[-1] == pytest.approx(exact.trace[-1], abs=1e-4)
 
 
@@ -126,14 +126,14 @@ def test_gradient_ascent_reaches_the_maximum():
     rows = (torch.rand(300, 3, generator=generator(0)) < torch.tensor([0.2, 0.5, 0.9])).double()
     model = Mixture(torch.zeros(1).double(), Bernoulli(torch.full((1, 3), 0.4).double()))
     step = gradient_ascent(Batches(ArraySource(rows), 300), Power(0.5, offset=10.0, scale=1.0))
-    outcome = run(step, AscentState.start(model), max_rounds=400)
+    outcome = run(step, AscentState.start(model), max_iter=400)
     torch.testing.assert_close(outcome.state.best.family.mean[0], rows.mean(0), atol=2e-3, rtol=0)
 
 
 def test_race_keeps_the_best_and_abandons_the_rest():
     rows = clusters()
     good, bad = start_gaussian(rows), start_gaussian(rows[:1].expand(4, 2) + 1e-9 * torch.arange(4)[:, None])
-    outcomes = race(em(ArraySource(rows)), [EMState(bad), EMState(good), EMState(bad)], rounds=3)
+    outcomes = race(em(ArraySource(rows)), [EMState(bad), EMState(good), EMState(bad)], iterations=3)
     assert outcomes[0].trace[-1] == max(o.trace[-1] for o in outcomes)
-    assert outcomes[0].rounds > outcomes[-1].rounds
+    assert outcomes[0].n_iter > outcomes[-1].n_iter
     assert len(outcomes) == 3

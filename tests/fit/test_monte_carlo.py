@@ -31,6 +31,7 @@ from boxloop.fit import (
     quadratic_draws,
     warm_up,
 )
+from boxloop.loop import run
 from boxloop.models import (
     BernoulliResponse,
     EffectSums,
@@ -42,10 +43,9 @@ from boxloop.models import (
 )
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.run import run
 from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
-from papers.mcem_trials import LabelSums, TwoMeans, label_draws, random_walks, reference
+from papers.mcem import LabelSums, TwoMeans, label_draws, random_walks, reference
 
 every_kind = pytest.mark.parametrize("kind", RESPONSES)
 
@@ -102,7 +102,7 @@ def test_the_path_is_that_of_exact_em_within_its_error():
     ends = []
     for seed in range(12):
         state = MonteCarloState.start(start, rows, 100, generator(seed))
-        model = run(monte_carlo_em(rows, label_draws, plan), state, max_rounds=15).state.model
+        model = run(monte_carlo_em(rows, label_draws, plan), state, max_iter=15).state.model
         ends.append(flatten(model.free()) - flatten(exact.free()))
     apart = torch.stack(ends)
     t = apart.mean(0) / (apart.std(0) / len(apart) ** 0.5)
@@ -119,11 +119,11 @@ def test_a_rate_of_one_replaces_and_a_falling_rate_averages():
             seen.append(progress.state.average.value.count)
 
     plan = MonteCarloPlan(draws=lambda k: 1)
-    run(monte_carlo_em(rows, label_draws, plan), state, max_rounds=5, observers=[watch])
+    run(monte_carlo_em(rows, label_draws, plan), state, max_iter=5, observers=[watch])
     assert all(bool((count == count.round()).all()) for count in seen)  # one draw: whole labels
     seen.clear()
     plan = replace(plan, rate=BurnIn(2, Power(1.0)))
-    run(monte_carlo_em(rows, label_draws, plan), state, max_rounds=5, observers=[watch])
+    run(monte_carlo_em(rows, label_draws, plan), state, max_iter=5, observers=[watch])
     whole = [bool((count == count.round()).all()) for count in seen]
     assert whole[:3] == [True, True, True]  # a burn-in of two, and a first step of size 1
     assert not all(whole)
@@ -156,7 +156,7 @@ def test_ascent_finds_the_maximum(kind, problems):
             seen.append((progress.state.gain, progress.state.error, level))
 
     step = ascent_em(rows, random_walks, AscentPlan(tol=0.02))
-    outcome = run(step, begin(rows, far(kind)), max_rounds=80, observers=[watch])
+    outcome = run(step, begin(rows, far(kind)), max_iter=80, observers=[watch])
     assert outcome.converged
     gain, error, level = np.asarray(seen).T
     bar = stats.norm.isf(0.1)
@@ -362,10 +362,10 @@ def test_resumed_bit_for_bit(engine, problems, tmp_path: Path):
         else ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, max_draws=40))
     )
     start = begin(rows, far("poisson"), copies=2)
-    straight = run(step, start, max_rounds=8)
+    straight = run(step, start, max_iter=8)
     writer = CheckpointWriter(tmp_path / "c", {"fit": 1}, every=1)
-    run(step, start, max_rounds=4, observers=[writer])
-    resumed = run(step, start, max_rounds=8, resume=read_checkpoint(tmp_path / "c", STATES, {"fit": 1}))
+    run(step, start, max_iter=4, observers=[writer])
+    resumed = run(step, start, max_iter=8, resume=read_checkpoint(tmp_path / "c", STATES, {"fit": 1}))
     assert resumed.trace == straight.trace
     for (name, one), (_, other) in zip(resumed.state.leaves(), straight.state.leaves(), strict=True):
         assert torch.equal(one, other), name
@@ -375,13 +375,13 @@ def test_ctrl_c_keeps_the_last_round(problems):
     rows, _ = problems["poisson"]
 
     def watch(progress):
-        if progress.round == 3 and not progress.stopped:
+        if progress.iteration == 3 and not progress.stopped:
             raise KeyboardInterrupt
 
     step = monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=2))
     outcome = run(step, begin(rows, far("poisson"), copies=2), max_rounds=9, observers=[watch])
     assert outcome.interrupted
-    assert outcome.rounds == outcome.state.round == 3
+    assert outcome.n_iter == outcome.state.round == 3
 
 
 def test_a_step_in_doubt_is_noted(problems):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from boxloop import m_estimate, z_estimate
 from boxloop.fit import EstimateWarning
-from boxloop.run import run
+from boxloop.loop import run
 from fit.equation_cases import chunked, logit_density, logit_rows, logit_score, near, regression_rows
 
 ZERO = [0.0, 0.0, 0.0]

@@ -14,9 +14,9 @@ from sklearn.decomposition import FactorAnalysis as Peer
 from boxloop import FactorAnalysis
 from boxloop.data import ArraySource
 from boxloop.fit import RACED_ROUNDS, EMState, Profile, em, profiled
+from boxloop.loop import run
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 
 FLOOR = 1e-6
 
@@ -45,7 +45,7 @@ def mean_likelihood(model: FactorModel, rows: torch.Tensor) -> float:
 def climb(model: FactorModel, rows: torch.Tensor, rounds: int = 50) -> FactorModel:
     covariance = torch.cov(rows.mT, correction=0)
     step = profiled(em(ArraySource(rows)), rows.mean(0), covariance)
-    return run(step, EMState(model), max_rounds=rounds, tol=0.0, monotone=True).state.model
+    return run(step, EMState(model), max_iter=rounds, tol=0.0, monotone=True).state.model
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
@@ -84,7 +84,7 @@ def ended():
     rows = heywood()[:, 3:]
     rows = torch.cat([rows, rows + normal(rows.shape, generator(3), torch.float64)], dim=1)
     rows = (rows - rows.mean(0)) / rows.std(0, correction=0)
-    return rows, run(em(ArraySource(rows)), EMState(start(rows, 1)), max_rounds=5000).state.model
+    return rows, run(em(ArraySource(rows)), EMState(start(rows, 1)), max_iter=5000).state.model
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -98,7 +98,7 @@ def test_a_proper_fit_is_where_em_ends(exact, ended, monkeypatch):
 
 def test_a_few_steps_are_worth_thousands_of_rounds():
     rows = heywood()
-    slow = run(em(ArraySource(rows)), EMState(start(rows)), max_rounds=3000).state.model
+    slow = run(em(ArraySource(rows)), EMState(start(rows)), max_iter=3000).state.model
     quick = climb(start(rows), rows, rounds=20)
     assert float(quick.noise.min()) == pytest.approx(FLOOR, rel=1e-6)
     assert float(slow.noise.min()) > 10 * FLOOR
@@ -115,7 +115,7 @@ def test_wide_tables_start_with_em_and_end_here(monkeypatch):
 
     monkeypatch.setattr("boxloop.fit.profile.QUICK_COLUMNS", 2)
     step = profiled(counted, rows.mean(0), torch.cov(rows.mT, correction=0))
-    model = run(step, EMState(start(rows)), max_rounds=2000, monotone=True).state.model
+    model = run(step, EMState(start(rows)), max_iter=2000, monotone=True).state.model
     assert 1 < len(taken) < 1000
     assert float(model.noise.min()) == pytest.approx(FLOOR, rel=1e-6)
 

@@ -76,7 +76,7 @@ def test_weights_are_repetitions_and_chunks_are_the_whole():
     weight = torch.randint(0, 3, (300,), generator=generator(3)).double()
     order = torch.arange(300).repeat_interleave(weight.long())
     one = spectral(replace(source, weight=weight), 2, generator(0))
-    two = spectral(source.taken(order), 2, generator(0))
+    two = spectral(source.take(order), 2, generator(0))
     torch.testing.assert_close(one.probabilities, two.probabilities, rtol=1e-9, atol=1e-11)
     errors = [spectral_errors(found) for found in (one, two)]
     torch.testing.assert_close(errors[0].probabilities, errors[1].probabilities, rtol=1e-8, atol=1e-11)
@@ -251,7 +251,7 @@ def test_f32_more_topics_than_moments():
 
 def test_f32_short_documents_are_counted_and_skipped():
     source = PROBLEM.source(2000, (1, 6), generator(0))
-    long = source.taken((source.rows.to_dense().sum(1) >= 3).nonzero()[:, 0])
+    long = source.take((source.rows.to_dense().sum(1) >= 3).nonzero()[:, 0])
     skipped = 2000 - long.n_rows
     found = spectral(source, 3, generator(0))
     assert found.notes == (f"{skipped} documents of fewer than 3 words skipped",)
@@ -345,7 +345,7 @@ def test_topics_that_documents_mix():
     torch.testing.assert_close(right.weights[place], alpha / 1.2, atol=0.02, rtol=0)
     with pytest.raises(ValueError, match="use bootstrap"):
         spectral_errors(right)
-    _, weights, _ = bootstrap(source.taken(torch.arange(3000)), 3, generator(1), draws=3, concentration=1.2)
+    _, weights, _ = bootstrap(source.take(torch.arange(3000)), 3, generator(1), draws=3, concentration=1.2)
     assert weights.shape == (3, 3)
     with pytest.raises(ValueError, match="must not be negative"):
         spectral(source, 3, generator(0), concentration=-1.0)

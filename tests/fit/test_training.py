@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Standardised, open_source, survey
+from boxloop.data import ArraySource, StandardisedSource, fit_standardisation, open_source
 from boxloop.fit import (
     Constant,
     Cooling,
@@ -24,9 +24,9 @@ from boxloop.fit import (
     hold_out,
     train as order,
 )
+from boxloop.loop import run
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.run import run
 
 ROWS = torch.tensor([1.0, -2.0, 3.0]).double() + normal((90, 3), generator(0))
 SPOT = torch.tensor([0.5, 0.5, 0.5]).double()
@@ -75,7 +75,7 @@ def made(loss=distance, batches=None, plan=None, **more) -> Trainer:
 
 
 def trained(trainer: Trainer, epochs: int, seed: int = 7, **more):
-    return run(trainer, TrainState.start(trainer.model, seed), max_rounds=trainer.rounds(epochs), **more)
+    return run(trainer, TrainState.start(trainer.model, seed), max_iter=trainer.rounds(epochs), **more)
 
 
 def same(one: TrainState, two: TrainState) -> bool:
@@ -126,7 +126,7 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, rounds):
     path = tmp_path / "fit.boxloop"
     trainer = made()
     run(
-        trainer, TrainState.start(trainer.model, 7), max_rounds=rounds,
+        trainer, TrainState.start(trainer.model, 7), max_iter=rounds,
         observers=[CheckpointWriter(path, {"fit": 1}, every=1)],
     )  # fmt: skip
     found = continue_training(
@@ -164,7 +164,7 @@ def test_ctrl_c_keeps_the_last_round():
     assert outcome.interrupted
     assert outcome.state.count == 10  # blocks of 4 and 2 in epochs of 6: the third round was 6 to 10
     trainer = made()
-    assert same(outcome.state, run(trainer, TrainState.start(trainer.model, 7), max_rounds=3).state)
+    assert same(outcome.state, run(trainer, TrainState.start(trainer.model, 7), max_iter=3).state)
 
 
 def broken(at, how):
@@ -189,10 +189,10 @@ def test_a_loss_that_is_not_finite_is_refused_and_told(how):
     assert bool(torch.isfinite(state.point).all())
     assert (state.slower, state.taken, state.count, state.refused) == (0.25, 22, 24, 0)
     assert outcome.events == [
-        "round 2: 1 of 2 steps had a loss or gradient that is not finite: refused, learning rate lowered to 0.5 of "
-        "its plan",
-        "round 3: 1 of 4 steps had a loss or gradient that is not finite: refused, learning rate lowered to 0.25 of "
-        "its plan",
+        "iteration 2: 1 of 2 steps had a loss or gradient that is not finite: refused, learning rate lowered to 0.5 "
+        "of its plan",
+        "iteration 3: 1 of 4 steps had a loss or gradient that is not finite: refused, learning rate lowered to 0.25 "
+        "of its plan",
     ]
     assert state.history_by_name()["refused"] == [1.0, 2.0, 2.0, 2.0]
     assert all(math.isfinite(value) for value in outcome.trace)
@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_told(how):
 
 def test_a_refused_step_leaves_everything_as_it_was():
     trainer = made(broken({0, 1, 2, 3}, "nan"))
-    state = run(trainer, TrainState.start(trainer.model, 7), max_rounds=1).state
+    state = run(trainer, TrainState.start(trainer.model, 7), max_iter=1).state
     fresh = TrainState.start(trainer.model, 7)
     assert all(
         torch.equal(getattr(state, n), getattr(fresh, n)) for n in ("point", "first", "second", "best")
@@ -378,8 +378,10 @@ def test_every_row_once_an_epoch_in_an_order_of_its_own(tmp_path, monkeypatch, k
     monkeypatch.setattr(order, "WINDOW_ROWS", window)
     source = folder(tmp_path) if kept == "files" else ArraySource(NUMBERED)
     if kept == "standard":
-        frame = survey(source)
-        source = Standardised(source, replace(frame, origin=0 * frame.origin, scale=0 * frame.scale + 1.0))
+        frame = fit_standardisation(source)
+        source = StandardisedSource(
+            source, replace(frame, origin=0 * frame.origin, scale=0 * frame.scale + 1.0)
+        )
     mask, held = hold_out(source, 0.2, 1, 50) if part else (None, None)
     left = set() if held is None else set(held.rows[:, 0].tolist())
     assert len(left) == (20 if part else 0)

@@ -15,9 +15,9 @@ from boxloop.average import Power
 from boxloop.data import ArraySource, documents
 from boxloop.distributions import FullGaussian, Node
 from boxloop.fit import Epochs
+from boxloop.loop import run
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
-from boxloop.run import run
 from estimators.cases import blobs, factors
 from gpu.places import Case
 
@@ -37,30 +37,30 @@ def source(device: str) -> ArraySource:
 
 
 def told(outcome: Any) -> dict[str, Any]:
-    return {"trace": outcome.trace, "rounds": outcome.rounds, **outcome.state.best.named()}
+    return {"trace": outcome.trace, "rounds": outcome.n_iter, **outcome.state.best.named()}
 
 
 def climbed(engine: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
         start = fit.EMState(mixture(device))
-        return told(run(engine(source(device)), start, max_rounds=30, tol=1e-7, monotone=True))
+        return told(run(engine(source(device)), start, max_iter=30, tol=1e-7, monotone=True))
 
     return case
 
 
 def streamed(device: str) -> dict[str, Any]:
     step = fit.online_em(fit.Batches(source(device), 50), fit.OnlinePlan())
-    return told(run(step, fit.OnlineState(mixture(device)), max_rounds=10))
+    return told(run(step, fit.OnlineState(mixture(device)), max_iter=10))
 
 
 def ascended(device: str) -> dict[str, Any]:
     step = fit.gradient_ascent(fit.Batches(source(device), 50), Power(0.5, scale=0.1))
-    return told(run(step, fit.AscentState.start(mixture(device)), max_rounds=10))
+    return told(run(step, fit.AscentState.start(mixture(device)), max_iter=10))
 
 
 def raced(device: str) -> dict[str, Any]:
     starts = [fit.EMState(mixture(device)), fit.EMState(mixture(device))]
-    found = fit.race(fit.accelerated_em(source(device)), starts, rounds=3)
+    found = fit.race(fit.accelerated_em(source(device)), starts, iterations=3)
     return {"trace": found[0].trace}
 
 
@@ -155,7 +155,7 @@ def words(device: str) -> dict[str, Any]:
     found = fit.spectral(ArraySource(rows), 2, generator(2, device))
     error = fit.spectral_errors(found)
     again, mean, spread = fit.bootstrap(ArraySource(rows), 2, generator(3, device), draws=3)
-    order = fit.match(found.probabilities, again.probabilities)
+    order = fit.match_topics(found.probabilities, again.probabilities)
     return {
         "weights": found.weights,
         "probabilities": found.probabilities,
@@ -191,7 +191,7 @@ def trained(device: str) -> dict[str, Any]:
     trainer = fit.Trainer(
         start, Epochs(source(device), 50, seed=0), distance, fit.TrainPlan(fit.Constant(0.1))
     )
-    outcome = run(trainer, fit.TrainState.start(start, seed=0), max_rounds=trainer.rounds(3))
+    outcome = run(trainer, fit.TrainState.start(start, seed=0), max_iter=trainer.rounds(3))
     return {"at": outcome.state.fitted(start).at, "trace": outcome.trace}
 
 
@@ -212,7 +212,7 @@ def linear(device: str) -> dict[str, Any]:
         tensor(np.zeros(5), device), tensor(np.full((5, 1), 0.5), device), tensor(np.ones(5), device)
     )
     rows = ArraySource(tensor(factors(), device))
-    return told(run(fit.generalised_em(rows), fit.EMState(start), max_rounds=5))
+    return told(run(fit.generalised_em(rows), fit.EMState(start), max_iter=5))
 
 
 CASES: dict[str, Case] = {

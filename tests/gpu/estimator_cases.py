@@ -180,14 +180,6 @@ def generated(device: str) -> dict[str, Any]:
     return {"rows": fit.reconstruct(x), "codes": np.abs(fit.transform(x)), "drawn": fit.sample(5)[0]}
 
 
-def curve(device: str) -> dict[str, Any]:
-    plan = {**SHORT, "random_state": 0, "hidden": (8,), "device": device}
-    found = boxloop.latent_dimension_curve(
-        boxloop.RelevantGenerator(**plan), views()[0], dimensions=[1, 2], n_seeds=1
-    )
-    return {"lowest": found.best}
-
-
 def encoded(**plan: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
         x = factors(200)
@@ -256,7 +248,6 @@ OTHERS: dict[str, Case] = {
     "RelevantClassifier": classified(hidden=(16,)),
     "RelevantClassifier-linear": classified(features="linear"),
     "RelevantGenerator": generated,
-    "latent_dimension_curve": curve,
     "VariationalAutoencoder": encoded(),
     "VariationalAutoencoder-penalty": encoded(prior="mixture", alpha=0.1),
     "VariationalAutoencoder-rank": encoded(variance="low_rank"),

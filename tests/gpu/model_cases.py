@@ -11,9 +11,9 @@ from torch import Tensor
 from boxloop import fit
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian
+from boxloop.loop import run
 from boxloop.models import EnergyModel, GroupedRows, Perceptron, PoissonResponse, RandomEffects
 from boxloop.numeric import generator
-from boxloop.run import run
 from boxloop.sample import MALA, RandomWalk, Target
 from contract.models import model_cases
 from gpu.engine_cases import tensor, told
@@ -39,7 +39,7 @@ def drawn(engine: str) -> Case:
             found = run(
                 fit.newton_refine(rows, walks, precision=0.9, max_draws=400),
                 fit.RefinementState(start),
-                max_rounds=2,
+                max_iter=2,
             ).state.found
         elif engine == "louis_errors":
             found = fit.louis_errors(start, rows, walks, draws=50, discard=5)
@@ -50,7 +50,7 @@ def drawn(engine: str) -> Case:
                 if engine == "saem"
                 else fit.ascent_em(rows, walks, fit.AscentPlan(tol=1.0))
             )
-            return told(run(step, start, max_rounds=4))
+            return told(run(step, start, max_iter=4))
         assert found is not None
         return {"mean": found.latent_mean, "covariance": found.covariance, **found.errors}
 
@@ -64,7 +64,7 @@ def energetic(device: str) -> dict[str, Any]:
     batches = fit.Batches(ArraySource(tensor(np.ones((64, 1)), device)), 32)
     plan = fit.EnergyPlan(fit.Cooling(0.02, 10), chains=16)
     step = fit.energy_ascent(model, batches, lambda f, scale: MALA(scale).kernel(Target(f)), base, plan)
-    state = run(step, fit.EnergyState.start(model, base, 16, 0), max_rounds=10).state
+    state = run(step, fit.EnergyState.start(model, base, 16, 0), max_iter=10).state
     return {"energy": state.fitted(model).potential(tensor([[1.0], [-1.0]], device))}
 
 

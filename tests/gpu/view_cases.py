@@ -78,32 +78,7 @@ def finite(device: str) -> dict[str, Any]:
     table = tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0], [2.0, 1.0]], device)
     die, coin = twoview.FiniteView(tensor(range(3), device)), twoview.FiniteView(tensor(range(2), device))
     model = twoview.RelevanceModel.solve(ViewPair(die, coin), ArraySource(table), most=1)
-    channel = twoview.FiniteChannel(tensor([[30.0, 10.0], [10.0, 50.0]], device))
-    pairs = channel.draw(10, generator(0, device))
-    return {
-        "correlation": model.canonical.correlation,
-        "channel": channel.correlation,
-        "expected": channel.expect(tensor([0.0, 1.0], device)),
-        "drawn": torch.cat([torch.as_tensor(part).reshape(-1) for part in pairs]),
-    }
-
-
-def gaussian(device: str) -> dict[str, Any]:
-    eye = torch.eye(2, dtype=torch.float64, device=device)
-    apart = torch.diag(tensor([1.0, 0.5], device))  # variables as relevant as each other could be turned
-    channel = twoview.GaussianChannel(2.0 * eye, 3.0 * eye, apart)
-    x, y = channel.draw(10, generator(0, device))
-    mean, covariance = channel.conditional(x)
-    left = channel.left(x, 3)
-    return {
-        "relevance": channel.relevance(3),
-        "x": x,
-        "y": y,
-        "mean": mean,
-        "covariance": covariance,
-        "left": left,
-        "ratio": channel.density_ratio(x, y),
-    }
+    return {"correlation": model.canonical.correlation}
 
 
 def channels(device: str) -> dict[str, Any]:
@@ -234,8 +209,7 @@ CASES: dict[str, Case] = {
     "relevance_loss": losses,
     "fit_fixed-choose_ridge-RelevanceModel-Conditional-density_ratio-significance-cross_fitted-diagnose"
     "-channel_error-Products-LinearView-ViewPair-RelevanceFit-Canonical": fitted,
-    "FiniteView-FiniteChannel": finite,
-    "GaussianChannel": gaussian,
+    "FiniteView": finite,
     "GaussianNoise-PixelShuffle-Composed-TimeShift-FourierView-self_views": channels,
     "SWA": followed(weights.SWA()),
     "SWAG": followed(weights.SWAG(2)),

@@ -16,7 +16,7 @@ from boxloop.models import (
     GaussianHead,
     Layers,
     LowRankHead,
-    NormalMixture,
+    NormalMixturePrior,
     Part,
     PoissonHead,
     StandardNormal,
@@ -35,7 +35,7 @@ HEADS: dict[str, Any] = {
 }
 LATENTS: dict[str, Any] = {
     "normal": lambda dtype: StandardNormal(K),
-    "mixture": lambda dtype: NormalMixture.start(3, K, generator(2), dtype),
+    "mixture": lambda dtype: NormalMixturePrior.start(3, K, generator(2), dtype),
 }
 
 

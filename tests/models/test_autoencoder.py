@@ -23,13 +23,12 @@ from boxloop.models import (
     Layers,
     LowRankHead,
     ModuleNetwork,
-    NormalMixture,
+    NormalMixturePrior,
     Part,
     PoissonHead,
     StandardNormal,
-    row_shifts,
 )
-from boxloop.numeric import generator, normal
+from boxloop.numeric import generator, hash_rows, normal
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from contract.scores import assert_scores, mean_scores
 from models.autoencoder_cases import HEADS, LATENTS, D, K, exact, loosened, rows_of, small
@@ -43,7 +42,7 @@ SAVED: dict[str, type] = {
         GaussianHead,
         Layers,
         LowRankHead,
-        NormalMixture,
+        NormalMixturePrior,
         Part,
         PoissonHead,
         StandardNormal,
@@ -104,16 +103,18 @@ def test_a_closed_divergence_is_that_of_draws() -> None:
 def test_a_mixture_that_is_normal_has_the_divergence_of_the_normal() -> None:
     mean, level = normal((6, K), generator(0)), normal((6, K), generator(1))
     zero = torch.zeros(3, K).double()
-    mixture = NormalMixture(torch.tensor([0.3, -1.0, 2.0]).double(), zero, zero)
+    mixture = NormalMixturePrior(torch.tensor([0.3, -1.0, 2.0]).double(), zero, zero)
     plain = StandardNormal(K)
     assert_close(
         mixture.column_divergence(mean, level), plain.column_divergence(mean, level), rtol=1e-10, atol=1e-12
     )
     z = normal((9, K), generator(2))
     assert_close(mixture.log_density(z), plain.log_density(z), rtol=1e-12, atol=1e-12)
-    assert_close(plain.law(z).log_prob(z)[0], plain.log_density(z), rtol=1e-10, atol=1e-12)
+    assert_close(plain.distribution(z).log_prob(z)[0], plain.log_density(z), rtol=1e-10, atol=1e-12)
     assert mixture.divergence(mean, level) is None
-    drawn = NormalMixture(torch.zeros(2).double(), normal((2, 1), generator(3)), normal((2, 1), generator(4)))
+    drawn = NormalMixturePrior(
+        torch.zeros(2).double(), normal((2, 1), generator(3)), normal((2, 1), generator(4))
+    )
     z = mean[:, :1] + (0.5 * level[:, :1]).exp() * normal((40_000, 6, 1), generator(5))
     log_q = torch.distributions.Normal(mean[:, :1], (0.5 * level[:, :1]).exp()).log_prob(z)[..., 0]
     log_p = drawn.log_density(z.reshape(-1, 1)).reshape(z.shape[:2])
@@ -227,7 +228,7 @@ def test_a_score_is_that_of_its_row_alone(latent: str, monkeypatch: pytest.Monke
     parts = [model.log_prob(part) for part in (rows[:1], rows[1:8], rows[8:])]
     assert_close(torch.cat(parts), whole, rtol=1e-12, atol=1e-12)
     assert_close(model.log_prob(rows), whole, rtol=0, atol=0)
-    monkeypatch.setattr("boxloop.models.autoencoder.BLOCK", 50)
+    monkeypatch.setattr("boxloop.models.vae.BLOCK", 50)
     assert_close(model.log_prob(rows), whole, rtol=1e-12, atol=1e-12)
     assert_close(model.reconstruct(rows), torch.cat([model.reconstruct(row[None]) for row in rows]))
     assert model.sample(7, generator(0))[0].shape == (7, 4)
@@ -247,7 +248,7 @@ def test_scores_of_different_rows_err_apart() -> None:
 
 def test_shifts_of_rows_are_those_of_whole_numbers_and_look_random() -> None:
     rows = normal((4000, 3), generator(0))
-    found = row_shifts(rows, 2)
+    found = hash_rows(rows, 2)
     mask = 2**64 - 1
 
     def mixed(word: int) -> int:
@@ -264,12 +265,12 @@ def test_shifts_of_rows_are_those_of_whole_numbers_and_look_random() -> None:
     for column in found.mT:
         assert stats.kstest(column.numpy(), "uniform").pvalue > 1e-4
     assert abs(float(torch.corrcoef(found.mT)[0, 1])) < 4 / 4000**0.5
-    near = row_shifts(rows[:, :1].float(), 1)
-    assert_close(near, row_shifts(rows[:, :1].float().double(), 1), rtol=0, atol=0)
-    steps = row_shifts(torch.arange(4000.0)[:, None] * 1e-3, 1)[:, 0]
+    near = hash_rows(rows[:, :1].float(), 1)
+    assert_close(near, hash_rows(rows[:, :1].float().double(), 1), rtol=0, atol=0)
+    steps = hash_rows(torch.arange(4000.0)[:, None] * 1e-3, 1)[:, 0]
     assert stats.kstest(steps.numpy(), "uniform").pvalue > 1e-4
-    assert torch.equal(row_shifts(torch.tensor([[0.0]]), 3), row_shifts(torch.tensor([[-0.0]]), 3))
-    assert not torch.equal(row_shifts(rows, 2), row_shifts(rows.flip(1), 2))
+    assert torch.equal(hash_rows(torch.tensor([[0.0]]), 3), hash_rows(torch.tensor([[-0.0]]), 3))
+    assert not torch.equal(hash_rows(rows, 2), hash_rows(rows.flip(1), 2))
 
 
 def test_more_draws_come_closer() -> None:
@@ -452,8 +453,8 @@ def test_parts_that_do_not_fit_are_named() -> None:
         (lambda: CategoricalHead.of([]), "at least one category"),
         (lambda: CategoricalHead.of([2, 2]).width(3), "2 columns of categories"),
         (lambda: StandardNormal(0), "at least one column"),
-        (lambda: NormalMixture.start(0, 2, generator(0)), "at least one component"),
-        (lambda: NormalMixture(torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 2)), "2 weights"),
+        (lambda: NormalMixturePrior.start(0, 2, generator(0)), "at least one component"),
+        (lambda: NormalMixturePrior(torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 2)), "2 weights"),
     ],
 )
 def test_bad_parts_are_refused(make: Any, told: str) -> None:
@@ -463,11 +464,11 @@ def test_bad_parts_are_refused(make: Any, told: str) -> None:
 
 def test_a_variance_has_a_floor() -> None:
     raw = torch.tensor([[0.0, -1e4]]).double().requires_grad_()
-    law = GaussianHead(floor=1e-3).law(raw)
+    law = GaussianHead(floor=1e-3).distribution(raw)
     assert isinstance(law, DiagonalGaussian)
     assert_close(law.variance.detach(), torch.tensor([[1e-3]]).double())
     assert_close(
-        LowRankHead(torch.zeros(1, 1), torch.full((1,), -1e4), 1e-3).law(torch.zeros(1, 1)).noise,
+        LowRankHead(torch.zeros(1, 1), torch.full((1,), -1e4), 1e-3).distribution(torch.zeros(1, 1)).noise,
         torch.tensor([1e-3]),
     )
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from boxloop import distributions
 from boxloop.criticise import REPLICATES, First, Power, Second, as_model, forward_moments, model_scene
-from boxloop.distributions import DiagonalGaussian, FullGaussian
-from boxloop.models import Drawn, EnergyModel, ModuleNetwork, Perceptron, Points
+from boxloop.distributions import DiagonalGaussian, Empirical, FullGaussian, PointMasses
+from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import generator, normal
 from boxloop.persist import load_tree, save_tree
 
@@ -146,7 +146,7 @@ def test_a_model_is_a_file_and_back(tmp_path):
 
 def test_points_and_draws_are_laws():
     rows = normal((50, 3), generator(0))
-    drawn, points = Drawn(rows), Points(rows)
+    drawn, points = Empirical(rows), PointMasses(rows)
     torch.testing.assert_close(drawn.covariance().dense()[0], rows.mT.cov(correction=0))
     taken = drawn.draw(200, generator(1))[0]
     assert bool((taken[:, None] == rows).all(-1).any(1).all())

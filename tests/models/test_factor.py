@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 from boxloop.data import ArraySource, moment_source, summarise_moments
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import FactorModel
-from boxloop.run import run
 from contract.distributions import uniform
 from contract.law_checks import holed, near
 
@@ -82,7 +82,7 @@ def test_moments_are_as_good_as_rows(expand: bool, given: str) -> None:
         short = moment_source(mean, torch.cov(rows.T, correction=0, aweights=weight), float(weight.sum()))
     assert short.n_rows == D + 1
     by_rows, by_moments = (
-        run(em(s), EMState(start(rows, expand)), max_rounds=50, monotone=True) for s in (source, short)
+        run(em(s), EMState(start(rows, expand)), max_iter=50, monotone=True) for s in (source, short)
     )
     assert by_moments.trace == pytest.approx(by_rows.trace, rel=1e-10)
     near(by_moments.state.model, by_rows.state.model)
@@ -93,7 +93,7 @@ def test_the_expanded_step_climbs_faster(gaps: bool) -> None:
     rows = holed(table(), rate=0.2) if gaps else table()
     plain = start(table(), expand=False)
     traces = [
-        run(em(ArraySource(rows)), EMState(model), max_rounds=15, monotone=True).trace
+        run(em(ArraySource(rows)), EMState(model), max_iter=15, monotone=True).trace
         for model in (plain, replace(plain, expand=True))
     ]
     assert traces[0][0] == traces[1][0]
@@ -105,7 +105,7 @@ def test_the_expanded_step_climbs_faster(gaps: bool) -> None:
 
 def test_the_maximum_is_scikit_learns() -> None:
     rows = table()
-    ours = run(em(ArraySource(rows)), EMState(start(rows, True)), max_rounds=3000, monotone=True).state.model
+    ours = run(em(ArraySource(rows)), EMState(start(rows, True)), max_iter=3000, monotone=True).state.model
     theirs = FactorAnalysis(K, tol=1e-12, max_iter=20_000, svd_method="lapack").fit(rows.numpy())
     assert float(ours.log_prob(rows).mean()) == pytest.approx(theirs.score(rows.numpy()), rel=1e-8)
     assert_close(
@@ -130,7 +130,7 @@ def test_a_heywood_case_stops_at_the_floor_and_is_named() -> None:
     rows = table()
     rows[:, 1] = 2.0 * rows[:, 0]
     model = replace(start(rows, True), floor=1e-3)
-    fitted = run(em(ArraySource(rows)), EMState(model), max_rounds=300, monotone=True).state.model
+    fitted = run(em(ArraySource(rows)), EMState(model), max_iter=300, monotone=True).state.model
     assert fitted.floored()[:2].any()
     assert float(fitted.noise.min()) == pytest.approx(1e-3)
     assert not bool(fitted.floored()[2:].any())

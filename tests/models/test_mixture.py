@@ -17,8 +17,8 @@ from torch.testing import assert_close
 from boxloop import distributions
 from boxloop.data import ArraySource
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from contract.distributions import FAMILIES, law_case, uniform
 from contract.law_checks import near
 
@@ -77,7 +77,7 @@ def peer(kind: str, rows: Tensor, rounds: int) -> GaussianMixture:
 def test_em_is_scikit_learns(kind: str, rounds: int) -> None:
     rows = table()
     model, _ = start(kind, rows)
-    outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=rounds, monotone=True)
+    outcome = run(em(ArraySource(rows)), EMState(model), max_iter=rounds, monotone=True)
     ours, theirs = outcome.state.model, peer(kind, rows, rounds)
     named = ours.named()
     for mine, other in (("weights", "weights_"), ("means", "means_"), ("covariances", "covariances_")):
@@ -129,8 +129,8 @@ def test_em_goes_on_after_a_repair_and_says_so(family: type) -> None:
     model, rows = emptied(family, 3)
     floors = {"floor": 1e-2} if "floor" in {f.name for f in fields(model.family)} else {}
     model = replace(model, family=replace(model.family, **floors))
-    outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=30, monotone=True)
-    assert outcome.events[0].startswith("round 1: component 0 was empty")
+    outcome = run(em(ArraySource(rows)), EMState(model), max_iter=30, monotone=True)
+    assert outcome.events[0].startswith("iteration 1: component 0 was empty")
     assert outcome.trace[-1] > outcome.trace[1]
     assert outcome.state.model.is_finite()
 

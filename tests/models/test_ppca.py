@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from boxloop.data import ArraySource
 from boxloop.fit import EMState, em
+from boxloop.loop import run
 from boxloop.models import PrincipalModel
-from boxloop.run import run
 from contract.distributions import uniform
 from contract.law_checks import near, slope
 
@@ -58,7 +58,7 @@ def test_em_gets_there() -> None:
     rows = table()
     best = closed(rows, 2)
     start = PrincipalModel(rows.mean(0), uniform(Generator().manual_seed(1), D, 2), torch.ones(1).double())
-    outcome = run(em(ArraySource(rows)), EMState(start), max_rounds=2000, monotone=True)
+    outcome = run(em(ArraySource(rows)), EMState(start), max_iter=2000, monotone=True)
     assert outcome.trace[-1] == pytest.approx(float(best.log_prob(rows).mean()), rel=1e-9)
     assert_close(outcome.state.model.noise, best.noise, rtol=1e-5, atol=0)
 

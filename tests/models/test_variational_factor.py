@@ -20,17 +20,17 @@ from torch.testing import assert_close
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian, InverseGamma
 from boxloop.fit import EMState, accelerated_em, elbo
+from boxloop.loop import run
 from boxloop.models import (
     ExpectedLinear,
     FactorModel,
     LinearStatistics,
     RelevancePrior,
     VariationalFactor,
-    best_turn,
+    best_transformation,
     factor_errors,
 )
 from boxloop.numeric import generator, normal
-from boxloop.run import run
 from boxloop.sample import MALA, Target, annealed_importance, pilot
 from contract import model_checks
 from contract.law_checks import near, slope
@@ -72,7 +72,7 @@ def test_no_sweep_lowers_the_bound(gone: float, expand: bool) -> None:
 def test_acceleration_climbs_too(gone: float) -> None:
     case = make_case(gone)
     outcome = run(
-        accelerated_em(case.source, elbo), EMState(case.model), max_rounds=500, tol=1e-11, monotone=True
+        accelerated_em(case.source, elbo), EMState(case.model), max_iter=500, tol=1e-11, monotone=True
     )
     assert outcome.converged
     _, levels = sweeps(case, 400)
@@ -147,7 +147,7 @@ def test_without_factors_the_bound_is_the_evidence() -> None:
     case = make_case(k=0, n=12, expand=False)
     case = replace(case, weight=torch.ones(12).double())
     model = replace(case.model, total=12.0).solve(known_factors(case.rows, case.weight, 0))
-    law, evidence = model.prior_law, 0.0
+    law, evidence = model.parameter_prior, 0.0
     for j, x in enumerate(case.rows.mT.numpy()):
         shape = (
             float(law.noise_rate[j]) / law.noise_shape * (torch.eye(12).double() + 1.0 / law.strength).numpy()
@@ -199,7 +199,7 @@ def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
     """The evidence by annealed importance sampling, relevances integrated out; both signs of the factor count."""
     case = make_case(n=40, d=3, k=1)
     case = replace(case, weight=torch.ones(40).double(), model=replace(case.model, total=40.0))
-    (fitted, levels), law = sweeps(case, 200), case.model.prior_law
+    (fitted, levels), law = sweeps(case, 200), case.model.parameter_prior
     second, first = case.rows.mT @ case.rows, case.rows.sum(0)
 
     def density(theta: Tensor) -> Tensor:
@@ -240,10 +240,10 @@ def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
 def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
     """With the law of the factors carried along; relevances at their best for every change."""
     case = make_case(gone, n=25, expand=False)
-    model, law = case.model, case.model.prior_law
+    model, law = case.model, case.model.parameter_prior
     mean, spread = model.posterior(case.rows)
     inner = model.expect(case.rows, case.weight).statistics.latent
-    turn = best_turn(inner, model._energy(), 4, law)
+    turn = best_transformation(inner, model._energy(), 4, law)
     assert_close(turn.forward @ turn.back, torch.eye(3).double(), rtol=1e-10, atol=1e-10)
 
     def height(forward: Tensor) -> float:
@@ -452,9 +452,9 @@ class FreeRelevance(VariationalFactor):
     """The law of relevances costs nothing."""
 
     def divergence(self) -> Tensor:
-        law, d = self.prior_law, len(self.rate)
+        law, d = self.parameter_prior, len(self.rate)
         relevance = InverseGamma(self.relevance_rate.new_full((1,), law.shape(d)), self.relevance_rate)
-        return super().divergence() - relevance.divergence(law.relevance_law()).sum()
+        return super().divergence() - relevance.divergence(law.relevance_prior()).sum()
 
 
 class TurnedBack(VariationalFactor):
@@ -463,7 +463,7 @@ class TurnedBack(VariationalFactor):
     def solve(self, statistics: LinearStatistics) -> Self:
         plain = VariationalFactor.solve(replace(self, expand=False), statistics)
         known = statistics * (self.total / statistics.latent[-1, -1])
-        turn = best_turn(known.latent, plain._energy(), len(self.rate), self.prior_law)
+        turn = best_transformation(known.latent, plain._energy(), len(self.rate), self.parameter_prior)
         return replace(plain, coefficients=plain.coefficients @ turn.forward, expand=True)
 
 

@@ -16,9 +16,9 @@ from boxloop.criticise import mega
 from boxloop.data import ArraySource
 from boxloop.distributions import Dirichlet, FullGaussian, MixturePrior, NormalInverseWishart
 from boxloop.fit import EMState, accelerated_em, elbo, em
+from boxloop.loop import MonotonicityError, run
 from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
-from boxloop.run import MonotonicityError, run
 from contract.law_checks import holed, near
 from contract.scores import assert_scores, mean_scores, moment_scores
 from models.variational_cases import (
@@ -53,7 +53,7 @@ def test_every_sweep_climbs(kind: str, weights: str, missing: bool) -> None:
     for seed in range(2):
         model = begun(prior_of(kind, 4, weights, d=3), rows, seed)
         for step in (em, accelerated_em):
-            outcome = run(step(ArraySource(rows), elbo), EMState(model), max_rounds=40, monotone=True)
+            outcome = run(step(ArraySource(rows), elbo), EMState(model), max_iter=40, monotone=True)
             assert outcome.trace[-1] > outcome.trace[0] + 1e-3
 
 
@@ -326,7 +326,7 @@ def test_a_planted_bug_in_weights_is_found() -> None:
             outcome = run(
                 em(ArraySource(rows), elbo),
                 EMState(begun(planted, rows, seed)),
-                max_rounds=200,
+                max_iter=200,
                 monotone=True,
             )
             caught |= outcome.trace[-1] * len(rows) > exact

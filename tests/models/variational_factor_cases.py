@@ -57,7 +57,7 @@ def known_factors(rows: Tensor, weight: Tensor, k: int, seed: int = 6) -> Linear
 
 def second_bound(case: Case, factors: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """E[log p(x, z, F, tau, alpha)] less E[log q], term by term; with any Gaussian laws of the factors."""
-    model, law = case.model, case.model.prior_law
+    model, law = case.model, case.model.parameter_prior
     d, size = model.coefficients.shape
     mean, spread = model.posterior(case.rows) if factors is None else factors
     u = torch.cat([mean, torch.ones(len(mean), 1).double()], 1)
@@ -128,7 +128,7 @@ def check_monotone(case: Case, rounds: int = 40) -> None:
 def check_regression(case: Case) -> None:
     """With known factors and relevances every column has the normal-gamma posterior of a regression."""
     model = replace(case.model, expand=False)
-    k, law = model.loadings.shape[1], model.prior_law
+    k, law = model.loadings.shape[1], model.parameter_prior
     found = model.solve(known_factors(case.rows, case.weight, k) * 0.01)  # averages: only ratios matter
     u = torch.cat([normal((len(case.rows), k), generator(6)), torch.ones(len(case.rows), 1).double()], 1)
     precision = torch.diag(torch.cat([model.precision, torch.full((1,), law.strength, dtype=torch.float64)]))

@@ -1,4 +1,4 @@
-"""Document 002, sections 3.2 and 3.3, at a small size."""
+"""Le Corff, sections 3.2 and 3.3, at a small size."""
 
 import math
 
@@ -8,14 +8,20 @@ import torch
 from scipy import integrate, stats
 
 from boxloop.numeric import generator
-from papers.cavi_conjugate_trials import DOF, SCALE, STRENGTH, TwoComponents, climb, given, labelled_evidence
-from papers.cavi_mixture import experiment
-from papers.cavi_mixture_trials import (
+from papers.cavi_mixture import (
+    DOF,
     PRIOR,
+    SCALE,
+    STRENGTH,
     Problem,
+    TwoComponents,
     ascend,
+    ascend_conjugate,
+    conjugate_prior,
     exact_posterior,
+    experiment,
     information_ratio,
+    labelled_evidence,
     sweep_difference,
 )
 from papers.experiment import Options
@@ -58,10 +64,10 @@ def test_the_evidence_of_one_labelling_at_a_time():
     problem = Problem.drawn(7, 3, 2.0, 2)
     labels = torch.cartesian_prod(*[torch.arange(3)] * 7)
     together = (labels[:, :, None] == labels[:, None, :]).double()
-    law = torch.distributions.MultivariateNormal(
+    joint = torch.distributions.MultivariateNormal(
         torch.zeros(7).double(), torch.eye(7).double() + PRIOR * together
     )
-    known = (law.log_prob(problem.x) - 7 * math.log(3)).logsumexp(0)
+    known = (joint.log_prob(problem.x) - 7 * math.log(3)).logsumexp(0)
     assert exact_posterior(problem).log_evidence == pytest.approx(float(known), abs=1e-7)
 
 
@@ -79,8 +85,8 @@ def test_the_limit_of_many_rows_is_that_of_many_rows():
     assert information_ratio(12.0) == pytest.approx(1.0, abs=1e-6)
     problem = Problem.drawn(4000, 2, 2.0, 4)
     deviation = exact_posterior(problem).ordered()[1]
-    believed = ascend(problem, 0).model.variance.sqrt().numpy()
-    assert np.mean(np.sort(believed) / np.sort(deviation)) == pytest.approx(information_ratio(2.0), abs=0.04)
+    under_q = ascend(problem, 0).model.variance.sqrt().numpy()
+    assert np.mean(np.sort(under_q) / np.sort(deviation)) == pytest.approx(information_ratio(2.0), abs=0.04)
 
 
 def test_formulas_and_engine_agree_at_every_sweep():
@@ -92,25 +98,25 @@ def test_the_conjugate_evidence_of_one_row_and_of_one_component():
     predictive = stats.t(DOF, scale=math.sqrt(SCALE / DOF * (1 + 1 / STRENGTH)))
     assert labelled_evidence(x, 2) == pytest.approx(predictive.logpdf(0.7), rel=1e-12)
     rows = torch.tensor([0.7, -1.0, 2.2], dtype=torch.float64)
-    known = 0.0  # one row after another, each from the predictive law of those before it
+    known = 0.0  # one row after another, each from the predictive distribution of those before it
     for i, value in enumerate(rows.tolist()):
         seen = rows[:i].numpy()
         strength, dof = STRENGTH + i, DOF + i
         centre = seen.sum() / strength
         scale = SCALE + (seen**2).sum() - strength * centre**2
-        law = stats.t(dof, loc=centre, scale=math.sqrt(scale / dof * (1 + 1 / strength)))
-        known += float(law.logpdf(value))
+        predictive = stats.t(dof, loc=centre, scale=math.sqrt(scale / dof * (1 + 1 / strength)))
+        known += float(predictive.logpdf(value))
     assert labelled_evidence(rows, 1) == pytest.approx(known, rel=1e-12)
     # A single component has no labels to be unsure of: the bound is the evidence.
-    assert climb(rows, 1, 0, 1)[0][-1] == pytest.approx(known, rel=1e-10)
+    assert ascend_conjugate(rows, 1, 0, 1)[0][-1] == pytest.approx(known, rel=1e-10)
 
 
 def test_the_base_of_annealing_is_the_prior():
     """Draws against exact moments (fourth moments of the logs exist; means have 4 degrees of freedom, so their
     medians are looked at), and importance weights that average to one: 7 z-scores below 5, one run in 200,000."""
-    law = TwoComponents(given(2))
-    rows = law.draw(40_000, generator(0))[0]
-    logs, mean, variance = rows[:, 2:], law.mean[0, 2:], law.covariance().diagonal()[0, 2:]
+    prior = TwoComponents(conjugate_prior(2))
+    rows = prior.draw(40_000, generator(0))[0]
+    logs, mean, variance = rows[:, 2:], prior.mean[0, 2:], prior.covariance().diagonal()[0, 2:]
     z = (logs.mean(0) - mean) / (variance / len(rows)).sqrt()
     assert float(z.abs().max()) < 5
     share = (rows[:, :2] > 0).double().mean(0)
@@ -118,6 +124,6 @@ def test_the_base_of_annealing_is_the_prior():
     peer = stats.norm(0.0, 1.0)
     inner = torch.as_tensor(peer.logpdf(rows.numpy())).sum(
         1
-    )  # a lighter law, integrated under the heavier one
-    ratio = (inner - law.log_prob(rows)[0]).exp()
+    )  # a lighter density, integrated under the heavier one
+    ratio = (inner - prior.log_prob(rows)[0]).exp()
     assert abs(float(ratio.mean()) - 1.0) < 5 * float(ratio.std()) / len(rows) ** 0.5

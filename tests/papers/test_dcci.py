@@ -1,4 +1,4 @@
-"""Document 003, section 5.2, at a small size."""
+"""Learning relevant features, section 5.2, at a small size."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from sklearn.linear_model import LinearRegression
 from torch import nn
 
 from boxloop.numeric import generator
-from papers.dcci import experiment
-from papers.dcci_data import Images, decoded
-from papers.dcci_figures import learning_curves
-from papers.dcci_findings import judge
-from papers.dcci_networks import Classifier, Learner
-from papers.dcci_trials import (
+from papers.cifar10 import decode_images
+from papers.dcci import (
     METHODS,
+    Classifier,
+    Images,
     Judge,
+    Learner,
     Setting,
     Task,
-    chance,
+    constant_loss,
     cross_entropy,
+    draw_learning_curves,
+    experiment,
     indicators,
+    judge,
     probability_scores,
     relevance,
-    squared,
-    tried,
+    squared_loss,
+    train_network,
 )
 from papers.experiment import Options
 
@@ -130,18 +132,18 @@ def test_the_rule_is_least_squares_on_indicators():
     assert torch.equal(judge_.scores(here, there, False), there)
 
 
-def test_objectives_at_chance():
-    """The best constants have the loss that is called chance; worse ones have more."""
+def test_objectives_at_constant_outputs():
+    """The best constants have the loss of constant outputs; worse ones have more."""
     truth = indicators(torch.tensor([[0.0], [0.0], [1.0], [2.0]]).double(), 3)
     share = truth.mean(0).expand(4, 3)
-    assert float(squared(share, truth)) == pytest.approx(chance(squared, truth))
-    assert float(cross_entropy(share.log(), truth)) == pytest.approx(chance(cross_entropy, truth))
+    assert float(squared_loss(share, truth)) == pytest.approx(constant_loss(squared_loss, truth))
+    assert float(cross_entropy(share.log(), truth)) == pytest.approx(constant_loss(cross_entropy, truth))
     peer = nn.functional.cross_entropy(share.log(), torch.tensor([0, 0, 1, 2]))
-    assert float(peer) == pytest.approx(chance(cross_entropy, truth))
-    assert chance(relevance, truth) == 2.0
+    assert float(peer) == pytest.approx(constant_loss(cross_entropy, truth))
+    assert constant_loss(relevance, truth) == 2.0
     assert float(relevance(torch.zeros(4, 3).double(), truth)) == pytest.approx(2.0)
     assert float(relevance(truth, truth)) == pytest.approx(0.0, abs=1e-12)
-    assert float(squared(share + 0.1, truth)) > chance(squared, truth)
+    assert float(squared_loss(share + 0.1, truth)) > constant_loss(squared_loss, truth)
 
 
 def test_probabilities_are_scored():
@@ -161,7 +163,7 @@ def test_coded_images_come_back():
     coded[:, 2] -= image[:, 1]
     for axis in (3, 2):
         coded = np.diff(coded, axis=axis, prepend=np.zeros_like(np.take(coded, [0], axis)))
-    assert (decoded(coded) == image).all()
+    assert (decode_images(coded) == image).all()
 
 
 def test_the_verdicts_follow_the_numbers():
@@ -196,7 +198,10 @@ def test_normalised_networks_train_and_are_drawn():
     rows = np.hstack([rng.normal(size=(120, 48)) + codes[:, None], codes[:, None]]).astype(np.float32)
     images = Images("made up", rows, rows, (3, 4, 4), 3)
     setting = Setting((4, -4), (8,), 60, 6, 1e-2, pooled=True, normalised=True)
-    runs = {m: [tried(Task(images, m, setting, s, "a")) for s in (0, 1)] for m in ("DCCI", "cross-entropy")}
+    runs = {
+        m: [train_network(Task(images, m, setting, s, "a")) for s in (0, 1)]
+        for m in ("DCCI", "cross-entropy")
+    }
     assert all(run["error"][-1] < 0.2 for group in runs.values() for run in group)
-    figure = learning_curves({"a": runs, "b": runs})
+    figure = draw_learning_curves({"a": runs, "b": runs})
     assert len(figure.axes) == 4

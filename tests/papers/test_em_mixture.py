@@ -1,4 +1,4 @@
-"""Document 002, section 2.5, at a small size."""
+"""Le Corff, section 2.5, at a small size."""
 
 from papers.em_mixture import experiment, run_problem
 from papers.experiment import Options
@@ -10,7 +10,7 @@ def test_every_claim_holds():
 
 
 def test_the_path_is_that_of_scikit_learn():
-    apart, lowest, update, gain = run_problem(seed=7, n=300, d=3, k=2, rounds=15)
+    apart, lowest, update, gain = run_problem(seed=7, n=300, d=3, k=2, iterations=15)
     assert apart < 1e-10
     assert lowest > -1e-12
     assert update < 1e-12

@@ -1,4 +1,4 @@
-"""Document 002, section 1.1, at a small size."""
+"""Le Corff, section 1.1, at a small size."""
 
 import math
 
@@ -9,13 +9,13 @@ import torch
 from boxloop.distributions import DiagonalGaussian
 from boxloop.models import EnergyModel, Perceptron
 from boxloop.numeric import generator, normal
-from papers.energy_model import experiment
-from papers.energy_trials import (
-    divergence,
-    exact_fit,
+from papers.energy_model import (
+    experiment,
     family_model,
     gradient_errors,
+    kl_divergence,
     log_integral,
+    maximise_likelihood,
     quartic_well,
     ring,
     two_hills,
@@ -65,7 +65,7 @@ def test_tables_and_the_figure_are_written(report, tmp_path):
 def test_targets_are_normalised_and_drawn_right(truth):
     """Their grid integrates to one; and the entropy of draws is that of the grid: |z| < 4, 6e-5 each."""
     assert log_integral(truth.log_prob, truth) == pytest.approx(0.0, abs=1e-6)
-    assert divergence(truth.log_prob, truth) == pytest.approx(0.0, abs=1e-9)
+    assert kl_divergence(truth.log_prob, truth) == pytest.approx(0.0, abs=1e-9)
     points, cell = truth.grid()
     density = truth.log_prob(points)
     found = truth.log_prob(truth.draw(20_000, generator(0)))
@@ -87,7 +87,7 @@ def test_the_identity_of_section_1_1_at_any_network(truth):
 
 def test_maximum_likelihood_by_quadrature_is_the_closed_form():
     rows = 0.4 + 0.8 * normal((300, 1), generator(0))
-    best, error = exact_fit(family_model(quartic=False), rows, quartic_well())
+    best, error = maximise_likelihood(family_model(quartic=False), rows, quartic_well())
     mean, variance = rows.mean(), rows.var(correction=0)
     torch.testing.assert_close(best, torch.stack([-mean / variance, -variance.log()]), rtol=1e-5, atol=1e-6)
     assert float(error[1]) == pytest.approx(math.sqrt(2 / 300), rel=1e-4)

@@ -1,14 +1,20 @@
-"""Document 003, appendix C, at a small size."""
+"""Learning relevant features, appendix C, at a small size."""
 
 import numpy as np
 import pytest
 import torch
 
 from boxloop.numeric import generator
-from boxloop.twoview import GaussianChannel, Scores
+from boxloop.twoview import Scores
 from papers.experiment import Options
-from papers.gaussian_channel import experiment
-from papers.gaussian_channel_trials import correlations, exact_error, inferred_density, nodes
+from papers.gaussian_channel import (
+    GaussianChannel,
+    correlations,
+    exact_error,
+    experiment,
+    inferred_density,
+    nodes,
+)
 
 ERRATA = {
     "the inferred law of x given y (eq. 52)",

@@ -1,4 +1,4 @@
-"""Document 003, section 5.1, at a small size."""
+"""Learning relevant features, section 5.1, at a small size."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,29 @@ from scipy.stats import norm
 
 from boxloop.numeric import generator
 from papers.experiment import Options
-from papers.halves import experiment
-from papers.halves_coverage import ranks, residuals, signed_weights
-from papers.halves_data import Halves, digits, disturbed, flat, left, right
-from papers.halves_findings import batches, errors, means, spectra
-from papers.halves_network import FourConvolutions, Regression
-from papers.halves_trials import Setting, fit, simple, small_batches, squared_error
+from papers.halves import (
+    FourConvolutions,
+    Halves,
+    Regression,
+    Setting,
+    compare_residuals,
+    digits,
+    disturb,
+    experiment,
+    fit_features,
+    flat,
+    judge_batches,
+    judge_errors,
+    judge_means,
+    judge_spectra,
+    left,
+    linear_errors,
+    rank_pixels,
+    right,
+    signed_weights,
+    small_batches,
+    squared_error,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,14 +56,14 @@ def test_halves_are_halves():
 
 def test_nothing_moves_at_angle_zero():
     images = torch.rand((2, 9, 9), generator=generator(0))
-    torch.testing.assert_close(disturbed(images, 0.0, 0.0, generator(1)), images, atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(disturb(images, 0.0, 0.0, generator(1)), images, atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("shape", [(15, 15), (15, 9)])
 def test_turns_and_shifts_are_those_of_scipy(shape):
     """The chances are drawn again here, and the same map given to SciPy's interpolation."""
     images = torch.rand((1, *shape), generator=generator(0)).double()
-    moved = disturbed(images, 20.0, 2.0, generator(7))[0].numpy()
+    moved = disturb(images, 20.0, 2.0, generator(7))[0].numpy()
     chance = (2.0 * torch.rand((1, 3), generator=generator(7), dtype=torch.float64) - 1.0)[0].numpy()
     angle = np.radians(20.0) * chance[0]
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])  # rows first
@@ -79,9 +96,9 @@ def test_least_squares_by_the_network_approach_the_best_there_is(noisy):
     """Noise of variance 0.36 is left at best; 1000 images of 2 pixels, so its error is 0.36 sqrt(2 / 2000) = 0.0114."""
     network = Regression(8, 15, 64, 3e-3, torch.device("cpu"))
     known, wanted, new = flat(right(noisy.train)), flat(left(noisy.train)), flat(right(noisy.test))
-    found = squared_error(left(noisy.test), network.predicted(known, wanted, new, noisy.half, 0))
+    found = squared_error(left(noisy.test), network.predict(known, wanted, new, noisy.half, 0))
     assert 0.36 - 4.5 * 0.0114 < found["mse"] < 0.5
-    base = simple(noisy)
+    base = linear_errors(noisy)
     assert base["ridge"]["mse"] == pytest.approx(0.36, abs=4.5 * 0.0114)  # false alarm 1e-5
     assert base["column means"]["mse"] == pytest.approx(1.0, abs=4.5 * (2 / 2000) ** 0.5)
 
@@ -92,13 +109,13 @@ def test_a_known_law_is_found_calibrated(noisy):
 
     Nine variables hold the two linear and three quadratic ones, by which a variance is right.
     """
-    found = fit(noisy.train, 10, 0, Setting(8, 15, 5e-3, device="cpu"))
-    facts = residuals(found, noisy, 400)
+    found = fit_features(noisy.train, 10, 0, Setting(8, 15, 5e-3, device="cpu"))
+    facts = compare_residuals(found, noisy, 400)
     assert facts["within 1"] == pytest.approx(2 * norm.cdf(1) - 1, abs=0.06)
     assert facts["within 2"] == pytest.approx(2 * norm.cdf(2) - 1, abs=0.04)
     assert facts["mean variance"] == pytest.approx(facts["mean square of residuals"], rel=0.15)
     assert facts["negative variances"] < 0.05
-    rank = ranks(found, noisy.test, noisy.train, 200, 0)
+    rank = rank_pixels(found, noisy.test, noisy.train, 200, 0)
     assert rank["distance"] < 0.08
     new, pool = (torch.from_numpy(flat(part)) for part in (right(noisy.test), left(noisy.train)))
     with torch.no_grad():
@@ -114,9 +131,9 @@ def test_a_known_law_is_found_calibrated(noisy):
 
 def test_wrong_laws_are_caught(noisy):
     """The same fit judged on halves that it does not belong to: residuals too large, ranks at the ends."""
-    found = fit(noisy.train, 9, 0, Setting(8, 15, 5e-3, device="cpu"))
+    found = fit_features(noisy.train, 9, 0, Setting(8, 15, 5e-3, device="cpu"))
     wrong = Halves("wrong", noisy.train, np.concatenate([3.0 * left(noisy.test), right(noisy.test)], 2))
-    facts, rank = residuals(found, wrong, 200), ranks(found, wrong.test, noisy.train, 200, 0)
+    facts, rank = compare_residuals(found, wrong, 200), rank_pixels(found, wrong.test, noisy.train, 200, 0)
     assert facts["mean square of residuals"] > 2.0 * facts["mean variance"]
     count = np.asarray(rank["histogram"])
     assert count[[0, -1]].sum() > 0.4 * count.sum()
@@ -152,14 +169,14 @@ def test_variables_lost_in_training_count_as_lost_relevance(rate):
 def test_a_training_that_collapsed_is_told_as_such():
     facts = {"batch": 12, "batch loss": 5.0, "losses in training": [2.0, 4.98], "loss": 5.0, "variables": 1}
     facts |= {"rows": {"enough": 60, "too few": 4}, "gradient": {"enough": 0.2, "too few": 0.0}}
-    line = batches(facts, 6)[0]
+    line = judge_batches(facts, 6)[0]
     assert line.verdict == "not reproduced"
     assert (
         line.ours
         == "training collapsed: loss 5.0 of 5 in its last pass; 5.0 in a batch, 5.0 on all rows, of 5"
     )
     assert "1 of 5 variables are left" in line.reason
-    line = batches({**facts, "losses in training": [4.9, 2.0], "batch loss": 2.0, "loss": 4.5}, 6)[0]
+    line = judge_batches({**facts, "losses in training": [4.9, 2.0], "batch loss": 2.0, "loss": 4.5}, 6)[0]
     assert (line.verdict, line.ours) == (
         "reproduced in distribution",
         "2.0 in a batch, 4.5 on all rows, of 5",
@@ -174,17 +191,18 @@ def test_the_verdicts_follow_the_numbers():
         (0.56, "not reproduced"),
         (0.7, "not reproduced"),
     ):
-        (line,) = errors({50: {"mse": mse, "error": 0.01}}, base, "as they are", True)
+        (line,) = judge_errors({50: {"mse": mse, "error": 0.01}}, base, "as they are", True)
         assert line.verdict == verdict
         assert "0.0313" in line.paper
     low = {"correlation": [0.9, 0.5, 0.1], "held out": [0.9, 0.5, 0.1], "significant": 3}
     high = {"correlation": [0.9, 0.6, 0.5, 0.4, 0.1], "held out": [0.9, 0.6, 0.5, 0.4, 0.1], "significant": 5}
-    assert spectra({4: low, 6: high}).verdict == "reproduced in distribution"
+    assert judge_spectra({4: low, 6: high}).verdict == "reproduced in distribution"
     assert (
-        spectra({4: low, 6: {**high, "correlation": [0.9, 0.5, 0.05, 0.0, 0.0]}}).verdict == "not reproduced"
+        judge_spectra({4: low, 6: {**high, "correlation": [0.9, 0.5, 0.05, 0.0, 0.0]}}).verdict
+        == "not reproduced"
     )
     z = {"spread": 2.0, "error": 0.1, "pairs": 3, "within 1": 0.4, "within 2": 0.7, "standard error": 0.1}
-    assert means({"features given": z}, 4)[0].verdict == "target missed"
+    assert judge_means({"features given": z}, 4)[0].verdict == "target missed"
 
 
 def test_all_is_told_and_drawn(report, tmp_path):

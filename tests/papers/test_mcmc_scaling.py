@@ -1,14 +1,25 @@
-"""Document 002, sections 1.3 and 1.4.1, at a small size."""
+"""Le Corff, sections 1.3 and 1.4.1, at a small size."""
 
 import numpy as np
 import pytest
 import torch
 
 from papers.experiment import Options
-from papers.mcmc_finite import finite, variances
-from papers.mcmc_scaling import experiment
-from papers.mcmc_theory import EXPONENTS, GOALS, acceptance, limit_best, limit_chance, mean_cost, scale_for
-from papers.mcmc_trials import measure, tuned_scale, worth_of
+from papers.mcmc_scaling import (
+    EXPONENTS,
+    GOALS,
+    acceptance,
+    asymptotic_variances,
+    check_finite_spaces,
+    experiment,
+    limit_best,
+    limit_chance,
+    mean_cost,
+    measure,
+    scale_for,
+    solve_efficiency,
+    tune_scale,
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +42,7 @@ def test_more_columns_cost_a_random_walk_most(report):
     curves = report.curves["against columns"]
     fall = {}
     for name, found in curves.items():
-        worth = [line["effective draws a draw"] / line["cost"] for line in found]
+        worth = [calls["effective draws a draw"] / calls["cost"] for calls in found]
         fall[name] = worth[0] / worth[-1]
     assert fall["random walk"] > 2.0 * fall["MALA"] > 2.0 * fall["HMC"]
 
@@ -52,18 +63,18 @@ def test_tables_and_the_picture_are_written(report, tmp_path):
     assert paths[2].stat().st_size > 50_000
 
 
-def test_progress_is_told_to_the_end():
-    told = []
+def test_reports_progress():
+    calls = []
 
     def stop(done, total, what):
-        told.append((done, total))
-        if len(told) == 2:
+        calls.append((done, total))
+        if len(calls) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         experiment(Options(quick=True, progress=stop))
-    assert told[0][0] == 0
-    assert told[1] == (1, told[0][1])
+    assert calls[0][0] == 0
+    assert calls[1] == (1, calls[0][1])
 
 
 @pytest.mark.parametrize(("name", "h", "d"), [("random walk", 0.6, 7), ("MALA", 1.1, 7), ("HMC", 1.2, 7)])
@@ -96,7 +107,7 @@ def test_best_acceptances_of_many_columns():
 def test_warm_up_knows_nothing_of_the_columns():
     """300 steps of 64 chains leave 2%: within 6 of these."""
     for d in (2, 30):
-        found = tuned_scale("random walk", 0.234, d, 64, 300, 5)
+        found = tune_scale("random walk", 0.234, d, 64, 300, 5)
         assert abs(np.log(found / scale_for("random walk", 0.234, d))) < 0.12
 
 
@@ -105,11 +116,11 @@ def test_autocorrelation_time_of_a_known_chain():
     r, n = 0.95, 4000
     tau = (1 + r) / (1 - r)
     square = tau - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
-    assert 1.0 / worth_of(square, n) == pytest.approx(tau, rel=2e-3)
+    assert 1.0 / solve_efficiency(square, n) == pytest.approx(tau, rel=2e-3)
 
 
 def test_finite_spaces():
-    found = finite(3, functions=50)
+    found = check_finite_spaces(3, functions=50)
     assert max(found.invariance, found.reversibility) < 1e-12
     assert found.planted > 1e-3
     assert found.order > -1e-12
@@ -118,11 +129,11 @@ def test_finite_spaces():
 
 
 def test_asymptotic_variance_of_two_states():
-    """A chain on two states with chances a and b of leaving: variance (2 - a - b) / (a + b) of that of the law."""
+    """A chain on two states with chances a and b of leaving: variance (2 - a - b) / (a + b) of that under pi."""
     a, b = 0.2, 0.3
     matrix = torch.tensor([[1 - a, a], [b, 1 - b]]).double()
-    law = torch.tensor([b, a]).double() / (a + b)
+    pi = torch.tensor([b, a]).double() / (a + b)
     f = torch.tensor([[1.0], [0.0]]).double()
-    f = f - law @ f
-    expected = float(law @ f.square()) * (2 - a - b) / (a + b)
-    assert float(variances(matrix, law, f)) == pytest.approx(expected, rel=1e-6)
+    f = f - pi @ f
+    expected = float(pi @ f.square()) * (2 - a - b) / (a + b)
+    assert float(asymptotic_variances(matrix, pi, f)) == pytest.approx(expected, rel=1e-6)

@@ -1,14 +1,22 @@
-"""Document 000, section 8.3, at a small size."""
+"""Beaulac (2023), section 8.3, at a small size."""
 
 import numpy as np
 import pytest
 import torch
 
 from papers.experiment import Options
-from papers.mega_vae import experiment
-from papers.vae_data import Problem, clusters, digit_features
-from papers.vae_findings import judge
-from papers.vae_trials import Setting, drawn, fit, floor, judged
+from papers.mega_vae import (
+    Problem,
+    Setting,
+    draw_clusters,
+    draw_samples,
+    evaluate,
+    experiment,
+    fit,
+    judge,
+    sampling_floor,
+    train_features,
+)
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +25,8 @@ def report():
 
 
 @pytest.mark.slow
-def test_the_penalty_lowers_the_gap_of_rows_held_out(report):
-    """What it is made for; two seeds each, and the fall is ten times their spread."""
+def test_the_penalty_lowers_the_gap_of_test_rows(report):
+    """Two seeds each; the fall is ten times their standard deviation."""
     images = report.curves["images"]
     gaps = {alpha: np.mean([run["gap"] for run in runs]) for alpha, runs in images.items()}
     assert gaps["100"] < gaps["10"] < gaps["0"]
@@ -41,7 +49,7 @@ def test_every_data_set_weight_and_seed_is_there(report):
 
 
 @pytest.mark.slow
-def test_the_time_stands_beside_the_document_s(report):
+def test_the_time_is_beside_that_of_the_paper(report):
     (line,) = (f for f in report.findings if "evaluations" in f.claim)
     assert "1246 s" in line.paper
     assert line.verdict == "target met"
@@ -53,40 +61,40 @@ def test_pictures_are_written(report, tmp_path):
     assert {"mega-vae.json", "mega-vae-samples.png", "mega-vae-trade.png"} <= names
 
 
-def test_a_worse_model_is_judged_worse():
-    """Two clusters in place of three, by hand: every measure must say so."""
-    whole = clusters(400, 0)
+def test_a_worse_model_has_worse_measures():
+    """Two clusters in place of three, by hand: every measure must be worse."""
+    whole = draw_clusters(400, 0)
     kept = whole.train[whole.train[:, 1] < 2.0]
     setting = Setting(2, 32, 30, 8, 64, 1e-2)
-    good = judged(fit(whole, 0.0, 0, setting), whole, 0, 400)
-    bad = judged(fit(Problem("two", kept, whole.held), 0.0, 0, setting), whole, 0, 400)
+    good = evaluate(fit(whole, 0.0, 0, setting), whole, 0, 400)
+    bad = evaluate(fit(Problem("two", kept, whole.test), 0.0, 0, setting), whole, 0, 400)
     assert bad["elbo"] < good["elbo"]
     assert bad["gap"] > good["gap"]
     assert bad["MMD"] > good["MMD"]
     assert bad["Fréchet x"] > good["Fréchet x"]
-    assert floor(whole, 400, 0)["MMD"] < bad["MMD"]
+    assert sampling_floor(whole, 400, 0)["MMD"] < bad["MMD"]
 
 
 def test_samples_and_means_share_their_codes():
-    problem = clusters(200, 1)
+    problem = draw_clusters(200, 1)
     network = fit(problem, 0.0, 0, Setting(2, 16, 5, 4, 64, 1e-2))
-    x, mean = drawn(network, 4000, 3)
-    law_noise = x - mean
+    x, mean = draw_samples(network, 4000, 3)
+    noise = x - mean
     assert x.shape == mean.shape == (4000, 2)
-    z = law_noise.mean(0) / (law_noise.std(0) / 4000**0.5)
+    z = noise.mean(0) / (noise.std(0) / 4000**0.5)
     assert float(z.abs().max()) < 4.5  # false alarm 1e-5
-    again = drawn(network, 4000, 3)
+    again = draw_samples(network, 4000, 3)
     assert torch.equal(x, again[0])
 
 
-def test_features_tell_digits_apart():
+def test_features_separate_digits():
     rng = np.random.default_rng(0)
     labels = rng.integers(2, size=200)
     images = rng.normal(size=(200, 9)) + 3.0 * labels[:, None]
-    features = digit_features(images, labels, 0)(torch.from_numpy(images))
+    features = train_features(images, labels, 0)(torch.from_numpy(images))
     assert features.shape == (200, 32)
-    apart = features[labels == 1].mean(0) - features[labels == 0].mean(0)
-    assert float(apart.norm() / features.std(0).norm()) > 1.0
+    difference = features[labels == 1].mean(0) - features[labels == 0].mean(0)
+    assert float(difference.norm() / features.std(0).norm()) > 1.0
 
 
 def test_a_penalty_that_only_costs_does_not_help():

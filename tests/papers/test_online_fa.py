@@ -1,4 +1,4 @@
-"""Document 004, figures 5.1 and 5.2, at a small size; and our own target for online EM."""
+"""Brownlie (2021), figures 5.1 and 5.2, at a small size; and our own target for online EM."""
 
 import warnings
 from statistics import median

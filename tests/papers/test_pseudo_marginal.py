@@ -1,4 +1,4 @@
-"""Document 002, section 1.4.3, at a small size."""
+"""Le Corff, section 1.4.3, at a small size."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,17 @@ import torch
 from scipy import integrate
 
 from papers.experiment import Options
-from papers.pseudo_marginal import experiment
-from papers.pseudo_marginal_findings import summit
-from papers.pseudo_marginal_trials import GROUPS, PRIOR, Problem, idealised, importance, refreshing, walk
+from papers.pseudo_marginal import (
+    GROUPS,
+    PRIOR,
+    Problem,
+    experiment,
+    find_maximum,
+    importance_sampling,
+    log_normal_noise,
+    refreshed_weights,
+    walk,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -77,9 +85,9 @@ def test_the_right_kernels_keep_the_posterior(kernel):
     """4.5 Monte Carlo errors of mean and variance: false alarms below 2e-5 for each kernel."""
     problem = Problem.drawn(2)
     made = {
-        "importance": lambda: importance(problem, 8, 0),
-        "correlated": lambda: importance(problem, 4, 0, 0.7),
-        "idealised": lambda: idealised(problem, 1.0, 0),
+        "importance": lambda: importance_sampling(problem, 8, 0),
+        "correlated": lambda: importance_sampling(problem, 4, 0, 0.7),
+        "idealised": lambda: log_normal_noise(problem, 1.0, 0),
     }[kernel]()
     found = walk(problem, made, kernel, 1000, 128, 7)
     assert np.abs(found.z).max() < 4.5
@@ -89,13 +97,13 @@ def test_the_right_kernels_keep_the_posterior(kernel):
 def test_the_planted_bug_does_not():
     """The sd is a third too large, 20 errors away."""
     problem = Problem.drawn(2)
-    found = walk(problem, refreshing(problem, 4, 0), "anew", 600, 128, 7)
+    found = walk(problem, refreshed_weights(problem, 4, 0), "anew", 600, 128, 7)
     assert found.z[1] > 8.0
 
 
 def test_summits_are_found():
     x = np.geomspace(0.3, 3.0, 9)
     worth = np.exp(-0.5 * (np.log(x / 1.2) / 0.5) ** 2)[:, None] * np.ones(8)
-    at, error = summit(x, worth)
+    at, error = find_maximum(x, worth)
     assert at == pytest.approx(1.2, rel=0.02)
     assert error < 0.01

@@ -1,4 +1,4 @@
-"""Document 003, section 5.3, at a small size; and the exact channel against a second derivation."""
+"""Learning relevant features, section 5.3, at a small size; and the exact channel against a second derivation."""
 
 import math
 
@@ -8,9 +8,24 @@ from scipy.special import ive
 
 from boxloop.data import DiskAndRing
 from papers.experiment import Options
-from papers.ring import SD, SHAPE, experiment
-from papers.ring_channel import Channel, angle_told, families, half_wave, names_of, shares, wave
-from papers.ring_findings import BINARY, DISK, ORDER, RADIUS, learned_order, listed
+from papers.ring import (
+    BINARY,
+    DISK,
+    ORDER,
+    RADIUS,
+    SD,
+    SHAPE,
+    Channel,
+    angle_share,
+    experiment,
+    families,
+    half_wave,
+    judge_learned_order,
+    list_names,
+    name_variables,
+    shares,
+    wave,
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +68,10 @@ def test_the_exact_channel_agrees_with_bessel_functions(channel):
 
 
 def test_the_exact_channel_is_one(channel):
-    """Laws of total mass one, the right moments, variables orthonormal and without mean."""
+    """Transition probabilities that add up to one, the right moments, variables orthonormal and without mean."""
     assert channel.weight.sum() == pytest.approx(1.0, abs=1e-12)
-    np.testing.assert_allclose(channel.law.sum(0), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(channel.places.T @ channel.law, channel.points.T, atol=1e-6)
+    np.testing.assert_allclose(channel.transition.sum(0), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(channel.places.T @ channel.transition, channel.points.T, atol=1e-6)
     p, square = SHAPE.ring_share, channel.weight @ (channel.points**2).sum(1)
     assert square == pytest.approx(p * (SHAPE.inner**2 + SHAPE.outer**2) / 2 + (1 - p) * SHAPE.disk**2 / 2)
     u = channel.variables
@@ -64,10 +79,10 @@ def test_the_exact_channel_is_one(channel):
     np.testing.assert_allclose(channel.weight @ u, 0.0, atol=1e-9)
 
 
-def test_the_exact_pairs_have_their_relevance_under_the_law(channel):
-    """v = E[u | y] / eta: the judge of learned pairs must give eta squared back, and no more for other functions."""
-    chance = channel.law @ channel.weight
-    right = (channel.law @ (channel.weight[:, None] * channel.variables)) / chance[:, None]
+def test_the_exact_pairs_have_their_relevance_in_closed_form(channel):
+    """v = E[u | y] / eta: their relevance is eta squared, and that of other functions is no larger."""
+    chance = channel.transition @ channel.weight
+    right = (channel.transition @ (channel.weight[:, None] * channel.variables)) / chance[:, None]
     found = channel.true_relevance(3.0 * channel.variables + 1.0, right)
     np.testing.assert_allclose(found, channel.relevance, rtol=1e-9)
     plain = channel.true_relevance(channel.points, channel.places)
@@ -86,7 +101,7 @@ def test_families_are_orthonormal_and_shares_add_up(channel):
 
 
 def test_the_document_s_order_is_that_of_the_exact_channel(channel):
-    names = names_of(shares(channel, families(channel), channel.variables))
+    names = name_variables(shares(channel, families(channel), channel.variables))
     assert names[:11] == ORDER
     assert names.index(RADIUS) == 15
     assert set(names[11:15]) == {wave(5), wave(6)}
@@ -95,19 +110,19 @@ def test_the_document_s_order_is_that_of_the_exact_channel(channel):
 def test_a_small_shift_leaves_disk_and_ring_apart():
     """The order belongs to the radii: then the binary variable is the most relevant, not the third."""
     small = Channel.of(SHAPE, 0.07, 3, step=1.0)
-    assert names_of(shares(small, families(small), small.variables))[0] == BINARY
+    assert name_variables(shares(small, families(small), small.variables))[0] == BINARY
 
 
 def test_one_variable_gives_an_angle_that_does_not_go_round():
-    """A sine tells three quarters of the angle's variance, half of a wave all of it: known in closed form."""
+    """A sine gives three quarters of the variance of the angle, half a wave all of it: known in closed form."""
     shape = DiskAndRing(0.45, 0.78, 1.22, 1.0)
     channel = Channel.of(shape, SD, 1)
     angle = np.arctan2(*channel.points.T[::-1])
-    assert angle_told(channel, np.sin(0.5 * angle)) == pytest.approx(1.0, abs=1e-9)
-    assert angle_told(channel, channel.variables[:, 0]) > 0.98
+    assert angle_share(channel, np.sin(0.5 * angle)) == pytest.approx(1.0, abs=1e-9)
+    assert angle_share(channel, channel.variables[:, 0]) > 0.98
     whole = Channel.of(SHAPE, SD, 1)
     angle = np.arctan2(*whole.points.T[::-1])
-    assert angle_told(whole, np.cos(angle)) == pytest.approx(0.75, abs=0.01)
+    assert angle_share(whole, np.cos(angle)) == pytest.approx(0.75, abs=0.01)
 
 
 def test_variables_learned_from_points_come_in_that_order(report):
@@ -126,7 +141,7 @@ def test_variables_learned_from_points_come_in_that_order(report):
 
 
 def test_no_learned_variables_beat_the_channel(report):
-    """Their total relevance under the exact law is at most that of as many exact ones; on few rows it may read more."""
+    """Their total relevance under the exact distribution is at most that of as many exact ones."""
     for law, kinds in report.curves["learned"].items():
         exact = np.asarray(report.curves["exact"][law]["relevance"])
         for runs in kinds.values():
@@ -139,14 +154,16 @@ def test_the_verdicts_follow_the_numbers():
     good = {"names": ORDER, "shares": {name: [float(n == name) for n in ORDER] for name in ORDER}}
     turned = [BINARY, *ORDER[:2], *ORDER[3:]]
     bad = {"names": turned, "shares": {name: [float(n == name) for n in turned] for name in ORDER}}
-    assert [f.verdict for f in learned_order([good] * 3, "made up", 11)] == ["reproduced in distribution"] * 4
-    assert [f.verdict for f in learned_order([bad] * 3, "made up", 11)][:2] == ["not reproduced"] * 2
+    assert [f.verdict for f in judge_learned_order([good] * 3, "made up", 11)] == [
+        "reproduced in distribution"
+    ] * 4
+    assert [f.verdict for f in judge_learned_order([bad] * 3, "made up", 11)][:2] == ["not reproduced"] * 2
 
 
-def test_all_is_told_and_drawn(report, tmp_path):
+def test_writes_tables_and_figures(report, tmp_path):
     names = {path.name for path in report.write(tmp_path)}
     assert {"ring.json", "ring.md", "ring-variables.png", "ring-order.png"} <= names
     assert report.findings[0].verdict == "reproduced"
     assert "radius" in report.findings[0].ours
     assert not any(math.isnan(f.error) for f in report.findings if f.error is not None)
-    assert listed(["a", "a", "b"]) == "1-2 a, 3 b"
+    assert list_names(["a", "a", "b"]) == "1-2 a, 3 b"

@@ -1,4 +1,4 @@
-"""Document 004, section 6.1: table 6.1, figures 6.1 and 6.2, at a small size."""
+"""Brownlie (2021), section 6.1: table 6.1, figures 6.1 and 6.2, at a small size."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from torch import nn
 
 from boxloop.numeric import generator
 from papers.experiment import Options
-from papers.sgd_linear import Descent, Tables, covariances, descend
-from papers.sgd_posterior import experiment
-from papers.sgd_posterior_findings import PRINTED
-from papers.sgd_posterior_trials import ALPHA, BETA, RIGHT, chance, drawn, means_of_ten
-from papers.window_averaging import experiment as windows
-from papers.window_averaging_trials import averaged, rule
+from papers.sgd_linear import (
+    ALPHA,
+    BETA,
+    PRIOR_DECAY,
+    Descent,
+    Tables,
+    covariances,
+    descend,
+    draw_problem,
+    resample_means,
+)
+from papers.sgd_posterior import PRINTED, compute_p_value, experiment
+from papers.window_averaging import average_windows, choose_window, experiment as windows
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +48,8 @@ def test_the_last_column_is_a_square(report):
 
 
 def test_the_right_decay(report):
-    """2 alpha / (beta N) = 2e-4; the error of the mean is 700 times smaller than with the document's."""
-    assert pytest.approx(2e-4) == RIGHT
+    """2 alpha / (beta N) = 2e-4; the error of the mean is 700 times smaller than with the paper's."""
+    assert pytest.approx(2e-4) == PRIOR_DECAY
     found = report.curves["all epochs"]
     right, wrong = found["rate 0.1, decay 0.0002"]["mean"], found["rate 0.1, decay 0.1"]["mean"]
     assert right["mean"] < 2e-4
@@ -60,7 +67,7 @@ def test_windows(averages):
     assert shuffled["50"]["covariance"] < 0.3 < 0.7 < shuffled["1"]["covariance"]
     assert shuffled["100"]["covariance"] > 0.8
     assert anew["100"]["covariance"] < 0.3 < 0.5 < anew["50"]["covariance"]
-    assert (rule(10, False), rule(10, True)) == (50, 100)
+    assert (choose_window(10, False), choose_window(10, True)) == (50, 100)
 
 
 def test_tables_and_pictures_are_written(report, averages, tmp_path):
@@ -71,15 +78,15 @@ def test_tables_and_pictures_are_written(report, averages, tmp_path):
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_a_step_is_that_of_an_optimiser(decay):
+def test_descent_equals_that_of_torch_optim_sgd(decay):
     """Shuffled rows with a short last batch, against torch.optim.SGD, vector by vector."""
     x, y = (
         torch.randn(23, 3, generator=generator(0)).double(),
         torch.randn(23, generator=generator(1)).double(),
     )
     start = torch.randn(1, 3, generator=generator(2)).double()
-    how = Descent(0.05, decay, 5, 2)
-    last, path = descend(Tables.whole(x[None], y[None]), start, how, [generator(7)])
+    settings = Descent(0.05, decay, 5, 2)
+    last, path = descend(Tables.stack(x[None], y[None]), start, settings, [generator(7)])
     net = nn.Linear(3, 1, bias=False).double()
     with torch.no_grad():
         net.weight.copy_(start)
@@ -95,23 +102,23 @@ def test_a_step_is_that_of_an_optimiser(decay):
     np.testing.assert_array_equal(path[:, -1], last)
 
 
-def test_trials_of_unequal_length_are_each_by_itself():
+def test_trials_of_unequal_length_do_not_affect_each_other():
     parts = [
         (torch.randn(n, 2, generator=generator(n)).double(), torch.ones(n).double()) for n in (20, 19, 17)
     ]
-    how = Descent(0.1, 0.01, 4, 3)
+    settings = Descent(0.1, 0.01, 4, 3)
     start = torch.zeros(3, 2).double()
-    both, _ = descend(Tables.padded(parts), start, how, [generator(s) for s in range(3)])
+    both, _ = descend(Tables.padded(parts), start, settings, [generator(s) for s in range(3)])
     for s, (x, y) in enumerate(parts):
-        one, _ = descend(Tables.whole(x[None], y[None]), start[:1], how, [generator(s)])
+        one, _ = descend(Tables.stack(x[None], y[None]), start[:1], settings, [generator(s)])
         np.testing.assert_allclose(both[s], one[0], rtol=1e-12)
 
 
 def test_the_fixed_point_belongs_to_the_right_decay():
     """Whole batches go to (XᵀX + lambda N / 2)⁻¹ Xᵀy, which is the posterior mean at 2 alpha / (beta N)."""
-    problem = drawn(2, 0)
-    how = Descent(0.1, RIGHT, 1000, 400)
-    last, _ = descend(problem.tables, problem.start, how, problem.streams)
+    problem = draw_problem(2, 0)
+    settings = Descent(0.1, PRIOR_DECAY, 1000, 400)
+    last, _ = descend(problem.tables, problem.start, settings, problem.streams)
     np.testing.assert_allclose(last, problem.mean, rtol=1e-10)
     x, y = problem.tables.x, problem.tables.y[..., None]
     a = ALPHA * torch.eye(2).double() + BETA * x.mT @ x
@@ -119,11 +126,11 @@ def test_the_fixed_point_belongs_to_the_right_decay():
     np.testing.assert_allclose(problem.covariance, torch.linalg.inv(a), rtol=1e-10)
 
 
-def test_small_things():
+def test_covariances_window_means_and_p_values():
     path = torch.randn(2, 12, 3, generator=generator(0)).double()
     np.testing.assert_allclose(covariances(path)[1], np.cov(path[1].numpy().T), rtol=1e-12)
-    np.testing.assert_allclose(averaged(path, 5)[:, 1], path[:, 5:10].mean(1), rtol=1e-12)
+    np.testing.assert_allclose(average_windows(path, 5)[:, 1], path[:, 5:10].mean(1), rtol=1e-12)
     values = np.random.default_rng(0).normal(size=500)
-    assert chance(values, 0.0) > 0.3
-    assert chance(values, 3.0) == 0.0
-    assert means_of_ten(values).std() == pytest.approx(10**-0.5, rel=0.1)
+    assert compute_p_value(values, 0.0) > 0.3
+    assert compute_p_value(values, 3.0) == 0.0
+    assert resample_means(values).std() == pytest.approx(10**-0.5, rel=0.1)

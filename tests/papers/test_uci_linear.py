@@ -1,4 +1,4 @@
-"""Document 004, section 6.2 and figure 6.3, at a small size."""
+"""Brownlie (2021), section 6.2 and figure 6.3, at a small size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 from sklearn.linear_model import LinearRegression
 
 from papers.experiment import Options
-from papers.uci_linear import experiment
-from papers.uci_linear_findings import judge
-from papers.uci_linear_trials import (
+from papers.uci_linear import (
     EM,
     EXACT,
     FILE,
@@ -22,9 +20,11 @@ from papers.uci_linear_trials import (
     SGA,
     SWA,
     Table,
-    errors,
-    folded,
-    tables,
+    experiment,
+    judge,
+    load_tables,
+    measure_errors,
+    split_folds,
 )
 
 
@@ -33,13 +33,13 @@ def report():
     return experiment(Options(quick=True))
 
 
-def test_bundled_data_are_told(report):
+def test_bundled_data_are_named(report):
     assert "diabetes" in report.settings["data"]
     assert report.settings["folds in which a law could not be learned"] == 0
 
 
 def test_swa_and_both_ensembles_agree(report):
-    """Within 2%: they differ by the chance of 30 draws, 0.3% here."""
+    """Within 2%: they differ by the Monte Carlo error of 30 draws, 0.3% here."""
     each = report.curves["Diabetes"]
     for method in (EM, OURS, EXACT):
         assert np.mean(each[method]) == pytest.approx(np.mean(each[SWA]), rel=0.02)
@@ -53,8 +53,8 @@ def test_tables_and_the_picture_are_written(report, tmp_path):
 
 
 def test_folds_are_standardised_by_their_training_rows():
-    table = tables(None)[0][0]
-    folds = folded(table, 3)
+    table = load_tables(None)[0][0]
+    folds = split_folds(table, 3)
     assert sum(len(y) for _, y in folds.test) == len(table.y)
     for fold, n in enumerate(folds.train.count):
         x = folds.train.x[fold, :n]
@@ -66,17 +66,17 @@ def test_folds_are_standardised_by_their_training_rows():
     assert len(firsts) > 5  # rows are shuffled
 
 
-def test_a_constant_column_does_no_harm():
+def test_a_constant_column_gives_finite_inputs():
     x = torch.cat(
         [torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), torch.ones(40, 1)], 1
     ).double()
-    folds = folded(Table("t", x, x[:, 0]), 0)
+    folds = split_folds(Table("t", x, x[:, 0]), 0)
     assert bool(folds.train.x.isfinite().all())
 
 
 def test_errors_are_those_of_scikit_learn():
-    table = tables(None)[0][0]
-    folds = folded(table, 0)
+    table = load_tables(None)[0][0]
+    folds = split_folds(table, 0)
     weights, wanted = [], []
     for fold, n in enumerate(folds.train.count):
         x, y = folds.train.x[fold, :n].numpy(), folds.train.y[fold, :n].numpy()
@@ -84,7 +84,7 @@ def test_errors_are_those_of_scikit_learn():
         weights.append(torch.from_numpy(fit.coef_))
         test, truth = folds.test[fold]
         wanted.append(np.mean((fit.predict(test.numpy()) - truth.numpy()) ** 2))
-    np.testing.assert_allclose(errors(folds, torch.stack(weights)), wanted, rtol=1e-9)
+    np.testing.assert_allclose(measure_errors(folds, torch.stack(weights)), wanted, rtol=1e-9)
 
 
 def claims(**ratio: float) -> dict[str, str]:
@@ -120,7 +120,7 @@ def test_the_four_sets_are_read_where_they_are(tmp_path: Path):
         f"{name}_{part}": rng.normal(size=(30, 4) if part == "X" else 30) for name in names for part in "Xy"
     }
     np.savez(tmp_path / FILE, **parts)
-    found, real = tables(tmp_path)
+    found, real = load_tables(tmp_path)
     assert real
     assert [table.name for table in found][:2] == ["Energy Efficiency", "Boston Housing"]
     np.testing.assert_array_equal(found[3].x, parts["yacht_X"])

@@ -10,23 +10,22 @@ from scipy.stats import norm
 from boxloop.numeric import generator, spawn
 from boxloop.weights import Predictor, StackedLayers
 from papers.experiment import Options
-from papers.uci_networks import experiment
-from papers.uci_networks_compare import Compared, compared, split_error
-from papers.uci_networks_data import Table, split, tables
-from papers.uci_networks_findings import judge
-from papers.uci_networks_training import Setting, _Trainer, trained
-from papers.uci_networks_trials import (
-    ALONE,
-    ENSEMBLE,
-    FACTOR,
-    METHODS,
-    MULTI_SWAG,
-    SGD,
-    SPREAD,
-    SWA,
-    SWAG,
-    Normal,
-    _judged,
+from papers.network_posteriors import ENSEMBLE, FACTOR, METHODS, MULTI_SWAG, SGD, SWA, SWAG, WITH_COVARIANCE
+from papers.uci_networks import (
+    UNTUNED,
+    Comparison,
+    NormalPrediction,
+    Setting,
+    StackTrainer,
+    Table,
+    compare,
+    evaluate,
+    experiment,
+    judge,
+    load_tables,
+    split_error,
+    split_rows,
+    train_runs,
 )
 
 
@@ -45,8 +44,8 @@ def ordered():
     return Table("ordered", x, 2.0 * x[:, 0] + 7.0)
 
 
-def test_splits_part_all_rows_whatever_their_order(ordered):
-    found = split(ordered, 4, 0)
+def test_splits_partition_all_rows_in_random_order(ordered):
+    found = split_rows(ordered, 4, 0)
     for place in range(4):
         back = {part: y[place, :, 0].numpy() * found.scale[place] for part, y in found.y.items()}
         rows = np.concatenate(list(back.values()))
@@ -59,8 +58,8 @@ def test_splits_part_all_rows_whatever_their_order(ordered):
     assert not torch.equal(found.y["test"][0], found.y["test"][1])
 
 
-def test_units_are_those_of_training_rows_and_constant_columns_stay_finite(ordered):
-    found = split(ordered, 2, 0)
+def test_columns_are_standardised_by_training_rows_and_constant_ones_stay_finite(ordered):
+    found = split_rows(ordered, 2, 0)
     train = found.x["train"]
     np.testing.assert_allclose(train.mean(1).numpy(), 0.0, atol=1e-12)
     np.testing.assert_allclose(train.std(1, correction=0)[:, [0, 2]].numpy(), 1.0, rtol=1e-12)
@@ -70,17 +69,17 @@ def test_units_are_those_of_training_rows_and_constant_columns_stay_finite(order
 
 def test_a_folder_without_tables_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="uci_regression_004"):
-        tables(tmp_path, None, 0)
+        load_tables(tmp_path, None, 0)
 
 
-def test_networks_side_by_side_are_trained_as_each_would_be_alone():
+def test_networks_trained_together_equal_those_trained_alone():
     setting = Setting(units=6, batch=8, rate=0.05)
     stream = generator(0)
     x = torch.randn((2, 20, 3), generator=stream, dtype=torch.float64)
     y = torch.randn((2, 20, 1), generator=stream, dtype=torch.float64)
     stack = StackedLayers((3, 6, 1), "relu", spawn(generator(1), 3))
     nets = [copy.deepcopy(net) for net in stack.nets()]
-    _Trainer(stack, x, y, torch.tensor([0, 1, 1]), setting)(5, generator(2), lambda done: 1.0 - done)
+    StackTrainer(stack, x, y, torch.tensor([0, 1, 1]), setting)(5, generator(2), lambda done: 1.0 - done)
     orders = generator(2)
     epochs = [torch.rand((3, 20), generator=orders).argsort(1) for _ in range(3)]
     batches = [epoch[:, start : start + 8] for epoch in epochs for start in (0, 8)][:5]
@@ -101,19 +100,19 @@ SETTING = Setting(units=5, batch=20, burn_in=30, steps=40, every=4, rank=3)
 
 
 @pytest.fixture(scope="module")
-def followed():
+def trained():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(120, 2))
     y = 40.0 + 10.0 * (x[:, 0] + rng.normal(size=120))
-    splits = split(Table("line", x, y), 2, 0)
-    return splits, trained(splits, 2, SETTING, 0)
+    splits = split_rows(Table("line", x, y), 2, 0)
+    return splits, train_runs(splits, 2, SETTING, 0)
 
 
-def test_all_followers_have_one_mean_and_saw_the_same(followed):
-    _, runs = followed
+def test_all_posteriors_have_one_mean_and_observed_the_same(trained):
+    _, runs = trained
     for run in runs[0] + runs[1]:
-        means = [run.followed[word].centre() for word in ("swa", "swag", "factor")]
-        assert {posterior.count for posterior in run.followed.values()} == {10}
+        means = [run.posteriors[word].centre() for word in ("swa", "swag", "factor")]
+        assert {posterior.count for posterior in run.posteriors.values()} == {10}
         torch.testing.assert_close(means[1], means[0], rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(means[2], means[0], rtol=1e-10, atol=1e-12)
         assert not torch.equal(run.last.vector, run.annealed.vector)
@@ -121,11 +120,11 @@ def test_all_followers_have_one_mean_and_saw_the_same(followed):
     assert runs[0][1].laplace is None
 
 
-def test_the_rate_of_the_other_branch_falls_to_0_from_the_end_of_the_burn_in(followed):
-    splits, runs = followed
+def test_the_annealed_rate_falls_to_0_from_the_end_of_the_burn_in(trained):
+    splits, runs = trained
     starts, first, annealing, *_ = spawn(generator(0), 5)
     stack = StackedLayers((2, 5, 1), "relu", spawn(starts, 4))
-    train = _Trainer(stack, splits.x["train"], splits.y["train"], torch.tensor([0, 0, 1, 1]), SETTING)
+    train = StackTrainer(stack, splits.x["train"], splits.y["train"], torch.tensor([0, 0, 1, 1]), SETTING)
     train(SETTING.burn_in, first)
     train(SETTING.steps, annealing, lambda done: 1.0 - done)
     for run, net in zip(runs[0] + runs[1], stack.nets(), strict=True):
@@ -133,9 +132,9 @@ def test_the_rate_of_the_other_branch_falls_to_0_from_the_end_of_the_burn_in(fol
         torch.testing.assert_close(run.annealed.vector, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_scores_of_one_network_are_those_of_a_normal_law_in_units_of_the_target(followed):
-    splits, runs = followed
-    found = _judged(runs[1][0].last, splits, 1, None, 0)
+def test_scores_of_one_network_are_those_of_a_normal_in_units_of_the_target(trained):
+    splits, runs = trained
+    found = evaluate(runs[1][0].last, splits, 1, None, 0)
     net, scale = runs[1][0].last.net, splits.scale[1]
     with torch.no_grad():
         left = {
@@ -146,15 +145,15 @@ def test_scores_of_one_network_are_those_of_a_normal_law_in_units_of_the_target(
     assert found["rmse"] == pytest.approx(np.sqrt((left["test"] ** 2).mean()), rel=1e-10)
     assert found["nll"] == pytest.approx(-norm.logpdf(left["test"], scale=noise).mean(), rel=1e-5)
     assert found["inside"] == pytest.approx((np.abs(left["test"]) < norm.ppf(0.975) * noise).mean())
-    assert found["nll" + ALONE] == found["nll"]
+    assert found["nll" + UNTUNED] == found["nll"]
 
 
-def test_predictions_are_normal_with_the_mean_and_variance_of_draws_and_noise(followed):
-    splits, runs = followed
+def test_predictions_are_normal_with_the_mean_and_variance_of_draws_and_noise(trained):
+    splits, runs = trained
     predictor = Predictor.of(METHODS[MULTI_SWAG](runs[0]), "regression", 50, noise=0.4, random_state=0)
     found = predictor.predict(splits.x["test"][0])
     y = splits.y["test"][0].numpy()
-    law = Normal.of(found, splits.y["test"][0])
+    law = NormalPrediction.of(found, splits.y["test"][0])
     expected = norm.logpdf(y, found.mean, found.deviation)
     np.testing.assert_allclose(law.log_density(0.4), expected.ravel(), rtol=1e-10)
     scores = law.scores(0.4, 3.0)
@@ -162,16 +161,16 @@ def test_predictions_are_normal_with_the_mean_and_variance_of_draws_and_noise(fo
     assert scores["inside"] == (np.abs(y - found.mean) < norm.ppf(0.975) * found.deviation).mean()
     grid = np.exp(np.linspace(-8.0, 1.0, 4001))
     best = max(grid, key=lambda noise: law.log_density(noise).mean())
-    assert law.log_density(law.best_noise(1e-3)).mean() >= law.log_density(best).mean() - 1e-9
-    assert law.best_noise(2.0 * best) == pytest.approx(2.0 * best, rel=1e-4)
+    assert law.log_density(law.choose_noise(1e-3)).mean() >= law.log_density(best).mean() - 1e-9
+    assert law.choose_noise(2.0 * best) == pytest.approx(2.0 * best, rel=1e-4)
 
 
-def test_a_tuned_scale_and_scale_1_are_judged_apart(followed):
-    splits, runs = followed
-    for method in SPREAD:
-        found = _judged(METHODS[method](runs[0]), splits, 0, 20, 0)
+def test_a_tuned_scale_and_scale_1_are_scored_separately(trained):
+    splits, runs = trained
+    for method in WITH_COVARIANCE:
+        found = evaluate(METHODS[method](runs[0]), splits, 0, 20, 0)
         assert np.isfinite(list(found.values())).all()
-        assert (found["nll"] == found["nll" + ALONE]) == (found["scale"] == 1.0)
+        assert (found["nll"] == found["nll" + UNTUNED]) == (found["scale"] == 1.0)
 
 
 def test_the_error_of_a_mean_over_splits_counts_the_rows_they_share():
@@ -189,7 +188,7 @@ def test_the_error_of_a_mean_over_splits_counts_the_rows_they_share():
     assert 0.85 < np.mean(errors) / truth < 1.5
 
 
-def _made(shift, noise, seed=0):
+def make_results(shift, noise, seed=0):
     """Two tables on which methods differ from SGD by known amounts."""
     rng = np.random.default_rng(seed)
     results = {}
@@ -200,7 +199,7 @@ def _made(shift, noise, seed=0):
             nll = base + shift.get(method, 0.0) + noise * rng.normal(size=10) * (method != SGD)
             rmse = np.exp(0.5 * nll)
             own = {"nll": nll, "rmse": rmse, "inside": np.full(10, 0.95)}
-            own |= {key + ALONE: value for key, value in own.items()}
+            own |= {key + UNTUNED: value for key, value in own.items()}
             own |= {"scale": np.ones(10), "at the end": np.zeros(10)}
             facts[method] = {key: value.tolist() for key, value in own.items()}
         results[name] = facts
@@ -208,19 +207,19 @@ def _made(shift, noise, seed=0):
 
 
 def test_differences_are_paired_and_have_the_right_sign():
-    results = _made({SWAG: -0.1}, 0.01)
-    found = compared(results, SWAG, SGD)
-    assert isinstance(found, Compared)
+    results = make_results({SWAG: -0.1}, 0.01)
+    found = compare(results, SWAG, SGD)
+    assert isinstance(found, Comparison)
     assert found.mean == pytest.approx(-0.1, abs=0.02)
     assert found.z < -10.0  # far below what the spread of 0.3 between splits would allow
-    assert compared(results, SGD, SWAG).z == pytest.approx(-found.z)
-    assert compared(results, SWAG, SGD, "rmse").mean == pytest.approx(-0.05, abs=0.01)
+    assert compare(results, SGD, SWAG).z == pytest.approx(-found.z)
+    assert compare(results, SWAG, SGD, "rmse").mean == pytest.approx(-0.05, abs=0.01)
     assert "surely lower on 2 and higher on 0" in str(found)
 
 
 def test_verdicts_follow_the_differences():
-    good = _made({SWAG: -0.1, FACTOR: -0.12, ENSEMBLE: -0.2, MULTI_SWAG: -0.3}, 0.01)
-    bad = _made({SWAG: 0.1, FACTOR: 0.2, SWA: 0.1}, 0.01)
+    good = make_results({SWAG: -0.1, FACTOR: -0.12, ENSEMBLE: -0.2, MULTI_SWAG: -0.3}, 0.01)
+    bad = make_results({SWAG: 0.1, FACTOR: 0.2, SWA: 0.1}, 0.01)
     wanted = (
         "SWAG lowers the negative log-likelihood of SGD",
         "factor EM is as good as SWAG or better",
@@ -238,7 +237,7 @@ def test_verdicts_follow_the_differences():
 def test_the_report_has_all_methods_and_they_learn(report):
     results = report.curves["results"]
     assert set(results) == {"diabetes", "friedman"}
-    spread = {table.name: table.y.std() for table in tables(None, None, 0)}
+    spread = {table.name: table.y.std() for table in load_tables(None, None, 0)}
     for name, facts in results.items():
         assert set(facts) == set(METHODS)
         for own in facts.values():
@@ -250,7 +249,7 @@ def test_the_report_has_all_methods_and_they_learn(report):
 
 
 @pytest.mark.slow
-def test_the_report_is_written_and_comes_again(report, tmp_path):
+def test_the_report_is_written(report, tmp_path):
     paths = report.write(tmp_path)
     assert {path.suffix for path in paths} == {".json", ".md", ".png"}
     assert "MultiSWAG" in (tmp_path / "uci-networks.md").read_text()

@@ -1,12 +1,11 @@
-"""Document 002, appendix A, at a small size."""
+"""Le Corff, appendix A, at a small size."""
 
 import numpy as np
 import pytest
 
 from boxloop.numeric import generator
-from papers.estimator_trials import PROBLEMS, bootstrap_error, growing_noise
 from papers.experiment import Options
-from papers.z_estimation import experiment
+from papers.z_estimation import PROBLEMS, bootstrap_error, experiment, growing_noise
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from boxloop.average import Power, Running
+from boxloop.loop import Iteration, Progress, run
 from boxloop.persist import (
     CheckpointWriter,
     ModelFileError,
@@ -14,7 +15,6 @@ from boxloop.persist import (
     read_checkpoint,
     save_tree,
 )
-from boxloop.run import Progress, Round, run
 from boxloop.tree import Tree
 
 
@@ -40,12 +40,12 @@ def start() -> Walk:
     )
 
 
-def walk(state: Walk) -> Round[Walk]:
+def walk(state: Walk) -> Iteration[Walk]:
     generator = torch.Generator()
     generator.set_state(state.stream)
     x = 0.9 * state.point.x + torch.randn(3, generator=generator, dtype=torch.float64)
     mean = state.mean.update(Point(x), Power())
-    return Round(Walk(Point(x), mean, generator.get_state()), float(x.sum()))
+    return Iteration(Walk(Point(x), mean, generator.get_state()), float(x.sum()))
 
 
 def bits(state: Walk):
@@ -55,11 +55,11 @@ def bits(state: Walk):
 @pytest.mark.parametrize("stop", [1, 4, 10])
 def test_resuming_from_a_file_gives_the_same_trajectory_bit_for_bit(tmp_path, stop):
     path = tmp_path / "c.boxloop"
-    whole = run(walk, start(), max_rounds=10)
-    run(walk, start(), max_rounds=stop, observers=[CheckpointWriter(path, FIT)])
+    whole = run(walk, start(), max_iter=10)
+    run(walk, start(), max_iter=stop, observers=[CheckpointWriter(path, FIT)])
     found = read_checkpoint(path, CLASSES, FIT)
-    assert found.rounds == stop
-    rest = run(walk, start(), max_rounds=10, resume=found)
+    assert found.n_iter == stop
+    rest = run(walk, start(), max_iter=10, resume=found)
     assert rest.trace == whole.trace
     assert bits(rest.state) == bits(whole.state)
     assert rest.state.mean.count == whole.state.mean.count
@@ -70,15 +70,15 @@ def test_a_checkpoint_holds_the_whole_outcome(tmp_path):
     objectives = [0.1, math.inf, -math.inf, math.nan, 5e-324]
 
     def step(n):
-        return Round(n + 1, objectives[n], ("moved",) if n in (1, 4) else (), final=n == 4)
+        return Iteration(n + 1, objectives[n], ("moved",) if n in (1, 4) else (), final=n == 4)
 
-    done = run(step, 0, max_rounds=9, observers=[CheckpointWriter(path, {})])
+    done = run(step, 0, max_iter=9, observers=[CheckpointWriter(path, {})])
     found = read_checkpoint(path, {}, {})
     assert repr(found) == repr(done)
     assert (found.converged, found.excused, found.events) == (
         True,
         True,
-        ["round 2: moved", "round 5: moved"],
+        ["iteration 2: moved", "iteration 5: moved"],
     )
 
 
@@ -86,10 +86,10 @@ def test_a_converged_checkpoint_is_not_continued(tmp_path):
     path = tmp_path / "c.boxloop"
 
     def step(n):
-        return Round(n + 1, 1.0)
+        return Iteration(n + 1, 1.0)
 
-    done = run(step, 0, max_rounds=9, tol=0.1, observers=[CheckpointWriter(path, {})])
-    assert run(step, 0, max_rounds=9, tol=0.1, resume=read_checkpoint(path, {}, {})) == done
+    done = run(step, 0, max_iter=9, tol=0.1, observers=[CheckpointWriter(path, {})])
+    assert run(step, 0, max_iter=9, tol=0.1, resume=read_checkpoint(path, {}, {})) == done
 
 
 def progress(number: int, stopped: bool = False) -> Progress[int]:
@@ -97,14 +97,14 @@ def progress(number: int, stopped: bool = False) -> Progress[int]:
 
 
 def saves(monkeypatch, writer, steps):
-    """The rounds that are saved when the clock shows ``now`` at each progress."""
+    """The iterations that are saved when the clock shows ``now`` at each progress."""
     found = []
     for now, seen in steps:
         monkeypatch.setattr(checkpoint_module.time, "monotonic", lambda now=now: now)
         writer.path.unlink(missing_ok=True)
         writer(seen)
         if writer.path.exists():
-            found.append(read_checkpoint(writer.path, {}, {}).rounds)
+            found.append(read_checkpoint(writer.path, {}, {}).n_iter)
     return found
 
 
@@ -114,7 +114,7 @@ def clock(monkeypatch):
 
 
 @pytest.mark.usefixtures("clock")
-def test_saves_every_few_rounds_and_at_the_end(tmp_path, monkeypatch):
+def test_saves_every_few_iterations_and_at_the_end(tmp_path, monkeypatch):
     writer = CheckpointWriter(tmp_path / "c", {}, every=3, seconds=None)
     steps = [(1e9, progress(n)) for n in range(1, 9)] + [(1e9, progress(8, stopped=True))]
     assert saves(monkeypatch, writer, steps) == [3, 6, 8]
@@ -143,7 +143,7 @@ def test_saves_at_first_and_when_time_has_passed_since_the_last_save(tmp_path, m
 
 
 @pytest.mark.usefixtures("clock")
-def test_the_end_is_saved_once_and_nothing_before_the_first_round(tmp_path, monkeypatch):
+def test_the_end_is_saved_once_and_nothing_before_the_first_iteration(tmp_path, monkeypatch):
     writer = CheckpointWriter(tmp_path / "c", {}, every=1, seconds=None)
     steps = [
         (0.0, progress(0, stopped=True)),
@@ -165,9 +165,9 @@ def test_ctrl_c_during_a_save_saves_again_at_the_end(tmp_path, monkeypatch):
         real(*args, **options)
 
     monkeypatch.setattr(checkpoint_module, "save_tree", nervous)
-    outcome = run(walk, start(), max_rounds=9, observers=[CheckpointWriter(path, FIT, every=1)])
-    assert (outcome.rounds, outcome.interrupted, len(calls)) == (2, True, 3)
-    assert read_checkpoint(path, CLASSES, FIT).rounds == 2
+    outcome = run(walk, start(), max_iter=9, observers=[CheckpointWriter(path, FIT, every=1)])
+    assert (outcome.n_iter, outcome.interrupted, len(calls)) == (2, True, 3)
+    assert read_checkpoint(path, CLASSES, FIT).n_iter == 2
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_ctrl_c_during_a_save_saves_again_at_the_end(tmp_path, monkeypatch):
 )
 def test_another_fit_is_refused_by_the_entry_that_differs(tmp_path, other, named):
     path = tmp_path / "c.boxloop"
-    run(walk, start(), max_rounds=1, observers=[CheckpointWriter(path, FIT)])
+    run(walk, start(), max_iter=1, observers=[CheckpointWriter(path, FIT)])
     with pytest.raises(ModelFileError, match=f"c.boxloop: a checkpoint of another fit: {named}"):
         read_checkpoint(path, CLASSES, other)
 
@@ -190,22 +190,22 @@ def test_another_fit_is_refused_by_the_entry_that_differs(tmp_path, other, named
 def test_fingerprints_compare_as_json(tmp_path):
     path = tmp_path / "c.boxloop"
     fingerprint = {"shape": (2, 3), "missing": math.nan, "nested": {"b": 1, "a": 2}}
-    run(walk, start(), max_rounds=1, observers=[CheckpointWriter(path, fingerprint)])
+    run(walk, start(), max_iter=1, observers=[CheckpointWriter(path, fingerprint)])
     again = {"nested": {"a": 2, "b": 1}, "missing": math.nan, "shape": [2, 3]}
-    assert read_checkpoint(path, CLASSES, again).rounds == 1
+    assert read_checkpoint(path, CLASSES, again).n_iter == 1
 
 
 def test_a_model_is_not_a_checkpoint_nor_a_checkpoint_a_model(tmp_path):
     save_tree(tmp_path / "m", start())
     with pytest.raises(ModelFileError, match="a model, not a checkpoint"):
         read_checkpoint(tmp_path / "m", CLASSES, FIT)
-    run(walk, start(), max_rounds=1, observers=[CheckpointWriter(tmp_path / "c", FIT)])
+    run(walk, start(), max_iter=1, observers=[CheckpointWriter(tmp_path / "c", FIT)])
     with pytest.raises(ModelFileError, match="'Checkpoint'"):
         load_tree(tmp_path / "c", CLASSES)
 
 
-def test_a_checkpoint_has_one_objective_per_round():
-    with pytest.raises(ValueError, match="3 rounds"):
+def test_a_checkpoint_has_one_objective_per_iteration():
+    with pytest.raises(ValueError, match="3 iterations"):
         checkpoint_module.Checkpoint(start(), torch.zeros(2), (), 3, False, False)
 
 

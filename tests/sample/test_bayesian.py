@@ -301,7 +301,7 @@ def stop_at(round_number: int):
     """Ctrl-C after some rounds."""
 
     def observe(progress) -> None:
-        if progress.round == round_number and not progress.stopped:
+        if progress.iteration == round_number and not progress.stopped:
             raise KeyboardInterrupt
 
     return observe

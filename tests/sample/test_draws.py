@@ -265,7 +265,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
         path = tmp_path / f"{share}.boxloop"
 
         def stop(progress: Any, share: float = share) -> None:
-            if progress.round == int(share * progress.max_rounds) and not progress.stopped:
+            if progress.iteration == int(share * progress.max_iter) and not progress.stopped:
                 raise KeyboardInterrupt
 
         with pytest.warns(SampleWarning, match="interrupted"):
@@ -382,7 +382,7 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
     assert found.n_draws == max(0, rounds - 2) * 32
     assert found.warmup == min(64, rounds * 32)
     assert "interrupted" in found.worries[0]
-    assert found.events == (f"interrupted after round {rounds}",)
+    assert found.events == (f"interrupted after iteration {rounds}",)
     assert repr(found)
     if found.n_draws == 0:
         assert found.acceptance is None

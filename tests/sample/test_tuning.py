@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from boxloop.chain import advance
+from boxloop.loop import Progress
 from boxloop.numeric import generator, normal
-from boxloop.run import Progress
 from boxloop.sample import (
     HMC,
     HOPELESS,

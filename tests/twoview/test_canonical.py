@@ -11,7 +11,7 @@ import torch
 from sklearn.cross_decomposition import CCA
 from torch import Tensor
 
-from boxloop.data import ArraySource, survey
+from boxloop.data import ArraySource, fit_standardisation
 from boxloop.models import Part
 from boxloop.numeric import generator
 from boxloop.twoview import (
@@ -44,7 +44,7 @@ def views(k: int = 5, m: int = 4, n: int = N, seed: int = 0) -> tuple[Tensor, Te
 def linear(rows: Tensor, standard: bool = True) -> LinearView:
     if not standard:
         return LinearView(torch.zeros(rows.shape[1]).double(), torch.ones(rows.shape[1]).double())
-    frame = survey(ArraySource(rows))
+    frame = fit_standardisation(ArraySource(rows))
     return LinearView(frame.origin, frame.scale)
 
 

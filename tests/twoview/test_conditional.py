@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.data import ArraySource, Tiled
+from boxloop.data import ArraySource, TiledSource
 from boxloop.twoview import Conditional, FiniteView, RelevanceModel, ViewPair, density_ratio
 from twoview.conditional_cases import POINTS, Powers, everything, fitted, rows_of, theta
 
@@ -121,7 +121,7 @@ def test_gaussian_channel_from_rows_is_eq_53_within_its_errors() -> None:
 
 
 @dataclass(frozen=True)
-class Cut(Tiled):
+class Cut(TiledSource):
     """The same rows in tiles of another size."""
 
     source: ArraySource

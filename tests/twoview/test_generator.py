@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from boxloop.criticise import mega
-from boxloop.data import ArraySource, survey
-from boxloop.models import Layers, NormalMixture, Part
+from boxloop.data import ArraySource, fit_standardisation
+from boxloop.models import Layers, NormalMixturePrior, Part
 from boxloop.numeric import generator, normal
 from boxloop.twoview import (
     Coder,
@@ -54,7 +54,7 @@ def best_linear(codes: Tensor, rows: Tensor) -> float:
 def made() -> tuple[Tensor, RelevanceModel, ArraySource]:
     rows = table(400, 0)
     relevance = linear_relevance(rows)
-    source = coded(ArraySource(rows), relevance, survey(ArraySource(rows)), torch.float64)
+    source = coded(ArraySource(rows), relevance, fit_standardisation(ArraySource(rows)), torch.float64)
     assert isinstance(source, ArraySource)
     return rows, relevance, source
 
@@ -129,7 +129,7 @@ def settle(made: tuple[Tensor, RelevanceModel, ArraySource], k: int = 2) -> tupl
     rows, relevance, source = made
     coder = coder_of(source, k)
     residual = leftover(coder, source, 5, "diagonal", 1e-4)
-    frame = survey(ArraySource(rows))
+    frame = fit_standardisation(ArraySource(rows))
     return coder, standardised(coder, relevance, moments_of(source), frame, residual)
 
 
@@ -141,7 +141,7 @@ def test_settled_model_decodes_as_the_coder_does_and_has_codes_in_standard_form(
     codes = model.encode(rows)
     torch.testing.assert_close(codes.mean(0), torch.zeros(2).double(), atol=1e-10, rtol=0.0)
     torch.testing.assert_close(torch.cov(codes.mT, correction=0), torch.eye(2).double(), atol=1e-10, rtol=0.0)
-    frame = survey(ArraySource(rows))
+    frame = fit_standardisation(ArraySource(rows))
     expected = frame.origin + frame.scale * coder(source.rows[:, :5])
     torch.testing.assert_close(model.emission(codes).mean, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(model.reconstruct(rows), expected, rtol=1e-9, atol=1e-9)
@@ -197,7 +197,7 @@ def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, Array
     which = torch.rand(3000, generator=stream) < 0.3
     codes = torch.where(which[:, None], centres[0], centres[1]) + 0.2 * normal((3000, 2), stream)
     mixed = with_mixture(model, codes, torch.ones(3000).double(), 2, generator(0))
-    assert isinstance(mixed.latent, NormalMixture)
+    assert isinstance(mixed.latent, NormalMixturePrior)
     share, order = mixed.latent.log_weight.exp().sort()
     error = (0.3 * 0.7 / 3000) ** 0.5
     assert abs(float(share[0]) - 0.3) < 4.5 * error
@@ -219,20 +219,20 @@ def test_collapsed_code_still_makes_a_model(made: tuple[Tensor, RelevanceModel, 
     coder = coder_of(source, 2)
     flat = replace(coder, code=coder.code[:, :1].repeat(1, 2))
     model = standardised(
-        flat, relevance, moments_of(source), survey(ArraySource(rows)), torch.ones(5).double()
+        flat, relevance, moments_of(source), fit_standardisation(ArraySource(rows)), torch.ones(5).double()
     )
     assert model.is_finite()
     torch.testing.assert_close(model.reconstruct(rows), _decoded(flat, rows, source), rtol=1e-5, atol=1e-5)
 
 
 def _decoded(coder: Coder, rows: Tensor, source: ArraySource) -> Tensor:
-    frame = survey(ArraySource(rows))
+    frame = fit_standardisation(ArraySource(rows))
     return frame.origin + frame.scale * coder(source.rows[:, :5])
 
 
 def test_codes_are_in_standard_form_on_rows_whose_variables_have_a_mean() -> None:
     relevance, rows = linear_relevance(table(400, 0)), 3.0 + table(300, 7)
-    frame = survey(ArraySource(rows))
+    frame = fit_standardisation(ArraySource(rows))
     source = coded(ArraySource(rows), relevance, frame, torch.float64)
     assert isinstance(source, ArraySource)
     coder = coder_of(source, 2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from boxloop.data import ArraySource, Gathered
+from boxloop.data import ArraySource, ConcatenatedRows
 from boxloop.figures import png
 from boxloop.numeric import generator
 from boxloop.twoview import (
@@ -82,10 +82,10 @@ def test_chosen_rows_are_a_fair_choice_whatever_the_tiles():
     weight[::5] = 0.0
 
     def chosen(tile, mass, start):
-        return Gathered.of(tile[chosen_rows(mass, start, 2500 / 20_000, 3)])
+        return ConcatenatedRows.of(tile[chosen_rows(mass, start, 2500 / 20_000, 3)])
 
-    found = ArraySource(rows, weight).reduce_at(chosen).joined()[:, 0]
-    assert torch.equal(found, Tiled(rows, weight).reduce_at(chosen).joined()[:, 0])
+    found = ArraySource(rows, weight).reduce_at(chosen).concatenate()[:, 0]
+    assert torch.equal(found, Tiled(rows, weight).reduce_at(chosen).concatenate()[:, 0])
     assert not bool((found % 5 == 0).any())
     assert abs(len(found) - 2000) < 5 * 2000**0.5
     assert uniform(found.numpy() / 20_000) > 1e-4

@@ -123,9 +123,9 @@ def write_tables() -> None:
     """The files that the README's commands name."""
     import numpy as np
 
-    from boxloop.data import bundled, write_table
+    from boxloop.data import load_dataset, write_table
 
-    irises, order = bundled("iris"), np.random.default_rng(0).permutation(150)
+    irises, order = load_dataset("iris"), np.random.default_rng(0).permutation(150)
     rows, setosa = irises.rows[order], irises.target[order] == 0
     tables = {"data": rows[:100], "held": rows[100:], "ordinary": rows[:100][setosa[:100]], "new": rows[100:]}
     for name, table in tables.items():

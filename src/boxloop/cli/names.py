@@ -30,8 +30,8 @@ MODELS = {
 
 @cache
 def catalogue() -> dict[str, dict[str, Any]]:
-    """What is bundled, as :data:`boxloop.data.bundled.CATALOGUE` has it; importing that takes a second."""
-    return tomllib.loads((PACKAGE / "data" / "bundled.toml").read_text(encoding="utf-8"))
+    """What is bundled, as :data:`boxloop.data.datasets.CATALOGUE` has it; importing that takes a second."""
+    return tomllib.loads((PACKAGE / "data" / "datasets.toml").read_text(encoding="utf-8"))
 
 
 def complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxloop.cli.relate_read import Side, read_side
-from boxloop.data import choose_columns, open_reader_of, open_table
+from boxloop.data import choose_columns, open_named_reader, open_table
 from boxloop.estimators import Array
 from boxloop.numeric import generator, spawn
 from boxloop.report import Problem, fingerprint
@@ -67,7 +67,7 @@ def inputs(
     data: str, target: str, columns: Sequence[str] | None, drop: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """The columns to predict from, and those left out as they hold no numbers; such a one must not be asked for."""
-    reader = open_reader_of(data)
+    reader = open_named_reader(data)
     choose_columns(reader.names, [*(columns or ()), *drop], None, reader.label)
     if target in (columns or ()):
         raise click.UsageError(f"--columns names {target!r}, which is to be predicted")

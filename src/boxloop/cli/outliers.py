@@ -171,10 +171,10 @@ def _fitted(
 
     from boxloop.cli.describe import fitted_columns, load_model
     from boxloop.cli.making import flag
-    from boxloop.data import near_misses
+    from boxloop.data import suggest_names
 
     if not Path(model).exists() and not Path(model).suffix:
-        near = near_misses(model, MODELS)
+        near = suggest_names(model, MODELS)
         raise click.UsageError(
             f"--model {model}: no such file, nor a model{near}; there are {', '.join(MODELS)}"
         )

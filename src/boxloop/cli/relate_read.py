@@ -18,16 +18,16 @@ from boxloop.data import (
     MISSING,
     CsvReader,
     FolderReader,
-    Mapped,
+    MappedSource,
     ParquetReader,
     Reader,
-    bundled,
     choose_columns,
+    load_dataset,
+    open_named_reader,
     open_parquet,
-    open_reader_of,
     open_table,
     records,
-    some_rows,
+    select_rows,
 )
 from boxloop.types import Source
 
@@ -63,8 +63,8 @@ class Side:
         """The rows that a mask marks, as an estimator takes them."""
         if self.source is None:
             return self.labels[mask.numpy()]
-        found = some_rows(self.source, mask)
-        return found if isinstance(self.source, type(found)) else Mapped(found, lambda rows: rows)
+        found = select_rows(self.source, mask)
+        return found if isinstance(self.source, type(found)) else MappedSource(found, lambda rows: rows)
 
     def as_labels(self, option: str) -> Side:
         """Its one column of numbers as labels."""
@@ -112,7 +112,7 @@ def read_sides(
 
 def read_side(data: str, names: Sequence[str] | None, drop: Sequence[str], option: str) -> Side:
     """Open the columns of one view; a text column that is a view alone is read as labels."""
-    reader = open_reader_of(data)
+    reader = open_named_reader(data)
     known = reader.names
     target = not Path(data).exists() and data in CATALOGUE
     if target and list(names or ()) == [TARGET]:
@@ -140,9 +140,9 @@ def read_side(data: str, names: Sequence[str] | None, drop: Sequence[str], optio
 
 
 def _target(data: str) -> Side:
-    found = bundled(data)
+    found = load_dataset(data)
     if not found.classes:
-        return Side((TARGET,), Mapped(_column(found.target), lambda rows: rows))
+        return Side((TARGET,), MappedSource(_column(found.target), lambda rows: rows))
     return Side((TARGET,), None, np.asarray(found.classes, dtype=object)[found.target.astype(int)])
 
 

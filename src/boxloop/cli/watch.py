@@ -29,7 +29,7 @@ def watched(what: str, show: bool) -> Iterator[Tell]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from boxloop.data import watched as told_of_passes
+    from boxloop.data import watch_partitions as told_of_passes
 
     parts = (
         TextColumn("{task.description}", markup=False),

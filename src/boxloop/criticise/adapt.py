@@ -18,14 +18,14 @@ from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution as TorchDistribution
 
 from boxloop.criticise.distributions import distribution_law, repeated
 from boxloop.data import on_device, open_source
 from boxloop.distributions import Categorical, DiagonalGaussian, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
-from boxloop.types import LatentModel, Law, Source
+from boxloop.types import Distribution, LatentModel, Source
 
 
 @runtime_checkable
@@ -49,7 +49,7 @@ class AnyModel(LatentModel, Protocol):
 
 
 @runtime_checkable
-class AnyLaw(Law, Protocol):
+class AnyLaw(Distribution, Protocol):
     """A law of any make, told by its methods."""
 
 
@@ -62,14 +62,14 @@ class Pair:
         likelihood: z (m, k) -> m laws.
     """
 
-    law: Law
-    likelihood: Callable[[Tensor], Law]
+    law: Distribution
+    likelihood: Callable[[Tensor], Distribution]
 
-    def prior(self) -> Law:
+    def prior(self) -> Distribution:
         """The law of z."""
         return self.law
 
-    def emission(self, z: Tensor) -> Law:
+    def emission(self, z: Tensor) -> Distribution:
         """The laws of x given z."""
         return self.likelihood(z)
 
@@ -137,7 +137,7 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
         return given
     if isinstance(given, Modelled):
         return as_model(given.model_)
-    if isinstance(given, Distribution):
+    if isinstance(given, TorchDistribution):
         device = _one(distribution_law(given), "a distribution of rows").mean.device
         one = Categorical(torch.zeros(1, 1, dtype=torch.float64, device=device))
         return Pair(one, lambda z: repeated(given, len(z)))
@@ -155,12 +155,12 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
     )
 
 
-def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Law]:
+def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Distribution]:
     """A function from z to laws; a network's numbers come in its own precision and go in that of z."""
     owner = getattr(emission, "__self__", emission)
     weight = next(owner.parameters(), None) if isinstance(owner, torch.nn.Module) else None
 
-    def laws(z: Tensor) -> Law:
+    def laws(z: Tensor) -> Distribution:
         found: Any = emission(z if weight is None else z.to(weight))
         if isinstance(found, tuple) and weight is not None:
             found = tuple(part.to(z) for part in found)
@@ -249,7 +249,7 @@ def _check_fitted(given: object) -> None:
         check_is_fitted(given, msg="this %(name)s is not fitted yet: call fit before it is judged as a model")
 
 
-def _prior(given: object) -> Law:
+def _prior(given: object) -> Distribution:
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
             raise ValueError(f"a prior of standard normal columns needs at least 1 of them, got {given}")
@@ -260,7 +260,7 @@ def _prior(given: object) -> Law:
     return _one(_law(given, "the prior"), "the prior")
 
 
-def check_law(given: object, what: str) -> Law:
+def check_law(given: object, what: str) -> Distribution:
     """A law, or an error that says what was given for it."""
     if isinstance(given, Tensor) or not isinstance(given, AnyLaw):
         raise TypeError(
@@ -279,7 +279,7 @@ def check_columns(model: LatentModel, columns: int) -> None:
         raise ValueError(f"the model has {expected} columns, the rows have {columns}")
 
 
-def _one(law: Law, what: str) -> Law:
+def _one(law: Distribution, what: str) -> Distribution:
     if len(law.mean) != 1:
         raise ValueError(
             f"{what} must be one distribution over its columns, got a batch of {len(law.mean)}: give batch shape (d,) "
@@ -288,10 +288,10 @@ def _one(law: Law, what: str) -> Law:
     return law
 
 
-def _law(given: Any, what: str = "emission(z)") -> Law:
+def _law(given: Any, what: str = "emission(z)") -> Distribution:
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, Tensor) for part in given):
         mean, variance = given
         return DiagonalGaussian(mean, variance.expand_as(mean))
-    if isinstance(given, Distribution):
+    if isinstance(given, TorchDistribution):
         return distribution_law(given)
     return check_law(given, what)

@@ -21,7 +21,7 @@ from torch import Tensor
 from boxloop.criticise.adapt import as_rows, check_columns
 from boxloop.criticise.latent import Array, as_array, autoencoder_of, check_complete, code_names
 from boxloop.criticise.mmd import MMDResult, mmd
-from boxloop.data import kept_rows, make_frame, on_device, open_source
+from boxloop.data import make_frame, on_device, open_source, sample_rows
 from boxloop.numeric import RandomState, generator, normal, single_threaded, spawn
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def aggregate_gap(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.autoencoder import Autoencoder
-        >>> from boxloop.models.heads import GaussianHead
-        >>> from boxloop.models.latent import StandardNormal
+        >>> from boxloop.models.vae import Autoencoder
+        >>> from boxloop.models.vae import GaussianHead
+        >>> from boxloop.models.vae import StandardNormal
         >>> from boxloop.models.networks import Layers, Part
         >>> to_code = Part(Layers(1, (), 2), (torch.tensor([[2.0, 0.0]]), torch.zeros(2)))
         >>> to_row = Part(Layers(1, (), 2), (torch.zeros(1, 2), torch.zeros(2)))
@@ -168,7 +168,7 @@ def aggregate_gap(
     check_columns(own, source.n_columns)
     if source.n_rows < 2:
         raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
-    kept = kept_rows(source, most, generator(streams[0], "cpu")).rows
+    kept = sample_rows(source, most, generator(streams[0], "cpu")).rows
     check_complete(kept, source.names)
     with torch.no_grad():
         law = own.posterior(kept)

@@ -19,9 +19,9 @@ from boxloop.criticise.adapt import as_model, check_columns, check_independent, 
 from boxloop.criticise.closed import GAUSSIAN
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.sampling import sample_rows
-from boxloop.data import Gathered, column_place, make_frame
+from boxloop.data import ConcatenatedRows, column_index, make_frame
 from boxloop.numeric import RandomState, generator, single_threaded
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,7 +111,7 @@ class Calibration:
         """
         from boxloop.figures import uniform_histogram
 
-        place = column_place(self.names, column)
+        place = column_index(self.names, column)
         values = self.transform[:, place]
         n = max(int((~np.isnan(values)).sum()), 1)
         count = int(np.clip(n // 20, 5, 20)) if bins is None else bins
@@ -176,8 +176,8 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
     source = open_rows(model, X, None, device)
     check_columns(adapted, source.n_columns)
     at = _distribution(adapted, nodes, stream)
-    found = source.reduce(lambda rows, weight: Gathered.of(at(rows.to(torch.float64)).cpu()))
-    return Calibration(found.joined().numpy(), source.names)
+    found = source.reduce(lambda rows, weight: ConcatenatedRows.of(at(rows.to(torch.float64)).cpu()))
+    return Calibration(found.concatenate().numpy(), source.names)
 
 
 def _distribution(model: LatentModel, nodes: int, stream: Generator) -> Any:
@@ -195,7 +195,7 @@ def _distribution(model: LatentModel, nodes: int, stream: Generator) -> Any:
     return lambda rows: _ranks(rows, drawn)
 
 
-def _normal(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
+def _normal(rows: Tensor, law: Distribution, weight: Tensor) -> Tensor:
     spread = law.covariance().diagonal().sqrt()
     total = torch.zeros_like(rows)
     for mean, deviation, share in zip(law.mean, spread.expand_as(law.mean), weight, strict=True):

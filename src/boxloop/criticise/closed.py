@@ -20,7 +20,7 @@ from boxloop.distributions import (
     TiedLowRankGaussian,
 )
 from boxloop.numeric import covariance as forms
-from boxloop.types import Covariance, Law
+from boxloop.types import Covariance, Distribution
 
 GAUSSIAN = (
     FullGaussian,
@@ -67,7 +67,7 @@ def power(mean: Tensor, variance: Tensor, order: int) -> Tensor:
     return current
 
 
-def count_power(law: Law, origin: Tensor, order: int) -> Tensor | None:
+def count_power(law: Distribution, origin: Tensor, order: int) -> Tensor | None:
     r"""E[(x - origin)^order] of every column of independent counts, (m, d); None for other laws.
 
     Poisson moments about zero are Touchard's polynomials, :math:`T_{r+1} = \lambda \sum_k \binom{r}{k} T_k`.
@@ -83,7 +83,7 @@ def count_power(law: Law, origin: Tensor, order: int) -> Tensor | None:
     return torch.stack(parts).sum(0)
 
 
-def count_below(law: Law, places: Tensor, thresholds: Tensor) -> Tensor | None:
+def count_below(law: Distribution, places: Tensor, thresholds: Tensor) -> Tensor | None:
     """P(x <= threshold) of these columns of independent counts, (m, p); None for other laws."""
     at, mean = thresholds.floor(), law.mean[:, places]
     if isinstance(law, BINARY):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from boxloop.criticise.probes import Vector
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class CustomProbe(Vector):
     """A user's function."""
 
     function: Callable[[Tensor], Tensor]
-    expectation: Callable[[Law], Tensor] | None
+    expectation: Callable[[Distribution], Tensor] | None
     title: str
     size: int
 
@@ -38,7 +38,7 @@ class CustomProbe(Vector):
         """As a matrix."""
         return self.function(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
 
-    def exact(self, law: Law) -> Tensor | None:
+    def exact(self, law: Distribution) -> Tensor | None:
         """The user's closed form, if any."""
         if self.expectation is None:
             return None

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, distributions
-from torch.distributions import Distribution
+from torch.distributions import Distribution as TorchDistribution
 
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.numeric import covariance as forms
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class DistributionLaw:
             independent columns, or (d,) for one law.
     """
 
-    distribution: Distribution
+    distribution: TorchDistribution
 
     def __post_init__(self) -> None:
         batch, event = self.distribution.batch_shape, self.distribution.event_shape
@@ -101,7 +101,7 @@ class DistributionLaw:
         return rows.reshape(n, -1, self.columns)
 
 
-def distribution_law(given: Distribution) -> Law:
+def distribution_law(given: TorchDistribution) -> Distribution:
     """A batch of distributions as the law with the most closed forms."""
     law = DistributionLaw(given)
     if isinstance(_base(given), distributions.Normal):
@@ -111,7 +111,7 @@ def distribution_law(given: Distribution) -> Law:
     return law
 
 
-def repeated(given: Distribution, members: int) -> Law:
+def repeated(given: TorchDistribution, members: int) -> Distribution:
     """The same distribution of rows so many times."""
     columns = () if given.event_shape else (DistributionLaw(given).columns,)
     try:
@@ -120,12 +120,12 @@ def repeated(given: Distribution, members: int) -> Law:
         raise TypeError(f"{type(given).__name__} has no expand(), which batches of it need") from error
 
 
-def has_moments(law: Law) -> bool:
+def has_moments(law: Distribution) -> bool:
     """Whether mean and covariance of a law are known; else its draws must tell, and their error counts."""
     return not isinstance(law, DistributionLaw) or law.has_moments
 
 
-def _mean(given: Distribution) -> Tensor | None:
+def _mean(given: TorchDistribution) -> Tensor | None:
     """The mean, None where it has no closed form, or where ``mean`` is another quantity."""
     if isinstance(given, distributions.Independent):
         return _mean(given.base_dist)
@@ -140,7 +140,9 @@ def _mean(given: Distribution) -> Tensor | None:
         return None
 
 
-def _covariance(given: Distribution, columns: int) -> forms.Dense | forms.Diagonal | forms.LowRank | None:
+def _covariance(
+    given: TorchDistribution, columns: int
+) -> forms.Dense | forms.Diagonal | forms.LowRank | None:
     """Of all members, over (d,) columns; None where it has no closed form."""
     if isinstance(given, distributions.LowRankMultivariateNormal):
         factor = given.cov_factor
@@ -151,15 +153,15 @@ def _covariance(given: Distribution, columns: int) -> forms.Dense | forms.Diagon
     return None if dense is None else forms.Dense(dense.reshape(-1, columns, columns))
 
 
-def _base(given: Distribution) -> Distribution:
+def _base(given: TorchDistribution) -> TorchDistribution:
     return _base(given.base_dist) if isinstance(given, distributions.Independent) else given
 
 
-def _is_mixture_of_events(given: Distribution) -> bool:
+def _is_mixture_of_events(given: TorchDistribution) -> bool:
     return isinstance(given, distributions.MixtureSameFamily) and bool(given.event_shape)
 
 
-def _dense(given: Distribution) -> Tensor | None:
+def _dense(given: TorchDistribution) -> Tensor | None:
     """Covariance over the flattened event, (*batch, d, d); None where it has no closed form."""
     d = given.event_shape.numel()
     if isinstance(given, distributions.MultivariateNormal | distributions.LowRankMultivariateNormal):

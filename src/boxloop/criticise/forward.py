@@ -31,10 +31,10 @@ from boxloop.criticise.adapt import as_model
 from boxloop.criticise.distributions import has_moments
 from boxloop.criticise.probes import INNER, AnyProbe, Probe, drawn_points
 from boxloop.criticise.tally import NodeSums
-from boxloop.distributions import Categorical, DiagonalGaussian
-from boxloop.models import Drawn, LinearGaussian
+from boxloop.distributions import Categorical, DiagonalGaussian, Empirical
+from boxloop.models import LinearGaussian
 from boxloop.numeric import seed, single_threaded
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 
 Method = Literal["auto", "exact", "sobol", "monte_carlo", "sample"]
 BLOCK = 4096
@@ -59,10 +59,10 @@ class Forward:
     error: Tensor
 
 
-def marginal(model: LatentModel) -> tuple[Law, Tensor] | None:
+def marginal(model: LatentModel) -> tuple[Distribution, Tensor] | None:
     """A row's law as a finite mixture: laws and their weights, where the model has that form."""
     if isinstance(model, LinearGaussian):
-        return model.law(), model.mean.new_ones(1)
+        return model.marginal(), model.mean.new_ones(1)
     prior = model.prior()
     if isinstance(prior, Categorical):
         return model.emission(prior.support), prior.log_weight[0].exp()
@@ -111,7 +111,7 @@ def forward_moments(
     return [_together([batch[i] for batch in batches], nodes) for i in range(len(probes))]
 
 
-def _of_finite(probe: Probe, law: Law, weight: Tensor, generator: Generator) -> Forward:
+def _of_finite(probe: Probe, law: Distribution, weight: Tensor, generator: Generator) -> Forward:
     """Exact where the test function has a closed form under the laws; else by draws from each."""
     weight = weight.double()
     if has_moments(law) and probe.has_closed_form(law):
@@ -140,10 +140,10 @@ def _together(replicates: Sequence[NodeSums], nodes: int) -> Forward:
 
 
 def _replicates(
-    prior: Law, nodes: int, generator: Generator, *, quasi: bool
+    prior: Distribution, nodes: int, generator: Generator, *, quasi: bool
 ) -> Iterator[tuple[Iterator[Tensor], int]]:
     """Blocks of nodes of each replicate, and how many nodes there are in it."""
-    if isinstance(prior, Drawn):
+    if isinstance(prior, Empirical):
         if len(prior.rows) < REPLICATES:
             raise ValueError(f"at least {REPLICATES} draws are needed, got {len(prior.rows)}")
         for part in prior.rows.tensor_split(REPLICATES):
@@ -175,7 +175,7 @@ def _batch(
     return totals
 
 
-def latent_nodes(prior: Law, size: int, generator: Generator, *, quasi: bool) -> Iterator[Tensor]:
+def latent_nodes(prior: Distribution, size: int, generator: Generator, *, quasi: bool) -> Iterator[Tensor]:
     """Blocks of latent draws, scrambled Sobol points where the prior is a Gaussian with independent columns."""
     engine = None
     if quasi and isinstance(prior, DiagonalGaussian):

@@ -24,9 +24,9 @@ from boxloop.criticise.lagged import LaggedProbe
 from boxloop.criticise.probes import BelowProbe, FirstProbe, FourierProbe, PowerProbe, Probe
 from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
-from boxloop.data import column_place
+from boxloop.data import column_index
 from boxloop.numeric import normal
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 WIDEST = 4096
 """Most columns of which all pairs are formed."""
@@ -121,7 +121,7 @@ class Power:
         for pair in self.pairs:
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise TypeError(f"pairs must be pairs of columns, as [('height', 'weight')], got {pair!r}")
-            i, j = (column_place(scene.names, key) for key in pair)
+            i, j = (column_index(scene.names, key) for key in pair)
             parts.append(torch.stack([eye[i] + eye[j], eye[i] - eye[j]]) / math.sqrt(2.0))
             names += [f"{scene.names[i]} {sign} {scene.names[j]}" for sign in "+-"]
         if self.projections:
@@ -205,7 +205,7 @@ class Below:
                 f"thresholds must map columns to values, as {{'height': [150, 180]}}, got {type(thresholds).__name__}"
             )
         pairs = [
-            (column_place(scene.names, key), float(at)) for key, given in thresholds.items() for at in given
+            (column_index(scene.names, key), float(at)) for key, given in thresholds.items() for at in given
         ]
         if not pairs or not all(math.isfinite(at) for _, at in pairs):
             raise ValueError(f"thresholds must be finite numbers, at least one, got {dict(thresholds)}")
@@ -255,7 +255,7 @@ class Custom:
     """
 
     function: Callable[[Tensor], Tensor]
-    expectation: Callable[[Law], Tensor] | None = None
+    expectation: Callable[[Distribution], Tensor] | None = None
     name: str = "custom"
 
     def ready(self, scene: Scene) -> Probe:

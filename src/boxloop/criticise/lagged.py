@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.probes import Vector
 from boxloop.criticise.tally import NodeSums
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,20 @@ class LaggedProbe(Vector):
         y = self.standard(rows)
         return y[..., self.lag :, :] * y[..., : -self.lag, :]
 
-    def exact(self, law: Law) -> None:
+    def exact(self, law: Distribution) -> None:
         """None: the mean is over pairs of independent rows, not over one."""
 
-    def has_closed_form(self, law: Law) -> bool:
+    def has_closed_form(self, law: Distribution) -> bool:
         """Always: the means of laws are known."""
         return True
 
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+    def forward(self, law: Distribution, weight: Tensor, generator: Generator) -> Tensor:
         """The square of the mean row."""
         return (weight @ self.standard(law.mean)).square()
 
-    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+    def node_sums(
+        self, law: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
         """To first order in the mean row."""
         rows = self.standard(law.mean)
         mean = weight.detach() @ rows.detach() / weight.detach().sum()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from boxloop.criticise.adapt import as_model, as_rows, check_columns
-from boxloop.data import Gathered, make_frame, on_device, open_source
+from boxloop.data import ConcatenatedRows, make_frame, on_device, open_source
 from boxloop.models import Autoencoder
 from boxloop.numeric import single_threaded
 
@@ -130,9 +130,9 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
 
     Example:
         >>> import torch
-        >>> from boxloop.models.autoencoder import Autoencoder
-        >>> from boxloop.models.heads import GaussianHead
-        >>> from boxloop.models.latent import StandardNormal
+        >>> from boxloop.models.vae import Autoencoder
+        >>> from boxloop.models.vae import GaussianHead
+        >>> from boxloop.models.vae import StandardNormal
         >>> from boxloop.models.networks import Layers, Part
         >>> to_code = Part(Layers(1, (), 4), (torch.tensor([[0.5, 0.0, 0.0, 0.0]]), torch.zeros(4)))
         >>> to_row = Part(Layers(2, (), 2), (torch.zeros(2, 2), torch.zeros(2)))
@@ -147,15 +147,15 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
         raise ValueError(f"at least 2 rows are needed, got {source.n_rows}")
     names = source.names
 
-    def codes(rows: Tensor, weight: Tensor) -> Gathered:
+    def codes(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
         dense = rows.to_dense() if rows.layout != torch.strided else rows
         check_complete(dense, names)
         law = own.posterior(dense)
         apart = own.latent.column_divergence(law.mean, law.variance.log())
-        return Gathered.of(torch.cat([law.mean, apart], 1).double())
+        return ConcatenatedRows.of(torch.cat([law.mean, apart], 1).double())
 
     with torch.no_grad():
-        mean, divergence = source.reduce(codes).joined().chunk(2, dim=1)
+        mean, divergence = source.reduce(codes).concatenate().chunk(2, dim=1)
     n = len(mean)
     apart = mean - mean.mean(0)
     variance = apart.square().sum(0) / (n - 1)

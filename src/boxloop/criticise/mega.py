@@ -28,16 +28,16 @@ from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
 from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
 from boxloop.data import (
-    Both,
-    Kept,
-    Lot,
-    as_digest,
+    RowSample,
+    RowSampler,
+    SumAndRows,
     check_choice,
     check_count,
     check_list,
-    kept_rows,
-    rows_digest,
-    rows_word,
+    fingerprint_rows,
+    hash_tile,
+    sample_rows,
+    word_to_text,
 )
 from boxloop.numeric import RandomState, generator, single_threaded, spawn
 from boxloop.tree import Tree
@@ -138,7 +138,7 @@ def mega(
     fitted = None if train is None or train is X else open_rows(model, train, None, device)
     if fitted is not None:
         check_column_names(model, fitted.names, "train")
-    found = digest if fitted is None else rows_digest(fitted)
+    found = digest if fitted is None else fingerprint_rows(fitted)
     own = are_training_rows(model, adapted, digest, None if train is None else found)
     case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
     _warn_of_tails(case)
@@ -185,21 +185,21 @@ def _warn_of_tails(case: _Case) -> None:
 
 def _look(
     source: Source, probes: Sequence[Probe], stream: torch.Generator
-) -> tuple[tuple[Tally, ...], Kept, str]:
+) -> tuple[tuple[Tally, ...], RowSample, str]:
     """The one pass over the rows: sums over all of them, some to work out the law of the gaps from, their digest."""
-    lot = Lot.drawn(source.n_rows, _most(source.n_columns), stream)
+    lot = RowSampler.draw(source.n_rows, _most(source.n_columns), stream)
 
-    def look(rows: Tensor, weight: Tensor, start: int) -> Both[_Tallies]:
+    def look(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_Tallies]:
         values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
-        tallies = _Tallies(tuple(probe.tally(values, weight) for probe in probes), rows_word(rows, weight))
-        return Both(tallies, lot.taken(rows, weight, start))
+        tallies = _Tallies(tuple(probe.tally(values, weight) for probe in probes), hash_tile(rows, weight))
+        return SumAndRows(tallies, lot.take(rows, weight, start))
 
     found = source.reduce_at(look)
-    return found.first.parts, Kept.of(lot, found.second), as_digest(found.first.word)
+    return found.sum.parts, RowSample.of(lot, found.rows), word_to_text(found.sum.word)
 
 
-def _kept(source: Source, stream: torch.Generator) -> Kept:
-    return kept_rows(source, _most(source.n_columns), stream)
+def _kept(source: Source, stream: torch.Generator) -> RowSample:
+    return sample_rows(source, _most(source.n_columns), stream)
 
 
 def _most(columns: int) -> int:
@@ -212,7 +212,7 @@ class _Case:
 
     model: LatentModel
     n_rows: int
-    kept: Kept
+    kept: RowSample
     probes: tuple[Probe, ...]
     tallies: tuple[Tally, ...]
     forward: tuple[Forward, ...]
@@ -267,7 +267,7 @@ def _check(model: LatentModel, probes: Sequence[Probe], *, testing: bool) -> Non
 
 
 def _training(
-    model: LatentModel, kept: Kept, case: _Case, moments: Callable[[LatentModel], list[Forward]]
+    model: LatentModel, kept: RowSample, case: _Case, moments: Callable[[LatentModel], list[Forward]]
 ) -> Training:
     if not has_free(model):
         raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")

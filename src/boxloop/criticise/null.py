@@ -19,7 +19,7 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.sampling import sample_rows
 from boxloop.criticise.tally import Tally
 from boxloop.criticise.training import Training
-from boxloop.data import ArraySource, Kept
+from boxloop.data import ArraySource, RowSample
 from boxloop.numeric import normal
 from boxloop.types import LatentModel
 
@@ -125,7 +125,7 @@ class Null:
         return [_joined(parts) for parts in zip(*found, strict=True)]
 
     def from_signs(
-        self, kept: Kept, tallies: Sequence[Tally], draws: int, generator: Generator
+        self, kept: RowSample, tallies: Sequence[Tally], draws: int, generator: Generator
     ) -> list[Measure]:
         """Measures of gaps of the same rows with random signs about their means, (draws,) for each test function.
 
@@ -175,14 +175,14 @@ class Null:
         return found
 
 
-def _unit(probe: Probe, tally: Tally, kept: Kept, own: bool) -> Tensor:
+def _unit(probe: Probe, tally: Tally, kept: RowSample, own: bool) -> Tensor:
     """From a signed sum over the rows kept to the mean over all rows."""
-    if kept.whole:
+    if kept.is_complete:
         return 1.0 / tally.count.clamp(min=1e-300)
     part = probe.tally(kept.rows, kept.weight)
     ratio = tally.error / part.error.clamp(min=1e-300)
     if own:  # the same for every entry, as it is for the pull of the rows on the parameters
-        ratio = torch.full_like(ratio, kept.chance**0.5)
+        ratio = torch.full_like(ratio, kept.probability**0.5)
     return torch.where(part.count > 0, ratio / part.count.clamp(min=1e-300), 0.0)
 
 

@@ -21,7 +21,7 @@ from boxloop.criticise.fused import TINY, fused_gap
 from boxloop.criticise.wide import narrow, second_gap_norm
 from boxloop.distributions import Categorical
 from boxloop.numeric import column_means, covariance as forms, gram, single_threaded
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def moment_penalty(
     return MomentPenalty(alpha, nodes, method)
 
 
-def second_moment(law: Law, weight: Tensor | None = None) -> Tensor:
+def second_moment(law: Distribution, weight: Tensor | None = None) -> Tensor:
     """Second moment about zero of m laws with these weights, or equal ones, (d, d); differentiable."""
     if weight is None:
         m = len(law.mean)
@@ -108,7 +108,7 @@ def second_moment(law: Law, weight: Tensor | None = None) -> Tensor:
     return averaged(law.covariance(), weight) + (law.mean * weight[:, None]).mT @ law.mean
 
 
-def _mean_covariance(law: Law) -> Tensor:
+def _mean_covariance(law: Distribution) -> Tensor:
     """Of m laws of equal weight: its diagonal (d,) when it has nothing else, or (d, d)."""
     covariance = law.covariance()
     if isinstance(covariance, forms.Diagonal):

@@ -11,18 +11,20 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
 from boxloop.criticise.tally import NodeSums, Scene, Tally, tally_values
-from boxloop.models import Points
+from boxloop.distributions import PointMasses
 from boxloop.numeric import digits_for
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 INNER = 1 << 16
 """Rows drawn from a batch of laws, in all, where an expectation has no closed form."""
 
 
-def drawn_points(law: Law, weight: Tensor, n: int, generator: Generator) -> tuple[Points, Tensor]:
+def drawn_points(
+    law: Distribution, weight: Tensor, n: int, generator: Generator
+) -> tuple[PointMasses, Tensor]:
     """N rows drawn from each of a batch of laws, with their weights."""
     rows = law.draw(n, generator)
-    return Points(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
+    return PointMasses(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
 
 
 class Probe(Protocol):
@@ -58,13 +60,15 @@ class Probe(Protocol):
     def entries(self, rows: Tensor) -> Tensor:
         """The value of every distinct entry at every row, (n, p)."""
 
-    def has_closed_form(self, law: Law) -> bool:
+    def has_closed_form(self, law: Distribution) -> bool:
         """Whether ``forward`` is exact."""
 
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+    def forward(self, law: Distribution, weight: Tensor, generator: Generator) -> Tensor:
         """Weighted sum over m laws of the expectation of g; differentiable in the laws."""
 
-    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+    def node_sums(
+        self, law: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
         """The same, with the sums over laws that tell its error; about a point, or their own mean."""
 
 
@@ -102,7 +106,7 @@ class Vector:
         """(..., n, d) -> (..., n, p)."""
 
     @abstractmethod
-    def exact(self, law: Law) -> Tensor | None:
+    def exact(self, law: Distribution) -> Tensor | None:
         """Expectation under each of m laws, (m, p), where it has a closed form."""
 
     def flat(self, value: Tensor) -> Tensor:
@@ -121,13 +125,13 @@ class Vector:
         """Sums over rows, see :class:`Probe`."""
         return tally_values(self.values(rows), weight)
 
-    def has_closed_form(self, law: Law) -> bool:
+    def has_closed_form(self, law: Distribution) -> bool:
         """Whether there is one for these laws, or they are single rows."""
-        return isinstance(law, Points) or self.exact(law) is not None
+        return isinstance(law, PointMasses) or self.exact(law) is not None
 
-    def by_law(self, law: Law, generator: Generator) -> Tensor:
+    def by_law(self, law: Distribution, generator: Generator) -> Tensor:
         """Closed form, or the mean over draws from each law, (m, p)."""
-        if isinstance(law, Points):
+        if isinstance(law, PointMasses):
             return self.values(law.mean).double()
         found = self.exact(law)
         if found is not None:
@@ -136,11 +140,13 @@ class Vector:
         values = self.values(draws.reshape(-1, draws.shape[-1]))
         return values.reshape(len(draws), -1, values.shape[-1]).mean(1).double()
 
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+    def forward(self, law: Distribution, weight: Tensor, generator: Generator) -> Tensor:
         """Mean over laws."""
         return weight @ self.by_law(law, generator)
 
-    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+    def node_sums(
+        self, law: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
         """Sums over laws, see :class:`Probe`."""
         return NodeSums.of(self.by_law(law, generator), weight, about)
 
@@ -175,7 +181,7 @@ class FirstProbe(Vector):
         """About the origin: the gap is the same and keeps its digits."""
         return rows - self.scene.origin
 
-    def exact(self, law: Law) -> Tensor:
+    def exact(self, law: Distribution) -> Tensor:
         """The means of the laws."""
         return law.mean - self.scene.origin
 
@@ -209,14 +215,14 @@ class PowerProbe(Vector):
         lost = torch.isnan(y).to(y.dtype) @ (self.directions != 0).to(y.dtype).mT
         return torch.where(lost > 0, torch.nan, known)
 
-    def exact(self, law: Law) -> Tensor | None:
+    def exact(self, law: Distribution) -> Tensor | None:
         """Moments of a normal variable, or of the counts of single columns."""
         if not isinstance(law, GAUSSIAN):
             return self._of_counts(law)
         mean, variance = _projected(law, self.scene, self.directions)
         return power(mean, variance, self.order)
 
-    def _of_counts(self, law: Law) -> Tensor | None:
+    def _of_counts(self, law: Distribution) -> Tensor | None:
         if bool(((self.directions != 0).sum(1) > 1).any()):
             return None
         found = count_power(law, self.scene.origin, self.order)
@@ -252,7 +258,7 @@ class FourierProbe(Vector):
         """cos(a . y + b)."""
         return torch.cos(self.standard(rows) @ self.frequencies.mT + self.phase)
 
-    def exact(self, law: Law) -> Tensor | None:
+    def exact(self, law: Distribution) -> Tensor | None:
         """Real part of the characteristic function, turned by the phase."""
         if not isinstance(law, GAUSSIAN):
             return None
@@ -288,7 +294,7 @@ class BelowProbe(Vector):
         chosen = rows[..., self.places]
         return torch.where(torch.isnan(chosen), torch.nan, (chosen <= self.thresholds).to(rows.dtype))
 
-    def exact(self, law: Law) -> Tensor | None:
+    def exact(self, law: Distribution) -> Tensor | None:
         """Normal distribution functions, or those of counts."""
         if not isinstance(law, GAUSSIAN):
             return count_below(law, self.places, self.thresholds)
@@ -296,7 +302,7 @@ class BelowProbe(Vector):
         return torch.special.ndtr((self.thresholds - law.mean[:, self.places]) / spread)
 
 
-def _projected(law: Law, scene: Scene, directions: Tensor) -> tuple[Tensor, Tensor]:
+def _projected(law: Distribution, scene: Scene, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of projections of standardised rows under each of m laws, both (m, p)."""
     mean = ((law.mean - scene.origin) / scene.scale) @ directions.mT
     return mean, projected_variance(law.covariance(), directions / scene.scale)

@@ -11,7 +11,7 @@ from boxloop.caller import warn_caller
 from boxloop.criticise.forward import Forward
 from boxloop.criticise.probes import FirstProbe, Probe
 from boxloop.criticise.tally import Tally
-from boxloop.data import Kept, row_words
+from boxloop.data import RowSample, hash_rows
 
 CLOSE = 1e-3
 """Standard errors within which all column means of held-out rows are as the model's in fewer than 1 table in 1e6."""
@@ -46,7 +46,11 @@ def check_column_names(model: object, names: Sequence[str], what: str) -> None:
 
 
 def warn_of_copies(
-    probes: Sequence[Probe], tallies: Sequence[Tally], forward: Sequence[Forward], judges: Kept, n_rows: int
+    probes: Sequence[Probe],
+    tallies: Sequence[Tally],
+    forward: Sequence[Forward],
+    judges: RowSample,
+    n_rows: int,
 ) -> None:
     """Warn where the means of the rows are the model's, as they are of rows that were rounded after the fit.
 
@@ -78,7 +82,7 @@ def warn_of_copies(
             )
 
 
-def warn_of_other_rows(mean: Tensor, training: Kept) -> None:
+def warn_of_other_rows(mean: Tensor, training: RowSample) -> None:
     """Warn where the means of training rows are not the model's, as they are at a maximum of their likelihood.
 
     Of a fit that kept no digest this is all that is known of its rows. A random part of the rows has other means, and
@@ -89,7 +93,7 @@ def warn_of_other_rows(mean: Tensor, training: Kept) -> None:
         training: the training rows.
     """
     weight, total = training.weight[:, None], training.weight.sum()
-    if training.chance < 1.0 or bool(torch.isnan(training.rows).any()):
+    if training.probability < 1.0 or bool(torch.isnan(training.rows).any()):
         return
     own = (weight * training.rows).sum(0) / total
     error = (weight * (training.rows - own)).square().sum(0).sqrt() / total
@@ -109,13 +113,13 @@ def _steps(rows: Tensor) -> Tensor:
     return torch.where(apart > 0.0, apart, torch.inf).amin(0)
 
 
-def warn_of_shared(judges: Kept, training: Kept) -> None:
+def warn_of_shared(judges: RowSample, training: RowSample) -> None:
     """Warn where rows to judge by are among the training rows, if these are so distinct that it is no chance."""
-    words = row_words(training.rows)
-    if len(words.unique()) < len(words) * (1.0 - (1.0 - DISTINCT) * training.chance):
+    words = hash_rows(training.rows)
+    if len(words.unique()) < len(words) * (1.0 - (1.0 - DISTINCT) * training.probability):
         return
-    found = int(torch.isin(row_words(judges.rows), words).sum())
-    if found > SHARED * training.chance * len(judges.rows):
+    found = int(torch.isin(hash_rows(judges.rows), words).sum())
+    if found > SHARED * training.probability * len(judges.rows):
         warn_caller(
             f"{found} of {len(judges.rows)} rows of X are among the training rows, too: gaps are smaller on these than "
             "on held-out rows, and p-values too large; leave them out of X",

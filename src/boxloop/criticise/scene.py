@@ -9,7 +9,7 @@ from boxloop.criticise.distributions import has_moments
 from boxloop.criticise.forward import latent_nodes, marginal
 from boxloop.criticise.probes import INNER
 from boxloop.criticise.tally import Scene
-from boxloop.types import LatentModel, Law
+from boxloop.types import Distribution, LatentModel
 
 
 def model_scene(model: LatentModel, names: tuple[str, ...], generator: Generator, nodes: int = 8192) -> Scene:
@@ -41,7 +41,7 @@ def model_scene(model: LatentModel, names: tuple[str, ...], generator: Generator
     return Scene(names, origin.double(), scale.double(), generator)
 
 
-def _moments(law: Law, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+def _moments(law: Distribution, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Means and variances (m, d) of a batch of laws, of n draws from each where they are not known."""
     if has_moments(law):
         return law.mean, law.covariance().diagonal().expand_as(law.mean)

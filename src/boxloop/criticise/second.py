@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from boxloop.criticise.closed import averaged
 from boxloop.criticise.tally import NodeSums, Scene, Tally
 from boxloop.numeric import covariance as forms
-from boxloop.types import Covariance, Law
+from boxloop.types import Covariance, Distribution
 
 HELD_VALUES = 1 << 22
 """Values (laws x pairs of columns) that are held at once."""
@@ -102,7 +102,7 @@ class SecondProbe:
         cross = 2.0 * (by * at) * product
         return product + alone + alone.mT, fourth + spread + spread.mT + 2.0 * (bent + bent.mT) + cross
 
-    def forward(self, law: Law, weight: Tensor, generator: Generator) -> Tensor:
+    def forward(self, law: Distribution, weight: Tensor, generator: Generator) -> Tensor:
         """Mean covariance plus mean product of means (document 000, eq. 8, with outer products)."""
         mean = law.mean - self.scene.origin
         about = averaged(law.covariance(), weight.to(law.mean.dtype)) + (mean * weight[:, None]).mT @ mean
@@ -113,11 +113,13 @@ class SecondProbe:
         alone = mean[..., :, None] * self.scene.origin.to(mean)
         return alone + alone.mT
 
-    def has_closed_form(self, law: Law) -> bool:
+    def has_closed_form(self, law: Distribution) -> bool:
         """Always: laws know their covariances."""
         return True
 
-    def node_sums(self, law: Law, weight: Tensor, generator: Generator, about: Tensor | None) -> NodeSums:
+    def node_sums(
+        self, law: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
         """Sums over laws, see :class:`Probe`."""
         value = self.forward(law, weight, generator)
         near = value.detach() / weight.detach().sum() if about is None else about

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data import ArraySource, Kept
+from boxloop.data import ArraySource, RowSample
 from boxloop.models import differences, information
 from boxloop.tree import flatten, unflatten
 from boxloop.types import LatentModel
@@ -89,7 +89,7 @@ class Training:
 
 def training_error(
     model: Free,
-    kept: Kept,
+    kept: RowSample,
     moments: Callable[[Any], Sequence[Tensor]],
     origin: Tensor,
     scale: Tensor,
@@ -134,7 +134,7 @@ def training_error(
         placed = (some - origin) / scale
         return differences(lambda v: at(v).log_prob(placed), point) @ turn
 
-    return Training(pull, pull(rows), weight, kept.chance)
+    return Training(pull, pull(rows), weight, kept.probability)
 
 
 def _standardised(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tensor, Tensor, bool]:

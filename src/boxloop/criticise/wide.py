@@ -16,10 +16,10 @@ from torch import Tensor
 
 from boxloop.criticise.adapt import check_law
 from boxloop.numeric import covariance as forms, gram, single_threaded
-from boxloop.types import Covariance, Law
+from boxloop.types import Covariance, Distribution
 
 
-def signed_rows(rows: Tensor, law: Law, weight: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+def signed_rows(rows: Tensor, law: Distribution, weight: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Rows z (r, d), signs (r,) and variances (d,) of a second-moment gap; None for laws with full covariances."""
     found = _parts(law.covariance(), weight)
     if found is None:
@@ -32,7 +32,7 @@ def signed_rows(rows: Tensor, law: Law, weight: Tensor) -> tuple[Tensor, Tensor,
 
 
 @single_threaded
-def second_gap_norm(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
+def second_gap_norm(rows: Tensor, law: Distribution, weight: Tensor) -> Tensor:
     """Frobenius norm of the second moment of rows about zero minus that of a mixture of laws.
 
     Args:
@@ -63,7 +63,7 @@ def second_gap_norm(rows: Tensor, law: Law, weight: Tensor) -> Tensor:
     return (cross - 2.0 * mixed + variance.square().sum()).clamp(min=0.0).sqrt()
 
 
-def narrow(rows: Tensor, law: Law) -> bool:
+def narrow(rows: Tensor, law: Distribution) -> bool:
     """Whether the low-rank form is smaller than d x d."""
     covariance = law.covariance()
     if isinstance(covariance, forms.Shared):

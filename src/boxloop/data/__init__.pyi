@@ -1,31 +1,47 @@
-from .array import ArraySource, array_of as array_of, tile_rows
-from .blame import killed as killed
-from .bundled import CATALOGUE as CATALOGUE, Bundled, bundled
-from .checks import (
-    check_callable as check_callable,
-    check_choice as check_choice,
-    check_count as check_count,
-    check_level as check_level,
-    check_list as check_list,
-    check_weight as check_weight,
-    choose_columns as choose_columns,
-    column_place as column_place,
-    column_places as column_places,
-    near_misses as near_misses,
-)
-from .cluster import FAN as FAN, spread as spread, summed as summed
+from .arrays import ArraySource, find_array as find_array, tile_rows
 from .csv import MISSING as MISSING, CsvReader as CsvReader, records as records
-from .dask import PART_VALUES as PART_VALUES, DaskSource, dask_source
-from .device import on_device
-from .digest import (
-    as_digest as as_digest,
-    digest as digest,
-    row_words as row_words,
-    rows_digest as rows_digest,
-    rows_word as rows_word,
+from .dask.killed_workers import describe_killed_workers as describe_killed_workers
+from .dask.partitions import ArrayPartition as ArrayPartition
+from .dask.pickling import (
+    Broadcast as Broadcast,
+    pickle_value as pickle_value,
+    unpickle_value as unpickle_value,
 )
-from .even import even as even
-from .exchanged import Exchanged
+from .dask.reduce import (
+    FAN as FAN,
+    PartialSum as PartialSum,
+    map_on_cluster as map_on_cluster,
+    map_partitions as map_partitions,
+    sum_partitions as sum_partitions,
+)
+from .dask.source import PART_VALUES as PART_VALUES, DaskSource, dask_source
+from .dask.tasks import ClusterError, plan_contents as plan_contents, watch_partitions
+from .datasets import (
+    CATALOGUE as CATALOGUE,
+    Dataset,
+    DiskAndRing as DiskAndRing,
+    FactorProblem as FactorProblem,
+    Topics as Topics,
+    documents as documents,
+    factor_problem as factor_problem,
+    load_dataset,
+    overlapping_clusters as overlapping_clusters,
+)
+from .device import (
+    PREFETCHED_TILES as PREFETCHED_TILES,
+    PrefetchedSource as PrefetchedSource,
+    on_device,
+    prefetch as prefetch,
+)
+from .fingerprint import (
+    fingerprint_file as fingerprint_file,
+    fingerprint_rows as fingerprint_rows,
+    fingerprint_source as fingerprint_source,
+    fingerprint_values as fingerprint_values,
+    hash_rows as hash_rows,
+    hash_tile as hash_tile,
+    word_to_text as word_to_text,
+)
 from .folder import FolderReader as FolderReader, by_number as by_number
 from .frames import (
     as_column as as_column,
@@ -35,96 +51,129 @@ from .frames import (
     make_frame as make_frame,
     outline as outline,
 )
-from .graph import contents as contents
-from .mapped import Mapped, shuffled, within
-from .marks import At, Folds, InFold, Marks, Mask
-from .moments import MOMENT_COLUMNS as MOMENT_COLUMNS, Summary as Summary, moment_source, summarise_moments
+from .moments import (
+    MOMENT_COLUMNS as MOMENT_COLUMNS,
+    MomentSummary as MomentSummary,
+    moment_source,
+    summarise_moments,
+)
 from .npy import MapReader as MapReader, NpyReader as NpyReader, npy_source as npy_source
-from .open import AnySource as AnySource, open_source, stays
-from .paired import Paired
-from .pairing import paired
+from .pairing import PairedSource, SwappedViews, pair_sources
 from .parquet import ParquetReader as ParquetReader, open_parquet as open_parquet
-from .parts import HeldPart as HeldPart
-from .prefetch import AHEAD as AHEAD, Prefetched as Prefetched, ahead as ahead
-from .sample import Both, Gathered, Kept, Lot, kept_rows
-from .some import SomeRows, some_rows
+from .read import (
+    AnySource as AnySource,
+    is_read_in_place,
+    open_named_reader as open_named_reader,
+    open_source,
+    open_table,
+)
+from .selection import (
+    ConcatenatedRows,
+    Folds,
+    FoldSelection,
+    IndexSelection,
+    MaskSelection,
+    RowSample,
+    RowSampler,
+    RowSelection,
+    SelectedRows,
+    SumAndRows,
+    has_equal_weights as has_equal_weights,
+    sample_rows,
+    select_rows,
+    shuffle_rows,
+)
+from .source import (
+    MappedSource,
+    PlacedTile as PlacedTile,
+    SourceView,
+    Tile as Tile,
+    TiledSource,
+    WeightedSum,
+    sum_tiles as sum_tiles,
+)
 from .sparse import SparseSource, csr_tensor as csr_tensor, sparse_source as sparse_source
-from .standard import FIRST_ROWS as FIRST_ROWS, Frame, Standardised, identity_frame, survey
+from .standardise import (
+    FIRST_ROWS as FIRST_ROWS,
+    Standardisation,
+    StandardisedSource,
+    fit_standardisation,
+    identity_standardisation,
+)
 from .stream import (
     BATCH_ROWS as BATCH_ROWS,
     Reader as Reader,
     StreamSource,
-    hold as hold,
+    load_small as load_small,
     retile as retile,
-    stream as stream,
+    stream_source as stream_source,
 )
-from .synthetic import (
-    DiskAndRing as DiskAndRing,
-    FactorProblem as FactorProblem,
-    Topics as Topics,
-    documents as documents,
-    factor_problem as factor_problem,
-    overlapping_clusters as overlapping_clusters,
-)
-from .table import open_reader_of as open_reader_of, open_table
-from .tasks import ClusterError, watched
-from .tiles import Placed as Placed, Tile as Tile, Tiled, View, WeightedSum, total as total
-from .travel import Carried as Carried, packed as packed, unpacked as unpacked
-from .validated import (
+from .validation import (
+    check_callable as check_callable,
+    check_choice as check_choice,
+    check_count as check_count,
+    check_level as check_level,
+    check_list as check_list,
+    check_range,
     check_table as check_table,
+    check_weight as check_weight,
+    choose_columns as choose_columns,
+    column_index as column_index,
+    column_indices as column_indices,
+    fill_masked as fill_masked,
+    suggest_names as suggest_names,
     to_array as to_array,
+    to_float_table as to_float_table,
     to_labels as to_labels,
-    to_numbers as to_numbers,
     to_vector as to_vector,
-    unmasked as unmasked,
-    validated as validated,
+    validate_rows as validate_rows,
 )
 from .write import escape_formulas, table_writer, write_table, write_text
 
 __all__ = [
     "ArraySource",
-    "At",
-    "Both",
-    "Bundled",
     "ClusterError",
+    "ConcatenatedRows",
     "DaskSource",
-    "Exchanged",
+    "Dataset",
+    "FoldSelection",
     "Folds",
-    "Frame",
-    "Gathered",
-    "InFold",
-    "Kept",
-    "Lot",
-    "Mapped",
-    "Marks",
-    "Mask",
-    "Paired",
-    "SomeRows",
+    "IndexSelection",
+    "MappedSource",
+    "MaskSelection",
+    "PairedSource",
+    "RowSample",
+    "RowSampler",
+    "RowSelection",
+    "SelectedRows",
+    "SourceView",
     "SparseSource",
-    "Standardised",
+    "Standardisation",
+    "StandardisedSource",
     "StreamSource",
-    "Tiled",
-    "View",
+    "SumAndRows",
+    "SwappedViews",
+    "TiledSource",
     "WeightedSum",
-    "bundled",
+    "check_range",
     "dask_source",
     "escape_formulas",
-    "identity_frame",
-    "kept_rows",
+    "fit_standardisation",
+    "identity_standardisation",
+    "is_read_in_place",
+    "load_dataset",
     "moment_source",
     "on_device",
     "open_source",
     "open_table",
-    "paired",
-    "shuffled",
-    "some_rows",
-    "stays",
+    "pair_sources",
+    "sample_rows",
+    "select_rows",
+    "shuffle_rows",
     "summarise_moments",
-    "survey",
     "table_writer",
     "tile_rows",
-    "watched",
-    "within",
+    "watch_partitions",
     "write_table",
     "write_text",
 ]

@@ -20,8 +20,8 @@ from typing import Any
 from torch import Tensor
 
 from boxloop.data.arrow import batch_tensor
-from boxloop.data.checks import check_names
 from boxloop.data.stream import Reader
+from boxloop.data.validation import check_names
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A")
 WORDS = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FALSE": 0.0}

@@ -1,59 +1,32 @@
-"""Rows on a device: here, or on that of the worker that reads them."""
+"""Rows on a device: here, on that of a worker, or prefetched while earlier tiles are in use."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
-from boxloop.data.array import ArraySource
-from boxloop.data.dask import DaskSource
-from boxloop.data.mapped import Mapped
-from boxloop.data.parts import Part
-from boxloop.data.prefetch import Prefetched
+from boxloop.data.arrays import GPU_VALUES, ArraySource, tile_rows
+from boxloop.data.dask.partitions import Partition
+from boxloop.data.dask.source import DaskSource
+from boxloop.data.source import MappedSource, Tile, TiledSource
 from boxloop.data.stream import StreamSource
 from boxloop.types import Source
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class MovedPart:
-    """A part whose rows go to a device as it is opened: at once where they are in memory, ahead of use from a file.
+PREFETCHED_TILES = 2
+"""Tiles that are read while one is in use: each may be 64 MB."""
 
-    Args:
-        part: where they come from.
-        device: where they go, on the worker.
-    """
-
-    part: Part
-    device: torch.device
-
-    @property
-    def label(self) -> str:
-        """That of the part."""
-        return self.part.label
-
-    def named(self, message: str) -> bool:
-        """As the part is."""
-        return self.part.named(message)
-
-    @property
-    def content(self) -> Any:
-        """That of the part."""
-        return self.part.content
-
-    def open(self, content: Any) -> Source:
-        """The rows, on the device."""
-        return on_device(self.part.open(content), self.device)
-
-    def tasks(self) -> list[Any]:
-        """Those of the part."""
-        return self.part.tasks()
-
-    def sent(self) -> MovedPart:
-        """The part as it travels, and the name of the device."""
-        return MovedPart(self.part.sent(), self.device)
+PINNED_BUFFERS = 4
+"""Pieces on their way to a GPU at once."""
 
 
 def on_device(source: Source, device: torch.device) -> Source:
@@ -70,7 +43,175 @@ def on_device(source: Source, device: torch.device) -> Source:
         weight = None if source.weight is None else source.weight.to(device)
         return ArraySource(source.rows.to(device), weight, source.columns)
     if isinstance(source, StreamSource):
-        return Prefetched(source, device)
+        return PrefetchedSource(source, device)
     if isinstance(source, DaskSource):
-        return replace(source, parts=tuple(MovedPart(part, device) for part in source.parts))
-    return Mapped(source, methodcaller("to", device), device)
+        return replace(source, parts=tuple(DevicePartition(part, device) for part in source.parts))
+    return MappedSource(source, methodcaller("to", device), device)
+
+
+@dataclass(frozen=True)
+class PrefetchedSource(TiledSource):
+    """A stream whose tiles a thread reads and copies to a device while earlier ones are in use.
+
+    Tiles have about the sizes of an array's on a GPU.
+
+    Args:
+        source: where rows come from.
+        device: where they go.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> source = PrefetchedSource(ArraySource(torch.arange(6.0).reshape(3, 2)), torch.device("cpu"))
+        >>> [rows.shape[0] for rows, _ in source.chunks(2)]
+        [2, 1]
+    """
+
+    source: Source
+    device: torch.device
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.source.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.source.n_columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.source.names
+
+    def chunks(self, size: int | None = None) -> Iterator[Tile]:
+        """Yield tiles in row order, on the device."""
+        step = size or tile_rows(self.n_columns)
+        size = size or max(1, GPU_VALUES // (step * max(self.n_columns, 1))) * step
+        if self.device.type != "cuda":
+            tiles = self.source.chunks(size)
+            yield from prefetch((rows.to(self.device), weight.to(self.device)) for rows, weight in tiles)
+            return
+        used: deque[torch.cuda.Event] = deque()
+        with closing(prefetch(_fill_tiles(self.source.chunks(step), step, size, self.device))) as filled:
+            for tile, copied in filled:
+                here = torch.cuda.current_stream(self.device)
+                here.wait_event(copied)
+                for part in tile:  # its memory belongs to the stream that copied
+                    part.record_stream(here)
+                yield tile
+                used.append(here.record_event())
+                if (
+                    len(used) > PREFETCHED_TILES
+                ):  # nobody else may wait for the work, and copies would fill the device
+                    used.popleft().synchronize()
+
+
+def _fill_tiles(
+    pieces: Iterator[Tile], step: int, size: int, device: torch.device
+) -> Iterator[tuple[Tile, torch.cuda.Event]]:
+    """Tiles of up to ``size`` rows, each with the event of its last copy.
+
+    A stream of their own fills them with pieces of up to ``step`` rows: a CPU reads best what its cache holds, a GPU
+    wants more at once.
+    """
+    side = torch.cuda.Stream(device)
+    buffers: deque[_PinnedBuffer] = deque()
+    tile: list[Tensor] = []
+    filled = 0
+    for piece in pieces:
+        count = len(piece[1])
+        if filled + count > size:
+            yield (tile[0][:filled], tile[1][:filled]), side.record_event()
+            tile, filled = [], 0
+        buffers = buffers or deque(_PinnedBuffer(piece, step) for _ in range(PINNED_BUFFERS))
+        with torch.cuda.stream(side):
+            tile = tile or [part.new_empty((size, *part.shape[1:]), device=device) for part in piece]
+            buffers[0].send(piece, [part[filled : filled + count] for part in tile])
+        buffers.rotate()
+        filled += count
+    if filled:
+        yield (tile[0][:filled], tile[1][:filled]), side.record_event()
+
+
+class _PinnedBuffer:
+    """Pinned memory for a piece: only from there does a copy run beside other work, and pinning takes long."""
+
+    def __init__(self, piece: Tile, step: int) -> None:
+        self.parts = [
+            torch.empty((step, *part.shape[1:]), dtype=part.dtype, pin_memory=True) for part in piece
+        ]
+        self.copied = torch.cuda.Event()
+
+    def send(self, piece: Tile, places: list[Tensor]) -> None:
+        """Copy a piece by the current stream, once the last has left."""
+        self.copied.synchronize()
+        for part, buffer, place in zip(piece, self.parts, places, strict=True):
+            place.copy_(buffer[: len(part)].copy_(part), non_blocking=True)
+        self.copied.record()
+
+
+def prefetch(items: Iterator[T], most: int = PREFETCHED_TILES) -> Generator[T, None, None]:
+    """The same items, computed by a thread while earlier ones are in use.
+
+    An exception of the thread is raised here, in place of its item. The thread ends with this iterator: when it is
+    exhausted, closed, or left by an exception.
+
+    Args:
+        items: an iterator; only the thread touches it.
+        most: items that are computed before they are asked for.
+
+    Example:
+        >>> list(prefetch(iter("abc")))
+        ['a', 'b', 'c']
+    """
+    end = object()
+    reader = ThreadPoolExecutor(1, "boxloop-prefetch")
+    try:
+        waiting = deque(reader.submit(next, items, end) for _ in range(most))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(reader.submit(next, items, end))
+            yield item  # type: ignore[misc]
+    finally:
+        reader.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class DevicePartition:
+    """A partition whose rows go to a device as it is opened: at once where they are in memory, prefetched
+    from a file.
+
+    Args:
+        part: where they come from.
+        device: where they go, on the worker.
+    """
+
+    part: Partition
+    device: torch.device
+
+    @property
+    def label(self) -> str:
+        """That of the partition."""
+        return self.part.label
+
+    def is_named_in(self, message: str) -> bool:
+        """As the partition is."""
+        return self.part.is_named_in(message)
+
+    @property
+    def content(self) -> Any:
+        """That of the partition."""
+        return self.part.content
+
+    def open(self, content: Any) -> Source:
+        """The rows, on the device."""
+        return on_device(self.part.open(content), self.device)
+
+    def tasks(self) -> list[Any]:
+        """Those of the partition."""
+        return self.part.tasks()
+
+    def without_content(self) -> DevicePartition:
+        """As it travels, beside the name of the device."""
+        return DevicePartition(self.part.without_content(), self.device)

@@ -8,10 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from boxloop.data.array import ArraySource
-from boxloop.data.checks import choose_columns
-from boxloop.data.dense import dense_source
-
 
 def is_collection(data: object) -> bool:
     """Whether a table is a Dask DataFrame or array; Dask is not loaded to find out."""
@@ -56,31 +52,6 @@ def as_frame(data: object) -> Any:
     return frame if isinstance(frame, nw.DataFrame) else None
 
 
-def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | None = None) -> ArraySource:
-    """Numeric and boolean columns of a frame as one table; nulls become NaN.
-
-    Args:
-        frame: what :func:`as_frame` gave.
-        weight: one non-negative weight a row, or the name of a column.
-        columns: the columns used, in this order; all but the weights when omitted.
-
-    Example:
-        >>> import pandas
-        >>> frame = pandas.DataFrame({"a": [1.5, None], "b": [True, False]})
-        >>> frame_source(as_frame(frame)).rows
-        tensor([[1.5000, 1.0000],
-                [   nan, 0.0000]], dtype=torch.float64)
-    """
-    found = {str(series.name): series for series in frame.iter_columns()}
-    names = choose_columns(tuple(found), columns, weight)
-    rows = np.empty((frame.shape[0], len(names)), order="F")
-    for j, name in enumerate(names):
-        rows[:, j] = _numbers(name, found[name])
-    if isinstance(weight, str):
-        weight = _numbers(weight, found[weight])
-    return dense_source(rows, weight, names)
-
-
 def holds_numbers(series: Any) -> bool:
     """Whether the values of a column are numbers, or true and false; of a categorical one, its categories."""
     import narwhals.stable.v2 as nw
@@ -120,7 +91,8 @@ def _refused(name: str, series: Any) -> ValueError:
     return ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
 
 
-def _numbers(name: str, series: Any) -> np.ndarray:
+def numeric_column(name: str, series: Any) -> np.ndarray:
+    """The values of a column as float64, NaN where missing."""
     import narwhals.stable.v2 as nw
 
     if not holds_numbers(series):

@@ -1,4 +1,4 @@
-r"""A mean and a covariance, seen as rows.
+r"""A mean and a covariance as a source of rows.
 
 For a linear-Gaussian model every statistic is a function of the first two moments. So a covariance
 :math:`S = C C^\top` and a count n are as good as d + 1 weighted rows, the corners of a simplex
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource
-from boxloop.data.digest import as_digest, rows_word
-from boxloop.data.standard import FIRST_ROWS, Frame, frame_of
+from boxloop.data.arrays import ArraySource
+from boxloop.data.fingerprint import hash_tile, word_to_text
+from boxloop.data.standardise import FIRST_ROWS, Standardisation, make_standardisation
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -25,7 +25,7 @@ MOMENT_COLUMNS = 4096
 """Widest table whose second moments are worth a d x d matrix."""
 
 RANGE = 1e60
-"""Spreads between this and its inverse have squares, and sums of squares, that float64 holds."""
+"""Standard deviations between this and its inverse have squares, and sums of squares, that float64 can hold."""
 
 
 def moment_source(
@@ -42,17 +42,17 @@ def moment_source(
         covariance: (d, d), symmetric positive semi-definite.
         n_rows: how many observations they summarise; the total weight of the result.
         names: column names.
-        slack: largest negative eigenvalue, beside the largest of all, that passes for rounding.
+        slack: largest negative eigenvalue, relative to the largest of all, that counts as rounding error.
     """
     n = mean.shape[0] + 1
     root, failed = torch.linalg.cholesky_ex(covariance)
     if bool(failed):
         root = _semidefinite_root(covariance, slack)
-    spread = torch.cat([mean.new_zeros(n - 1, 1), root * n**0.5], dim=1)
+    simplex = torch.cat([mean.new_zeros(n - 1, 1), root * n**0.5], dim=1)
     axis = mean.new_full((n,), n**-0.5)
     axis[0] -= 1.0
-    turn = (spread @ axis)[:, None] * axis * (2.0 / axis.dot(axis))
-    rows = (spread - turn + mean[:, None]).mT  # columns-major, as models read them
+    reflection = (simplex @ axis)[:, None] * axis * (2.0 / axis.dot(axis))
+    rows = (simplex - reflection + mean[:, None]).mT  # columns-major, as models read them
     weight = torch.full((n,), float(n_rows) / n, dtype=rows.dtype, device=rows.device)
     return ArraySource(rows, weight, names)
 
@@ -66,7 +66,7 @@ def _semidefinite_root(covariance: Tensor, slack: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Summary:
+class MomentSummary:
     """First and second moments of complete rows, about a rough origin and in rough units.
 
     Args:
@@ -88,16 +88,16 @@ class Summary:
     digest: str | None = None
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> Standardisation:
         """The frame that :func:`boxloop.data.survey` would find."""
         deviation = self.scale * self.covariance.diagonal().clamp(min=0.0).sqrt()
         present = torch.full_like(deviation, self.weight)
         mean = self.origin + self.scale * self.mean
-        frame = frame_of(mean, deviation, present, self.weight, missing=False)
+        frame = make_standardisation(mean, deviation, present, self.weight, missing=False)
         return replace(frame, digest=self.digest)
 
     def rows(self, origin: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> ArraySource:
-        """d + 1 rows with these moments, seen as ``(x - origin) / scale``."""
+        """d + 1 rows with these moments, as ``(x - origin) / scale``."""
         unit = self.scale / scale
         mean = (self.origin - origin) / scale + unit * self.mean
         covariance = unit[:, None] * self.covariance * unit
@@ -112,12 +112,12 @@ class _Moments(Tree):
     word: Tensor
 
 
-def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Summary | None:
+def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> MomentSummary | None:
     """One pass over the rows; None if a value is missing, or a d x d matrix would be too wide.
 
-    The pass runs about the mean of the first rows, in units of their spread. The mean of all n rows is within
-    sqrt(n / first rows) standard deviations of that, so no digits are lost. In float64 the units are left out unless
-    squares would leave its range.
+    The pass runs about the mean of the first rows, in units of their standard deviations. The mean of all n rows is
+    within sqrt(n / first rows) standard deviations of that, so no digits are lost. In float64 the units are left out
+    unless squares would leave its range.
 
     Args:
         source: rows.
@@ -125,20 +125,20 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Sum
     """
     if source.n_columns > MOMENT_COLUMNS:
         return None
-    rough = _rough(source)
+    rough = _head_moments(source)
     if rough is None:
         return None
     origin, scale = rough
     unscaled = dtype == torch.float64 and bool(((scale > 1.0 / RANGE) & (scale < RANGE)).all())
     scale = torch.ones_like(scale) if unscaled else scale
-    room = origin[:0]  # kept, as fresh pages for every tile would cost a tenth of the pass
+    buffer = origin[:0]  # kept, as fresh pages for every tile would cost a tenth of the pass
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
-        nonlocal room
-        word = rows_word(rows, weight)
-        if room.numel() < rows.numel():
-            room = origin.new_empty(rows.numel())  # anew: what BLAS has seen cannot be resized
-        centred = torch.sub(rows, origin, out=room[: rows.numel()].view(rows.shape))
+        nonlocal buffer
+        word = hash_tile(rows, weight)
+        if buffer.numel() < rows.numel():
+            buffer = origin.new_empty(rows.numel())  # anew: what BLAS has seen cannot be resized
+        centred = torch.sub(rows, origin, out=buffer[: rows.numel()].view(rows.shape))
         low = (centred if unscaled else centred.div_(scale)).to(dtype)
         second = upper_gram(low, weight.to(dtype)).double()  # first: it leaves the tile in cache
         return _Moments(weight.sum(), product(weight[None], centred)[0], second, word)
@@ -148,16 +148,16 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Sum
         return None
     mean = m.first / m.weight
     covariance = mirrored(m.second) / m.weight - mean[:, None] * mean
-    return Summary(origin, scale, mean, covariance, float(m.weight), source.names, as_digest(m.word))
+    return MomentSummary(origin, scale, mean, covariance, float(m.weight), source.names, word_to_text(m.word))
 
 
-def _rough(source: Source) -> tuple[Tensor, Tensor] | None:
-    """Mean and spread of the first rows, each (d,); None if a value of theirs is missing."""
+def _head_moments(source: Source) -> tuple[Tensor, Tensor] | None:
+    """Mean and standard deviation of the first rows, each (d,); None if a value of theirs is missing."""
     head, mass = next(iter(source.chunks(FIRST_ROWS)))
     head = head.to(torch.float64)
     share = mass / mass.sum().clamp(min=1e-300)
     origin = head.mT @ share
     if bool(torch.isnan(origin).any()):
         return None
-    spread = ((head - origin).square().mT @ share).sqrt()
-    return origin, torch.where(spread > 1e-13 * origin.abs(), spread, 1.0)
+    deviation = ((head - origin).square().mT @ share).sqrt()
+    return origin, torch.where(deviation > 1e-13 * origin.abs(), deviation, 1.0)

@@ -12,9 +12,8 @@ import torch
 from numpy.lib.format import MAGIC_PREFIX
 from torch import Tensor
 
-from boxloop.data.checks import given_names
-from boxloop.data.dense import check_array
-from boxloop.data.stream import Reader, StreamSource, stream
+from boxloop.data.stream import Reader, StreamSource, stream_source
+from boxloop.data.validation import check_array, check_given_names
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def npy_source(path: Path, weight: object = None, columns: Sequence[str] | None 
         weight: one non-negative weight a row, or the name of a column.
         columns: names for all the columns.
     """
-    return stream(NpyReader(path, given_names(columns, NpyReader(path).shape[1])), weight)
+    return stream_source(NpyReader(path, check_given_names(columns, NpyReader(path).shape[1])), weight)
 
 
 def open_map(path: Path) -> np.ndarray:

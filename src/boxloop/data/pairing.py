@@ -1,26 +1,26 @@
-"""Two sources whose rows belong together, joined where they live."""
+"""Two tables whose rows belong together, as one source: in memory, in files or on a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource
-from boxloop.data.dask import DaskSource
-from boxloop.data.paired import Paired
-from boxloop.data.parts import HeldPart, JoinedPart, Part
-from boxloop.data.some import SomeRows
-from boxloop.data.tiles import Placed, View
+from boxloop.data.arrays import ArraySource, tile_rows
+from boxloop.data.dask.partitions import ArrayPartition, Partition
+from boxloop.data.dask.source import DaskSource
+from boxloop.data.selection import SelectedRows
+from boxloop.data.source import PlacedTile, SourceView, Tile, TiledSource
 from boxloop.types import Source
 
-Look = Callable[[Tensor, Tensor, int], Placed]
+Transform = Callable[[Tensor, Tensor, int], PlacedTile]
 
 
-def paired(left: Source, right: Source, hold: bool = True) -> Source:
+def pair_sources(left: Source, right: Source, hold: bool = True) -> Source:
     """Two sources as one: in memory where both are, on the cluster where one is, else tile by tile.
 
     Args:
@@ -28,72 +28,205 @@ def paired(left: Source, right: Source, hold: bool = True) -> Source:
         right: the rest.
         hold: whether rows in memory are joined at once, which mini-batches want, or as they are read.
     """
-    joined = Paired(left, right)
+    pair = PairedSource(left, right)
     if hold and isinstance(left, ArraySource) and isinstance(right, ArraySource):
-        kind = torch.promote_types(left.rows.dtype, right.rows.dtype)
-        rows = torch.cat([left.rows.to(kind), right.rows.to(kind)], 1)
-        return ArraySource(rows, left.weight, joined.names)
-    first, second = _bare(left)[0], _bare(right)[0]
-    cuts = [source.counts for source in (first, second) if isinstance(source, DaskSource)]
-    if not cuts:
-        return joined
-    counts = cuts[0]
-    parts = map(JoinedPart, _parts(first, counts), _parts(second, counts))
+        return ArraySource(_concatenate_columns(left.rows, right.rows), left.weight, pair.names)
+    first, second = _split_views(left)[0], _split_views(right)[0]
+    counts = next((source.counts for source in (first, second) if isinstance(source, DaskSource)), None)
+    if counts is None:
+        return pair
+    parts = map(JoinedPartition, _split_partitions(first, counts), _split_partitions(second, counts))
     names = (*(f"x:{name}" for name in first.names), *(f"y:{name}" for name in second.names))
-    return Beside(DaskSource(tuple(parts), counts, names), first.n_columns, left, right, joined.names)
+    source = DaskSource(tuple(parts), counts, names)
+    return PairedPartitions(source, first.n_columns, left, right, pair.names)
 
 
 @dataclass(frozen=True)
-class Beside(View):
-    """Two views of partitions that hold both tables, one beside the other.
+class PairedSource(TiledSource):
+    """Row i of one source beside row i of another: the columns of the first, then those of the second.
+
+    Whatever works on a source then works on pairs: passes, mini-batches, held-out rows. Weights are those of the first.
+
+    Args:
+        left: the first columns.
+        right: the rest.
+
+    Raises:
+        ValueError: the two differ in their number of rows.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> pair = PairedSource(ArraySource(torch.zeros(3, 2)), ArraySource(torch.ones(3, 1)))
+        >>> next(pair.chunks())[0][0]
+        tensor([0., 0., 1.])
+    """
+
+    left: Source
+    right: Source
+
+    def __post_init__(self) -> None:
+        if self.left.n_rows != self.right.n_rows:
+            raise ValueError(
+                f"the first view has {self.left.n_rows} rows and the second {self.right.n_rows}: row i of one "
+                "must belong to row i of the other"
+            )
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.left.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Of both together."""
+        return self.left.n_columns + self.right.n_columns
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names; where the views share one, each says which view it is of."""
+        if not set(self.left.names) & set(self.right.names):
+            return self.left.names + self.right.names
+        return (*(f"x:{name}" for name in self.left.names), *(f"y:{name}" for name in self.right.names))
+
+    def chunks(self, size: int | None = None) -> Iterator[Tile]:
+        """Yield joined tiles in row order; the tiles of the two sources may end at different rows."""
+        step = size or tile_rows(self.n_columns)
+        others = self.right.chunks(step)
+        rest: Tensor | None = None
+        for rows, weight in self.left.chunks(step):
+            parts, missing = ([] if rest is None else [rest]), len(rows) - (0 if rest is None else len(rest))
+            while missing > 0:
+                parts.append(next(others)[0])
+                missing -= len(parts[-1])
+            beside = parts[0] if len(parts) == 1 else torch.cat(parts)
+            rest = beside[len(rows) :]
+            yield _concatenate_columns(rows, beside[: len(rows)]), weight
+
+
+@dataclass(frozen=True)
+class PairedPartitions(SourceView):
+    """Views of the two tables that the partitions of one Dask source hold side by side.
 
     Args:
         source: the columns of both.
-        first: columns of the first.
-        left: the first, as it is seen.
-        right: the second, as it is seen.
-        seen: names of the columns that are seen.
+        first: number of columns of the first.
+        left: the first, with its views.
+        right: the second, with its views.
+        columns: names of the columns of both views.
     """
 
     source: Source
     first: int
     left: Source
     right: Source
-    seen: tuple[str, ...]
+    columns: tuple[str, ...]
 
     @property
     def n_columns(self) -> int:
         """Of both together."""
-        return len(self.seen)
+        return len(self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Column names."""
-        return self.seen
+        return self.columns
 
-    def look(self) -> Look:
-        """Tiles of both, each seen in its own way; weights are those of the first."""
-        first, one, other = self.first, _bare(self.left)[1], _bare(self.right)[1]
+    def tile_transform(self) -> Transform:
+        """The views of both, side by side; weights are those of the first."""
+        first = self.first
+        left_transform, right_transform = _split_views(self.left)[1], _split_views(self.right)[1]
 
-        def both(rows: Tensor, weight: Tensor, start: int) -> Placed:
-            seen, mass, _ = one(rows[:, :first], weight, start)
-            beside, _, _ = other(rows[:, first:], weight, start)
-            kind = torch.promote_types(seen.dtype, beside.dtype)
-            return torch.cat([seen.to(kind), beside.to(kind)], 1), mass, start
+        def transform(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
+            left, left_weight, _ = left_transform(rows[:, :first], weight, start)
+            right, _, _ = right_transform(rows[:, first:], weight, start)
+            return _concatenate_columns(left, right), left_weight, start
 
-        return both
+        return transform
 
 
-def _bare(source: Source) -> tuple[Source, Look]:
-    """A source without the views through which it is seen, and these as one; some rows are a source of their own."""
-    if not isinstance(source, View) or isinstance(source, SomeRows):
+@dataclass(frozen=True)
+class SwappedViews(SourceView):
+    """A source of two views in the other order: its first columns come last.
+
+    Args:
+        source: rows that hold one view beside the other.
+        first: number of columns of the first.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> swapped = SwappedViews(ArraySource(torch.tensor([[1.0, 2.0, 3.0]])), 1)
+        >>> swapped.names, next(swapped.chunks())[0]
+        (('x1', 'x2', 'x0'), tensor([[2., 3., 1.]]))
+    """
+
+    source: Source
+    first: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names, in their new order."""
+        return self.source.names[self.first :] + self.source.names[: self.first]
+
+    def tile_transform(self) -> Transform:
+        """Tiles with their columns swapped."""
+        first = self.first
+        return lambda rows, weight, start: (torch.cat([rows[:, first:], rows[:, :first]], 1), weight, start)
+
+
+@dataclass(frozen=True)
+class JoinedPartition:
+    """The rows of one partition beside those of another; weights are those of the first."""
+
+    left: Partition
+    right: Partition
+
+    @property
+    def label(self) -> str:
+        """Both."""
+        same = self.left.label == self.right.label
+        return self.left.label if same else f"{self.left.label} beside {self.right.label}"
+
+    def is_named_in(self, message: str) -> bool:
+        """By either."""
+        return self.left.is_named_in(message) or self.right.is_named_in(message)
+
+    @property
+    def content(self) -> Any:
+        """Those of both."""
+        both = [self.left.content, self.right.content]
+        return None if all(one is None for one in both) else both
+
+    def open(self, content: Any) -> Source:
+        """The pairs."""
+        first, second = content or (None, None)
+        return PairedSource(self.left.open(first), self.right.open(second))
+
+    def tasks(self) -> list[Any]:
+        """Those of both."""
+        return [*self.left.tasks(), *self.right.tasks()]
+
+    def without_content(self) -> JoinedPartition:
+        """Without tasks."""
+        return JoinedPartition(self.left.without_content(), self.right.without_content())
+
+
+def _concatenate_columns(left: Tensor, right: Tensor) -> Tensor:
+    kind = torch.promote_types(left.dtype, right.dtype)
+    return torch.cat([left.to(kind), right.to(kind)], 1)
+
+
+def _split_views(source: Source) -> tuple[Source, Transform]:
+    """The source behind any views and the views as one transform; a selection of rows is a source of its own."""
+    if not isinstance(source, SourceView) or isinstance(source, SelectedRows):
         return source, lambda rows, weight, start: (rows, weight, start)
-    (inner, before), look = _bare(source.source), source.look()
-    return inner, lambda rows, weight, start: look(*before(rows, weight, start))
+    (inner, before), transform = _split_views(source.source), source.tile_transform()
+    return inner, lambda rows, weight, start: transform(*before(rows, weight, start))
 
 
-def _parts(source: Source, counts: tuple[int, ...]) -> list[Part]:
-    """The parts of a source, cut as the other is."""
+def _split_partitions(source: Source, counts: tuple[int, ...]) -> list[Partition]:
+    """The partitions of a source, which must hold ``counts`` rows each; rows in memory are cut so."""
     if isinstance(source, DaskSource):
         if source.counts != counts:
             raise ValueError(
@@ -102,9 +235,9 @@ def _parts(source: Source, counts: tuple[int, ...]) -> list[Part]:
         return list(source.parts)
     if not isinstance(source, ArraySource):
         raise ValueError("one view is on a cluster and the other is not: open both with dask_source")
-    parts: list[Part] = []
+    parts: list[Partition] = []
     for i, (stop, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
         here = slice(stop - count, stop)
-        mass = None if source.weight is None else source.weight[here]
-        parts.append(HeldPart(source.rows[here], mass, source.names, f"partition {i}"))
+        weight = None if source.weight is None else source.weight[here]
+        parts.append(ArrayPartition(source.rows[here], weight, source.names, f"partition {i}"))
     return parts

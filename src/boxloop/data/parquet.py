@@ -11,9 +11,9 @@ from typing import Any
 from torch import Tensor
 
 from boxloop.data.arrow import batch_tensor, is_numeric, naming
-from boxloop.data.checks import check_names
 from boxloop.data.remote import open_remote
 from boxloop.data.stream import Reader
+from boxloop.data.validation import check_names
 
 BUFFER_BYTES = 1 << 16
 """Bytes read ahead in each column, so that a row group larger than memory can be read."""

@@ -11,15 +11,15 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.checks import check_shape, check_weight, given_names
-from boxloop.data.tiles import Tiled
+from boxloop.data.source import TiledSource
+from boxloop.data.validation import check_counts, check_given_names, check_shape, check_weight
 
 TILE_ROWS = 8192
 """Rows of a tile: a row's size is its count of stored values, not the width of the table."""
 
 
 @dataclass(frozen=True)
-class SparseSource(Tiled):
+class SparseSource(TiledSource):
     """A table held as one sparse CSR tensor; its tiles are sparse CSR tensors too.
 
     Args:
@@ -66,15 +66,15 @@ class SparseSource(Tiled):
             shape = (tile.shape[0] - 1, self.n_columns)
             yield csr_tensor(tile - a, column[a:b], value[a:b], shape), weight[start : start + step]
 
-    def taken(self, order: Tensor) -> SparseSource:
-        """The rows at ``order``."""
+    def take(self, indices: Tensor) -> SparseSource:
+        """The rows at ``indices``, in that order."""
         ends, column, value = self.rows.crow_indices(), self.rows.col_indices(), self.rows.values()
-        size = ends.diff()[order]
+        size = ends.diff()[indices]
         moved = torch.cat([ends.new_zeros(1), size.cumsum(0).to(ends.dtype)])
         place = torch.arange(int(moved[-1]), device=ends.device)
-        place += (ends[:-1][order] - moved[:-1]).repeat_interleave(size)
-        rows = csr_tensor(moved, column[place], value[place], (len(order), self.n_columns))
-        return SparseSource(rows, None if self.weight is None else self.weight[order], self.columns)
+        place += (ends[:-1][indices] - moved[:-1]).repeat_interleave(size)
+        rows = csr_tensor(moved, column[place], value[place], (len(indices), self.n_columns))
+        return SparseSource(rows, None if self.weight is None else self.weight[indices], self.columns)
 
 
 def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | None = None) -> SparseSource:
@@ -98,27 +98,12 @@ def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | N
         table.sum_duplicates()
     ends, column, value = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
     source = SparseSource(
-        csr_tensor(ends, column, value, table.shape), None, given_names(columns, table.shape[1])
+        csr_tensor(ends, column, value, table.shape), None, check_given_names(columns, table.shape[1])
     )
-    check_counts(source)
+    check_counts(source.rows, source.names)
     if weight is None:
         return source
     return SparseSource(source.rows, check_weight(weight, source.n_rows), source.columns)
-
-
-def check_counts(source: SparseSource) -> None:
-    """Refuse a stored value that is infinite, missing or negative, naming its column and row."""
-    value = source.rows.values()
-    bad = ~((value >= 0) & torch.isfinite(value))
-    if not bool(bad.any()):
-        return
-    place = int(bad.nonzero()[0, 0])
-    row = int(torch.searchsorted(source.rows.crow_indices(), place, right=True)) - 1
-    name = source.names[int(source.rows.col_indices()[place])]
-    raise ValueError(
-        f"column {name!r} holds {float(value[place])} at row {row} (counted from 0); "
-        "counts must be finite and not negative"
-    )
 
 
 def csr_tensor(ends: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:

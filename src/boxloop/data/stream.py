@@ -9,10 +9,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxloop.data.array import ArraySource, tile_rows
-from boxloop.data.checks import check_finite, check_shape, check_weight, check_weight_values, choose_columns
+from boxloop.data.arrays import ArraySource, tile_rows
 from boxloop.data.folder import files_of
-from boxloop.data.tiles import Tiled
+from boxloop.data.source import TiledSource
+from boxloop.data.validation import (
+    check_finite,
+    check_shape,
+    check_weight,
+    check_weight_values,
+    choose_columns,
+)
 
 BATCH_ROWS = 1 << 16
 BATCH_VALUES = 1 << 22
@@ -52,7 +58,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class StreamSource(Tiled):
+class StreamSource(TiledSource):
     """A table that is read anew in every pass and never held whole.
 
     Tiles have the sizes of :class:`ArraySource`'s whatever the batches of the file, so that a sum over a file is
@@ -109,7 +115,9 @@ class StreamSource(Tiled):
                 start += batch.shape[0]
 
 
-def stream(reader: Reader, weight: object = None, columns: Sequence[str] | None = None) -> StreamSource:
+def stream_source(
+    reader: Reader, weight: object = None, columns: Sequence[str] | None = None
+) -> StreamSource:
     """A source over a reader, its columns and weights checked.
 
     Args:
@@ -123,7 +131,7 @@ def stream(reader: Reader, weight: object = None, columns: Sequence[str] | None 
     return StreamSource(reader, names, check_weight(weight, reader.n_rows))
 
 
-def hold(source: StreamSource, limit: int) -> StreamSource | ArraySource:
+def load_small(source: StreamSource, limit: int) -> StreamSource | ArraySource:
     """The same rows in memory if they take at most ``limit`` bytes, else the source itself.
 
     An iterative fit reads its rows a hundred times; a small file should be parsed once.

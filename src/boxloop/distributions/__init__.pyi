@@ -1,59 +1,58 @@
-from .categorical import Categorical
-from .centred import CentredView as CentredView
-from .columns import CategoricalColumns
-from .counts import Bernoulli, Poisson
-from .dirichlet import Dirichlet as Dirichlet
-from .exponential import ExponentialFamily as ExponentialFamily
-from .exponential_scalar import (
-    BernoulliFamily as BernoulliFamily,
-    GammaFamily as GammaFamily,
-    NormalFamily as NormalFamily,
-    PoissonFamily as PoissonFamily,
-    WaitingTimeFamily as WaitingTimeFamily,
+from .categorical import Categorical, CategoricalColumns
+from .conjugate_gaussian import (
+    NormalInverseGamma as NormalInverseGamma,
+    NormalInverseWishart as NormalInverseWishart,
+    SphericalNormalInverseGamma as SphericalNormalInverseGamma,
+    TiedInverseWishart as TiedInverseWishart,
+    wishart_root as wishart_root,
 )
-from .exponential_simplex import CategoricalFamily as CategoricalFamily, DirichletFamily as DirichletFamily
-from .exponential_vector import (
+from .counts import Bernoulli, LogitBernoulli, LogPoisson, Poisson
+from .dirichlet import Dirichlet as Dirichlet, StickBreaking as StickBreaking, WordDirichlet as WordDirichlet
+from .empirical import Empirical as Empirical, PointMasses as PointMasses
+from .exponential import (
+    BernoulliFamily as BernoulliFamily,
+    CategoricalFamily as CategoricalFamily,
+    DirichletFamily as DirichletFamily,
+    ExponentialFamily as ExponentialFamily,
+    GammaFamily as GammaFamily,
     MultinomialFamily as MultinomialFamily,
     MultivariateNormalFamily as MultivariateNormalFamily,
+    NormalFamily as NormalFamily,
+    PoissonFamily as PoissonFamily,
+    Statistic as Statistic,
+    WaitingTimeFamily as WaitingTimeFamily,
 )
-from .factor_prior import FactorPrior as FactorPrior
-from .family import Family as Family
-from .full import (
+from .family import (
+    Family as Family,
+    PairedDistribution as PairedDistribution,
+    PooledSums as PooledSums,
+    Sums as Sums,
+    columns_of as columns_of,
+    has_missing as has_missing,
+)
+from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
+from .gaussian_diagonal import CentredView as CentredView, DiagonalGaussian, SphericalGaussian
+from .gaussian_full import (
     QUADRATIC_COLUMNS as QUADRATIC_COLUMNS,
     FullGaussian,
     QuadraticView as QuadraticView,
     WhitenedView as WhitenedView,
 )
-from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
-from .gaussian import DiagonalGaussian, SphericalGaussian
-from .logits import LogitBernoulli, LogPoisson
-from .lowrank import LowRankGaussian, seen_precision as seen_precision
+from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, observed_precision as observed_precision
+from .gaussian_tied import TiedGaussian
+from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
-from .node_kinds import Statistic as Statistic
 from .nodes import Node as Node
-from .normal_inverse_gamma import (
-    NormalInverseGamma as NormalInverseGamma,
-    SphericalNormalInverseGamma as SphericalNormalInverseGamma,
-)
-from .normal_inverse_wishart import NormalInverseWishart as NormalInverseWishart
-from .normal_mixture import NormalMixtureLaw
-from .paired import PairedLaw as PairedLaw
-from .pattern import PatternView as PatternView, find_missing_patterns as find_missing_patterns
+from .normal_mixture import NormalMixture
 from .priors import (
     Component as Component,
-    ComponentLaw as ComponentLaw,
+    ComponentDistribution as ComponentDistribution,
     CovarianceType as CovarianceType,
+    FactorPrior as FactorPrior,
     MixturePrior as MixturePrior,
     weak_components as weak_components,
 )
-from .product import GappyView as GappyView, alternating as alternating
-from .sticks import StickBreaking as StickBreaking
-from .sums import PooledSums as PooledSums, Sums as Sums, columns_of as columns_of, has_missing as has_missing
-from .tied import TiedGaussian
-from .tied_lowrank import TiedLowRankGaussian
-from .tied_wishart import TiedInverseWishart as TiedInverseWishart
-from .wishart import wishart_root as wishart_root
-from .words import WordDirichlet as WordDirichlet
+from .product import MissingValueView as MissingValueView, alternating_signs as alternating_signs
 
 __all__ = [
     "Bernoulli",
@@ -65,7 +64,7 @@ __all__ = [
     "LogitBernoulli",
     "LowRankGaussian",
     "Multinomial",
-    "NormalMixtureLaw",
+    "NormalMixture",
     "Poisson",
     "SphericalGaussian",
     "TiedGaussian",

@@ -1,4 +1,4 @@
-"""Families for counts and for zeros and ones, columns independent."""
+"""Counts, zeros and ones, in independent columns: by their means for mixtures, by their logits for networks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional
 
-from boxloop.distributions.product import ProductFamily, alternating
-from boxloop.distributions.sums import Sums, log_factorials
+from boxloop.distributions.family import Sums, log_factorials, log_prob_by_tiles
+from boxloop.distributions.product import ProductFamily, alternating_signs
 from boxloop.numeric import covariance as forms
+from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)
 class Poisson(ProductFamily):
     r"""Independent Poisson columns, :math:`p(x) = \prod_j e^{-\lambda_j} \lambda_j^{x_j} / x_j!`.
 
-    Deviation: document 002 A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
+    Deviation: Le Corff A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
 
     Args:
         mean: rates, (k, d), positive.
@@ -26,8 +28,8 @@ class Poisson(ProductFamily):
 
     Example:
         >>> import torch
-        >>> law = Poisson(torch.ones(1, 1))
-        >>> law.log_prob(torch.zeros(1, 1))
+        >>> distribution = Poisson(torch.ones(1, 1))
+        >>> distribution.log_prob(torch.zeros(1, 1))
         tensor([[-1.]])
     """
 
@@ -35,7 +37,7 @@ class Poisson(ProductFamily):
     floor: float = 1e-10
     linear: ClassVar[bool] = True
 
-    def statistics_of(self, columns: Tensor) -> Tensor:
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
         """x, (d, n)."""
         return columns
 
@@ -55,10 +57,10 @@ class Poisson(ProductFamily):
         """- sum of log x!."""
         return -log_factorials(rows)[1]
 
-    def nudged(self, member: int, pieces: int) -> Tensor:
+    def perturb(self, member: int, pieces: int) -> Tensor:
         """Copies within half a standard deviation, along alternating signs."""
         rate = self.mean[member]
-        return (rate + 0.5 * rate.sqrt() * alternating(rate, pieces)).clamp(min=0.1 * rate)
+        return (rate + 0.5 * rate.sqrt() * alternating_signs(rate, pieces)).clamp(min=0.1 * rate)
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted mean counts, at least ``floor``."""
@@ -67,7 +69,7 @@ class Poisson(ProductFamily):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Counts have no other coordinates."""
-        raise ValueError("a Poisson law has no affine image among Poisson laws")
+        raise ValueError("a Poisson distribution has no affine image among Poisson distributions")
 
     def covariance(self) -> forms.Diagonal:
         """The rate again."""
@@ -79,7 +81,7 @@ class Poisson(ProductFamily):
         return torch.poisson(self.mean[:, None].expand(k, n, d), generator=generator)
 
     def free(self) -> dict[str, Tensor]:
-        """Log-rates: any values of them are a law."""
+        """Log-rates: any values of them are valid."""
         return {"log_rate": self.mean.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
@@ -91,7 +93,7 @@ class Poisson(ProductFamily):
         return {"means": self.mean}
 
     def floored(self) -> Tensor:
-        """Which members have a rate held up by the floor, (k,): an ordinary thing for counts, never a warning."""
+        """Which members have a rate at the floor, (k,): ordinary for counts, never a warning."""
         return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
 
 
@@ -105,8 +107,8 @@ class Bernoulli(ProductFamily):
 
     Example:
         >>> import torch
-        >>> law = Bernoulli(torch.full((1, 1), 0.5))
-        >>> law.log_prob(torch.ones(1, 1))
+        >>> distribution = Bernoulli(torch.full((1, 1), 0.5))
+        >>> distribution.log_prob(torch.ones(1, 1))
         tensor([[-0.6931]])
     """
 
@@ -114,7 +116,7 @@ class Bernoulli(ProductFamily):
     floor: float = 1e-10
     linear: ClassVar[bool] = True
 
-    def statistics_of(self, columns: Tensor) -> Tensor:
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
         """x, (d, n)."""
         return columns
 
@@ -134,10 +136,10 @@ class Bernoulli(ProductFamily):
         """None: zero."""
         return None
 
-    def nudged(self, member: int, pieces: int) -> Tensor:
+    def perturb(self, member: int, pieces: int) -> Tensor:
         """Copies within one unit of log-odds, along alternating signs: distinct however rare a one is."""
         p = self.mean[member]
-        return torch.sigmoid(torch.logit(p) + alternating(p, pieces))
+        return torch.sigmoid(torch.logit(p) + alternating_signs(p, pieces))
 
     def fitted(self, statistics: Sums) -> Self:
         """Weighted frequencies, kept ``floor`` away from 0 and 1."""
@@ -146,7 +148,7 @@ class Bernoulli(ProductFamily):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Zeros and ones have no other coordinates."""
-        raise ValueError("a Bernoulli law has no affine image among Bernoulli laws")
+        raise ValueError("a Bernoulli distribution has no affine image among Bernoulli distributions")
 
     def covariance(self) -> forms.Diagonal:
         """p (1 - p)."""
@@ -158,7 +160,7 @@ class Bernoulli(ProductFamily):
         return torch.bernoulli(self.mean[:, None].expand(k, n, d), generator=generator)
 
     def free(self) -> dict[str, Tensor]:
-        """Log-odds: any values of them are a law."""
+        """Log-odds: any values of them are valid."""
         return {"log_odds": torch.logit(self.mean)}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
@@ -172,3 +174,111 @@ class Bernoulli(ProductFamily):
     def floored(self) -> Tensor:
         """Never a warning: a column that is constant within a component is ordinary."""
         return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
+
+
+@dataclass(frozen=True)
+class LogitBernoulli(Tree):
+    r"""Independent zeros and ones of log-odds :math:`\eta`.
+
+    :class:`Bernoulli` holds probabilities: within 1e-8 of 1 they are 1 in float32. Log-odds lose no digit.
+
+    .. math:: \log p(x) = \sum_j x_j \eta_j - \log(1 + e^{\eta_j})
+
+    A grey value x between 0 and 1 is taken as the share of ones among many draws; its term is their mean.
+
+    Args:
+        logits: (m, d).
+
+    Example:
+        >>> import torch
+        >>> distribution = LogitBernoulli(torch.tensor([[-30.0, 30.0]]))
+        >>> distribution.paired(torch.tensor([[1.0, 1.0]]))
+        tensor([-30.])
+    """
+
+    logits: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Probabilities of a one, (m, d)."""
+        return self.logits.sigmoid()
+
+    def covariance(self) -> forms.Diagonal:
+        """p (1 - p)."""
+        return forms.Diagonal(self.logits.sigmoid() * (-self.logits).sigmoid())
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-probability of every row under every member, (m, n)."""
+        return log_prob_by_tiles(_bernoulli, self.logits, rows)
+
+    def paired(self, rows: Tensor) -> Tensor:
+        """Log-probability of row i under member i, (m,)."""
+        return _bernoulli(self.logits, rows).sum(1)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(m, n, d)."""
+        m, d = self.logits.shape
+        return torch.bernoulli(self.mean[:, None].expand(m, n, d), generator=generator)
+
+
+@dataclass(frozen=True)
+class LogPoisson(Tree):
+    r"""Independent counts of log-rates :math:`\eta`.
+
+    .. math:: \log p(x) = \sum_j -x_j \left( e^{t_j} - 1 - t_j \right) + x_j \log x_j - x_j - \log x_j!,
+              \qquad t_j = \eta_j - \log x_j
+
+    The terms :math:`x \eta - e^\eta - \log x!` of a large count nearly cancel; here the first part is the deviance and
+    the second, which no parameter enters, is computed in float64.
+
+    Args:
+        log_rate: (m, d).
+
+    Example:
+        >>> import torch
+        >>> LogPoisson(torch.zeros(1, 2)).paired(torch.tensor([[0.0, 1.0]]))
+        tensor([-2.])
+    """
+
+    log_rate: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Rates, (m, d)."""
+        return self.log_rate.exp()
+
+    def covariance(self) -> forms.Diagonal:
+        """The rates again."""
+        return forms.Diagonal(self.log_rate.exp())
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-probability of every row under every member, (m, n)."""
+        return log_prob_by_tiles(_poisson, self.log_rate, rows)
+
+    def paired(self, rows: Tensor) -> Tensor:
+        """Log-probability of row i under member i, (m,)."""
+        return _poisson(self.log_rate, rows).sum(1)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(m, n, d)."""
+        m, d = self.log_rate.shape
+        return torch.poisson(self.mean[:, None].expand(m, n, d), generator=generator)
+
+
+def _bernoulli(logits: Tensor, rows: Tensor) -> Tensor:
+    r"""Each log-probability, :math:`\log \sigma(s) - r s`: s are the log-odds of the nearer of 0 and 1, r is how far.
+
+    A sure and right value costs nothing, not the rounding of a large difference.
+    """
+    towards = logits * torch.where(rows >= 0.5, 1.0, -1.0).to(logits.dtype)
+    return functional.logsigmoid(towards) - torch.minimum(rows, 1.0 - rows) * towards
+
+
+def _poisson(log_rate: Tensor, rows: Tensor) -> Tensor:
+    counts = rows.double()
+    base = torch.xlogy(counts, counts) - counts - torch.lgamma(counts + 1.0)
+    some = counts > 0.0
+    logs = torch.where(some, counts, 1.0).log().to(log_rate.dtype)
+    apart = torch.where(some, log_rate - logs, 0.0)
+    deviance = torch.where(some, rows.to(log_rate.dtype) * (torch.expm1(apart) - apart), log_rate.exp())
+    return base.to(log_rate.dtype) - deviance

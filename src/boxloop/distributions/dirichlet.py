@@ -1,4 +1,4 @@
-"""The Dirichlet law of weights."""
+"""Dirichlet and stick-breaking distributions of weights, and Dirichlet-multinomial documents."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
+from boxloop.distributions.family import Sums, has_missing, log_factorials
 from boxloop.distributions.gamma import draw_log_gamma
+from boxloop.distributions.multinomial import MissingCountView, Multinomial
+from boxloop.distributions.product import LinearView
+from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
 LARGE = 1e3
@@ -20,7 +23,7 @@ LARGE = 1e3
 
 @dataclass(frozen=True)
 class Dirichlet(Tree):
-    r"""Laws of weights, :math:`p(\pi) \propto \prod_k \pi_k^{a_k - 1}`.
+    r"""Distributions of weights, :math:`p(\pi) \propto \prod_k \pi_k^{a_k - 1}`.
 
     Args:
         concentration: a, (..., k), positive.
@@ -28,10 +31,10 @@ class Dirichlet(Tree):
     Example:
         >>> import torch
         >>> from boxloop.numeric import generator
-        >>> law = Dirichlet(torch.ones(3)).posterior(torch.tensor([5.0, 0.0, 1.0]))
-        >>> law.concentration
+        >>> distribution = Dirichlet(torch.ones(3)).posterior(torch.tensor([5.0, 0.0, 1.0]))
+        >>> distribution.concentration
         tensor([6., 1., 2.])
-        >>> float(law.draw(generator(0)).exp().sum())
+        >>> float(distribution.draw(generator(0)).exp().sum())
         1.0
     """
 
@@ -89,7 +92,7 @@ class Dirichlet(Tree):
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
-        return ask((self.concentration > 0.0).all(), usual=True)
+        return bool((self.concentration > 0.0).all())
 
     @cached_property
     def _logs(self) -> Tensor:
@@ -99,14 +102,14 @@ class Dirichlet(Tree):
         # log(a / total), to the last digit of what is short of zero, and what digamma has beside its logarithm
         rest = torch.where(a > 0.5 * total, 0.0, a).sum(-1, keepdim=True)
         ratio = torch.where(a > 0.5 * total, torch.log1p(-rest / total), (a / total).log())
-        return torch.where(a > LARGE, ratio + _beside_log(a) - _beside_log(total), plain)
+        return torch.where(a > LARGE, ratio + _digamma_less_log(a) - _digamma_less_log(total), plain)
 
     @cached_property
     def _log_beta(self) -> Tensor:
         return log_beta(self.concentration)
 
 
-def _beside_log(a: Tensor) -> Tensor:
+def _digamma_less_log(a: Tensor) -> Tensor:
     """Digamma less the logarithm, for large a."""
     return -0.5 / a - (1.0 / 12.0 - 1.0 / (120.0 * a.square())) / a.square()
 
@@ -120,3 +123,325 @@ def _entropy_excess(a: Tensor) -> Tensor:
 def log_beta(concentration: Tensor) -> Tensor:
     r""":math:`\log \prod_k \Gamma(a_k) / \Gamma(\sum_k a_k)` over the last axis."""
     return torch.lgamma(concentration).sum(-1) - torch.lgamma(concentration.sum(-1))
+
+
+@dataclass(frozen=True)
+class StickBreaking(Tree):
+    r"""Distributions of weights that are pieces broken off a stick.
+
+    .. math:: \pi_j = v_j \prod_{l < j} (1 - v_l), \qquad v_j \sim \mathrm{Beta}(a_j, b_j), \qquad v_k = 1
+
+    With :math:`a_j = 1` and :math:`b_j = \alpha` it is the Dirichlet process of concentration :math:`\alpha`, truncated
+    (Blei and Jordan 2006, *Bayesian Analysis* 1). The order of components matters: the largest should come first.
+
+    Args:
+        first: a, (..., k - 1), positive.
+        second: b, (..., k - 1), positive.
+
+    Example:
+        >>> import torch
+        >>> prior = StickBreaking.process(3, torch.tensor(1.0))
+        >>> prior.mean()
+        tensor([0.5000, 0.2500, 0.2500])
+        >>> prior.posterior(torch.tensor([6.0, 2.0, 0.0])).second
+        tensor([3., 1.])
+    """
+
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def process(cls, n_components: int, concentration: Tensor) -> Self:
+        """The Dirichlet process of a concentration (), cut off."""
+        second = concentration.expand(n_components - 1).clone()
+        return cls(torch.ones_like(second), second)
+
+    @property
+    def n_components(self) -> int:
+        """k."""
+        return self.first.shape[-1] + 1
+
+    @cached_property
+    def _breaks(self) -> Dirichlet:
+        """(v, 1 - v) as Dirichlet distributions, (..., k - 1, 2)."""
+        return Dirichlet(torch.stack([self.first, self.second], dim=-1))
+
+    def posterior(self, count: Tensor) -> Self:
+        """After components were seen ``count`` times, (..., k)."""
+        beyond = count.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        return type(self)(self.first + count[..., :-1], self.second + beyond)
+
+    def counts(self, prior: StickBreaking) -> Tensor:
+        """How often each of two or more components was seen since ``prior``, (..., k)."""
+        last = (self.second - prior.second)[..., -1:]
+        return torch.cat([self.first - prior.first, last], dim=-1)
+
+    def log_evidence(self, count: Tensor) -> Tensor:
+        """Log-probability that rows fall on components in this way, (...): what the order of components changes."""
+        return (
+            log_beta(self.posterior(count)._breaks.concentration) - log_beta(self._breaks.concentration)
+        ).sum(-1)
+
+    def draw(self, stream: Generator) -> Tensor:
+        """Logs of weights, (..., k)."""
+        pair = draw_log_gamma(self._breaks.concentration, stream).log_softmax(-1)
+        return _log_pieces(pair[..., 0], pair[..., 1])
+
+    def log_prob(self, log_weight: Tensor) -> Tensor:
+        """Log-density over the first k - 1 weights, (...)."""
+        rest = log_weight.flip(-1).logcumsumexp(-1).flip(-1)
+        logs = torch.stack([log_weight[..., :-1], rest[..., 1:]], dim=-1) - rest[..., :-1, None]
+        return (self._breaks.log_prob(logs) - rest[..., :-1]).sum(-1)
+
+    def expected_log(self) -> Tensor:
+        r""":math:`E[\log \pi_j] = E[\log v_j] + \sum_{l < j} E[\log(1 - v_l)]`, (..., k)."""
+        logs = self._breaks.expected_log()
+        return _log_pieces(logs[..., 0], logs[..., 1])
+
+    def mean(self) -> Tensor:
+        """E[pi], (..., k)."""
+        share = self._breaks.mean().log()
+        return _log_pieces(share[..., 0], share[..., 1]).exp()
+
+    def variance(self) -> Tensor:
+        """Var[pi], (..., k)."""
+        breaks = self._breaks
+        square = (breaks.variance() + breaks.mean().square()).log()
+        return (_log_pieces(square[..., 0], square[..., 1]).exp() - self.mean().square()).clamp(min=0.0)
+
+    def divergence(self, prior: StickBreaking) -> Tensor:
+        """Kullback-Leibler divergence from a prior, (...): the sum of those of the sticks."""
+        return self._breaks.divergence(prior._breaks).sum(-1)
+
+    def is_proper(self) -> bool:
+        """Whether every stick has valid parameters."""
+        return self._breaks.is_proper()
+
+
+def _log_pieces(broken: Tensor, left: Tensor) -> Tensor:
+    """Logs of pieces from logs of v and of 1 - v, (..., k - 1) -> (..., k)."""
+    zero = torch.zeros_like(broken.sum(-1, keepdim=True))
+    before = torch.cat([zero, left.cumsum(-1)], dim=-1)
+    return torch.cat([broken, zero], dim=-1) + before
+
+
+@dataclass(frozen=True)
+class WordDirichlet(Tree):
+    r"""Distributions of the word probabilities of multinomial documents, :math:`p_k \sim \mathrm{Dirichlet}(a_k)`.
+
+    Args:
+        concentration: a, (k, d); (1, d) for a prior that is the same for all.
+        total: words in a document that is drawn or whose mean is asked for.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.distributions.family import Sums
+        >>> prior = WordDirichlet(torch.ones(1, 2))
+        >>> prior.after(Sums(torch.tensor([[1.0, 3.0, 0.0]]))).mean  # one document, one word three times
+        tensor([[0.8000, 0.2000]])
+    """
+
+    concentration: Tensor
+    total: int = 1
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected counts of a document of ``total`` words, (k, d)."""
+        return self.total * self.dirichlet.mean()
+
+    @cached_property
+    def dirichlet(self) -> Dirichlet:
+        """The distributions of the probabilities, without the length of documents."""
+        return Dirichlet(self.concentration)
+
+    def after(self, statistics: Sums) -> Self:
+        """After documents whose summed (1, counts) these are."""
+        return type(self)(self.concentration + statistics.features[:, 1:], self.total)
+
+    def families(self, c: int, stream: Generator) -> list[Multinomial]:
+        """c draws of all k members."""
+        shape = (c, *self.concentration.shape)
+        logs = draw_log_gamma(self.concentration.expand(shape), stream).log_softmax(-1)
+        return [Multinomial(each, self.total) for each in logs.exp()]
+
+    def plug_in(self) -> tuple[ExpectedWords, Tensor]:
+        r"""What :math:`E[\log p(x)]` is of each member: logs of probabilities that sum to less than one."""
+        return ExpectedWords(self.dirichlet.expected_log(), self.total), self.concentration.new_zeros(
+            self.concentration.shape[0]
+        )
+
+    def divergence(self, prior: WordDirichlet) -> Tensor:
+        """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
+        return self.dirichlet.divergence(prior.dirichlet)
+
+    def predictive(self) -> DirichletMultinomial:
+        """The distribution of the next document of each member."""
+        return DirichletMultinomial(self.concentration, self.total)
+
+    def expanded(self, k: int) -> Self:
+        """One distribution for each of k members."""
+        return type(self)(self.concentration.expand(k, -1), self.total)
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``."""
+        return type(self)(self.concentration[index], self.total)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """Counts have no other coordinates."""
+        raise ValueError("a multinomial distribution has no affine image among multinomial distributions")
+
+    def is_proper(self) -> bool:
+        """Whether every concentration is positive."""
+        return self.dirichlet.is_proper()
+
+
+@dataclass(frozen=True)
+class ExpectedWords(Tree):
+    r"""Multinomial distributions at :math:`\tilde p_j = e^{E[\log p_j]}`, which sum to less than one.
+
+    Counts that are missing are as in :class:`Multinomial`: given the total N of the words seen, an unseen word j has
+    expected count :math:`N \tilde p_j / (1 - \sum_m \tilde p_m)`, the sum being over the unseen words m. What is short
+    of one is that of a further word, seen and absent from every document.
+
+    Args:
+        log_probability: (k, d).
+        total: words in a document.
+    """
+
+    log_probability: Tensor
+    total: int = 1
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected counts of a document of ``total`` words, the probabilities made to sum to one, (k, d)."""
+        return self.total * self.log_probability.softmax(1)
+
+    def covariance(self) -> forms.Dense:
+        """Of a document of ``total`` words, (k, d, d)."""
+        return Multinomial(self.log_probability.softmax(1), self.total).covariance()
+
+    @cached_property
+    def _with_rest(self) -> Multinomial:
+        """With the further word."""
+        probability = self.log_probability.exp()
+        rest = (1.0 - probability.sum(1, keepdim=True)).clamp(min=torch.finfo(probability.dtype).tiny)
+        return Multinomial(torch.cat([probability, rest], dim=1), self.total)
+
+    def view(self, rows: Tensor) -> LinearView | _ObservedWordsView:
+        """A tile of counts (n, d), dense or sparse CSR."""
+        sparse = rows.layout != torch.strided
+        if not has_missing(rows.values() if sparse else rows):
+            return LinearView(
+                self.log_probability, self.log_probability.new_zeros(len(self.log_probability)), rows
+            )
+        dense = rows.to_dense() if sparse else rows
+        return _ObservedWordsView(
+            MissingCountView(self._with_rest, torch.cat([dense, dense.new_zeros(len(dense), 1)], dim=1))
+        )
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """log N! - sum log x_j!, (n,), over the counts that are known."""
+        return self._with_rest.log_base(rows)
+
+    def complete(self, statistics: Sums) -> Tensor:
+        """Expected log-probability of the statistics, summed over members."""
+        return (statistics.features[:, 1:] * self.log_probability).sum()
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        return {"probabilities": self.log_probability.softmax(1)}
+
+
+class _ObservedWordsView:
+    """A view of documents with a word that is none of theirs."""
+
+    def __init__(self, inner: MissingCountView) -> None:
+        self.inner = inner
+
+    def joint(self, offset: Tensor) -> Tensor:
+        """``offset`` + log-probability of the words seen, (k, n)."""
+        return self.inner.joint(offset)
+
+    def summarise(self, share: Tensor) -> Sums:
+        """Words seen, plus the expected counts of the unseen ones."""
+        return Sums(self.inner.summarise(share).features[:, :-1])
+
+
+@dataclass(frozen=True)
+class DirichletMultinomial(Tree):
+    r"""Documents whose word probabilities are drawn first.
+
+    .. math:: p(x \mid N) = \frac{N!}{\prod_j x_j!} \frac{\Gamma(A)}{\Gamma(A + N)}
+              \prod_j \frac{\Gamma(a_j + x_j)}{\Gamma(a_j)}, \qquad A = \sum_j a_j
+
+    Words that are not known (NaN) are left out with their concentrations: the density is that of the words seen.
+
+    Args:
+        concentration: a, (k, d).
+        total: words in a drawn document; ``mean`` and ``covariance`` refer to it.
+
+    Example:
+        >>> import torch
+        >>> distribution = DirichletMultinomial(torch.ones(1, 2), total=3)
+        >>> distribution.log_prob(torch.tensor([[3.0, 0.0], [1.0, 2.0]])).exp()  # all splits are as likely
+        tensor([[0.2500, 0.2500]])
+    """
+
+    concentration: Tensor
+    total: int = 1
+
+    @property
+    def mean(self) -> Tensor:
+        """(k, d)."""
+        return self.total * Dirichlet(self.concentration).mean()
+
+    def covariance(self) -> forms.Dense:
+        """(k, d, d)."""
+        p = Dirichlet(self.concentration).mean()
+        size = self.concentration.sum(1)
+        spread = self.total * (size + self.total) / (size + 1.0)
+        return forms.Dense(spread[:, None, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :]))
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-probability of every row's counts given their total, (k, n), dense or sparse CSR."""
+        length, factorials = log_factorials(rows)
+        sparse = rows.layout != torch.strided
+        if sparse and not has_missing(rows.values()):
+            return self._log_prob_sparse(rows) + torch.lgamma(length + 1.0) - factorials
+        dense = rows.to_dense() if sparse else rows
+        missing = torch.isnan(dense)
+        counts, found = torch.nan_to_num(dense, nan=0.0), []
+        for a in self.concentration:
+            size = torch.where(missing, 0.0, a).sum(1)
+            words = torch.where(counts > 0, torch.lgamma(a + counts) - torch.lgamma(a), 0.0).sum(1)
+            found.append(
+                torch.where(length > 0, torch.lgamma(size) - torch.lgamma(size + length), 0.0) + words
+            )
+        return torch.stack(found) + torch.lgamma(length + 1.0) - factorials
+
+    def _log_prob_sparse(self, rows: Tensor) -> Tensor:
+        """Less the coefficient; only words that occur are looked at."""
+        values, column = rows.values(), rows.col_indices()
+        row = torch.arange(rows.shape[0], device=values.device).repeat_interleave(rows.crow_indices().diff())
+        zero, found = values.new_zeros(rows.shape[0]), []
+        length = zero.index_add(0, row, values)
+        for a in self.concentration:
+            words = torch.lgamma(a[column] + values) - torch.lgamma(a[column])
+            size = a.sum()
+            found.append(zero.index_add(0, row, words) + torch.lgamma(size) - torch.lgamma(size + length))
+        return torch.stack(found)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """Documents of ``total`` words, (k, n, d)."""
+        k, d = self.concentration.shape
+        logs = draw_log_gamma(self.concentration[:, None].expand(k, n, d), generator).log_softmax(-1)
+        documents = Multinomial(logs.exp().reshape(k * n, d), self.total)
+        return documents.draw(1, generator).reshape(k, n, d)
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``, as a new batch."""
+        return type(self)(self.concentration[index], self.total)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """Counts have no other coordinates."""
+        raise ValueError("a Dirichlet-multinomial distribution has no affine image among its kind")

@@ -2,25 +2,73 @@ r"""Exponential families as objects: natural parameter, statistic, log-partition
 
 .. math:: p_\eta(x) = h(x) \exp(\langle \eta, T(x) \rangle - A(\eta))
 
-(document 002, appendix A, "Exponential models"). The gradient of A is the mean of T and its second derivative the
-covariance, both by autograd; maximum likelihood matches the mean of T, and the Kullback-Leibler divergence is the
-Bregman divergence of A. Here a family has one law at a time; those of :mod:`boxloop.distributions` have k, for
-mixtures.
+(Le Corff, *Introduction to computational statistics*, appendix A, "Exponential models"). The gradient of A is the mean
+of T and its second derivative the covariance, both by autograd; maximum likelihood matches the mean of T, and the
+Kullback-Leibler divergence is the Bregman divergence of A. Here a family says what is true of each of its members,
+given by natural parameters; the families of :mod:`boxloop.distributions.family` hold k members, for mixtures.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from boxloop.data import open_source
+from boxloop.distributions.counts import Bernoulli, Poisson
+from boxloop.distributions.dirichlet import Dirichlet, log_beta
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
+from boxloop.distributions.multinomial import Multinomial
+from boxloop.loop import Iteration, run
+from boxloop.numeric import normal, pack, pack_index, unpack
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
+
+SUM_TOLERANCE = 1e-10
+"""How far the sum of a row of shares may be from one."""
+
+
+class Value(NamedTuple):
+    """z itself: zeros and ones, (...) or one of k, (..., k)."""
+
+    value: Tensor
+
+
+class ValueSquare(NamedTuple):
+    """z and its square, (...)."""
+
+    value: Tensor
+    square: Tensor
+
+
+class LogValue(NamedTuple):
+    """log z and z, (...)."""
+
+    log: Tensor
+    value: Tensor
+
+
+class Log(NamedTuple):
+    """Logs of shares, (..., k)."""
+
+    log: Tensor
+
+
+class ValueOuter(NamedTuple):
+    """z, (..., d), and z z', (..., d, d)."""
+
+    value: Tensor
+    outer: Tensor
+
+
+Statistic = Value | ValueSquare | LogValue | Log | ValueOuter
+"""Named statistics of the members of a node; their coefficients have the same names."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +82,10 @@ class MeanSums(Tree):
 
 @dataclass(frozen=True)
 class ExponentialFamily(ABC):
-    r"""One family, :math:`\{p_\eta\}`; the natural parameter, a vector (p,), is an argument of every method."""
+    r"""One family, :math:`\{p_\eta\}`; the natural parameter, a vector (p,), is an argument of every method.
+
+    ``log_partition``, ``mean`` and ``parameters`` also take many members at once, (..., p).
+    """
 
     @abstractmethod
     def statistic(self, rows: Tensor) -> Tensor:
@@ -46,7 +97,7 @@ class ExponentialFamily(ABC):
 
     @abstractmethod
     def log_partition(self, natural: Tensor) -> Tensor:
-        """A, a number; differentiable twice."""
+        """A of each member, (...); differentiable twice."""
 
     @abstractmethod
     def natural(self, parameters: Mapping[str, Any]) -> Tensor:
@@ -60,12 +111,12 @@ class ExponentialFamily(ABC):
     def from_mean(self, mean: Tensor) -> Tensor:
         """Mean of T to the natural parameter: the inverse of the gradient of A."""
 
-    @abstractmethod
-    def law(self, natural: Tensor) -> Law | None:
-        """The same distribution in :mod:`boxloop.distributions`, of one member; None where there is none."""
+    def distribution(self, natural: Tensor) -> Distribution | None:
+        """One member as a distribution of :mod:`boxloop.distributions`; None where there is none."""
+        return None
 
     def mean(self, natural: Tensor) -> Tensor:
-        r""":math:`E_\eta[T(X)] = \nabla A(\eta)`, (p,)."""
+        r""":math:`E_\eta[T(X)] = \nabla A(\eta)` of each member, (..., p)."""
         return self._mean(natural)[1]
 
     def covariance(self, natural: Tensor) -> Tensor:
@@ -79,7 +130,7 @@ class ExponentialFamily(ABC):
         here = natural if natural.requires_grad else natural.detach().clone().requires_grad_()
         keep = keep or natural.requires_grad
         with torch.enable_grad():
-            (mean,) = torch.autograd.grad(self.log_partition(here), here, create_graph=keep)
+            (mean,) = torch.autograd.grad(self.log_partition(here).sum(), here, create_graph=keep)
         return here, mean
 
     def log_prob(self, natural: Tensor, rows: Tensor) -> Tensor:
@@ -130,8 +181,741 @@ class ExponentialFamily(ABC):
         return natural
 
 
-def only(value: Tensor, columns: int = 1) -> Tensor:
+@dataclass(frozen=True)
+class LatentFamily(ExponentialFamily):
+    r"""A family whose members can be latent variables of coordinate ascent, m members at once.
+
+    Its base measure is itself :math:`h(z) = e^{\langle b, T(z) \rangle}`, so that a density in the usual sense has the
+    coefficients :math:`\eta + b` of T. Free coordinates are those in which a quadrature rule walks over the values.
+    """
+
+    @abstractmethod
+    def base(self) -> Tensor:
+        """b with log h(z) = b . T(z), (p,)."""
+
+    @abstractmethod
+    def named(self, statistic: Tensor) -> Statistic:
+        """Statistics (..., p) under their names."""
+
+    @abstractmethod
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """Which members are distributions at all, (m,)."""
+
+    @abstractmethod
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of z, (m, ...)."""
+
+    @abstractmethod
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Natural parameters of m members that differ, (m, p)."""
+
+    def support(self) -> Tensor | None:
+        """Statistics of every value, (s, p), where there are finitely many."""
+        return None
+
+    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Centre and deviation of the free coordinates, (m, f); where there are finitely many values, f = 0."""
+        return natural[:, :0], natural[:, :0]
+
+    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """Free coordinates (n, f) to statistics (n, p) and the log of the volume they stand for, (n,)."""
+        raise NotImplementedError(f"{type(self).__name__} has finitely many values, given by support()")
+
+
+@dataclass(frozen=True)
+class BernoulliFamily(LatentFamily):
+    r"""Zeros and ones: :math:`\eta = \log(p / (1 - p))`, T(x) = x, :math:`A = \log(1 + e^\eta)`.
+
+    Example:
+        >>> import torch
+        >>> family = BernoulliFamily()
+        >>> family.parameters(family.fit([[1], [0], [0], [0]]))
+        {'probability': tensor(0.2500, dtype=torch.float64)}
+    """
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """x."""
+        return rows[:, :1]
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """Zero on 0 and 1."""
+        x = rows[:, 0]
+        return torch.where((x == 0) | (x == 1), 0.0, -math.inf).to(rows.dtype)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """log(1 + exp eta)."""
+        return torch.nn.functional.softplus(natural[..., 0])
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``probability``."""
+        return _vector(parameters["probability"]).logit()
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``probability``."""
+        return {"probability": natural[..., 0].sigmoid()}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """Log-odds."""
+        return mean.logit()
+
+    def distribution(self, natural: Tensor) -> Bernoulli:
+        """A :class:`boxloop.distributions.Bernoulli`."""
+        return Bernoulli(natural.sigmoid()[None])
+
+    def from_distribution(self, distribution: Bernoulli) -> Tensor:
+        """The natural parameter of a distribution of one member and one column."""
+        return self.from_mean(_only(distribution.mean))
+
+    def base(self) -> Tensor:
+        """Zero."""
+        return torch.zeros(1, dtype=torch.float64)
+
+    def named(self, statistic: Tensor) -> Value:
+        """(value,)."""
+        return Value(statistic[..., 0])
+
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """Any finite log-odds."""
+        return torch.isfinite(natural).all(1)
+
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Probability of one, and its variance."""
+        share = natural[:, 0].sigmoid()
+        return share, share * (-natural[:, 0]).sigmoid()
+
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Log-odds drawn with variance 1."""
+        return normal((m, 1), stream)
+
+    def support(self) -> Tensor:
+        """0 and 1."""
+        return torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class PoissonFamily(ExponentialFamily):
+    r"""Counts: :math:`\eta = \log \theta`, T(x) = x, h(x) = 1/x!, :math:`A = e^\eta = \theta`.
+
+    Deviation: Le Corff, example A.8 has :math:`B(\theta) = -\theta`; the density then has a
+    factor :math:`e^{+\theta}` and does not sum to one. It is :math:`B(\theta) = \theta`.
+
+    Example:
+        >>> import torch
+        >>> family = PoissonFamily()
+        >>> family.parameters(family.fit([[1], [3]]))
+        {'rate': tensor(2., dtype=torch.float64)}
+    """
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """x."""
+        return rows[:, :1]
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """- log x! on the counts."""
+        x = rows[:, 0]
+        return torch.where((x >= 0) & (x == x.round()), -torch.lgamma(x.clamp(min=0.0) + 1.0), -math.inf)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """exp eta."""
+        return natural[..., 0].exp()
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``rate``."""
+        return _vector(parameters["rate"]).log()
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``rate``."""
+        return {"rate": natural[..., 0].exp()}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """log mean."""
+        return mean.log()
+
+    def distribution(self, natural: Tensor) -> Poisson:
+        """A :class:`boxloop.distributions.Poisson`."""
+        return Poisson(natural.exp()[None])
+
+    def from_distribution(self, distribution: Poisson) -> Tensor:
+        """The natural parameter of a distribution of one member and one column."""
+        return self.from_mean(_only(distribution.mean))
+
+
+@dataclass(frozen=True)
+class WaitingTimeFamily(ExponentialFamily):
+    r"""Waiting times, :math:`\theta e^{-\theta x}`: :math:`\eta = -\theta`, T(x) = x, :math:`A = -\log(-\eta)`.
+
+    Example:
+        >>> import torch
+        >>> family = WaitingTimeFamily()
+        >>> family.parameters(family.fit([[1.0], [3.0]]))  # example A.1: n / sum of x
+        {'rate': tensor(0.5000, dtype=torch.float64)}
+    """
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """x."""
+        return rows[:, :1]
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """Zero on what is not negative."""
+        return torch.where(rows[:, 0] >= 0, 0.0, -math.inf).to(rows.dtype)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """- log(-eta)."""
+        return -(-natural[..., 0]).log()
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``rate``."""
+        return -_vector(parameters["rate"])
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``rate``."""
+        return {"rate": -natural[..., 0]}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """- 1 / mean."""
+        return -1.0 / mean
+
+
+@dataclass(frozen=True)
+class NormalFamily(LatentFamily):
+    r"""One Gaussian column: :math:`\eta = (\mu/\sigma^2, -1/(2\sigma^2))`, T(x) = (x, x²), h = 1.
+
+    .. math:: A = \frac{\mu^2}{2 \sigma^2} + \frac12 \log(2 \pi \sigma^2)
+                = -\frac{\eta_1^2}{4 \eta_2} + \frac12 \log \frac{\pi}{-\eta_2}
+
+    Deviation: Le Corff, example A.8 has :math:`\mu/(2\sigma^2)`; the square is missing.
+
+    Example:
+        >>> import torch
+        >>> family = NormalFamily()
+        >>> family.parameters(family.fit([[1.0], [3.0]]))
+        {'mean': tensor(2., dtype=torch.float64), 'variance': tensor(1., dtype=torch.float64)}
+    """
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """(x, x^2)."""
+        return torch.stack([rows[:, 0], rows[:, 0].square()], dim=1)
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(rows[:, 0])
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """- eta_1^2 / (4 eta_2) + log(pi / -eta_2) / 2."""
+        linear, square = natural.unbind(-1)
+        return -linear.square() / (4.0 * square) + 0.5 * (math.log(math.pi) - (-square).log())
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``mean`` and ``variance``."""
+        mean, variance = _vector(parameters["mean"])[0], _vector(parameters["variance"])[0]
+        return torch.stack([mean / variance, -0.5 / variance])
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``mean`` and ``variance``."""
+        variance = -0.5 / natural[..., 1]
+        return {"mean": natural[..., 0] * variance, "variance": variance}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """Through the mean and the variance."""
+        variance = mean[1] - mean[0].square()
+        return torch.stack([mean[0] / variance, -0.5 / variance])
+
+    def distribution(self, natural: Tensor) -> DiagonalGaussian:
+        """A :class:`boxloop.distributions.DiagonalGaussian`."""
+        found = self.parameters(natural)
+        return DiagonalGaussian(found["mean"].reshape(1, 1), found["variance"].reshape(1, 1))
+
+    def from_distribution(self, distribution: DiagonalGaussian) -> Tensor:
+        """The natural parameter of a distribution of one member and one column."""
+        return self.natural({"mean": _only(distribution.mean), "variance": _only(distribution.variance)})
+
+    def base(self) -> Tensor:
+        """Zero."""
+        return torch.zeros(2, dtype=torch.float64)
+
+    def named(self, statistic: Tensor) -> ValueSquare:
+        """(value, square)."""
+        return ValueSquare(*statistic.unbind(-1))
+
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """A negative coefficient of the square."""
+        return torch.isfinite(natural).all(1) & (natural[:, 1] < 0)
+
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        found = self.parameters(natural)
+        return found["mean"], found["variance"]
+
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Variance 1, means drawn with variance 1."""
+        mean = normal((m,), stream)
+        return torch.stack([mean, torch.full_like(mean, -0.5)], dim=1)
+
+    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation."""
+        mean, variance = self.moments(natural)
+        return mean[:, None], variance.sqrt()[:, None]
+
+    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """z is its own coordinate."""
+        return torch.cat([free, free.square()], dim=1), torch.zeros_like(free[:, 0])
+
+
+@dataclass(frozen=True)
+class GammaFamily(LatentFamily):
+    r"""Positive numbers: :math:`\eta = (a, -b)` for shape a and rate b, T(x) = (log x, x), h(x) = 1/x.
+
+    .. math:: A = \log \Gamma(a) - a \log b
+
+    The mean of T has no closed inverse: Newton's method finds the shape from
+    :math:`\log a - \mathrm{digamma}(a) = \log E[x] - E[\log x]`.
+
+    Example:
+        >>> import torch
+        >>> family = GammaFamily()
+        >>> natural = family.natural({"shape": 3.0, "rate": 2.0})
+        >>> family.from_mean(family.mean(natural)).round(decimals=12)
+        tensor([ 3., -2.], dtype=torch.float64)
+    """
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """(log x, x)."""
+        return torch.stack([rows[:, 0].log(), rows[:, 0]], dim=1)
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """- log x on what is positive."""
+        x = rows[:, 0]
+        return torch.where(x > 0, -torch.where(x > 0, x, 1.0).log(), -math.inf)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """log Gamma(a) - a log b."""
+        shape, rate = natural[..., 0], -natural[..., 1]
+        return torch.lgamma(shape) - shape * rate.log()
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``shape`` and ``rate``."""
+        return torch.tensor([float(parameters["shape"]), -float(parameters["rate"])], dtype=torch.float64)
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``shape`` and ``rate``."""
+        return {"shape": natural[..., 0], "rate": -natural[..., 1]}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """Newton's method on 1 / shape, from a start within 2% of the root (Minka 2002)."""
+        gap = mean[1].log() - mean[0]
+        if not bool(gap > 1e-15):
+            return torch.full_like(mean, math.nan)
+        start = (3.0 - gap + ((gap - 3.0).square() + 24.0 * gap).sqrt()) / (12.0 * gap)
+
+        def step(shape: Tensor) -> Iteration[Tensor]:
+            miss = shape.log() - torch.digamma(shape) - gap
+            slope = shape - shape.square() * torch.polygamma(1, shape)
+            fresh = 1.0 / (1.0 / shape - miss / -slope)
+            return Iteration(fresh, 0.0, final=bool((fresh - shape).abs() <= 1e-15 * shape))
+
+        shape = run(step, start, max_iter=50).state
+        return torch.stack([shape, -shape / mean[1]])
+
+    def base(self) -> Tensor:
+        """1 / z."""
+        return torch.tensor([-1.0, 0.0], dtype=torch.float64)
+
+    def named(self, statistic: Tensor) -> LogValue:
+        """(log, value)."""
+        return LogValue(*statistic.unbind(-1))
+
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """A positive shape and a positive rate."""
+        return torch.isfinite(natural).all(1) & (natural[:, 0] > 0) & (natural[:, 1] < 0)
+
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance."""
+        shape, rate = natural[:, 0], -natural[:, 1]
+        return shape / rate, shape / rate.square()
+
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Shape 1, rates near 1."""
+        rate = (0.5 * normal((m,), stream)).exp()
+        return torch.stack([torch.ones_like(rate), -rate], dim=1)
+
+    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the log."""
+        shape, rate = natural[:, 0], -natural[:, 1]
+        return (torch.digamma(shape) - rate.log())[:, None], torch.polygamma(1, shape).sqrt()[:, None]
+
+    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """The coordinate is log z."""
+        return torch.cat([free, free.exp()], dim=1), free[:, 0]
+
+
+@dataclass(frozen=True)
+class CategoricalFamily(LatentFamily):
+    r"""One of k kinds, as a row of zeros and a one: T(x) = x, h = 1.
+
+    .. math:: A = \log \sum_j e^{\eta_j}
+
+    All kinds are treated alike, so the natural parameter is known only up to a constant that is added to all of it;
+    :class:`MultinomialFamily` leaves out the last kind instead.
+
+    Args:
+        n_kinds: k.
+
+    Example:
+        >>> import torch
+        >>> family = CategoricalFamily(3)
+        >>> family.parameters(family.fit([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]]))
+        {'probability': tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)}
+    """
+
+    n_kinds: int
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """x."""
+        return rows
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """Zero on rows of zeros and a single one."""
+        inside = ((rows == 0) | (rows == 1)).all(1) & (rows.sum(1) == 1)
+        return torch.where(inside, 0.0, -math.inf).to(rows.dtype)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """log sum exp eta."""
+        return torch.logsumexp(natural, dim=-1)
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``probability`` (k,)."""
+        return torch.as_tensor(parameters["probability"], dtype=torch.float64).log()
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``probability``."""
+        return {"probability": natural.softmax(-1)}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """log mean."""
+        return mean.log()
+
+    def distribution(self, natural: Tensor) -> Multinomial:
+        """A :class:`boxloop.distributions.Multinomial` of one thing a row."""
+        return Multinomial(natural.softmax(0)[None], 1)
+
+    def from_distribution(self, distribution: Multinomial) -> Tensor:
+        """The natural parameter of a distribution of one member, of one thing a row."""
+        if distribution.total != 1:
+            raise ValueError(f"the distribution has total {distribution.total}, the family 1")
+        return _only(distribution.probability, self.n_kinds).log()
+
+    def base(self) -> Tensor:
+        """Zero."""
+        return torch.zeros(self.n_kinds, dtype=torch.float64)
+
+    def named(self, statistic: Tensor) -> Value:
+        """(value,)."""
+        return Value(statistic)
+
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """At least one kind is possible."""
+        return torch.isfinite(natural.logsumexp(1))
+
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Probability of each kind, and its variance."""
+        share = natural.softmax(1)
+        return share, share * (1.0 - share)
+
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Log-shares drawn with variance 1."""
+        return normal((m, self.n_kinds), stream)
+
+    def support(self) -> Tensor:
+        """Each kind."""
+        return torch.eye(self.n_kinds, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class MultinomialFamily(ExponentialFamily):
+    r"""Counts of d kinds among N: :math:`\eta_j = \log(p_j / p_d)`, T = the first d - 1 counts.
+
+    .. math:: A = N \log\Big(1 + \sum_{j < d} e^{\eta_j}\Big)
+
+    With N = 1 and rows of zeros and a one it is the categorical distribution.
+
+    Args:
+        n_kinds: d.
+        total: N.
+
+    Example:
+        >>> import torch
+        >>> family = MultinomialFamily(3)
+        >>> family.parameters(family.fit([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]]))
+        {'probability': tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)}
+    """
+
+    n_kinds: int
+    total: int = 1
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """All counts but the last: it is what is left of the total."""
+        return rows[:, :-1]
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """log N! - sum log x_j!, on counts that add up to N."""
+        inside = ((rows >= 0) & (rows == rows.round())).all(1) & (rows.sum(1) == self.total)
+        value = math.lgamma(self.total + 1.0) - torch.lgamma(rows.clamp(min=0.0) + 1.0).sum(1)
+        return torch.where(inside, value, -math.inf)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """N log(1 + sum exp eta)."""
+        return self.total * torch.logsumexp(self._with_last(natural), dim=-1)
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``probability`` (d,)."""
+        logs = torch.as_tensor(parameters["probability"], dtype=torch.float64).log()
+        return logs[:-1] - logs[-1]
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``probability``."""
+        return {"probability": self._with_last(natural).softmax(-1)}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """Log-ratios to the last kind."""
+        return (mean / (self.total - mean.sum())).log()
+
+    def distribution(self, natural: Tensor) -> Multinomial:
+        """A :class:`boxloop.distributions.Multinomial`."""
+        return Multinomial(self.parameters(natural)["probability"][None], self.total)
+
+    def from_distribution(self, distribution: Multinomial) -> Tensor:
+        """The natural parameter of a distribution of one member; its total must be that of the family."""
+        if distribution.total != self.total:
+            raise ValueError(f"the distribution has total {distribution.total}, the family {self.total}")
+        return self.natural({"probability": _only(distribution.probability, self.n_kinds)})
+
+    def _with_last(self, natural: Tensor) -> Tensor:
+        """Log-ratios of all kinds to the last, whose own is zero."""
+        return torch.cat([natural, natural.new_zeros(*natural.shape[:-1], 1)], dim=-1)
+
+
+@dataclass(frozen=True)
+class DirichletFamily(LatentFamily):
+    r"""Shares of k kinds: :math:`\eta = a`, T(x) = log x, :math:`h(x) = \prod_j 1/x_j` over the first k - 1 shares.
+
+    .. math:: A = \sum_j \log \Gamma(a_j) - \log \Gamma\Big(\sum_j a_j\Big)
+
+    The mean of T has no closed inverse: Newton's method solves
+    :math:`\mathrm{digamma}(a_j) - \mathrm{digamma}(\sum_i a_i) = E[\log x_j]`.
+
+    Args:
+        n_kinds: k.
+
+    Example:
+        >>> import torch
+        >>> family = DirichletFamily(3)
+        >>> natural = family.natural({"concentration": [0.5, 1.0, 4.0]})
+        >>> family.from_mean(family.mean(natural)).round(decimals=10)
+        tensor([0.5000, 1.0000, 4.0000], dtype=torch.float64)
+    """
+
+    n_kinds: int
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """log x."""
+        return rows.log()
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """- sum log x on positive shares that add up to one."""
+        inside = (rows > 0).all(1) & ((rows.sum(1) - 1.0).abs() < SUM_TOLERANCE)
+        return torch.where(inside, -torch.where(rows > 0, rows, 1.0).log().sum(1), -math.inf)
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """sum log Gamma(a_j) - log Gamma(sum a_j)."""
+        return log_beta(natural)
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``concentration`` (k,)."""
+        return torch.as_tensor(parameters["concentration"], dtype=torch.float64)
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``concentration``."""
+        return {"concentration": natural}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        r"""Newton's method on the concave likelihood, halved where it would fall (Minka 2000).
+
+        The curvature is a diagonal and a constant, :math:`-\mathrm{diag}(\psi'(a_j)) + \psi'(\sum a_j)`, so a step
+        costs k operations.
+        """
+        if not bool(torch.logsumexp(mean, 0) < -1e-14):  # the mean of logs is below the log of means
+            return torch.full_like(mean, math.nan)
+
+        def height(a: Tensor) -> Tensor:
+            return a @ mean - self.log_partition(a)
+
+        def step(a: Tensor) -> Iteration[Tensor]:
+            slope = mean - torch.digamma(a) + torch.digamma(a.sum())
+            diagonal, common = torch.polygamma(1, a), torch.polygamma(1, a.sum())
+            shared = (slope / diagonal).sum() / (1.0 / common - (1.0 / diagonal).sum())
+            move = (slope + shared) / diagonal
+            near = bool(slope @ move < 1e-6)  # where Newton converges, and heights differ by rounding alone
+            for _ in range(60):
+                if bool((a + move > 0).all()) and (near or bool(height(a + move) >= height(a))):
+                    break
+                move = 0.5 * move
+            return Iteration(a + move, 0.0, final=bool((move.abs() <= 1e-14 * a).all()))
+
+        return run(step, torch.ones_like(mean), max_iter=200).state
+
+    def base(self) -> Tensor:
+        """The product of 1 / z."""
+        return torch.full((self.n_kinds,), -1.0, dtype=torch.float64)
+
+    def named(self, statistic: Tensor) -> Log:
+        """(log,)."""
+        return Log(statistic)
+
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """Positive concentrations."""
+        return (torch.isfinite(natural) & (natural > 0)).all(1)
+
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each share."""
+        dirichlet = Dirichlet(natural)
+        return dirichlet.mean(), dirichlet.variance()
+
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Concentrations near 1."""
+        return (0.5 * normal((m, self.n_kinds), stream)).exp()
+
+    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the log-ratios to the last share."""
+        logs, spread = torch.digamma(natural), torch.polygamma(1, natural)
+        return logs[:, :-1] - logs[:, -1:], (spread[:, :-1] + spread[:, -1:]).sqrt()
+
+    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """The coordinates are log-ratios to the last share; the volume is over the first k - 1 shares."""
+        logs = torch.cat([free, torch.zeros_like(free[:, :1])], dim=1).log_softmax(1)
+        return logs, logs.sum(1)
+
+
+@dataclass(frozen=True)
+class MultivariateNormalFamily(LatentFamily):
+    r"""Gaussian rows of d columns: T(x) = (x, x_i x_j for i <= j).
+
+    .. math:: A = \frac12 \mu^\top \Lambda \mu - \frac12 \log|\Lambda| + \frac{d}{2} \log(2\pi), \qquad
+              \eta = (\Lambda \mu, -\tfrac12 \Lambda_{ii}, -\Lambda_{ij})
+
+    Args:
+        n_columns: d.
+
+    Example:
+        >>> import torch
+        >>> family = MultivariateNormalFamily(2)
+        >>> family.parameters(family.fit([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]]))["mean"]
+        tensor([1., 1.], dtype=torch.float64)
+    """
+
+    n_columns: int
+
+    def statistic(self, rows: Tensor) -> Tensor:
+        """(x, x_i x_j), (n, d + d(d+1)/2)."""
+        i, j = pack_index(self.n_columns)
+        return torch.cat([rows, rows[:, i] * rows[:, j]], dim=1)
+
+    def log_base(self, rows: Tensor) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(rows[:, 0])
+
+    def log_partition(self, natural: Tensor) -> Tensor:
+        """Through the precision."""
+        linear, precision = self._parts(natural)
+        factor = torch.linalg.cholesky(precision)
+        half = torch.linalg.solve_triangular(factor, linear[..., None], upper=False)
+        return (
+            0.5 * half.square().sum((-2, -1))
+            - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+            + 0.5 * self.n_columns * math.log(2 * math.pi)
+        )
+
+    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        """From ``mean`` (d,) and ``covariance`` (d, d)."""
+        mean = torch.as_tensor(parameters["mean"], dtype=torch.float64)
+        covariance = torch.as_tensor(parameters["covariance"], dtype=torch.float64)
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+        double = precision * (1.0 - 0.5 * torch.eye(self.n_columns, dtype=torch.float64))
+        return torch.cat([precision @ mean, -pack(double)])
+
+    def parameters(self, natural: Tensor) -> dict[str, Tensor]:
+        """``mean`` and ``covariance``."""
+        linear, precision = self._parts(natural)
+        covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
+        return {"mean": (covariance @ linear[..., None])[..., 0], "covariance": covariance}
+
+    def from_mean(self, mean: Tensor) -> Tensor:
+        """Through the mean and the covariance; NaN where the latter is singular."""
+        first = mean[: self.n_columns]
+        covariance = unpack(mean[self.n_columns :], self.n_columns) - torch.outer(first, first)
+        if int(torch.linalg.cholesky_ex(covariance).info):
+            return torch.full_like(mean, math.nan)
+        return self.natural({"mean": first, "covariance": covariance})
+
+    def distribution(self, natural: Tensor) -> FullGaussian:
+        """A :class:`boxloop.distributions.FullGaussian`."""
+        found = self.parameters(natural)
+        return FullGaussian.of(found["mean"][None], found["covariance"][None])
+
+    def from_distribution(self, distribution: FullGaussian) -> Tensor:
+        """The natural parameter of a distribution of one member."""
+        covariance = distribution.factor[0] @ distribution.factor[0].mT
+        return self.natural({"mean": _only(distribution.mean, self.n_columns), "covariance": covariance})
+
+    def _parts(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Precision times mean, and the precision."""
+        eye = torch.eye(self.n_columns, dtype=natural.dtype, device=natural.device)
+        return natural[..., : self.n_columns], -unpack(natural[..., self.n_columns :], self.n_columns) * (
+            1.0 + eye
+        )
+
+    def base(self) -> Tensor:
+        """Zero."""
+        return torch.zeros(self.n_columns * (self.n_columns + 3) // 2, dtype=torch.float64)
+
+    def named(self, statistic: Tensor) -> ValueOuter:
+        """(value, outer)."""
+        d = self.n_columns
+        return ValueOuter(statistic[..., :d], unpack(statistic[..., d:], d))
+
+    def is_valid(self, natural: Tensor) -> Tensor:
+        """A positive definite precision."""
+        _, precision = self._parts(natural)
+        return torch.isfinite(natural).all(1) & (torch.linalg.cholesky_ex(precision).info == 0)
+
+    def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each entry."""
+        found = self.parameters(natural)
+        return found["mean"], found["covariance"].diagonal(dim1=-2, dim2=-1)
+
+    def start(self, m: int, stream: Generator) -> Tensor:
+        """Identity covariance, means drawn with variance 1."""
+        one = self.natural({"mean": torch.zeros(self.n_columns), "covariance": torch.eye(self.n_columns)})
+        mean = normal((m, self.n_columns), stream)
+        return torch.cat([mean, one[self.n_columns :].expand(m, -1)], dim=1)
+
+    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of each entry."""
+        mean, variance = self.moments(natural)
+        return mean, variance.sqrt()
+
+    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        """z is its own coordinate."""
+        return self.statistic(free), torch.zeros_like(free[:, 0])
+
+
+def _only(value: Tensor, columns: int = 1) -> Tensor:
     """The one line of (1, columns)."""
     if value.shape != (1, columns):
-        raise ValueError(f"a law of one member and {columns} column(s) is needed, not {tuple(value.shape)}")
+        raise ValueError(
+            f"the distribution must have one member and {columns} column(s), not {tuple(value.shape)}"
+        )
     return value[0]
+
+
+def _vector(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64).reshape(1)

@@ -1,4 +1,4 @@
-"""Gamma draws of any shape, and the inverse gamma law of variances."""
+"""Gamma draws of any shape, and the inverse gamma distribution of variances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def draw_log_gamma(shape: Tensor, stream: Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class InverseGamma(Tree):
-    r"""Laws of variances, :math:`p(v) \propto v^{-a-1} e^{-b/v}`.
+    r"""Distributions of variances, :math:`p(v) \propto v^{-a-1} e^{-b/v}`.
 
     Args:
         shape: a, (...), positive.
@@ -41,8 +41,8 @@ class InverseGamma(Tree):
 
     Example:
         >>> import torch
-        >>> law = InverseGamma(torch.tensor(2.0), torch.tensor(1.0))
-        >>> law.posterior(torch.tensor(4.0), torch.tensor(6.0))
+        >>> distribution = InverseGamma(torch.tensor(2.0), torch.tensor(1.0))
+        >>> distribution.posterior(torch.tensor(4.0), torch.tensor(6.0))
         InverseGamma(shape=tensor(4.), rate=tensor(4.))
     """
 

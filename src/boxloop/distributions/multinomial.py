@@ -15,8 +15,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.product import LinearView, alternating
-from boxloop.distributions.sums import Sums, has_missing, log_factorials
+from boxloop.distributions.family import Sums, has_missing, log_factorials
+from boxloop.distributions.product import LinearView, alternating_signs
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
 
@@ -26,7 +26,7 @@ TOGETHER = 1 << 24
 
 @dataclass(frozen=True)
 class Multinomial(Tree):
-    r"""k multinomial laws over d words.
+    r"""k multinomial distributions over d words.
 
     Args:
         probability: (k, d), rows sum to one.
@@ -36,8 +36,8 @@ class Multinomial(Tree):
 
     Example:
         >>> import torch
-        >>> law = Multinomial(torch.tensor([[0.5, 0.5]]), total=2)
-        >>> law.log_prob(torch.tensor([[1.0, 1.0]])).exp()
+        >>> distribution = Multinomial(torch.tensor([[0.5, 0.5]]), total=2)
+        >>> distribution.log_prob(torch.tensor([[1.0, 1.0]])).exp()
         tensor([[0.5000]])
     """
 
@@ -57,11 +57,11 @@ class Multinomial(Tree):
         rest = torch.where(p > 0.5, 0.0, p).sum(1, keepdim=True).clamp(max=0.5)
         return torch.where(p > 0.5, torch.log1p(-rest), p.log())
 
-    def view(self, rows: Tensor) -> LinearView | GappyCountView:
+    def view(self, rows: Tensor) -> LinearView | MissingCountView:
         """A tile of counts (n, d), dense or sparse CSR."""
         sparse = rows.layout != torch.strided
         if has_missing(rows.values() if sparse else rows):
-            return GappyCountView(self, rows.to_dense() if sparse else rows)
+            return MissingCountView(self, rows.to_dense() if sparse else rows)
         log_probability = self.log_probability
         return LinearView(log_probability, log_probability.new_zeros(len(log_probability)), rows)
 
@@ -86,7 +86,7 @@ class Multinomial(Tree):
     def split(self, member: int, pieces: int) -> Tensor:
         """Averaged features of parts that favour alternating words."""
         p = self.probability[member]
-        parts = p * (1.0 + 0.5 * alternating(p, pieces))
+        parts = p * (1.0 + 0.5 * alternating_signs(p, pieces))
         counts = self.total * parts / parts.sum(1, keepdim=True)
         return torch.cat([counts.new_ones(pieces, 1), counts], dim=1)
 
@@ -96,7 +96,7 @@ class Multinomial(Tree):
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """Counts have no other coordinates."""
-        raise ValueError("a multinomial law has no affine image among multinomial laws")
+        raise ValueError("a multinomial distribution has no affine image among multinomial distributions")
 
     def covariance(self) -> forms.Dense:
         """total (diag(p) - p p'), (k, d, d)."""
@@ -155,7 +155,7 @@ class Multinomial(Tree):
         return torch.zeros(self.probability.shape[0], dtype=torch.bool, device=self.probability.device)
 
 
-class GappyCountView:
+class MissingCountView:
     """A tile in which some counts are unknown."""
 
     def __init__(self, family: Multinomial, rows: Tensor) -> None:

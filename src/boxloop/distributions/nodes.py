@@ -1,4 +1,4 @@
-"""Nodes: blocks of latent variables that are independent of one another under a factorised law."""
+"""Nodes: blocks of latent variables that are independent of one another under a factorised distribution."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.node_kinds import GammaKind, GaussianKind, Kind, NormalKind, Statistic
-from boxloop.distributions.node_kinds_simplex import BernoulliKind, CategoricalKind, DirichletKind
+from boxloop.distributions.exponential import (
+    BernoulliFamily,
+    CategoricalFamily,
+    DirichletFamily,
+    GammaFamily,
+    LatentFamily,
+    MultivariateNormalFamily,
+    NormalFamily,
+    Statistic,
+)
 
 Shape = int | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Node:
-    r"""A block of latent variables of one kind, :math:`q(z) = \prod_i q_i(z_i)`, for :func:`boxloop.cavi`.
+    r"""A block of latent variables of one family, :math:`q(z) = \prod_i q_i(z_i)`, for :func:`boxloop.cavi`.
 
     Made by one of its constructors; each takes the shape of the block (one variable when omitted) and where to start
     (at random when omitted). Statistics have that shape too, and these names:
@@ -34,7 +42,7 @@ class Node:
     ============================  =============================  ====================================
 
     Args:
-        kind: what the variables are.
+        family: of the variables.
         shape: of the block.
         start: natural parameters, (m, p) for m variables, or None.
 
@@ -45,39 +53,39 @@ class Node:
         tensor([3.0000, 1.5000], dtype=torch.float64)
     """
 
-    kind: Kind
+    family: LatentFamily
     shape: tuple[int, ...]
     start: Tensor | None = None
 
     @classmethod
     def normal(cls, shape: Shape = (), parameters: Mapping[str, Any] | None = None) -> Node:
         """Real numbers, of which the log-joint knows ``value`` and ``square``."""
-        return _made(NormalKind(), shape, parameters)
+        return _make_node(NormalFamily(), shape, parameters)
 
     @classmethod
     def gamma(cls, shape: Shape = (), parameters: Mapping[str, Any] | None = None) -> Node:
         """Positive numbers, of which the log-joint knows ``log`` and ``value``."""
-        return _made(GammaKind(), shape, parameters)
+        return _make_node(GammaFamily(), shape, parameters)
 
     @classmethod
     def bernoulli(cls, shape: Shape = (), parameters: Mapping[str, Any] | None = None) -> Node:
         """Zeros and ones."""
-        return _made(BernoulliKind(), shape, parameters)
+        return _make_node(BernoulliFamily(), shape, parameters)
 
     @classmethod
     def categorical(cls, k: int, shape: Shape = (), parameters: Mapping[str, Any] | None = None) -> Node:
         """One of k kinds, as zeros and a one along a last axis of length k."""
-        return _made(CategoricalKind(k), shape, parameters)
+        return _make_node(CategoricalFamily(k), shape, parameters)
 
     @classmethod
     def dirichlet(cls, k: int, shape: Shape = (), parameters: Mapping[str, Any] | None = None) -> Node:
         """Shares of k kinds, of which the log-joint knows the ``log``; a density over the first k - 1 of them."""
-        return _made(DirichletKind(k), shape, parameters)
+        return _make_node(DirichletFamily(k), shape, parameters)
 
     @classmethod
     def gaussian(cls, d: int, shape: Shape = (), parameters: Mapping[str, Any] | None = None) -> Node:
         """Vectors of d numbers with a covariance of their own; the log-joint knows ``value`` and ``outer``."""
-        return _made(GaussianKind(d), shape, parameters)
+        return _make_node(MultivariateNormalFamily(d), shape, parameters)
 
     @property
     def size(self) -> int:
@@ -86,11 +94,11 @@ class Node:
 
     def named(self, statistic: Tensor) -> Statistic:
         """Statistics (m, p), or (..., m, p), under their names and in the shape of the block."""
-        return self.kind.named(statistic.reshape(*statistic.shape[:-2], *self.shape, statistic.shape[-1]))
+        return self.family.named(statistic.reshape(*statistic.shape[:-2], *self.shape, statistic.shape[-1]))
 
     def flat(self, coefficients: Sequence[Any]) -> Tensor:
         """Coefficients of the named statistics, in their order, as coefficients of the flat ones, (m, p)."""
-        here = torch.zeros(self.size, len(self.kind.base()), dtype=torch.float64, requires_grad=True)
+        here = torch.zeros(self.size, len(self.family.base()), dtype=torch.float64, requires_grad=True)
         with torch.enable_grad():
             parts = self.named(here)
             if len(coefficients) != len(parts):
@@ -104,43 +112,41 @@ class Node:
 
     def log_partition(self, natural: Tensor) -> Tensor:
         """A of each member, (m,)."""
-        return torch.vmap(self.kind.family.log_partition)(natural)
+        return self.family.log_partition(natural)
 
     def expected(self, natural: Tensor) -> Tensor:
         """Mean statistics, the gradient of A, (m, p)."""
-        here = natural.detach().clone().requires_grad_()
-        with torch.enable_grad():
-            return torch.autograd.grad(self.log_partition(here).sum(), here)[0]
+        return self.family.mean(natural)
 
     def entropy(self, natural: Tensor, expected: Tensor) -> Tensor:
         r""":math:`-E_q[\log q(z)] = A(\eta) - \langle \eta + b, E_q[T] \rangle` of each member, (m,)."""
         # A kind of probability zero has no part in the entropy, whatever its coefficient.
-        product = torch.where(expected == 0.0, 0.0, (natural + self.kind.base()) * expected)
+        product = torch.where(expected == 0.0, 0.0, (natural + self.family.base()) * expected)
         return self.log_partition(natural) - product.sum(1)
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
         """Usual parameters by name, in the shape of the block."""
-        found = torch.vmap(self.kind.family.parameters)(natural)
+        found = self.family.parameters(natural)
         return {name: self._shaped(value) for name, value in found.items()}
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the variables themselves, in the shape of the block."""
-        mean, variance = self.kind.moments(natural)
+        mean, variance = self.family.moments(natural)
         return self._shaped(mean), self._shaped(variance.sqrt())
 
     def begin(self, stream: Generator) -> Tensor:
         """Natural parameters to start from, (m, p): those given, or random ones."""
-        return self.kind.start(self.size, stream) if self.start is None else self.start
+        return self.family.start(self.size, stream) if self.start is None else self.start
 
     def _shaped(self, value: Tensor) -> Tensor:
         """One line a member, (m, ...), in the shape of the block."""
         return value.reshape((*self.shape, *value.shape[1:]))
 
 
-def _made(kind: Kind, shape: Shape, parameters: Mapping[str, Any] | None) -> Node:
+def _make_node(family: LatentFamily, shape: Shape, parameters: Mapping[str, Any] | None) -> Node:
     """A node; each parameter is broadcast to the shape of the block, and of a member where that is a vector."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    node = Node(kind, shape)
+    node = Node(family, shape)
     if node.size < 1:
         raise ValueError(f"a node of shape {shape} has no variables")
     if parameters is None:
@@ -148,7 +154,7 @@ def _made(kind: Kind, shape: Shape, parameters: Mapping[str, Any] | None) -> Nod
     wanted = {name: value.shape[len(shape) :] for name, value in _probe(node).items()}
     if set(parameters) != set(wanted):
         raise ValueError(
-            f"{type(kind).__name__} is given by {', '.join(wanted)}, not {', '.join(parameters)}"
+            f"{type(family).__name__} is given by {', '.join(wanted)}, not {', '.join(parameters)}"
         )
     full = {
         name: torch.as_tensor(value, dtype=torch.float64)
@@ -156,13 +162,13 @@ def _made(kind: Kind, shape: Shape, parameters: Mapping[str, Any] | None) -> Nod
         .reshape(-1, *wanted[name])
         for name, value in parameters.items()
     }
-    members = [kind.family.natural({name: v[i] for name, v in full.items()}) for i in range(node.size)]
+    members = [family.natural({name: v[i] for name, v in full.items()}) for i in range(node.size)]
     start = torch.stack(members)
-    if not bool(kind.inside(start).all()):
-        raise ValueError(f"{dict(parameters)} are not the parameters of a law")
-    return Node(kind, shape, start)
+    if not bool(family.is_valid(start).all()):
+        raise ValueError(f"{dict(parameters)} are not valid parameters")
+    return Node(family, shape, start)
 
 
 def _probe(node: Node) -> dict[str, Tensor]:
     """Parameters of any members, for their names and shapes."""
-    return node.parameters(node.kind.start(node.size, Generator().manual_seed(0)))
+    return node.parameters(node.family.start(node.size, Generator().manual_seed(0)))

@@ -1,4 +1,4 @@
-"""A mixture of Gaussians as one law of a code: with a density, and draws that a gradient can follow."""
+"""A mixture of Gaussians as one distribution: with a density, and draws that a gradient can follow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.gaussian import DiagonalGaussian
-from boxloop.distributions.paired import under_every_member
+from boxloop.distributions.family import log_prob_by_tiles
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
@@ -17,11 +17,11 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class NormalMixtureLaw(Tree):
+class NormalMixture(Tree):
     r"""One member, :math:`p(z) = \sum_c \pi_c N(z; m_c, \mathrm{diag}(v_c))`.
 
     A draw takes a component and then a normal variable, so that its gradient would know nothing of the weights. Where a
-    gradient is asked for, it follows the quantiles instead: z is held at the same conditional probabilities
+    gradient is asked for, it follows the quantiles instead: z keeps the same conditional probabilities
     :math:`u_j = F(z_j \mid z_1, \dots, z_{j-1})` while parameters move, and
 
     .. math:: \frac{dz_j}{d\theta} = -\frac{1}{p(z_j \mid z_{<j})}
@@ -38,8 +38,8 @@ class NormalMixtureLaw(Tree):
     Example:
         >>> import torch
         >>> members = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]), torch.ones(2, 1))
-        >>> law = NormalMixtureLaw(torch.tensor([0.5, 0.5]).log(), members)
-        >>> law.mean, law.covariance().dense()
+        >>> distribution = NormalMixture(torch.tensor([0.5, 0.5]).log(), members)
+        >>> distribution.mean, distribution.covariance().dense()
         (tensor([[0.]]), tensor([[[2.]]]))
     """
 
@@ -65,7 +65,7 @@ class NormalMixtureLaw(Tree):
         def entries(part: Tensor, values: Tensor) -> Tensor:
             return _log_normal(values, *part.chunk(2, dim=-1))
 
-        joint = under_every_member(entries, parameter, rows) + self.log_weight[:, None]
+        joint = log_prob_by_tiles(entries, parameter, rows) + self.log_weight[:, None]
         return joint.logsumexp(0)[None]
 
     def draw(self, n: int, generator: Generator) -> Tensor:

@@ -1,24 +1,27 @@
-"""Priors of whole models, with defaults that follow the rows; those of mixtures are posteriors too."""
+"""Priors of mixtures and of factor analysis, with defaults from the data; those of mixtures are posteriors too."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 import torch
 from torch import Generator, Tensor
 
+from boxloop.distributions.conjugate_gaussian import (
+    NormalInverseGamma,
+    NormalInverseWishart,
+    SphericalNormalInverseGamma,
+    TiedInverseWishart,
+)
 from boxloop.distributions.dirichlet import Dirichlet
-from boxloop.distributions.factor_prior import FactorPrior
-from boxloop.distributions.full import FullGaussian
-from boxloop.distributions.gaussian import DiagonalGaussian
-from boxloop.distributions.normal_inverse_gamma import NormalInverseGamma, SphericalNormalInverseGamma
-from boxloop.distributions.normal_inverse_wishart import NormalInverseWishart
-from boxloop.distributions.tied_wishart import TiedInverseWishart
+from boxloop.distributions.gamma import InverseGamma
+from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
+from boxloop.numeric import normal
 from boxloop.tree import Tree
-from boxloop.types import Law
-
-__all__ = ["Component", "ComponentLaw", "CovarianceType", "FactorPrior", "MixturePrior", "WeightLaw"]
+from boxloop.types import Distribution
 
 Component = FullGaussian | DiagonalGaussian
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
@@ -30,8 +33,8 @@ SHRUNK = 0.01
 """How far the prior scale of covariances is drawn to its diagonal, so that collinear columns have a proper prior."""
 
 
-class WeightLaw(Protocol):
-    """A law of weights that stays of its kind when components are counted."""
+class WeightDistribution(Protocol):
+    """A distribution of weights that stays of its kind when components are counted."""
 
     @property
     def n_components(self) -> int:
@@ -62,14 +65,14 @@ class WeightLaw(Protocol):
         """Kullback-Leibler divergence from a prior."""
 
     def is_proper(self) -> bool:
-        """Whether the parameters are those of a law."""
+        """Whether the parameters are valid."""
 
     def map(self, function: Any) -> Self:
         """Apply ``function`` to each tensor."""
 
 
-class ComponentLaw(Protocol):
-    """A law of the parameters of components that stays of its kind when rows are seen."""
+class ComponentDistribution(Protocol):
+    """A distribution of the parameters of components that stays of its kind when rows are seen."""
 
     @property
     def mean(self) -> Tensor:
@@ -87,20 +90,20 @@ class ComponentLaw(Protocol):
     def divergence(self, prior: Any) -> Tensor:
         """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
 
-    def predictive(self) -> Law:
-        """The law of the next row of each member."""
+    def predictive(self) -> Distribution:
+        """The distribution of the next row of each member."""
 
     def expanded(self, k: int) -> Self:
-        """One law for each of k members."""
+        """One distribution for each of k members."""
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``."""
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The law for ``origin + scale * x``; one of counts refuses."""
+        """The distribution for ``origin + scale * x``; one of counts refuses."""
 
     def is_proper(self) -> bool:
-        """Whether the parameters are those of a law."""
+        """Whether the parameters are valid."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ class MixturePrior(Tree):
     @property
     def n_components(self) -> int:
         """k."""
-        weights: WeightLaw = self.weights
+        weights: WeightDistribution = self.weights
         return weights.n_components
 
     def draw(self, c: int, stream: Generator) -> tuple[Tensor, Component]:
@@ -165,12 +168,12 @@ class MixturePrior(Tree):
     def log_prob(self, log_weight: Tensor, family: Component) -> Tensor:
         """Log-density over weights, means and covariances, full or diagonal, of c mixtures, (c,)."""
         each: Tensor = self.components.log_prob(family)
-        weights: WeightLaw = self.weights
+        weights: WeightDistribution = self.weights
         return weights.log_prob(log_weight) + each.reshape(log_weight.shape).sum(-1)
 
     def after(self, statistics: Any) -> Self:
         """The posterior after rows with these summed statistics."""
-        components: ComponentLaw = self.components
+        components: ComponentDistribution = self.components
         return type(self)(self.weights.posterior(statistics.count), components.after(statistics))
 
     def divergence(self, prior: MixturePrior) -> Tensor:
@@ -179,11 +182,11 @@ class MixturePrior(Tree):
         return each.sum() + self.weights.divergence(prior.weights)
 
     def expanded(self) -> Self:
-        """One law for each component."""
+        """One distribution for each component."""
         return type(self)(self.weights, self.components.expanded(self.n_components))
 
     def is_proper(self) -> bool:
-        """Whether the parameters are those of laws."""
+        """Whether the parameters are valid."""
         return bool(self.weights.is_proper()) and bool(self.components.is_proper())
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
@@ -226,3 +229,80 @@ def weak_components(
     if covariance_type == "tied":
         return TiedInverseWishart(centre, strength, (d + 2) * one[0], scale)
     return NormalInverseWishart(centre, strength, (d + 2) * one, scale[None])
+
+
+FAR = 100.0
+"""Prior variance of a factor model's mean, in units of each column's variance."""
+
+
+@dataclass(frozen=True)
+class FactorPrior(Tree):
+    r"""Prior of factor analysis, :math:`x = c + F z + \epsilon`, independent over columns j.
+
+    .. math:: c_j \sim N(m_j, s_j), \qquad F_{jl} \sim N(0, t_j), \qquad \psi_j \sim \mathrm{IG}(a_j, b_j)
+
+    It does not change when factors are rotated.
+
+    Args:
+        centre: m, (d,).
+        spread: s, variances (d,); infinite for a flat prior, from which nothing can be drawn.
+        loading: t, variances (d,).
+        noise: inverse gammas of the noise variances, (d,).
+        n_factors: k.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.numeric import generator
+        >>> prior = FactorPrior.around(torch.zeros(4), torch.ones(4), 2)
+        >>> mean, loadings, noise = prior.draw(5, generator(0), torch.float32)
+        >>> loadings.shape, prior.log_prob(mean, loadings, noise).shape
+        (torch.Size([5, 4, 2]), torch.Size([5]))
+    """
+
+    centre: Tensor
+    spread: Tensor
+    loading: Tensor
+    noise: InverseGamma
+    n_factors: int
+
+    @classmethod
+    def around(cls, mean: Tensor, variance: Tensor, n_factors: int) -> Self:
+        r"""The weakly informative default, in units of each column's variance v.
+
+        .. math:: c_j \sim N(\bar x_j, 100 v_j), \quad F_{jl} \sim N(0, v_j), \quad \psi_j \sim \mathrm{IG}(3/2, v_j/4)
+
+        Noise has its prior mean at half of a column's variance and its mode at a tenth; the density is zero at zero,
+        so that no noise variance collapses (no Heywood cases).
+
+        Args:
+            mean: of the rows, (d,).
+            variance: of the rows, v, (d,).
+            n_factors: k.
+        """
+        noise = InverseGamma(torch.full_like(variance, 1.5), 0.25 * variance)
+        return cls(mean, FAR * variance, variance, noise, n_factors)
+
+    def draw(
+        self, c: int, stream: Generator, dtype: torch.dtype = torch.float64
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Means (c, d), loadings (c, d, k) and noise variances (c, d) of c models."""
+        d, k = self.centre.shape[0], self.n_factors
+        mean = self.centre + self.spread.sqrt() * normal((c, d), stream, dtype)
+        loadings = self.loading.sqrt()[:, None] * normal((c, d, k), stream, dtype)
+        return mean, loadings, self.noise.map(lambda leaf: leaf.expand(c, d)).draw(stream)
+
+    def log_prob(self, mean: Tensor, loadings: Tensor, noise: Tensor) -> Tensor:
+        """Log-density over means, loadings and noise variances of c models, (c,); a flat prior of means adds none."""
+        size = (
+            loadings.square().sum(-1) / self.loading + self.n_factors * (2.0 * math.pi * self.loading).log()
+        )
+        far = (mean - self.centre).square() / self.spread
+        far = torch.where(torch.isinf(self.spread), 0.0, far + (2.0 * math.pi * self.spread).log())
+        return (self.noise.log_prob(noise) - 0.5 * (size + far)).sum(-1)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The prior of the models of ``origin + scale * x``."""
+        square = scale.square()
+        noise = InverseGamma(self.noise.shape, square * self.noise.rate)
+        centre = origin + scale * self.centre
+        return type(self)(centre, square * self.spread, square * self.loading, noise, self.n_factors)

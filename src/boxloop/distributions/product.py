@@ -5,7 +5,7 @@ With elementwise statistics :math:`t(x_j)`, natural parameters :math:`\eta_{kj}`
 .. math:: \log p_k(x) = \sum_j \eta_{kj} \cdot t(x_j) - A_{kj} + \log h(x_j) = (W \Phi)_{k}
 
 so that all log-densities are :math:`W\Phi` and all statistics :math:`R\Phi^\top`. A missing value drops its column's
-term; its expected statistic is the member's own mean. Document 002, appendix A.8.
+term; its expected statistic is the member's own mean. Le Corff, appendix A.8.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from boxloop.distributions.centred import CentredView
-from boxloop.distributions.sums import Sums, columns_of, has_missing
+from boxloop.distributions.family import Sums, View, columns_of, has_missing
 from boxloop.numeric import product, sparse_product
 from boxloop.tree import Tree
 
 
-def alternating(like: Tensor, pieces: int) -> Tensor:
-    """Multipliers (pieces, d) from 1 down to -1, their signs alternating over the d columns of ``like``."""
+def alternating_signs(like: Tensor, pieces: int) -> Tensor:
+    """Multipliers (pieces, d) from 1 down to -1, their signs alternating_signs over the d columns of ``like``."""
     sign = torch.ones_like(like)
     sign[1::2] = -1.0
     return torch.linspace(1.0, -1.0, pieces, dtype=like.dtype, device=like.device)[:, None] * sign
@@ -38,12 +37,12 @@ class ProductFamily(Tree):
     """Whether the statistics are the values themselves, so that zeros cost nothing."""
 
     @abstractmethod
-    def statistics_of(self, columns: Tensor) -> Tensor:
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
         """Elementwise statistics of (d, n), stacked: (q d, n)."""
 
     @abstractmethod
     def natural(self) -> Tensor:
-        """Natural parameters, in the order of ``statistics_of``: (k, q d)."""
+        """Natural parameters, in the order of ``elementwise_statistics``: (k, q d)."""
 
     @abstractmethod
     def log_partition(self) -> Tensor:
@@ -58,26 +57,26 @@ class ProductFamily(Tree):
         """Log base measure of each row, (n,), where it is not zero; NaN counts as nothing."""
 
     @abstractmethod
-    def nudged(self, member: int, pieces: int) -> Tensor:
+    def perturb(self, member: int, pieces: int) -> Tensor:
         """Mean statistics of slightly different copies of a member, (pieces, q d)."""
 
     @abstractmethod
     def fitted(self, statistics: Sums) -> Self:
         """Members that match the averaged statistics."""
 
-    def view(self, rows: Tensor) -> CentredView | CompleteView | GappyView | LinearView:
+    def view(self, rows: Tensor) -> View[Sums]:
         """Features of a tile, with or without missing values, dense or sparse CSR."""
         if rows.layout != torch.strided:
             if self.linear and not has_missing(rows.values()):
                 return LinearView(self.natural(), -self.log_partition().sum(1), rows)
             rows = rows.to_dense()
         columns = columns_of(rows)
-        careful = self.careful(columns)
-        if careful is not None:
-            return careful
-        return GappyView(self, columns) if has_missing(columns) else CompleteView(self, columns)
+        centred = self.centred_view(columns)
+        if centred is not None:
+            return centred
+        return MissingValueView(self, columns) if has_missing(columns) else CompleteView(self, columns)
 
-    def careful(self, columns: Tensor) -> CentredView | None:
+    def centred_view(self, columns: Tensor) -> View[Sums] | None:
         """A view that keeps more digits, where a family needs one for these columns."""
         return None
 
@@ -95,7 +94,7 @@ class ProductFamily(Tree):
 
     def split(self, member: int, pieces: int) -> Tensor:
         """Averaged features, (pieces, p), of distinct parts of a member that has taken all the weight."""
-        moved = self.nudged(member, pieces)
+        moved = self.perturb(member, pieces)
         return torch.cat([moved.new_ones(pieces, 1), moved], dim=1)
 
     def select(self, index: Tensor) -> Self:
@@ -108,7 +107,7 @@ class CompleteView:
 
     def __init__(self, family: ProductFamily, columns: Tensor) -> None:
         self.family = family
-        stats = family.statistics_of(columns)
+        stats = family.elementwise_statistics(columns)
         self.features = torch.cat([stats.new_ones(1, stats.shape[1]), stats])
 
     def joint(self, offset: Tensor) -> Tensor:
@@ -144,13 +143,13 @@ class LinearView:
         return Sums(torch.cat([share.sum(1, keepdim=True), values], dim=1).double())
 
 
-class GappyView:
+class MissingValueView:
     """A tile with missing values: features (seen, t(x) where seen)."""
 
     def __init__(self, family: ProductFamily, columns: Tensor) -> None:
         self.family = family
         seen = ~torch.isnan(columns)
-        stats = family.statistics_of(torch.where(seen, columns, 0.0))
+        stats = family.elementwise_statistics(torch.where(seen, columns, 0.0))
         self.seen = seen.to(stats.dtype)
         repeat = stats.shape[0] // columns.shape[0]
         self.features = torch.cat([self.seen, stats * self.seen.repeat(repeat, 1)])

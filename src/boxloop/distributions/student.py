@@ -1,4 +1,4 @@
-"""The multivariate Student t law: what a Gaussian with unknown mean and covariance predicts."""
+"""Student t distributions: what Gaussians with unknown mean and covariance predict."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import ask
-from boxloop.distributions.full import FullGaussian
+from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.numeric import covariance as forms, normal
 from boxloop.tree import Tree
 
@@ -19,7 +18,7 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def radial_log_prob(square: Tensor, level: Tensor, seen: Tensor, dof: Tensor) -> Tensor:
-    r"""Log-density of t laws from that of Gaussians.
+    r"""Log-density of t distributions from that of Gaussians.
 
     .. math:: \log \frac{\Gamma(\frac{v + p}{2})}{\Gamma(\frac v2)} - \frac p2 \log \frac v2 + \ell
               - \frac{v + p}{2} \log\left( 1 + \frac{r^2}{v} \right)
@@ -36,13 +35,13 @@ def radial_log_prob(square: Tensor, level: Tensor, seen: Tensor, dof: Tensor) ->
 
 
 def inflation(dof: Tensor) -> Tensor:
-    """Variance of t laws in units of their squared scale; infinite for two degrees of freedom and less."""
+    """Variance of t distributions in units of their squared scale; infinite for two degrees of freedom and less."""
     return torch.where(dof > 2.0, dof / (dof - 2.0), torch.inf)
 
 
 @dataclass(frozen=True)
 class StudentT(Tree):
-    r"""k multivariate t laws with v degrees of freedom, centre m and squared scale :math:`L L^\top`.
+    r"""k multivariate t distributions with v degrees of freedom, centre m and squared scale :math:`L L^\top`.
 
     .. math:: p(x) \propto \left( 1 + \frac1v |L^{-1} (x - m)|^2 \right)^{-(v + d)/2}
 
@@ -55,8 +54,8 @@ class StudentT(Tree):
 
     Example:
         >>> import torch
-        >>> law = StudentT(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1))  # Cauchy's
-        >>> law.log_prob(torch.tensor([[1.0]])).exp() * 2 * torch.pi
+        >>> distribution = StudentT(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1))  # Cauchy's
+        >>> distribution.log_prob(torch.tensor([[1.0]])).exp() * 2 * torch.pi
         tensor([[1.0000]])
     """
 
@@ -78,7 +77,7 @@ class StudentT(Tree):
         """Log-density of every row under every member, (k, n); missing values are integrated out."""
         density = self._gaussian.log_prob(rows)
         missing = torch.isnan(rows)
-        if ask(missing.any()):
+        if bool(missing.any()):
             patterns, which = torch.unique(missing, dim=0, return_inverse=True)
             centred = FullGaussian(torch.zeros_like(self.mean), self.factor)
             blank = torch.where(patterns, torch.nan, rows.new_zeros(()))
@@ -100,10 +99,110 @@ class StudentT(Tree):
         return self.map(lambda leaf: leaf[index])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The laws of ``origin + scale * x``."""
+        """The distributions of ``origin + scale * x``."""
         return type(self)(origin + scale * self.mean, scale[:, None] * self.factor, self.dof)
 
 
 def draw_stretch(dof: Tensor, generator: Generator) -> Tensor:
     r""":math:`\sqrt{v / \chi^2_v}`: what makes a normal draw one of Student's."""
     return (0.5 * dof / torch._standard_gamma(0.5 * dof, generator=generator)).sqrt()
+
+
+@dataclass(frozen=True)
+class ProductStudentT(Tree):
+    r"""k products of t distributions, one for each column: :math:`\prod_j t_v(x_j; m_j, s_j)`.
+
+    Unlike in a multivariate t distribution, an outlying value in one column says nothing about the others.
+
+    Args:
+        mean: m, (k, d).
+        scale: squared scales s, (k, d).
+        dof: v, (k,).
+
+    Example:
+        >>> import torch
+        >>> distribution = ProductStudentT(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1))
+        >>> distribution.log_prob(torch.tensor([[1.0, torch.nan]])).exp() * 2 * torch.pi
+        tensor([[1.0000]])
+    """
+
+    mean: Tensor
+    scale: Tensor
+    dof: Tensor
+
+    def covariance(self) -> forms.Diagonal:
+        """Variances, (k, d)."""
+        return forms.Diagonal(self.scale * inflation(self.dof)[:, None])
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of every row under every member, (k, n); missing values are integrated out."""
+        one = self.mean.new_ones(1)
+        found = []
+        for mean, scale, dof in zip(self.mean, self.scale, self.dof, strict=True):
+            square = (rows - mean).square() / scale
+            each = radial_log_prob(square, -0.5 * (LOG_2PI + scale.log()), one, dof)
+            found.append(torch.nan_to_num(each, nan=0.0).sum(1))
+        return torch.stack(found)
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(k, n, d)."""
+        k, d = self.mean.shape
+        noise = normal((k, n, d), generator, self.mean.dtype) * self.scale.sqrt()[:, None]
+        stretch = draw_stretch(self.dof[:, None, None].expand(k, n, d), generator)
+        return self.mean[:, None] + noise * stretch
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``, as a new batch."""
+        return self.map(lambda leaf: leaf[index])
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The distributions of ``origin + scale * x``."""
+        return type(self)(origin + scale * self.mean, scale.square() * self.scale, self.dof)
+
+
+@dataclass(frozen=True)
+class SphericalStudentT(Tree):
+    r"""k multivariate t distributions with squared scale :math:`s I`.
+
+    Args:
+        mean: (k, d).
+        scale: squared scales s, (k, 1).
+        dof: v, (k,).
+
+    Example:
+        >>> import torch
+        >>> distribution = SphericalStudentT(torch.zeros(1, 2), torch.ones(1, 1), torch.full((1,), 4.0))
+        >>> distribution.covariance().diagonal()
+        tensor([[2., 2.]])
+    """
+
+    mean: Tensor
+    scale: Tensor
+    dof: Tensor
+
+    def covariance(self) -> forms.Diagonal:
+        """Variances, (k, d)."""
+        return forms.Diagonal((self.scale * inflation(self.dof)[:, None]).expand_as(self.mean))
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Log-density of every row under every member, (k, n); missing values are integrated out."""
+        seen = (~torch.isnan(rows)).sum(1, dtype=self.mean.dtype)
+        square = torch.stack([torch.nan_to_num(rows - m, nan=0.0).square().sum(1) for m in self.mean])
+        level = -0.5 * seen * (LOG_2PI + self.scale.log())
+        return radial_log_prob(square / self.scale, level, seen, self.dof[:, None])
+
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """(k, n, d)."""
+        k, d = self.mean.shape
+        noise = normal((k, n, d), generator, self.mean.dtype) * self.scale.sqrt()[:, None]
+        return self.mean[:, None] + noise * draw_stretch(self.dof[:, None].expand(k, n), generator)[..., None]
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``, as a new batch."""
+        return self.map(lambda leaf: leaf[index])
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The distributions of ``origin + scale * x``, where all columns share one scale."""
+        if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
+            raise ValueError("a spherical distribution stays spherical only when all columns share one scale")
+        return type(self)(origin + scale * self.mean, scale[0].square() * self.scale, self.dof)

@@ -34,7 +34,6 @@ from .relevant_classifier_probability import (
 )
 from .relevant_features import RelevantFeatures
 from .relevant_generator import RelevantGenerator
-from .relevant_generator_curve import DimensionCurve, latent_dimension_curve
 from .relevant_infer import Direction as Direction
 from .relevant_refit import Refits as Refits
 from .relevant_rows import Edge as Edge
@@ -47,7 +46,6 @@ __all__ = [
     "BayesianLinearRegression",
     "BayesianMultinomialMixture",
     "BernoulliMixture",
-    "DimensionCurve",
     "EnergyBasedModel",
     "FactorAnalysis",
     "FitWarning",
@@ -63,6 +61,5 @@ __all__ = [
     "RelevantFeatures",
     "RelevantGenerator",
     "VariationalAutoencoder",
-    "latent_dimension_curve",
     "load",
 ]

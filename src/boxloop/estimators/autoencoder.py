@@ -75,7 +75,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         dtype: precision of the networks, ``float32`` or ``float64``.
 
     Attributes:
-        model_: the fitted :class:`boxloop.models.autoencoder.Autoencoder`, in the units of the data.
+        model_: the fitted :class:`boxloop.models.vae.Autoencoder`, in the units of the data.
         n_iter_: passes done.
         history_: a list a pass by name: ``elbo``, ``reconstruction``, ``divergence``, ``loss``, ``penalty``, ``rate``,
             ``refused`` steps so far, and ``validation_elbo``, ``validation_gap`` and so on, in nats a row.

@@ -22,7 +22,7 @@ from boxloop.models import (
     GaussianHead,
     Layers,
     LowRankHead,
-    NormalMixture,
+    NormalMixturePrior,
     Part,
     PoissonHead,
     StandardNormal,
@@ -44,7 +44,7 @@ LOADER = "VariationalAutoencoder.load"
 
 
 PARTS = (
-    Autoencoder, Part, Layers, Convolutions, Deconvolutions, OwnModule, StandardNormal, NormalMixture,
+    Autoencoder, Part, Layers, Convolutions, Deconvolutions, OwnModule, StandardNormal, NormalMixturePrior,
     GaussianHead, LowRankHead, BernoulliHead, PoissonHead, CategoricalHead,
 )  # fmt: skip
 SAVED_PARTS: dict[str, type] = {**CLASSES, **{kind.__name__: kind for kind in PARTS}}

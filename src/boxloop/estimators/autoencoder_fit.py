@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise import MomentPenalty
-from boxloop.data import ArraySource, Frame
+from boxloop.data import ArraySource, Standardisation
 from boxloop.fit import SINGLE_PROCESS, Workers, resample_rows
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator
@@ -157,12 +157,12 @@ def chosen(
     return pick, table
 
 
-def level_of(frame: Frame) -> float:
+def level_of(frame: Standardisation) -> float:
     """What standard coordinates add to a row's log-density."""
     return -float(frame.scale.log().sum())
 
 
-def worries_of(frame: Frame, names: tuple[str, ...], codes: int, likelihood: str) -> list[str]:
+def worries_of(frame: Standardisation, names: tuple[str, ...], codes: int, likelihood: str) -> list[str]:
     """What about rows and codes deserves a look before any training."""
     found = []
     if codes > len(names):

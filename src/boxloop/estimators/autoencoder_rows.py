@@ -11,7 +11,15 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from boxloop.data import Mapped, SparseSource, on_device, open_source, stays, validated, within
+from boxloop.data import (
+    MappedSource,
+    SparseSource,
+    check_range,
+    is_read_in_place,
+    on_device,
+    open_source,
+    validate_rows,
+)
 from boxloop.types import Source
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
@@ -34,11 +42,11 @@ def opened(
     reset: bool,
 ) -> Source:
     """Any table as a source of whole rows on a device, its columns checked against those seen in ``fit``."""
-    if stays(X) or isinstance(X, np.memmap | Tensor):
+    if is_read_in_place(X) or isinstance(X, np.memmap | Tensor):
         source = open_source(X, sample_weight)
         match_columns(estimator, source.names, reset)
     else:
-        X = validated(
+        X = validate_rows(
             estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
         )  # the source refuses infinite values, and names their column
         named = getattr(estimator, "feature_names_in_", None)
@@ -77,8 +85,8 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
     if likelihood == "gaussian":
         return whole
     if likelihood == "bernoulli":
-        return within(whole, 0.0, 1.0, f"{what} with the bernoulli likelihood")
-    counted = within(whole, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
+        return check_range(whole, 0.0, 1.0, f"{what} with the bernoulli likelihood")
+    counted = check_range(whole, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
     wanted = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
     return refusing(
         counted,
@@ -89,7 +97,7 @@ def _checked(source: Source, likelihood: Likelihood, what: str) -> Source:
 
 def refusing(source: Source, fault: Callable[[Tensor], Tensor], told: Callable[[str, float], str]) -> Source:
     """The source, refusing rows in which ``fault`` finds one, in the words of ``told(column, value)``."""
-    return Mapped(source, _Refusing(source.names, fault, told))
+    return MappedSource(source, _Refusing(source.names, fault, told))
 
 
 @dataclass(frozen=True)

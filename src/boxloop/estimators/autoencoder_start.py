@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from boxloop.data import Frame
+from boxloop.data import Standardisation
 from boxloop.estimators.autoencoder_rows import Likelihood, Shape
 from boxloop.models import (
     Autoencoder,
@@ -22,7 +22,7 @@ from boxloop.models import (
     Layers,
     LowRankHead,
     ModuleNetwork,
-    NormalMixture,
+    NormalMixturePrior,
     Part,
     PoissonHead,
     StandardNormal,
@@ -143,11 +143,13 @@ def head_of(
 def latent_of(prior: str, codes: int, components: int, dtype: torch.dtype, stream: Generator) -> Any:
     """The prior of codes."""
     return (
-        StandardNormal(codes) if prior == "normal" else NormalMixture.start(components, codes, stream, dtype)
+        StandardNormal(codes)
+        if prior == "normal"
+        else NormalMixturePrior.start(components, codes, stream, dtype)
     )
 
 
-def levelled(model: Autoencoder, likelihood: Likelihood, frame: Frame) -> Autoencoder:
+def levelled(model: Autoencoder, likelihood: Likelihood, frame: Standardisation) -> Autoencoder:
     """A start that knows the columns' means and spreads, where they could not be standardised away.
 
     The default encoder's first layer sees counts as if they were standardised, and the default decoder's last gives

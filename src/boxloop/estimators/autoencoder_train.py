@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Schedule
-from boxloop.data import Frame, Standardised, even, identity_frame
+from boxloop.data import Standardisation, StandardisedSource, has_equal_weights, identity_standardisation
 from boxloop.estimators.autoencoder_files import WATCHERS
 from boxloop.estimators.autoencoder_fit import (
     ALPHAS,
@@ -26,9 +26,9 @@ from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, lev
 from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current_workers, hold_out
+from boxloop.loop import Outcome, Progress
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, seed, spawn
-from boxloop.run import Outcome, Progress
 from boxloop.types import Source
 
 HELD_VALUES = 1 << 25
@@ -80,7 +80,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
     if estimator.precision == "mixed" and estimator.dtype != "float32":
         raise ValueError("precision='mixed' needs dtype='float32'")
     looked = coordinates(source, "columns" if estimator.image_shape_ is None else "common")
-    frame = looked if estimator.likelihood == "gaussian" else identity_frame(source)
+    frame = looked if estimator.likelihood == "gaussian" else identity_standardisation(source)
     if before is not None:
         frame = replace(frame, origin=before.origin.to(frame.origin), scale=before.scale.to(frame.scale))
     ready = _prepared(estimator, source, frame, looked, before)
@@ -127,10 +127,14 @@ def _widened(model: Autoencoder) -> Autoencoder:
 
 
 def _prepared(
-    estimator: BaseEstimator, source: Source, frame: Frame, looked: Frame, before: Autoencoder | None
+    estimator: BaseEstimator,
+    source: Source,
+    frame: Standardisation,
+    looked: Standardisation,
+    before: Autoencoder | None,
 ) -> _Ready:
     device, dtype = pick_device(estimator.device), pick_dtype(estimator.dtype)
-    rows = Standardised(source, frame, dtype)
+    rows = StandardisedSource(source, frame, dtype)
     streams = spawn(generator(estimator.random_state), 5)
     splits, orders, own = (seed(stream) for stream in streams[:3])
     most = max(1, HELD_VALUES // source.n_columns)
@@ -144,7 +148,7 @@ def _prepared(
     unit = frame.weight / source.n_rows
     loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame), current_workers())
     epochs = Epochs(rows, estimator.batch_size, orders, mask)
-    weighted = not even(source)
+    weighted = not has_equal_weights(source)
     gap = moment_gap(estimator.penalty_nodes, device)
     validation = None if held is None else HeldOut(held, loss, gap, weighted)
     return _Ready(start, epochs, loss, validation, source, device, own, weighted)

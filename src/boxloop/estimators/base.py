@@ -18,15 +18,15 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import (
-    Gathered,
+    ConcatenatedRows,
     SparseSource,
-    Standardised,
+    StandardisedSource,
     WeightedSum,
     check_count,
+    is_read_in_place,
     on_device,
     open_source,
-    stays,
-    validated,
+    validate_rows,
 )
 from boxloop.estimators.checkpoints import checkpointed
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -96,13 +96,13 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
-        if stays(X):
+        if is_read_in_place(X):
             source = open_source(X, sample_weight)
             if isinstance(source, SparseSource) and not self._sparse:
                 raise ValueError(f"{type(self).__name__} takes no sparse rows")
             self._match(source.names, reset)
         else:
-            X = validated(
+            X = validate_rows(
                 self,
                 X,
                 reset=reset,
@@ -138,7 +138,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
         plan = Plan(
             engine=self.method,
-            max_rounds=self.max_iter,
+            max_iter=self.max_iter,
             tol=self.tol,
             accelerate=self.accelerate,
             batch_size=self.batch_size,
@@ -159,7 +159,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         self.model_ = self._reported(fit.model)
         self.lower_bounds_ = fit.trace
         self.lower_bound_ = fit.trace[-1] if fit.trace else -np.inf
-        self.n_iter_ = fit.outcome.rounds
+        self.n_iter_ = fit.outcome.n_iter
         self.n_samples_seen_ = fit.frame.weight
         self.training_digest_ = fit.frame.digest
         self.converged_ = fit.outcome.converged
@@ -179,7 +179,9 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         """``function(rows)`` of every tile, joined along rows."""
         check_is_fitted(self)
         source = self._open(X, reset=False)
-        return check_no_overflow(source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined())
+        return check_no_overflow(
+            source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows))).concatenate()
+        )
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,)."""
@@ -243,7 +245,7 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
         if self._kind == "none":
             found = standard_errors(model, source)
         else:
-            rows = self._condensed(Standardised(source, frame))
+            rows = self._condensed(StandardisedSource(source, frame))
             found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
         return {name: to_numpy(value) for name, value in found.errors.items()}
 

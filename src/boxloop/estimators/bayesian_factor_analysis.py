@@ -49,7 +49,7 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     The variational distribution takes factors and parameters for independent, and is narrower than the posterior with
     any number of rows. So standard errors and intervals are not its own: they come from the expected information with
-    the factors integrated out, and the prior of the noise (:mod:`boxloop.models.asymptotic`), given the number of
+    the factors integrated out, and the prior of the noise (:mod:`boxloop.models.information`), given the number of
     factors. In 300 tables each of 60, 100, 300 and 1000 rows, 5, 10 and 20 columns and 1 to 3 factors, intervals of 95%
     held the noise variances in 91 to 95% (with 5 columns and 2 factors, of which few rows show only one, in 87 to 93%),
     the means in 94 to 96%, and the loadings in 93 to 96% where the signals of factors differ by several standard
@@ -204,7 +204,7 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     def _warn_of_prior(self) -> None:
         """Name the columns whose noise variance the prior moves by more than half of its standard error."""
-        prior, psi = self.model_.prior_law, self.model_.noise
+        prior, psi = self.model_.parameter_prior, self.model_.noise
         pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.errors().log_noise
         moved = [name for name, size in zip(self._names(), pull.tolist(), strict=True) if size > PULLED]
         if moved:

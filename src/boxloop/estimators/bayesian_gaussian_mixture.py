@@ -12,8 +12,8 @@ from scipy import special, stats
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from boxloop.data import Frame
-from boxloop.distributions import ComponentLaw, CovarianceType, weak_components
+from boxloop.data import Standardisation
+from boxloop.distributions import ComponentDistribution, CovarianceType, weak_components
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
 from boxloop.estimators.gaussian_pictures import GaussianPictures
@@ -131,7 +131,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     def _matrices(self) -> bool:
         return self.covariance_type in ("full", "tied")
 
-    def _components(self, standard: Source, frame: Frame) -> ComponentLaw:
+    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         origin, scale, d = frame.origin, frame.scale, standard.n_columns
         spread = self._given_spread(d)
         know = spread is None and self._matrices
@@ -157,7 +157,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             units = scale[:1] if self.covariance_type == "spherical" else scale
             square = units[:, None] * units if self._matrices else units.square()
             size = (torch.from_numpy(spread).to(origin) / square).expand_as(size).contiguous()
-        made: ComponentLaw = type(law)(mean, strength, dof, size)
+        made: ComponentDistribution = type(law)(mean, strength, dof, size)
         return made
 
     def _given_spread(self, d: int) -> Array | None:

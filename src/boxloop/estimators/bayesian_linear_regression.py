@@ -16,15 +16,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import (
-    Gathered,
+    ConcatenatedRows,
     as_column,
     as_frame,
     check_table,
+    fill_masked,
+    is_read_in_place,
     on_device,
     open_source,
-    paired,
-    stays,
-    unmasked,
+    pair_sources,
 )
 from boxloop.estimators.autoencoder_rows import opened
 from boxloop.estimators.base import Array, to_numpy
@@ -132,11 +132,11 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
         """
         rows = self._rows(X, sample_weight, reset=True)
         outputs, self.single_ = _outputs(y)
-        if not stays(X) and not isinstance(X, Tensor) and not stays(y):
+        if not is_read_in_place(X) and not isinstance(X, Tensor) and not is_read_in_place(y):
             check_consistent_length(X, y)
         k = outputs.n_columns
         sums, centre = regression_moments(
-            paired(rows, on_device(outputs, pick_device(self.device))),
+            pair_sources(rows, on_device(outputs, pick_device(self.device))),
             k,
             centred=self.fit_intercept,
             scaled=self.standardise,
@@ -175,11 +175,11 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
         rows = self._rows(X, None, reset=False)
         model = self.model_
 
-        def both(tile: Tensor, weight: Tensor) -> Gathered:
+        def both(tile: Tensor, weight: Tensor) -> ConcatenatedRows:
             found = model.predict(tile.cpu())
-            return Gathered.of(torch.stack([found.mean, found.spread], 1))
+            return ConcatenatedRows.of(torch.stack([found.mean, found.spread], 1))
 
-        mean, spread = rows.reduce(both).joined().unbind(1)
+        mean, spread = rows.reduce(both).concatenate().unbind(1)
         return LinearPrediction(mean, spread, model.beta.rsqrt())
 
     @property
@@ -248,7 +248,7 @@ def _outputs(y: Any) -> tuple[Source, bool]:
     """Outputs as a source of whole rows, and whether they came as one dimension."""
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None")
-    if stays(y):
+    if is_read_in_place(y):
         table = as_column(y)
         return open_source(table), table is not y
     values = y.numpy(force=True) if isinstance(y, Tensor) else y
@@ -257,7 +257,7 @@ def _outputs(y: Any) -> tuple[Source, bool]:
         raise ValueError(f"y must have one dimension or two; got a {type(y).__name__}, a single value")
     frame = as_frame(values)
     names = None if frame is None else [str(name) for name in frame.columns]
-    table = check_array(unmasked(values), ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)
+    table = check_array(fill_masked(values), ensure_2d=False, dtype=np.float64, input_name="y", allow_nd=True)
     if table.ndim not in (1, 2):
         raise ValueError(f"y must have one dimension or two, got {table.ndim}")
     single = table.ndim == 1

@@ -14,8 +14,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Frame, check_count, check_level, make_frame
-from boxloop.distributions import ComponentLaw, Dirichlet, Family, MixturePrior, StickBreaking
+from boxloop.data import Standardisation, check_count, check_level, make_frame
+from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.mixture import MixtureEstimator
@@ -50,7 +50,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
     }
 
     @abstractmethod
-    def _components(self, standard: Source, frame: Frame) -> ComponentLaw:
+    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         """The prior of components in standard coordinates, one for all."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         given = self.weight_concentration_prior
         return 1.0 / self.n_components if given is None else float(given)
 
-    def _prior(self, standard: Source, frame: Frame) -> MixturePrior:
+    def _prior(self, standard: Source, frame: Standardisation) -> MixturePrior:
         k = self.n_components
         level = frame.origin.new_tensor(self._concentration)
         weights: Dirichlet | StickBreaking
@@ -84,7 +84,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             )
         starts = self._lineup(source) if self.init_params == "auto" else (self.init_params,)
 
-        def prior(standard: Source, frame: Frame) -> MixturePrior:
+        def prior(standard: Source, frame: Standardisation) -> MixturePrior:
             made = self._prior(standard, frame)
             if start is not None and not _alike(start.found, made.expanded()):
                 raise ValueError(

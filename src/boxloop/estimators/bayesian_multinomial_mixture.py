@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 from sklearn.utils._param_validation import Interval
 
-from boxloop.data import Frame
-from boxloop.distributions import ComponentLaw, WordDirichlet
+from boxloop.data import Standardisation
+from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
 from boxloop.estimators.counts import CountMixture
@@ -89,7 +89,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         # Directions of least Gaussian shape say nothing of counts.
         return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
 
-    def _components(self, standard: Source, frame: Frame) -> ComponentLaw:
+    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         d = standard.n_columns
         given = WORD if self.word_concentration_prior is None else self.word_concentration_prior
         value = np.asarray(given, dtype=np.float64)
@@ -106,12 +106,12 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         super()._publish(model)
         words = model.found.components
         self.word_concentration_ = to_numpy(words.concentration)
-        self.probabilities_ = to_numpy(words.law.mean())
+        self.probabilities_ = to_numpy(words.dirichlet.mean())
         self.means_ = to_numpy(words.mean)
 
     def _columns(self, level: float) -> Columns:
         """Each probability has a beta law."""
-        law = self.model_.found.components.law
+        law = self.model_.found.components.dirichlet
         a, mean = self.word_concentration_, self.probabilities_
         rest = np.maximum(a.sum(1, keepdims=True) - a, 1e-300)
         return {

@@ -10,7 +10,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
-from boxloop.data import Mapped, within
+from boxloop.data import MappedSource, check_range
 from boxloop.distributions import Bernoulli, Family
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
@@ -67,13 +67,13 @@ class BernoulliMixture(CountMixture):
 
     def _prepare(self, source: Source) -> Source:
         if self.binarize is None:
-            return within(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
+            return check_range(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
         level = float(self.binarize)
 
         def cut(rows: Tensor) -> Tensor:
             return torch.where(torch.isnan(rows), rows, (rows > level).to(rows.dtype))
 
-        return Mapped(source, cut)
+        return MappedSource(source, cut)
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         return Bernoulli(torch.full((self.n_components, n_columns), 0.5, dtype=torch.float64, device=device))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.average import Running
-from boxloop.data import digest
+from boxloop.data import fingerprint_source, fingerprint_values
 from boxloop.distributions import PooledSums, Sums
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
@@ -135,7 +134,7 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
                 "a checkpoint of mini-batches needs an integer random_state: rows must come in the same order again"
             )
         del params["random_state"]
-    data = {"rows": source.n_rows, "columns": list(source.names), "digest": digest(source)}
+    data = {"rows": source.n_rows, "columns": list(source.names), "digest": fingerprint_source(source)}
     return {"estimator": type(estimator).__name__, **params, **data}
 
 
@@ -146,4 +145,4 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, torch.device):
         return str(value)
-    return hashlib.sha256(repr(np.asarray(value).tolist()).encode()).hexdigest()
+    return fingerprint_values(np.asarray(value))

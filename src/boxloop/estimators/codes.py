@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered, WeightedSum, check_count, to_numbers
+from boxloop.data import ConcatenatedRows, WeightedSum, check_count, to_float_table
 from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -58,7 +58,7 @@ class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transform
         check_is_fitted(self)
         source = self._open(X, reset=False)
         with torch.no_grad():
-            return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
+            return source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows))).concatenate()
 
     def _weighted(self, X: Any, sample_weight: Any, function: Callable[[Tensor], Tensor]) -> WeightedSum:
         """Of ``function(rows)``, one value a row."""
@@ -74,7 +74,7 @@ class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transform
     def inverse_transform(self, X: Any) -> Array:
         """E[x | z] of each code (n, k): rows (n, d), or images."""
         check_is_fitted(self)
-        codes = torch.from_numpy(to_numbers(X, "X", self._n_features_out))
+        codes = torch.from_numpy(to_float_table(X, "X", self._n_features_out))
         with torch.no_grad():
             found = [self.model_.emission(z.to(self.model_.origin)).mean for z in codes.split(TILE)]
         return self._shown(torch.cat(found))

@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.utils import ClassifierTags
 
-from boxloop.data import within
+from boxloop.data import check_range
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates
@@ -27,7 +27,7 @@ class CountMixture(MixtureEstimator):
         return "none"
 
     def _prepare(self, source: Source) -> Source:
-        return within(source, 0.0, MOST, type(self).__name__, whole=COUNTS_ONLY)
+        return check_range(source, 0.0, MOST, type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())

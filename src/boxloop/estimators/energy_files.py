@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from os import PathLike
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from boxloop.data import digest
+from boxloop.data import fingerprint_source, fingerprint_values
 from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, told_of
 from boxloop.models import CONSTRAINTS, EnergyModel, Perceptron
@@ -80,14 +79,14 @@ def fingerprint(
         "estimator": type(estimator).__name__,
         **{k: _word(v) for k, v in given.items() if k not in watchers and k not in modules},
         **{name: _held(given[name]) for name in modules},
-        "rows": digest(source),
+        "rows": fingerprint_source(source),
     }
 
 
 def _held(module: Any) -> str:
     """A network as a digest of its layers and what they start from."""
-    start = [] if module is None else [(name, value.tolist()) for name, value in module.state_dict().items()]
-    return hashlib.sha256(repr((module, start)).encode()).hexdigest()
+    start = {} if module is None else module.state_dict()
+    return fingerprint_values(module, *start.items())
 
 
 def _word(value: Any) -> str:

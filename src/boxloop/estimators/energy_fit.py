@@ -13,14 +13,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from boxloop.chain import advance
-from boxloop.data import Frame, Standardised, WeightedSum, shuffled
+from boxloop.data import Standardisation, StandardisedSource, WeightedSum, shuffle_rows
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import SHORTER, Batches, EnergyPlan, EnergyState, coordinates, energy_ascent
+from boxloop.loop import Observer, Outcome, run
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import floor_covariance, normal, spawn
-from boxloop.run import Observer, Outcome, run
 from boxloop.sample import HMC, MALA, Bridge, Kernels, RandomWalk, Target, Weighted, pilot
-from boxloop.types import Law, Source
+from boxloop.types import Distribution, Source
 
 BaseKind = Literal["full", "diag"] | None
 KERNELS: dict[str, tuple[Kernels, Callable[[int], float]]] = {
@@ -59,7 +59,7 @@ class Means:
         return cls(kernel, MALA().goal(columns))
 
 
-def frame_of(source: Source) -> Frame:
+def frame_of(source: Source) -> Standardisation:
     """Standard coordinates of rows that an energy can be fitted to.
 
     Raises:
@@ -79,7 +79,11 @@ def frame_of(source: Source) -> Frame:
 
 
 def start_model(
-    energy: nn.Module | None, hidden: Sequence[int], kind: BaseKind, rows: Standardised, stream: Generator
+    energy: nn.Module | None,
+    hidden: Sequence[int],
+    kind: BaseKind,
+    rows: StandardisedSource,
+    stream: Generator,
 ) -> EnergyModel:
     """The model before training: a network over the Gaussian of standardised rows.
 
@@ -99,7 +103,7 @@ def start_model(
     return EnergyModel.start(module, parameters, base, d)
 
 
-def _base(rows: Standardised, kind: BaseKind) -> Law:
+def _base(rows: StandardisedSource, kind: BaseKind) -> Distribution:
     def second(tile: Tensor, weight: Tensor) -> WeightedSum:
         values = tile.double()
         return WeightedSum((values * weight[:, None]).mT @ values, weight.sum())
@@ -115,10 +119,10 @@ def _base(rows: Standardised, kind: BaseKind) -> Law:
     return law.to(dtype=rows.dtype)
 
 
-def reference(model: EnergyModel) -> Law:
+def reference(model: EnergyModel) -> Distribution:
     """Where chains start and annealing begins: the base, or a standard normal where there is none."""
     if model.base is not None:
-        law: Law = model.base
+        law: Distribution = model.base
         return law
     like = model.parameters[0].new_zeros(1, len(model.origin))
     return DiagonalGaussian(like, like + 1.0)
@@ -126,7 +130,7 @@ def reference(model: EnergyModel) -> Law:
 
 def train(
     model: EnergyModel,
-    rows: Standardised,
+    rows: StandardisedSource,
     means: Means,
     plan: EnergyPlan,
     *,
@@ -139,14 +143,14 @@ def train(
 ) -> Outcome[EnergyState]:
     """Run the training loop from a model of standardised rows."""
     order, own = spawn(stream, 2)
-    batches = Batches(replace(rows, source=shuffled(rows.source, order)), batch_size)
+    batches = Batches(replace(rows, source=shuffle_rows(rows.source, order)), batch_size)
     base = reference(model)
     step = energy_ascent(model, batches, means.kernels, base, replace(plan, goal=means.goal))
     state = EnergyState.start(model, base, max(buffer, plan.chains), own)
     if resume is not None:  # a file is read onto the CPU, where the state of a generator belongs
         there = resume.state.to(device=state.position.device)
         resume = replace(resume, state=replace(there, stream=resume.state.stream))
-    return run(step, state, max_rounds=rounds, observers=observers, resume=resume)
+    return run(step, state, max_iter=rounds, observers=observers, resume=resume)
 
 
 def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) -> tuple[Weighted, Tensor]:
@@ -175,7 +179,7 @@ def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) ->
     return whole, torch.cat(chosen)
 
 
-def disagreement(model: EnergyModel, rows: Standardised, drawn: Tensor) -> tuple[float, float]:
+def disagreement(model: EnergyModel, rows: StandardisedSource, drawn: Tensor) -> tuple[float, float]:
     """Mean of V over draws of a fitted model less its mean over the rows, and the Monte Carlo error of that.
 
     At a maximum of the likelihood the two are equal, for any network whose last layer is linear: the derivative in the
@@ -187,7 +191,7 @@ def disagreement(model: EnergyModel, rows: Standardised, drawn: Tensor) -> tuple
 
 
 def remaining_gain(
-    model: EnergyModel, rows: Standardised, drawn: Tensor, stream: Generator
+    model: EnergyModel, rows: StandardisedSource, drawn: Tensor, stream: Generator
 ) -> tuple[float, float]:
     r"""Log-likelihood per row that one more step would add, and the noise in that.
 

@@ -18,14 +18,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from boxloop.data import (
-    Gathered,
-    Standardised,
+    ConcatenatedRows,
+    StandardisedSource,
     WeightedSum,
     check_count,
+    is_read_in_place,
     on_device,
     open_source,
-    stays,
-    validated,
+    validate_rows,
 )
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -46,11 +46,11 @@ from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.fit import Cooling, EnergyPlan, EnergyState
+from boxloop.loop import Outcome
 from boxloop.models import EnergyModel
 from boxloop.numeric import generator, spawn
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.run import Outcome
 from boxloop.types import Source
 
 APART = 0.15
@@ -152,14 +152,14 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device."""
-        if stays(X):
+        if is_read_in_place(X):
             source = open_source(X, sample_weight)
             if reset:
                 self.n_features_in_ = source.n_columns
             elif source.n_columns != self.n_features_in_:
                 raise ValueError(f"X has {source.n_columns} columns, the fit had {self.n_features_in_}")
         else:
-            rows = validated(self, X, reset=reset, dtype=[np.float64, np.float32])
+            rows = validate_rows(self, X, reset=reset, dtype=[np.float64, np.float32])
             source = open_source(rows, sample_weight)
         return on_device(source, pick_device(self.device))
 
@@ -177,7 +177,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         """
         source = self._open(X, sample_weight, reset=True)
         frame = frame_of(source)
-        rows = Standardised(source, frame, pick_dtype(self.dtype))
+        rows = StandardisedSource(source, frame, pick_dtype(self.dtype))
         streams = spawn(generator(self.random_state, frame.origin.device), 3)
         start = start_model(self.energy, self.hidden, self.base, rows, streams[0])  # type: ignore[arg-type]
         outcome = self._train(start, rows, streams[1])
@@ -201,7 +201,9 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
     def _means(self) -> Means:
         return Means.of(self.kernel, self.n_features_in_)
 
-    def _train(self, model: EnergyModel, rows: Standardised, stream: torch.Generator) -> Outcome[EnergyState]:
+    def _train(
+        self, model: EnergyModel, rows: StandardisedSource, stream: torch.Generator
+    ) -> Outcome[EnergyState]:
         observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
         resume = None
         if self.checkpoint is not None:
@@ -247,7 +249,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
     def _store(
         self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str], settled: bool
     ) -> None:
-        self.n_iter_ = outcome.rounds
+        self.n_iter_ = outcome.n_iter
         self.interrupted_ = outcome.interrupted
         self.converged_ = settled and not outcome.interrupted
         self.contrasts_ = list(outcome.trace)
@@ -266,8 +268,8 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         check_is_fitted(self)
         source = self._open(X, reset=False)
         with torch.no_grad():
-            found = source.reduce(lambda rows, weight: Gathered.of(function(rows.double())))
-        return to_numpy(check_no_overflow(found.joined()))
+            found = source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows.double())))
+        return to_numpy(check_no_overflow(found.concatenate()))
 
     def energy_of(self, X: Any) -> Array:
         """E(x) of each row, (n,): minus the log-density, but for ``log_partition_``."""

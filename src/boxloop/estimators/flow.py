@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from boxloop.average import Running
-from boxloop.data import Frame
+from boxloop.data import Standardisation
 from boxloop.fit import Fit, OnlineState
 
 
@@ -30,7 +30,7 @@ class Buffered:
 class Flowing:
     """A model in motion: coordinates, online state, the weight of all rows seen and of those in the averaged path."""
 
-    frame: Frame
+    frame: Standardisation
     state: OnlineState[Any]
     seen: float
     since: float = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import column_places, kept_rows
+from boxloop.data import column_indices, sample_rows
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator
@@ -100,11 +100,11 @@ class GaussianPictures(MixtureEstimator):
             )
             places = sorted(np.argsort(-apart, kind="stable")[:most].tolist())
         else:
-            places = column_places(known, columns)
+            places = column_indices(known, columns)
         return places, [known[j] for j in places]
 
     def _drawn_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:
-        rows = kept_rows(self._open(X, reset=False), DRAWN, generator(0)).rows
+        rows = sample_rows(self._open(X, reset=False), DRAWN, generator(0)).rows
         return to_numpy(rows), to_numpy(self.model_.posterior(rows))[:, self._shown].argmax(1)
 
     def _drawn_components(self, places: list[int]) -> tuple[Array, Array]:

@@ -20,11 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data import to_labels, validated
+from boxloop.data import fingerprint_values, to_labels, validate_rows
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.grouped import Units, finite, numbered, pooled, units, vector
-from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, digest, fit_groups
+from boxloop.estimators.grouped_fit import GroupFit, GroupPlan, Method, fit_groups
 from boxloop.estimators.options import pick_device
 from boxloop.estimators.warned import warn_of
 from boxloop.models import GroupedRows, RandomEffects, Response, group_log_likelihood, modes
@@ -87,7 +87,7 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
         Returns:
             The estimator itself.
         """
-        X = validated(self, X, dtype=np.float64, ensure_all_finite=False, copy=True)
+        X = validate_rows(self, X, dtype=np.float64, ensure_all_finite=False, copy=True)
         names = self._names()
         finite(X, names)
         n = len(X)
@@ -123,7 +123,11 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
             precision=self.precision,
             show=bool(self.verbose),
             checkpoint=self.checkpoint,
-            fingerprint={"estimator": type(self).__name__, **params, "digest": digest(rows)},
+            fingerprint={
+                "estimator": type(self).__name__,
+                **params,
+                "digest": fingerprint_values(*rows.leaves()),
+            },
         )
 
     def _names(self) -> list[str]:
@@ -176,7 +180,7 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
             self._response,
             frame.shared,
         )
-        self.n_iter_ = fitted.outcome.rounds
+        self.n_iter_ = fitted.outcome.n_iter
         self.interrupted_ = fitted.interrupted
         ended = fitted.outcome.converged or self.method == "saem"
         self.converged_ = bool(ended and fitted.converged)
@@ -203,13 +207,13 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
                 f"the Monte Carlo error is {fitted.found.error_ratio:.2f} of the standard error: raise chains"
             )
         if fitted.interrupted:
-            worries.append(f"interrupted after round {fitted.outcome.rounds}")
+            worries.append(f"interrupted after iteration {fitted.outcome.n_iter}")
         return worries
 
     def _predictor(self, X: Any, groups: Any, offset: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row's linear predictor, (n,) each: over its group's effects, or all groups'."""
         check_is_fitted(self)
-        X = validated(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
+        X = validate_rows(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
         finite(X, self._names())
         table = torch.cat([torch.ones(len(X), 1, dtype=torch.float64), torch.from_numpy(X)], 1)
         random = table[:, list(self.model_.shared)]

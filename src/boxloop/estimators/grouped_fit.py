@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -28,10 +27,10 @@ from boxloop.fit import (
     newton_refine,
     warm_up,
 )
+from boxloop.loop import Observer, Outcome, run
 from boxloop.models import BernoulliResponse, EffectSums, GroupedRows, PoissonResponse, RandomEffects
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.run import Observer, Outcome, run
 from boxloop.sample import RandomWalk, Target
 
 Method = Literal["saem", "mcem"]
@@ -113,7 +112,7 @@ def fit_groups(
         if plan.method == "mcem"
         else monte_carlo_em(rows, random_walks, _approximation(plan))
     )
-    outcome = run(step, state, max_rounds=plan.max_iter, observers=observers, resume=resume)
+    outcome = run(step, state, max_iter=plan.max_iter, observers=observers, resume=resume)
     reached = replace(outcome.state, model=outcome.state.best)
     if outcome.interrupted:
         return GroupFit(reached.model, outcome, None, True)
@@ -121,7 +120,7 @@ def fit_groups(
     last = run(
         newton_refine(rows, random_walks, precision=plan.precision, named=named),
         RefinementState(reached),
-        max_rounds=LOOKS,
+        max_iter=LOOKS,
         observers=watch,
     )
     found = last.state.found
@@ -147,11 +146,3 @@ def _watched(plan: GroupPlan, device: torch.device) -> tuple[Outcome[Any] | None
     if resume is not None:  # files are read onto the CPU, where the state of a generator stays
         resume = replace(resume, state=replace(resume.state.to(device), stream=resume.state.stream))
     return resume, [*observers, CheckpointWriter(path, fingerprint, seconds=10.0)]
-
-
-def digest(rows: GroupedRows) -> str:
-    """Of all rows, for a checkpoint to know its fit by."""
-    found = hashlib.sha256()
-    for _, leaf in rows.leaves():
-        found.update(leaf.contiguous().numpy().data)
-    return found.hexdigest()

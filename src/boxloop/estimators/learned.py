@@ -18,9 +18,9 @@ from boxloop.average import Schedule
 from boxloop.caller import warn_caller
 from boxloop.estimators.energy_files import fingerprint
 from boxloop.fit import Constant, Cooling, Trainer, TrainPlan, TrainState, continue_training
+from boxloop.loop import Outcome, Progress, run
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.run import Outcome, Progress, run
 from boxloop.types import Source
 
 COUNT, RATE, POSITIVE = (
@@ -96,9 +96,9 @@ class Run:
         state = TrainState.start(self.trainer.model, self.seed)
         rounds = self.trainer.rounds(self.estimator.max_iter)
         if not workers.alone:
-            state = self._alike(state, [rounds, 0 if resume is None else 1 + resume.rounds])
+            state = self._alike(state, [rounds, 0 if resume is None else 1 + resume.n_iter])
         with workers.interruptible(self.trainer, device) as step:
-            return run(step, state, max_rounds=rounds, observers=observers, resume=resume)
+            return run(step, state, max_iter=rounds, observers=observers, resume=resume)
 
     def _alike(self, state: TrainState, numbers: list[int]) -> TrainState:
         """The start of several processes, the same on all of them to the last digit.

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
-from boxloop.data import check_count, moment_source, summarise_moments, to_numbers, to_vector
+from boxloop.data import check_count, moment_source, summarise_moments, to_float_table, to_vector
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
@@ -103,7 +103,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
             The estimator itself: the same fit as to any rows with these moments.
         """
         names = _get_feature_names(covariance)
-        matrix = to_numbers(covariance, "covariance")
+        matrix = to_float_table(covariance, "covariance")
         if matrix.shape[0] != matrix.shape[1] or not matrix.size:
             raise ValueError(f"a covariance must be square, got shape {matrix.shape}")
         size = np.abs(matrix).max()
@@ -147,7 +147,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Streami
     def inverse_transform(self, X: Any) -> Array:
         """Expected rows given factors, (n, d)."""
         check_is_fitted(self)
-        factors = to_numbers(X, "X", len(self.components_))
+        factors = to_float_table(X, "X", len(self.components_))
         return np.asarray(factors @ self.components_ + self.mean_)
 
     def get_covariance(self) -> Array:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import to_labels, to_vector, validated
+from boxloop.data import to_labels, to_vector, validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import NetworkEstimator
 from boxloop.estimators.network_rows import held_out, mark_of
@@ -107,7 +107,7 @@ def training_rows(estimator: NetworkEstimator, y: Any) -> NDArray[np.bool_]:
 
 def _check(estimator: NetworkEstimator, X: Any, y: Any) -> None:
     """Other rows, or the same in another order, would give others than those that were held out."""
-    table = np.ascontiguousarray(validated(estimator, X, reset=False, dtype=np.float64))
+    table = np.ascontiguousarray(validate_rows(estimator, X, reset=False, dtype=np.float64))
     units = estimator.y_units_
     t = _codes(estimator, y) if units is None else _columns(y)
     same = len(table) == len(t) == int(estimator._mark[0])

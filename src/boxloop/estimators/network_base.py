@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from boxloop.data import validated
+from boxloop.data import validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
@@ -170,7 +170,7 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
     def _rows(self, X: Any) -> Tensor:
         """New rows, checked, in standard units."""
         check_is_fitted(self)
-        table = validated(self, X, reset=False, dtype=np.float64)
+        table = validate_rows(self, X, reset=False, dtype=np.float64)
         part = self.posterior_.parts()[0].law.mean
         return self.x_units_.standard(np.ascontiguousarray(table), part.dtype, part.device)
 

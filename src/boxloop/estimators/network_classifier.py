@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from boxloop.data import to_labels, validated
+from boxloop.data import to_labels, validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs, weighted_rows
@@ -99,7 +99,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         Returns:
             The estimator itself.
         """
-        X, y = validated(self, X, to_labels(y, "y"), dtype=np.float64)
+        X, y = validate_rows(self, X, to_labels(y, "y"), dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         X, labels, weight = weighted_rows(X, labels, sample_weight)

@@ -10,7 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import to_labels, validated
+from boxloop.data import to_labels, validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
@@ -99,7 +99,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
             The estimator itself.
         """
         _refuse_text(y)
-        X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = validate_rows(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         X, y, weight = weighted_rows(X, y, sample_weight)
         self.single_ = np.ndim(y) == 1
         table = np.asarray(y, dtype=np.float64).reshape(len(y), -1)

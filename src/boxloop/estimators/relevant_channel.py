@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Placed, View
+from boxloop.data import ArraySource, PlacedTile, SourceView
 from boxloop.fit import generator_at
 from boxloop.numeric import generator, seed
 from boxloop.twoview import Channel, TimeShift
@@ -46,7 +46,7 @@ def drawn(channel: Any, first: Source, stream: Generator) -> Source:
 
 
 @dataclass(frozen=True)
-class Drawn(View):
+class Drawn(SourceView):
     """A second view that is drawn where the rows are, the same in every pass.
 
     Args:
@@ -71,11 +71,11 @@ class Drawn(View):
         """Column names."""
         return self.seen
 
-    def look(self) -> Callable[[Tensor, Tensor, int], Placed]:
+    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
         """The draws of a tile, block by block; rows of a block that are elsewhere are stood for by another."""
         channel, key = self.channel, self.key
 
-        def draw(rows: Tensor, weight: Tensor, start: int) -> Placed:
+        def draw(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
             found, stop = [], start + len(rows)
             for block in range(start // BLOCK, -(-stop // BLOCK)):
                 here = slice(max(start, block * BLOCK) - start, min(stop, (block + 1) * BLOCK) - start)

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from boxloop.data import paired
+from boxloop.data import pair_sources
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
@@ -161,7 +161,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         check_classification_targets(labels)
         first = self.x_edge_.open(table, device, sample_weight)
         second = self.y_edge_.open(labels, device)
-        both = paired(first, second)
+        both = pair_sources(first, second)
         self.classes_ = np.unique(labels)
         several = self._several(both)
         (stream,) = spawn(generator(self.random_state), 1)

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils import assert_all_finite, column_or_1d
 from torch import Tensor
 
-from boxloop.data import Gathered
+from boxloop.data import ConcatenatedRows
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.types import Source
 
@@ -26,7 +26,7 @@ def labels_of(y: Any) -> Any:
 def codes_of(both: Source) -> tuple[Any, Array]:
     """Numbers of the classes, and weights."""
     found = both.reduce(
-        lambda rows, weight: Gathered.of(torch.stack([rows[:, -1].double(), weight.double()], 1))
+        lambda rows, weight: ConcatenatedRows.of(torch.stack([rows[:, -1].double(), weight.double()], 1))
     )
-    codes, weight = found.joined().unbind(1)
+    codes, weight = found.concatenate().unbind(1)
     return to_numpy(codes).astype(np.int64), to_numpy(weight)

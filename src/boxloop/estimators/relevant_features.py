@@ -12,7 +12,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
-from boxloop.data import paired
+from boxloop.data import pair_sources
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
@@ -182,7 +182,7 @@ class RelevantFeatures(InferringViews):
         else:
             right = Edge.of(y, "Y", finite_wish(self.y_features))
             second = right.open(y, device, sample_weight)
-        both = paired(first, second, hold=False)
+        both = pair_sources(first, second, hold=False)
         if both.n_rows < LEAST:
             raise ValueError(f"two views need at least {LEAST} rows, got n_samples = {both.n_rows}")
         views = [
@@ -193,7 +193,9 @@ class RelevantFeatures(InferringViews):
             )
         ]
         pair = ViewPair(views[0], views[1])
-        both = paired(first, second) if pair.trainable() else both  # mini-batches want rows side by side
+        both = (
+            pair_sources(first, second) if pair.trainable() else both
+        )  # mini-batches want rows side by side
         self.x_edge_, self.y_edge_ = left, right
         most = self.n_features
         self._store(fit_views(self, pair, both, None if y is not None else first, most), most)

@@ -14,7 +14,7 @@ from torch import nn
 from boxloop.estimators.own_modules import OwnModule, filled, told
 from boxloop.estimators.plain import PROGRESS, column_names, read_facts, read_params, read_shape, told_of
 from boxloop.estimators.relevant_rows import Edge
-from boxloop.models import Convolutions, Layers, NormalMixture, Part, StandardNormal
+from boxloop.models import Convolutions, Layers, NormalMixturePrior, Part, StandardNormal
 from boxloop.persist import ModelFileError, Saved, check_types, is_of, load_tree, save_tree
 from boxloop.twoview import (
     CONSTRAINTS,
@@ -43,7 +43,7 @@ OWN_FACTS: dict[str, Any] = {"temperature_": float | None}
 
 PARTS = (
     RelevanceFit, RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers,
-    Convolutions, OwnModule, GeneratorModel, StandardNormal, NormalMixture,
+    Convolutions, OwnModule, GeneratorModel, StandardNormal, NormalMixturePrior,
 )  # fmt: skip
 VIEW_PARTS: dict[str, type] = {kind.__name__: kind for kind in PARTS}
 """What the file of a two-view estimator may name, also of a generator: a file of another class is told by name."""

@@ -38,9 +38,9 @@ class RelevantGenerator(FittedGenerator):
         \qquad p(x) = \int p(z) \, N(x; \hat x(z), \mathrm{diag}(\psi)) \, dz
 
     Document 003, section 5.4. The canonical variables u of :class:`RelevantFeatures` are many, but may be functions of
-    a few within their span, which the linear layer looks for: see :func:`latent_dimension_curve` for how many. Then z
-    is put in standard form and given a Gaussian law (or a mixture), and psi is the mean square of what is left over on
-    rows held out: ``model_`` can be criticised (:func:`boxloop.mega`) like any other.
+    a few within their span, which the linear layer looks for. Then z is put in standard form and given a Gaussian law
+    (or a mixture), and psi is the mean square of what is left over on rows held out: ``model_`` can be criticised
+    (:func:`boxloop.mega`) like any other.
 
     Args:
         n_components: columns k of the code z, the latent dimension.

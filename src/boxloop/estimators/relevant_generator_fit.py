@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,13 +9,13 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import nn
 
-from boxloop.data import Frame, some_rows
+from boxloop.data import Standardisation, fingerprint_values, select_rows
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
 from boxloop.estimators.options import pick_dtype
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
+from boxloop.loop import Progress
 from boxloop.models import Layers, ModuleNetwork, Part
 from boxloop.numeric import generator, seed, spawn
-from boxloop.run import Progress
 from boxloop.twoview import (
     Coder,
     GeneratorModel,
@@ -70,7 +69,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     splits, orders, own, start, starts = spawn(generator(estimator.random_state), 5)
     most = max(1, HELD_VALUES // (variables + source.n_columns))
     mask, held = hold_out(rows, estimator.validation_fraction, seed(splits), most)
-    train = rows if mask is None else some_rows(rows, ~mask)
+    train = rows if mask is None else select_rows(rows, ~mask)
     moments = moments_of(train)
     code = linear_code(moments, variables, estimator.n_components)
     coder = _start(estimator, code, source.n_columns, start)
@@ -79,7 +78,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     validate = None if held is None else HeldError(held, variables, current_workers())
     plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
     trainer = Trainer(coder, epochs, loss, plan, None, validate, current_workers())
-    also = {"code": _digest(coder.code)}
+    also = {"code": fingerprint_values(coder.code)}
     outcome = Run(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
     state = outcome.state
     fitted = state.fitted(coder)
@@ -117,23 +116,19 @@ def _start(estimator: BaseEstimator, code: torch.Tensor, columns: int, stream: t
     return Coder(code.to(dtype), part)
 
 
-def _error(coder: Coder, source: Source, variables: int, frame: Frame) -> float:
+def _error(coder: Coder, source: Source, variables: int, frame: Standardisation) -> float:
     """Mean squared error over columns, in the units of the data."""
     each = leftover(coder, source, variables, "diagonal", 0.0)
     return float((each * frame.scale.to(each).square()).mean())
 
 
-def _in_units(history: dict[str, list[float]], frame: Frame) -> dict[str, list[float]]:
+def _in_units(history: dict[str, list[float]], frame: Standardisation) -> dict[str, list[float]]:
     """Errors of the history in the units of the data, where all columns share one."""
     unit = float(frame.scale[0]) ** 2 if bool((frame.scale == frame.scale[0]).all()) else 1.0
     return {
         name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
         for name, values in history.items()
     }
-
-
-def _digest(value: torch.Tensor) -> str:
-    return hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
 def teller(trainer: Trainer[Coder]) -> Callable[[Progress[TrainState]], str]:

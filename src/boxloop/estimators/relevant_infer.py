@@ -11,7 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Exchanged, Gathered, check_choice, check_count, paired
+from boxloop.data import ConcatenatedRows, SwappedViews, check_choice, check_count, pair_sources
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.relevant_refit import Refits
 from boxloop.estimators.relevant_use import TwoViewEstimator, each
@@ -70,11 +70,11 @@ class InferringViews(TwoViewEstimator):
             self._y(y) if y is not None else self._drawn(first, spawn(generator(self.random_state), 4)[2])
         )
 
-        def at(rows: Tensor, weight: Tensor) -> Gathered:
-            return Gathered.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
+        def at(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
+            return ConcatenatedRows.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
 
         with torch.no_grad():
-            found = to_numpy(check_no_overflow(paired(first, second).reduce(at).joined()))
+            found = to_numpy(check_no_overflow(pair_sources(first, second).reduce(at).concatenate()))
         left, right = np.hsplit(found[:, :-1], 2)
         return float(np.trace(correlations(left, right, found[:, -1])))
 
@@ -166,7 +166,7 @@ class InferringViews(TwoViewEstimator):
             data: (X, Y), rows over which to average, and on which variables are solved anew; those of the fit when
                 omitted.
         """
-        both = paired(self._x(X), self._y(y))
+        both = pair_sources(self._x(X), self._y(y))
         rows = torch.cat([tile for tile, _ in both.chunks()])
         return density_ratio(self._conditional("x_given_y", data), *self.model_.pair.parts(rows))
 
@@ -192,7 +192,7 @@ class InferringViews(TwoViewEstimator):
         if (X is None) != (y is None):
             raise ValueError("give both X and y, or neither")
         if X is not None:
-            return significance(self.model_, paired(self._x(X), self._y(y)), **asked)
+            return significance(self.model_, pair_sources(self._x(X), self._y(y)), **asked)
         if not hasattr(self, "_rows"):
             raise ValueError("a file holds no rows: give X and y, that took no part in the fit")
         rows = self._data(None)
@@ -230,7 +230,7 @@ class InferringViews(TwoViewEstimator):
             model = RelevanceModel.solve(model.pair, rows, len(self.correlation_), self.ridge_)
         if direction == "x_given_y":
             return Conditional(model, rows, self.ridge_)
-        return Conditional(model.swapped(), Exchanged(rows, model.pair.left.n_columns), self.ridge_)
+        return Conditional(model.swapped(), SwappedViews(rows, model.pair.left.n_columns), self.ridge_)
 
     def _values(self, direction: str) -> Function | None:
         """The indicators of a finite view that is inferred; None, its columns, of any other."""
@@ -243,7 +243,7 @@ class InferringViews(TwoViewEstimator):
         if data is not None:
             if not (isinstance(data, tuple | list) and len(data) == 2):
                 raise ValueError("data must be a pair of tables, (X, Y)")
-            both = paired(self._x(data[0]), self._y(data[1]))
+            both = pair_sources(self._x(data[0]), self._y(data[1]))
             if both.n_rows < LEAST:
                 raise ValueError(f"data has {both.n_rows} rows: at least {LEAST} are needed to average over")
             return both

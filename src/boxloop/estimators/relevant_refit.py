@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor, nn
 
-from boxloop.data import ArraySource, Exchanged, some_rows
+from boxloop.data import ArraySource, SwappedViews, select_rows
 from boxloop.estimators.autoencoder_start import part_of
 from boxloop.estimators.relevant_fit import fit_views
 from boxloop.numeric import generator, seed, spawn
@@ -61,7 +61,7 @@ class Refits:
             half = torch.zeros(self.rows.n_rows, dtype=torch.bool)
             half[order[: self.rows.n_rows // 2]] = True
             one, two = (
-                self._inferred(some_rows(self.rows, mask), stream, theta, given, turned)
+                self._inferred(select_rows(self.rows, mask), stream, theta, given, turned)
                 for mask in (half, ~half)
             )
             apart += (one.mean - two.mean) ** 2 / (2.0 * self.pairs)
@@ -92,7 +92,7 @@ class Refits:
             fitted = fit_views(other, pair, rows, first, len(self.estimator.correlation_))
         model, used = fitted.fit.model, fitted.rows
         if turned:
-            model, used = model.swapped(), Exchanged(used, start.left.n_columns)
+            model, used = model.swapped(), SwappedViews(used, start.left.n_columns)
         return Conditional(model, used, fitted.ridge).expect(theta, given)
 
 

@@ -11,7 +11,15 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
-from boxloop.data import ArraySource, SparseSource, as_frame, holds_numbers, on_device, open_source, stays
+from boxloop.data import (
+    ArraySource,
+    SparseSource,
+    as_frame,
+    holds_numbers,
+    is_read_in_place,
+    on_device,
+    open_source,
+)
 from boxloop.estimators.autoencoder_rows import Shape, flat, refusing
 from boxloop.types import Source
 
@@ -132,7 +140,7 @@ def _as_table(rows: Any) -> Any:
 def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None = None) -> Source:
     if issparse(table) or isinstance(table, SparseSource):
         raise ValueError(f"{word} is sparse: two views take dense rows")
-    if not stays(table):
+    if not is_read_in_place(table):
         _numeric(table, word)
     if isinstance(table, ArraySource) and table.weight is None and weight is not None:
         return open_source(table.rows, weight, list(table.names))
@@ -178,7 +186,7 @@ def _column(table: Any) -> Any:
         if table.ndim == 1:
             return table
         return table[:, 0] if table.ndim == 2 and table.shape[1] == 1 else None
-    if stays(table):
+    if is_read_in_place(table):
         return None
     frame = as_frame(table)
     if frame is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from boxloop.data import kept_rows
+from boxloop.data import sample_rows
 from boxloop.estimators.autoencoder_start import Shapes, part_of
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.fit import coordinates
@@ -91,7 +91,7 @@ def start_view(wish: Wish, edge: Edge, source: Source, stream: Generator) -> Vie
 
 def _median(source: Source, origin: Tensor, scale: Tensor, stream: Generator) -> float:
     """Median distance of rows in standard units."""
-    kept = kept_rows(source, KERNEL_ROWS, stream)
+    kept = sample_rows(source, KERNEL_ROWS, stream)
     rows = (kept.rows[kept.weight > 0.0].to(origin) - origin) / scale
     found = torch.pdist(rows.double())
     return float(found.median()) if len(found) and bool(found.median() > 0.0) else 1.0

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
-from boxloop.data import ArraySource, even, kept_rows, some_rows
+from boxloop.data import ArraySource, has_equal_weights, sample_rows, select_rows
 from boxloop.estimators.learned import Run, plan_of, settled
 from boxloop.fit import Epochs, Trainer, TrainState, current_workers, hold_out
+from boxloop.loop import Progress
 from boxloop.numeric import generator, seed, spawn
-from boxloop.run import Progress
 from boxloop.twoview import BATCH_RATIO, RIDGES, HeldOut, RelevanceLoss, ViewPair
 from boxloop.types import Source
 
@@ -73,19 +73,19 @@ def train_views(
     streams = spawn(generator(estimator.random_state), 4)
     splits, orders, own = (seed(stream) for stream in streams[:3])
     mask, held = hold_out(both, estimator.validation_fraction, splits, max(1, HELD_VALUES // both.n_columns))
-    train = both if mask is None else some_rows(both, ~mask)
+    train = both if mask is None else select_rows(both, ~mask)
     width = 1 + max(pair.left.n_features, pair.right.n_features)
     size = estimator.batch_size or enough(train.n_rows, max(SMALL_BATCH, BATCH_ROWS * width))
     epochs = Epochs(both if first is None else first, size, orders, mask)
     ridges = RIDGES if estimator.ridge is None else (ridge,)
     validate, judges = None, None
     if held is not None:
-        some = kept_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
+        some = sample_rows(train, max(REFERENCE_ROWS * width, held.n_rows), streams[3])
         half = torch.arange(held.n_rows, device=held.rows.device)
-        validate = HeldOut(ArraySource(some.rows, some.weight), held.taken(half[::2]), ridges)
-        judges = held.taken(half[1::2]) if len(half) > 1 else None
+        validate = HeldOut(ArraySource(some.rows, some.weight), held.take(half[::2]), ridges)
+        judges = held.take(half[1::2]) if len(half) > 1 else None
     channel = None if first is None else estimator.channel
-    loss = RelevanceLoss(ridge, estimator.constant, not even(both), channel, current_workers())
+    loss = RelevanceLoss(ridge, estimator.constant, not has_equal_weights(both), channel, current_workers())
     judged = validate is not None
     plan = plan_of(
         estimator, estimator.max_iter * epochs.per_epoch, judged, graphs=False

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import Gathered, open_source, stays, to_array, validated
+from boxloop.data import ConcatenatedRows, is_read_in_place, open_source, to_array, validate_rows
 from boxloop.estimators.autoencoder_rows import flat, match_columns
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
@@ -56,7 +56,7 @@ class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
     def _validated(self, X: Any, *, reset: bool, finite: bool = False) -> Any:
         """X as scikit-learn would have it, where it is a table that scikit-learn knows; labels as they are."""
         rows, image = flat(to_array(X, "X"))
-        if stays(rows) or isinstance(rows, np.memmap | Tensor):
+        if is_read_in_place(rows) or isinstance(rows, np.memmap | Tensor):
             match_columns(self, open_source(rows).names, reset)
             return X
         if (labelled(rows) or finite) if reset else self.x_edge_.values is not None:
@@ -67,7 +67,7 @@ class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
                 if np.ndim(rows) == 2 and name_of(rows) is not None:
                     self.feature_names_in_ = np.asarray([name_of(rows)], dtype=object)
             return X
-        checked = validated(
+        checked = validate_rows(
             self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
         )  # the source refuses infinite values, and names their column
         if image is not None:
@@ -107,4 +107,4 @@ class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 def each(source: Source, function: Any) -> Tensor:
     """What a function gives for all rows of a source, without gradients."""
     with torch.no_grad():
-        return source.reduce(lambda rows, weight: Gathered.of(function(rows))).joined()
+        return source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows))).concatenate()

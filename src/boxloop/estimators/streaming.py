@@ -20,7 +20,7 @@ from boxloop.estimators.base import LatentEstimator
 from boxloop.estimators.flow import Buffered, Flowing
 from boxloop.estimators.warned import warn_of
 from boxloop.fit import Fit, OnlinePlan, OnlineState, Plan, from_standard, level_of
-from boxloop.run import Outcome
+from boxloop.loop import Outcome
 
 STEP_EXPONENT = 0.6
 GROWTH = 1.5
@@ -75,10 +75,10 @@ class StreamingEstimator(LatentEstimator):
         columns = tuple(getattr(self, "feature_names_in_", ())) or None
         source = ArraySource(kept.rows, kept.weight, columns)
         if enough or alive >= GROWTH * kept.raced:
-            fit = self._fit(source, Plan(max_rounds=self._first_rounds, tol=1e-4, finish=False), kept.start)
+            fit = self._fit(source, Plan(max_iter=self._first_rounds, tol=1e-4, finish=False), kept.start)
             kept = replace(kept, raced=alive)
         else:
-            fit = self._fit(source, Plan(max_rounds=10, tol=1e-4, finish=False), self.model_)
+            fit = self._fit(source, Plan(max_iter=10, tol=1e-4, finish=False), self.model_)
         self._announce(fit, fit.frame.weight)
         if not enough:
             return kept
@@ -103,7 +103,7 @@ class StreamingEstimator(LatentEstimator):
 
     def _announce(self, fit: Fit[Any], seen: float) -> None:
         self.model_ = self._reported(fit.model)
-        self.n_iter_ = fit.outcome.rounds
+        self.n_iter_ = fit.outcome.n_iter
         self.n_samples_seen_ = seen
         self.training_digest_ = None  # batches are forgotten
         self.lower_bound_ = fit.trace[-1]

@@ -32,6 +32,7 @@ from .em import (
     em,
     extrapolate as extrapolate,
     mean_log_likelihood as mean_log_likelihood,
+    rounding_error as rounding_error,
 )
 from .energy import SHORTER as SHORTER, EnergyPlan, EnergyState, at as at, contrast as contrast, energy_ascent
 from .equations.averages import group_outer as group_outer, measure_equations as measure_equations
@@ -98,7 +99,6 @@ from .monte_carlo import (
 from .online import Batches, OnlinePlan, OnlineState, online_em
 from .plan import Engine as Engine, Plan as Plan
 from .profile import Profile as Profile, profiled as profiled
-from .replay import OFTEN as OFTEN, CapturedGraph as CapturedGraph, Replays as Replays, kind_of as kind_of
 from .restarts import race
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,

@@ -17,8 +17,8 @@ from boxloop.data import make_frame
 from boxloop.distributions import Node, Statistic
 from boxloop.fit.evidence import MAX_POINTS, Evidence, compute_evidence
 from boxloop.fit.mean_field import Conditional, LogJoint, MeanField, build_mean_field
+from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.numeric import RandomState, SingleThreaded, generator, seed, single_threaded
-from boxloop.run import Observer, Outcome, Round, run
 from boxloop.tree import Tree
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Cavi(SingleThreaded):
     @property
     def n_iter(self) -> int:
         """Number of iterations."""
-        return self.outcome.rounds
+        return self.outcome.n_iter
 
     @property
     def converged(self) -> bool:
@@ -188,7 +188,7 @@ class Cavi(SingleThreaded):
 
 
 Order = Literal["sweep", "random"]
-Step = Callable[[CaviState], Round[CaviState]]
+Step = Callable[[CaviState], Iteration[CaviState]]
 
 
 @single_threaded
@@ -281,7 +281,7 @@ def cavi(
     outcomes: list[Outcome[CaviState]] = []
     for start in before:
         outcomes.append(
-            run(step, start.state, max_rounds=max_iter, monotone=True, observers=observers, resume=start)
+            run(step, start.state, max_iter=max_iter, monotone=True, observers=observers, resume=start)
         )
         if outcomes[-1].interrupted:
             break
@@ -305,7 +305,7 @@ def _bound(field: MeanField, state: CaviState) -> float:
 def _sweep_step(field: MeanField, tol: float) -> Step:
     """An iteration that updates every node in turn; the last one gains less than ``tol``."""
 
-    def step(state: CaviState) -> Round[CaviState]:
+    def step(state: CaviState) -> Iteration[CaviState]:
         natural = state.by_name(field)
         expected = field.expected(natural)
         height = field.bound(natural, expected)
@@ -314,7 +314,7 @@ def _sweep_step(field: MeanField, tol: float) -> Step:
             fresh = field.optimal_natural(name, expected)
             gained += float(_bound_gain(node, natural[name], fresh, expected[name]).sum())
             natural[name], expected[name] = fresh, node.expected(fresh)
-        return Round(replace(state, natural=tuple(natural.values())), height, final=gained < tol)
+        return Iteration(replace(state, natural=tuple(natural.values())), height, final=gained < tol)
 
     return step
 
@@ -326,7 +326,7 @@ def _random_step(field: MeanField, tol: float) -> Step:
     first = [int((owner < j).sum()) for j in range(len(names))]
     enough = tol / len(owner)
 
-    def step(state: CaviState) -> Round[CaviState]:
+    def step(state: CaviState) -> Iteration[CaviState]:
         natural = state.by_name(field)
         expected = field.expected(natural)
         height = field.bound(natural, expected)
@@ -344,7 +344,7 @@ def _random_step(field: MeanField, tol: float) -> Step:
             settled[place] = True
         sizes = [field.nodes[name].size for name in names]
         after = CaviState(tuple(natural.values()), settled.split(sizes), seed(stream))
-        return Round(after, height, final=bool(settled.all()))
+        return Iteration(after, height, final=bool(settled.all()))
 
     return step
 

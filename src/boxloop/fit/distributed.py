@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from boxloop.run import Round
+from boxloop.loop import Iteration
 
 S = TypeVar("S")
 
@@ -101,8 +101,8 @@ class Workers:
 
     @contextmanager
     def interruptible(
-        self, step: Callable[[S], Round[S]], device: torch.device
-    ) -> Iterator[Callable[[S], Round[S]]]:
+        self, step: Callable[[S], Iteration[S]], device: torch.device
+    ) -> Iterator[Callable[[S], Iteration[S]]]:
         """The step of a loop, which Ctrl-C on any process ends on all of them in the same iteration.
 
         A process that left the loop alone would leave the others waiting, so Ctrl-C takes effect at the end of an
@@ -110,7 +110,7 @@ class Workers:
         """
         interrupts: list[int] = []
 
-        def stop_together(state: S) -> Round[S]:
+        def stop_together(state: S) -> Iteration[S]:
             done = step(state)
             if self.count(len(interrupts), device):
                 raise KeyboardInterrupt

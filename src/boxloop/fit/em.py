@@ -1,6 +1,6 @@
 r"""Expectation-maximisation: expect, average, solve.
 
-One round of batch EM is ``solve(reduce(expect))``. The accelerated round is SQUAREM (Varadhan and Roland 2008)
+One iteration of batch EM is ``solve(reduce(expect))``. The accelerated iteration is SQUAREM (Varadhan and Roland 2008)
 applied to the averaged statistics rather than to the parameters: trees add and scale, so it serves every model. An
 extrapolation is kept only if the likelihood rises; otherwise the plain step stands.
 """
@@ -10,30 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask, hopes_for, hoping, told
-from boxloop.data import array_of
-from boxloop.fit.ahead import Hopeful
+from boxloop.loop import Iteration
 from boxloop.numeric import ConditionError, generator, normal
-from boxloop.run import Round
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
 LONGEST = 100.0
 """Longest extrapolation: beyond it a step gains little and multiplies rounding errors."""
 
-SHAKEN = 8.0 * torch.finfo(torch.float64).eps
+PERTURBATION = 8.0 * torch.finfo(torch.float64).eps
 """Relative error that rounding may leave in a sum over rows."""
 
-SHAKES = 4
-"""How often statistics are shaken to see what rounding does."""
+PERTURBATIONS = 4
+"""How often statistics are perturbed to see what rounding does."""
 
 M = TypeVar("M", bound=ExpectationModel[Any])
-Step = Callable[["EMState[M]"], Round["EMState[M]"]]
+Step = Callable[["EMState[M]"], Iteration["EMState[M]"]]
 
 Objective = Callable[[Any, Expected[Any]], float]
 """(model, what its E step added up over all rows) -> the number that the model's M step cannot lower."""
@@ -57,7 +54,7 @@ class EMState(Tree, Generic[M]):
 
     @property
     def statistics(self) -> Any:
-        """The averages behind ``best``; None before the first round."""
+        """The averages behind ``best``; None before the first iteration."""
         return self.path[-1] if self.path else None
 
     @property
@@ -68,51 +65,51 @@ class EMState(Tree, Generic[M]):
 
 def mean_log_likelihood(model: Any, expected: Expected[Any]) -> float:
     """Log-likelihood per unit weight, less the base measure: what EM climbs."""
-    return told(expected.log_likelihood / expected.weight)
+    return float(expected.log_likelihood / expected.weight)
 
 
 def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
-    """Batch EM: one pass over the rows a round.
+    """Batch EM: one pass over the rows an iteration.
 
     Args:
         source: rows in standard coordinates.
-        objective: what the rounds climb; :func:`boxloop.fit.variational.elbo` where ``solve`` is that of a
+        objective: what the iterations climb; :func:`boxloop.fit.variational.elbo` where ``solve`` is that of a
             conjugate posterior.
 
     Returns:
-        A step for :func:`boxloop.run.run`; its objective is that of the model it was given.
+        A step for :func:`boxloop.loop.run`; its objective is that of the model it was given.
 
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
         >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.models import Mixture
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> rows = torch.tensor([[-2.0], [-1.9], [1.9], [2.0]], dtype=torch.float64)
         >>> start = DiagonalGaussian(torch.tensor([[-1.0], [1.0]]).double(), torch.ones(2, 1).double(), 1e-6)
         >>> model = Mixture(torch.tensor([0.5, 0.5]).double().log(), start)
-        >>> outcome = run(em(ArraySource(rows)), EMState(model), max_rounds=50, tol=1e-9, monotone=True)
+        >>> outcome = run(em(ArraySource(rows)), EMState(model), max_iter=50, tol=1e-9, monotone=True)
         >>> outcome.state.model.family.mean[:, 0]
         tensor([-1.9500,  1.9500], dtype=torch.float64)
     """
 
-    def step(state: EMState[M]) -> Round[EMState[M]]:
+    def step(state: EMState[M]) -> Iteration[EMState[M]]:
         expected: Expected[Any] = source.reduce(state.model.expect)
         return _onward(state.model, expected, objective(state.model, expected))
 
-    return Hopeful(step, _on_gpu(source), partial(_rounding, source, objective))
+    return step
 
 
 def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
-    """EM with guarded SQUAREM extrapolation of the statistics: every third round is a bold one."""
+    """EM with guarded SQUAREM extrapolation of the statistics: every third iteration is a bold one."""
 
-    def step(state: EMState[M]) -> Round[EMState[M]]:
+    def step(state: EMState[M]) -> Iteration[EMState[M]]:
         try:
             expected: Expected[Any] = source.reduce(state.model.expect)
         except SINGULAR:
             if state.safe is None:
                 raise
-            return Round(EMState(state.safe, state.path), state.bar, rejected=True)
+            return Iteration(EMState(state.safe, state.path), state.bar, rejected=True)
         height = objective(state.model, expected)
         if state.safe is not None:
             return _confirmed(state, state.safe, expected, height)
@@ -120,45 +117,49 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
         model = state.model.solve(mean)
         path = (mean,) if events else (*state.path, mean)
         if len(path) < 3:
-            return Round(EMState(model, path), height, events)
+            return Iteration(EMState(model, path), height, events)
         bold = extrapolate(model, path)
         if bold is None:
-            return Round(EMState(model, (mean,)), height)
-        return Round(EMState(bold, (mean,), safe=model, bar=height), height)
+            return Iteration(EMState(model, (mean,)), height)
+        return Iteration(EMState(bold, (mean,), safe=model, bar=height), height)
 
-    return Hopeful(step, _on_gpu(source), partial(_rounding, source, objective))
-
-
-def _on_gpu(source: Source) -> bool:
-    array = array_of(source)
-    return array is not None and array.rows.device.type == "cuda"
+    return step
 
 
-def _rounding(source: Source, objective: Objective, state: EMState[M]) -> float:
-    """How far the objective of a model moves with its last digits and those of the statistics it was solved from.
+def rounding_error(
+    source: Source, objective: Objective = mean_log_likelihood
+) -> Callable[[EMState[Any]], float]:
+    """How far rounding may move the objective of a state: ``rounding`` of :func:`boxloop.loop.run`.
 
-    Twice the range of a few trials, a pass each: where a covariance is nearly singular, its smallest eigenvalue is
-    known to no more digits than these leave of it; and a row that is far larger than the others multiplies the last
-    digits of what it is modelled by.
+    The model is solved and scored again with perturbed last digits, a pass over the rows each time; twice the range of
+    its objectives counts. Where a covariance is nearly singular, its smallest eigenvalue is known to few digits, and a
+    row far larger than the others multiplies the last digits of its mean.
+
+    Args:
+        source: rows in standard coordinates.
+        objective: what EM climbs.
     """
-    if state.statistics is None:
-        return 0.0
-    heights = []
-    for trial in range(SHAKES):
-        shaken = partial(_shaken, stream=generator(trial))
-        try:
-            solved: Any = state.best.solve(state.statistics.map(shaken))
-            model = solved.map(shaken)
-            heights.append(float(objective(model, source.reduce(model.expect))))
-        except SINGULAR:
-            return torch.inf
-    return 2.0 * (max(heights) - min(heights))
+
+    def error(state: EMState[Any]) -> float:
+        if state.statistics is None:
+            return 0.0
+        heights = []
+        for trial in range(PERTURBATIONS):
+            perturb = partial(_perturb, stream=generator(trial))
+            try:
+                model = state.best.solve(state.statistics.map(perturb)).map(perturb)
+                heights.append(objective(model, source.reduce(model.expect)))
+            except SINGULAR:
+                return torch.inf
+        return 2.0 * (max(heights) - min(heights))
+
+    return error
 
 
-def _shaken(leaf: Tensor, stream: torch.Generator) -> Tensor:
+def _perturb(leaf: Tensor, stream: torch.Generator) -> Tensor:
     if not leaf.is_floating_point():
         return leaf
-    return leaf * (1.0 + SHAKEN * normal(tuple(leaf.shape), stream, leaf.dtype).to(leaf.device))
+    return leaf * (1.0 + PERTURBATION * normal(tuple(leaf.shape), stream, leaf.dtype).to(leaf.device))
 
 
 def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
@@ -166,28 +167,16 @@ def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
     return statistics * (1.0 / expected.weight), events
 
 
-def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
-    """The round after an extrapolation: on from it where the objective has risen, else back to the safe step.
-
-    In hope both are made, and the device chooses: a third of all extrapolations fall, too many to be a surprise.
-    """
-    back = Round(EMState(safe, state.path), state.bar, rejected=True)
-    kept: Any = (height >= state.bar) & (height < torch.inf)
-    if not hopes_for(kept):
-        return _onward(state.model, expected, height) if kept else back
-    with hoping() as watch:
-        on = _onward(state.model, expected, height)
-    if watch.doubts:
-        ask(torch.stack(watch.doubts).any() & kept)
-    if on.events:
-        ask(kept)  # they change what follows
-    chosen = on.state.map(lambda here, there: torch.where(kept, here, there), back.state)
-    return Round(chosen, told(torch.where(kept, height, state.bar)), rejected=cast(bool, ~kept))
+def _confirmed(state: EMState[M], safe: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:
+    """The iteration after an extrapolation: on from it where the objective has risen, else back to the safe step."""
+    if state.bar <= height < torch.inf:
+        return _onward(state.model, expected, height)
+    return Iteration(EMState(safe, state.path), state.bar, rejected=True)
 
 
-def _onward(model: M, expected: Expected[Any], height: float) -> Round[EMState[M]]:
+def _onward(model: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:
     mean, events = _averaged(model, expected)
-    return Round(EMState(model.solve(mean), (mean,)), height, events)
+    return Iteration(EMState(model.solve(mean), (mean,)), height, events)
 
 
 def extrapolate(model: M, path: tuple[Any, ...]) -> M | None:
@@ -195,7 +184,7 @@ def extrapolate(model: M, path: tuple[Any, ...]) -> M | None:
     move = second - first
     bend = (third - second) - move
     length = (move.dot(move) / bend.dot(bend).clamp(min=1e-300)).sqrt()
-    if not ask(length > 1.0, usual=True):
+    if not bool(length > 1.0):
         return None
     length = length.clamp(max=LONGEST)
     try:

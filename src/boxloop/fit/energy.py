@@ -28,11 +28,11 @@ from boxloop.fit.adam import (
     restore_generator,
     unflatten_parameters,
 )
+from boxloop.loop import Iteration
 from boxloop.models import EnergyModel
 from boxloop.numeric import RandomState, generator
-from boxloop.run import Round
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 Batch = tuple[Tensor, Tensor]
 Kernels = Callable[[Callable[[Tensor], Tensor], float], Kernel]
@@ -110,7 +110,12 @@ class EnergyState(Tree):
 
     @classmethod
     def start(
-        cls, model: EnergyModel, base: Law, buffer: int, random_state: RandomState = None, scale: float = 1.0
+        cls,
+        model: EnergyModel,
+        base: Distribution,
+        buffer: int,
+        random_state: RandomState = None,
+        scale: float = 1.0,
     ) -> EnergyState:
         """From a model and a buffer of draws from a base law."""
         point = flatten_parameters(model.parameters)
@@ -144,9 +149,13 @@ def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, T
 
 
 def energy_ascent(
-    model: EnergyModel, batches: Callable[[int], Batch], kernels: Kernels, base: Law, plan: EnergyPlan
-) -> Callable[[EnergyState], Round[EnergyState]]:
-    r"""Stochastic gradient ascent on the likelihood of an energy-based model, as a step for :func:`boxloop.run.run`.
+    model: EnergyModel,
+    batches: Callable[[int], Batch],
+    kernels: Kernels,
+    base: Distribution,
+    plan: EnergyPlan,
+) -> Callable[[EnergyState], Iteration[EnergyState]]:
+    r"""Stochastic gradient ascent on the likelihood of an energy-based model, as a step for :func:`boxloop.loop.run`.
 
     .. math:: \theta_t = \theta_{t-1} - \alpha_t \left( \overline{\nabla V}_{\text{rows}}
         - \overline{\nabla V}_{\text{chains}} \right)
@@ -172,7 +181,7 @@ def energy_ascent(
         >>> from boxloop.fit.online import Batches
         >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.models.energy import Perceptron
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.mala import MALA
         >>> from boxloop.sample.target import Target
         >>> kernels = lambda f, scale: MALA(scale).kernel(Target(f))
@@ -182,13 +191,13 @@ def energy_ascent(
         >>> rows = ArraySource(torch.full((64, 1), 1.0).double())
         >>> plan = EnergyPlan(Cooling(0.02, 50), chains=64)
         >>> step = energy_ascent(model, Batches(rows, 32), kernels, base, plan)
-        >>> state = run(step, EnergyState.start(model, base, 64, 0), max_rounds=50).state
+        >>> state = run(step, EnergyState.start(model, base, 64, 0), max_iter=50).state
         >>> energy = state.fitted(model).potential(torch.tensor([[1.0], [-1.0]]).double())
         >>> bool(energy[0] < energy[1])  # lower where the rows are
         True
     """
 
-    def step(state: EnergyState) -> Round[EnergyState]:
+    def step(state: EnergyState) -> Iteration[EnergyState]:
         stream = restore_generator(state.stream, state.position.device)
         here = at(model, state.point)
         place, path, short = _move(state, here, kernels, base, plan, stream)
@@ -205,13 +214,18 @@ def energy_ascent(
         moved = _updated(state, gradient, plan)
         position = state.position.index_copy(0, place, drawn)
         scale = state.scale if short else _steered(state.scale, path, plan.goal)
-        return Round(replace(moved, position=position, stream=stream.get_state(), scale=scale), objective)
+        return Iteration(replace(moved, position=position, stream=stream.get_state(), scale=scale), objective)
 
     return step
 
 
 def _move(
-    state: EnergyState, model: EnergyModel, kernels: Kernels, base: Law, plan: EnergyPlan, stream: Generator
+    state: EnergyState,
+    model: EnergyModel,
+    kernels: Kernels,
+    base: Distribution,
+    plan: EnergyPlan,
+    stream: Generator,
 ) -> tuple[Tensor, Path, bool]:
     """Some of the buffer a few steps on, a share of it from the base: which, their path, and whether it was short."""
     device = state.position.device
@@ -243,7 +257,7 @@ def _steered(scale: float, path: Path, goal: float) -> float:
     return scale * math.exp(0.2 * (accepted - goal))
 
 
-def _refused(state: EnergyState, position: Tensor, stream: Generator, lost: int) -> Round[EnergyState]:
+def _refused(state: EnergyState, position: Tensor, stream: Generator, lost: int) -> Iteration[EnergyState]:
     """The same parameters, a lower rate, and chains that are somewhere again."""
     if state.refused + 1 >= PATIENCE:
         raise FloatingPointError(
@@ -260,4 +274,4 @@ def _refused(state: EnergyState, position: Tensor, stream: Generator, lost: int)
         count=state.count + 1,
     )
     event = f"a loss that is not finite: step refused, learning rate halved, {lost} chains restarted"
-    return Round(again, math.nan, (event,), rejected=True)
+    return Iteration(again, math.nan, (event,), rejected=True)

@@ -181,7 +181,7 @@ class Grid:
         """Posterior means of the statistics of every node."""
         share = log_integrand.reshape(-1).softmax(0)
         sums = {
-            name: torch.zeros(node.size, len(node.kind.base())).double()
+            name: torch.zeros(node.size, len(node.family.base())).double()
             for name, node in self.field.nodes.items()
         }
         for chunk in torch.nonzero(share > 1e-18)[:, 0].split(CHUNK):
@@ -201,11 +201,11 @@ class Grid:
         statistics, volume = {}, torch.zeros(len(chunk), dtype=torch.float64)
         for name, many in columns.items():
             node, values = self.field.nodes[name], torch.stack(many, dim=1)
-            support = node.kind.support()
+            support = node.family.support()
             if support is not None:
                 statistics[name] = support[values]
                 continue
-            flat, one = node.kind.unfold(values.reshape(len(chunk) * node.size, -1))
+            flat, one = node.family.unfold(values.reshape(len(chunk) * node.size, -1))
             statistics[name] = flat.reshape(len(chunk), node.size, -1)
             volume = volume + one.reshape(len(chunk), -1).sum(1)
         return statistics, volume
@@ -213,13 +213,13 @@ class Grid:
     def _natural(self, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Natural parameters of the collapsed node given the others, and the log-joint without it."""
         node = self.field.nodes[self.collapse]
-        zero = torch.zeros(node.size, len(node.kind.base()), dtype=torch.float64)
+        zero = torch.zeros(node.size, len(node.family.base()), dtype=torch.float64)
 
         def along(own: Tensor) -> Tensor:
             return self.field.value({**statistics, self.collapse: own})
 
         slope, rest = torch.func.grad_and_value(along)(zero)
-        return slope - node.kind.base(), rest
+        return slope - node.family.base(), rest
 
     def _log_height(self, statistics: dict[str, Tensor]) -> Tensor:
         natural, rest = self._natural(statistics)
@@ -248,10 +248,10 @@ def _widen_axes(grid: Grid, axes: list[Axis], max_points: int) -> tuple[list[Axi
 def _initial_axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
     """The coordinates of one node, each over the range that all its variables need."""
     node = field.nodes[name]
-    support = node.kind.support()
+    support = node.family.support()
     if support is not None:
         return [Axis(name, torch.arange(len(support)))] * node.size
-    centre, sd = node.kind.window(natural)
+    centre, sd = node.family.window(natural)
     low, high = (centre - HALF_WIDTH * sd).amin(0), (centre + HALF_WIDTH * sd).amax(0)
     axes = []
     for j in range(centre.shape[1]):
@@ -264,11 +264,13 @@ def _initial_axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
 def _log_grid_size(field: MeanField, name: str) -> float:
     """Log of the number of grid points due to a node."""
     node = field.nodes[name]
-    support = node.kind.support()
+    support = node.family.support()
     if support is not None:
         return node.size * math.log(len(support))
     return (
-        node.size * node.kind.window(node.kind.start(1, generator(0)))[0].shape[1] * math.log(TYPICAL_POINTS)
+        node.size
+        * node.family.window(node.family.start(1, generator(0)))[0].shape[1]
+        * math.log(TYPICAL_POINTS)
     )
 
 

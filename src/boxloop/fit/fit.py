@@ -13,16 +13,24 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, identity_frame, kept_rows, shuffled, survey
+from boxloop.data import (
+    ArraySource,
+    Standardisation,
+    StandardisedSource,
+    fit_standardisation,
+    identity_standardisation,
+    sample_rows,
+    shuffle_rows,
+)
 from boxloop.distributions import Family
-from boxloop.fit.em import EMState, accelerated_em
+from boxloop.fit.em import EMState, accelerated_em, rounding_error
 from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.spectral import SpectralError
 from boxloop.fit.start import AUTO, PARTITIONS, Sample, start_mixture
 from boxloop.fit.worries import worries
+from boxloop.loop import Outcome
 from boxloop.models import Mixture
-from boxloop.run import Outcome
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -47,7 +55,7 @@ class Fit(Generic[M]):
 
     model: M
     standard: M
-    frame: Frame
+    frame: Standardisation
     outcome: Outcome[Any]
     level: float
     worries: tuple[str, ...] = field(default=())
@@ -55,7 +63,7 @@ class Fit(Generic[M]):
 
     @property
     def trace(self) -> list[float]:
-        """Mean log-likelihood of a row after each round, in the data's coordinates."""
+        """Mean log-likelihood of a row after each iteration, in the data's coordinates."""
         return [value + self.level for value in self.outcome.trace]
 
 
@@ -63,12 +71,16 @@ SMALLEST = 1e-152
 """Standard deviation below which squares lose digits of float64, or vanish and make a column look constant."""
 
 
-def coordinates(source: Source, kind: Coordinates) -> Frame:
+def coordinates(source: Source, kind: Coordinates) -> Standardisation:
     """Survey the rows: a scale for each column, one for all, or none at all."""
-    return usable(identity_frame(source) if kind == "none" else survey(source), kind, source.names)
+    return usable(
+        identity_standardisation(source) if kind == "none" else fit_standardisation(source),
+        kind,
+        source.names,
+    )
 
 
-def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
+def usable(frame: Standardisation, kind: Coordinates, names: tuple[str, ...]) -> Standardisation:
     """A frame of the given kind, if its columns can be fitted."""
     scale = frame.scale.tolist()
     size = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale).tolist()
@@ -88,19 +100,19 @@ def usable(frame: Frame, kind: Coordinates, names: tuple[str, ...]) -> Frame:
     return frame
 
 
-def to_standard(model: Any, frame: Frame, kind: Coordinates) -> Any:
+def to_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     """A model of the data as a model of standardised rows."""
     return model if kind == "none" else model.affine(-frame.origin / frame.scale, 1.0 / frame.scale)
 
 
-def from_standard(model: Any, frame: Frame, kind: Coordinates) -> Any:
+def from_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     """A model of standardised rows as a model of the data."""
     return model if kind == "none" else model.affine(frame.origin, frame.scale)
 
 
 def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
     """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
-    kept = kept_rows(source, size, generator)
+    kept = sample_rows(source, size, generator)
     return Sample.of(kept.rows, kept.weight)
 
 
@@ -129,9 +141,9 @@ def fit_mixture(
         rivals: models that race against the starts, in standard coordinates.
         adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
     """
-    source = source if plan.engine == "em" else shuffled(source, generator)
+    source = source if plan.engine == "em" else shuffle_rows(source, generator)
     frame = coordinates(source, kind)
-    standard = Standardised(source, frame, plan.dtype) if kind != "none" else source
+    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
     cut = False
     if plan.resume is not None:
         model = plan.resume.state.model
@@ -143,7 +155,7 @@ def fit_mixture(
             model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
     if cut:
         outcome: Outcome[Any] = Outcome(
-            EMState(model), events=["interrupted before the first round"], interrupted=True
+            EMState(model), events=["interrupted before the first iteration"], interrupted=True
         )
     else:
         outcome = plan.run(standard, model, generator)
@@ -151,7 +163,7 @@ def fit_mixture(
 
 
 def finished(
-    outcome: Outcome[Any], source: Source, standard: Source, frame: Frame, kind: Coordinates
+    outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Any]:
     """How a loop over standardised rows ended, with its best model in the data's coordinates."""
     best = outcome.state.best
@@ -190,12 +202,14 @@ def _raced(
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
+    rows = track(source, sample)
     heat = race(
-        accelerated_em(track(source, sample)),
+        accelerated_em(rows),
         [EMState(m) for m in models],
-        rounds=10,
+        iterations=10,
         tol=min(plan.tol, 1e-4),
         doubtful=lambda state: bool(state.best.family.floored().any()),
+        rounding=rounding_error(rows),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)
 
@@ -230,7 +244,7 @@ class _Base(Tree):
     total: Tensor
 
 
-def level_of(model: Any, source: Source, frame: Frame) -> float:
+def level_of(model: Any, source: Source, frame: Standardisation) -> float:
     """What the objective leaves out, per unit weight: the base measure and the change of coordinates."""
 
     def base(rows: Tensor, weight: Tensor) -> _Base:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from boxloop.average import Schedule
 from boxloop.fit.em import EMState
-from boxloop.run import Round
+from boxloop.loop import Iteration
 from boxloop.tree import Tree, flatten, unflatten
 from boxloop.types import Source
 
@@ -65,7 +65,7 @@ class AscentState(Tree):
 
 def gradient_ascent(
     batches: Callable[[int], Batch], rate: Schedule, *, adaptive: bool = True
-) -> Callable[[AscentState], Round[AscentState]]:
+) -> Callable[[AscentState], Iteration[AscentState]]:
     r"""Stochastic gradient ascent on the mean log-likelihood, by autograd, for any model with ``log_prob``.
 
     .. math:: \theta_t = \theta_{t-1} + \alpha_t \nabla_\theta \frac{\sum_i w_i \log p_\theta(x_i)}{\sum_i w_i}
@@ -79,7 +79,7 @@ def gradient_ascent(
         adaptive: scale each coordinate by Adam's moments; ``False`` is the plain gradient.
     """
 
-    def step(state: AscentState) -> Round[AscentState]:
+    def step(state: AscentState) -> Iteration[AscentState]:
         rows, weight = batches(state.count)
         free = state.model.free()
         point = flatten(free).requires_grad_()
@@ -93,18 +93,20 @@ def gradient_ascent(
             move = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
         with torch.no_grad():
             model = state.model.with_free(unflatten(point.detach() + rate(t) * move, free))
-        return Round(AscentState(model, first, second, t), float(objective.detach()))
+        return Iteration(AscentState(model, first, second, t), float(objective.detach()))
 
     return step
 
 
-def generalised_em(source: Source, *, halvings: int = 30) -> Callable[[EMState[Any]], Round[EMState[Any]]]:
+def generalised_em(
+    source: Source, *, halvings: int = 30
+) -> Callable[[EMState[Any]], Iteration[EMState[Any]]]:
     """EM whose M step only has to raise Q: one gradient step on it, halved until Q rises.
 
     For models whose ``solve`` is dear or absent. The likelihood is monotone all the same (document 002, remark 2.5).
     """
 
-    def step(state: EMState[Any]) -> Round[EMState[Any]]:
+    def step(state: EMState[Any]) -> Iteration[EMState[Any]]:
         model = state.model
         expected = source.reduce(model.expect)
         mean = expected.statistics * (1.0 / expected.weight)
@@ -117,8 +119,8 @@ def generalised_em(source: Source, *, halvings: int = 30) -> Callable[[EMState[A
         for _ in range(halvings):
             moved = model.with_free(unflatten(point.detach() + length * gradient, free))
             if bool(moved.complete(mean) > level.detach()):
-                return Round(EMState(moved), objective)
+                return Iteration(EMState(moved), objective)
             length *= 0.5
-        return Round(state, objective, final=True)
+        return Iteration(state, objective, final=True)
 
     return step

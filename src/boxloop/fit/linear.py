@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Standardised, shuffled, summarise_moments
+from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows, summarise_moments
 from boxloop.fit.em import EMState, Step, em
 from boxloop.fit.fit import Coordinates, Fit, coordinates, draw_sample, finished, to_standard, usable
 from boxloop.fit.plan import Plan
 from boxloop.fit.profile import profiled
 from boxloop.fit.restarts import race
+from boxloop.loop import Outcome, run
 from boxloop.models import FactorModel, LinearGaussian, PrincipalModel
 from boxloop.numeric import gram
-from boxloop.run import Outcome, run
 from boxloop.types import Source
 
 L = TypeVar("L", bound=LinearGaussian)
@@ -64,7 +64,7 @@ def fit_linear(
         exact: use the closed form where there is one.
     """
     source, frame, standard = condensed(source, kind, generator, plan)
-    summed = not isinstance(standard, Standardised)
+    summed = not isinstance(standard, StandardisedSource)
     mean, spread = _sample_moments(standard, generator)
     if plan.resume is not None:
         first: Any = plan.resume.state.model
@@ -75,12 +75,12 @@ def fit_linear(
     alone = plan.resume is not None or start is not None
     outcome: Outcome[Any] = Outcome(EMState(first))
     if issubclass(model, PrincipalModel) and exact and summed and start is None:
-        outcome = run(em(standard), EMState(first), max_rounds=1)
+        outcome = run(em(standard), EMState(first), max_iter=1)
         outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
         profile = issubclass(model, FactorModel) and summed and len(mean) <= PROFILE_COLUMNS
         helped = partial(profiled, mean=mean, covariance=gram(spread)) if profile else None
-        narrow = len(mean) <= RACED_COLUMNS and plan.max_rounds > RACED_ROUNDS
+        narrow = len(mean) <= RACED_COLUMNS and plan.max_iter > RACED_ROUNDS
         if profile and narrow and not alone and plan.accelerate and plan.finish:
             outcome = _raced(profiled(em(standard), mean, gram(spread)), first, spread)
             first = outcome.state.best
@@ -92,7 +92,7 @@ def fit_linear(
 
 def condensed(
     source: Source, kind: Coordinates, generator: Generator, plan: Plan
-) -> tuple[Source, Frame, Source]:
+) -> tuple[Source, Standardisation, Source]:
     """The rows in the order of the engine, their frame, and what is fitted: second moments where these are enough.
 
     Args:
@@ -102,11 +102,11 @@ def condensed(
         plan: which engine, in which precision.
     """
     if plan.engine != "em":
-        source = shuffled(source, generator)
+        source = shuffle_rows(source, generator)
     summary = summarise_moments(source, plan.dtype) if plan.engine == "em" else None
     if summary is None:
         frame = coordinates(source, kind)
-        return source, frame, Standardised(source, frame, plan.dtype)
+        return source, frame, StandardisedSource(source, frame, plan.dtype)
     frame = usable(summary.frame, kind, source.names)
     return source, frame, summary.rows(frame.origin, frame.scale)
 
@@ -145,7 +145,7 @@ def _raced(step: Step[FactorModel], first: FactorModel, spread: Tensor) -> Outco
     values, axes = _principal(spread, k)
     left = (variance - (axes.square() * values).sum(1)).maximum(0.05 * variance)
     other = replace(first, noise=left.clamp(min=first.floor))
-    heat = race(step, [EMState(first), EMState(other)], rounds=RACED_ROUNDS, tol=1e-9)
+    heat = race(step, [EMState(first), EMState(other)], iterations=RACED_ROUNDS, tol=1e-9)
     return next((outcome for outcome in heat if outcome.interrupted), heat[0])
 
 

@@ -91,8 +91,8 @@ class MeanField:
             ConditionalError: the complete conditional cannot be normalised.
         """
         node = self.nodes[name]
-        natural = self.coefficients(name, statistics) - node.kind.base()
-        inside = node.kind.inside(natural)
+        natural = self.coefficients(name, statistics) - node.family.base()
+        inside = node.family.is_valid(natural)
         if not bool(inside.all()):
             member = int(torch.nonzero(~inside)[0])
             raise ConditionalError(

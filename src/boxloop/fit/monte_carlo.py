@@ -48,9 +48,9 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power, Running, Schedule
 from boxloop.chain import Chains, Kernel, Path, advance
+from boxloop.loop import Iteration
 from boxloop.models import jacobian
 from boxloop.numeric import ConditionError, safe_cholesky, single_threaded
-from boxloop.run import Round
 from boxloop.tree import Tree, flatten, unflatten
 
 LogDensity = Callable[[Tensor], Tensor]
@@ -323,7 +323,7 @@ def warm_up(
 
 def monte_carlo_em(
     rows: Any, kernels: Kernels, plan: MonteCarloPlan
-) -> Callable[[MonteCarloState[M]], Round[MonteCarloState[M]]]:
+) -> Callable[[MonteCarloState[M]], Iteration[MonteCarloState[M]]]:
     """Monte Carlo EM, or stochastic-approximation EM: expect by chains, average, solve.
 
     Args:
@@ -332,15 +332,15 @@ def monte_carlo_em(
         plan: draws and rates.
 
     Returns:
-        A step for :func:`boxloop.run.run`. Its objective is the mean complete-data log-density of a unit,
+        A step for :func:`boxloop.loop.run`. Its objective is the mean complete-data log-density of a unit,
         which is not a likelihood and need not increase.
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> one = torch.ones(400, 1).double()
@@ -350,13 +350,13 @@ def monte_carlo_em(
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
         >>> start = warm_up(MonteCarloState.start(model, rows, 4, generator(1)), rows, kernels)
         >>> plan = MonteCarloPlan(draws=lambda k: 8, rate=BurnIn(20), n_chains=4)  # stochastic approximation
-        >>> outcome = run(monte_carlo_em(rows, kernels, plan), start, max_rounds=60)
+        >>> outcome = run(monte_carlo_em(rows, kernels, plan), start, max_iter=60)
         >>> rate = (outcome.state.model.coefficients + outcome.state.model.covariance[0] / 2).exp()
         >>> bool(1.8 < rate < 2.7)  # of groups whose counts are 0 to 4, so 2 on average
         True
     """
 
-    def step(state: MonteCarloState[M]) -> Round[MonteCarloState[M]]:
+    def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
         if state.n_chains != plan.n_chains:
             raise ValueError(
                 f"plan.n_chains is {plan.n_chains}, but the state has {state.n_chains} chains per unit."
@@ -368,7 +368,7 @@ def monte_carlo_em(
         after = walk.next_state(average)
         if plan.smooth_after is not None and after.round > plan.smooth_after:
             after = replace(after, smooth=state.smooth.update(after.average.value, Power(1.0)))
-        return Round(after, walk.objective)
+        return Iteration(after, walk.objective)
 
     return step
 
@@ -404,7 +404,7 @@ class AscentPlan:
 
 def ascent_em(
     rows: Any, kernels: Kernels, plan: AscentPlan
-) -> Callable[[MonteCarloState[M]], Round[MonteCarloState[M]]]:
+) -> Callable[[MonteCarloState[M]], Iteration[MonteCarloState[M]]]:
     """Monte Carlo EM with as many draws as each step needs.
 
     A step that certainly *lowers* Q (the M step may be one Newton step, which can overshoot) is halved, by
@@ -416,14 +416,15 @@ def ascent_em(
         plan: confidence and effort.
 
     Returns:
-        A step for :func:`boxloop.run.run`, which ends the loop itself; its objective is that of :func:`monte_carlo_em`.
+        A step for :func:`boxloop.loop.run`, which ends the loop itself; its objective is that of
+        :func:`monte_carlo_em`.
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> one = torch.ones(300, 1).double()
@@ -433,13 +434,13 @@ def ascent_em(
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse())
         >>> start = MonteCarloState.start(model, rows, 8, generator(1))
-        >>> outcome = run(ascent_em(rows, kernels, AscentPlan(tol=0.1)), start, max_rounds=50)
+        >>> outcome = run(ascent_em(rows, kernels, AscentPlan(tol=0.1)), start, max_iter=50)
         >>> outcome.converged, outcome.state.gain + 1.29 * outcome.state.error < 0.1
         (True, True)
     """
     quantile = NormalDist().inv_cdf(plan.confidence)
 
-    def step(state: MonteCarloState[M]) -> Round[MonteCarloState[M]]:
+    def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
         if state.n_chains < 2:
             raise ValueError(f"ascent_em needs at least 2 chains per unit, got {state.n_chains}")
         walk = ChainSampler(state, rows, kernels)
@@ -465,7 +466,7 @@ def ascent_em(
             if uncertain
             else ()
         )
-        return Round(
+        return Iteration(
             replace(after, draws=draws, gain=gain, error=error),
             walk.objective,
             events,
@@ -580,7 +581,7 @@ def louis_errors(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.sample.random_walk import RandomWalk
@@ -765,7 +766,7 @@ def newton_refine(
     precision: float = 0.1,
     max_draws: int = 20_000,
     named: NamedParameters[M] | None = None,
-) -> Callable[[RefinementState[M]], Round[RefinementState[M]]]:
+) -> Callable[[RefinementState[M]], Iteration[RefinementState[M]]]:
     """Newton steps on the likelihood until the step is short and the Monte Carlo errors are small.
 
     Args:
@@ -776,15 +777,15 @@ def newton_refine(
         named: as in :func:`louis_errors`.
 
     Returns:
-        A step for :func:`boxloop.run.run`, final once both hold or cannot: with ``max_draws`` draws, or where
+        A step for :func:`boxloop.loop.run`, final once both hold or cannot: with ``max_draws`` draws, or where
         the information is not positive. Its objective is minus the length of the step.
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> from boxloop.sample.random_walk import RandomWalk
         >>> from boxloop.sample.target import Target
         >>> one = torch.ones(400, 1).double()
@@ -793,12 +794,12 @@ def newton_refine(
         >>> start = MonteCarloState.start(model, rows, 10, generator(0))
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
-        >>> outcome = run(newton_refine(rows, kernels, precision=0.05), RefinementState(start), max_rounds=6)
+        >>> outcome = run(newton_refine(rows, kernels, precision=0.05), RefinementState(start), max_iter=6)
         >>> outcome.converged, outcome.state.found.error_ratio < 0.05
         (True, True)
     """
 
-    def step(last: RefinementState[M]) -> Round[RefinementState[M]]:
+    def step(last: RefinementState[M]) -> Iteration[RefinementState[M]]:
         found = louis_errors(last.state, rows, kernels, last.draws, named=named)
         no_information = math.isnan(found.step)
         precise = not found.error_ratio > precision
@@ -809,6 +810,6 @@ def newton_refine(
         final = (precise and found.is_short) or (
             last.draws == max_draws and (no_information or found.is_short)
         )
-        return Round(RefinementState(found.state, found, draws), -found.step, final=final)
+        return Iteration(RefinementState(found.state, found, draws), -found.step, final=final)
 
     return step

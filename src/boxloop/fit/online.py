@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from boxloop.average import Power, Running, Schedule
-from boxloop.run import Round
+from boxloop.loop import Iteration
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Source
 
@@ -66,7 +66,7 @@ class OnlineState(Tree, Generic[S]):
             return self.model
         return self.model.solve(self.model.repair(self.smooth.value)[0])
 
-    def update(self, rows: Tensor, weight: Tensor, plan: OnlinePlan) -> Round[OnlineState[S]]:
+    def update(self, rows: Tensor, weight: Tensor, plan: OnlinePlan) -> Iteration[OnlineState[S]]:
         """One mini-batch; the objective is its mean log-likelihood before the update."""
         expected = self.model.expect(rows, weight)
         fresh = expected.statistics * (1.0 / expected.weight)
@@ -81,7 +81,7 @@ class OnlineState(Tree, Generic[S]):
             if plan.smooth_after is not None and average.count > plan.smooth_after:
                 smooth = smooth.update(usable, plan.smoothing)
         objective = float(expected.log_likelihood / expected.weight)
-        return Round(OnlineState(model, average, smooth), objective, events)
+        return Iteration(OnlineState(model, average, smooth), objective, events)
 
 
 class Batches:
@@ -125,24 +125,24 @@ class Batches:
 
 def online_em(
     batches: Callable[[int], Batch], plan: OnlinePlan
-) -> Callable[[OnlineState[S]], Round[OnlineState[S]]]:
-    """Online EM as a step for :func:`boxloop.run.run`: one mini-batch a round.
+) -> Callable[[OnlineState[S]], Iteration[OnlineState[S]]]:
+    """Online EM as a step for :func:`boxloop.loop.run`: one mini-batch an iteration.
 
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
         >>> from boxloop.distributions import Poisson
         >>> from boxloop.models import Mixture
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> rows = torch.tensor([[0.0], [9.0]] * 500, dtype=torch.float64)
         >>> start = Mixture(torch.zeros(2).double() - 0.693147, Poisson(torch.tensor([[2.0], [6.0]]).double()))
         >>> step = online_em(Batches(ArraySource(rows), 10), OnlinePlan())
-        >>> outcome = run(step, OnlineState(start), max_rounds=100)
+        >>> outcome = run(step, OnlineState(start), max_iter=100)
         >>> outcome.state.best.family.mean[1].round(decimals=1)
         tensor([9.], dtype=torch.float64)
     """
 
-    def step(state: OnlineState[S]) -> Round[OnlineState[S]]:
+    def step(state: OnlineState[S]) -> Iteration[OnlineState[S]]:
         return state.update(*batches(state.average.count), plan)
 
     return step

@@ -10,14 +10,14 @@ import torch
 from torch import Generator
 
 from boxloop.average import Power
-from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood
+from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood, rounding_error
 from boxloop.fit.gradient import AscentState, gradient_ascent
 from boxloop.fit.online import Batches, OnlinePlan, OnlineState, online_em
-from boxloop.run import Observer, Outcome, run
+from boxloop.loop import Observer, Outcome, run
 from boxloop.types import Source
 
 Engine = Literal["em", "online", "gradient", "spectral"]
-"""The last has no rounds: a model that knows it is fitted without a plan's loop."""
+"""The last has no iterations: a model that knows it is fitted without a plan's loop."""
 
 
 @dataclass(frozen=True)
@@ -25,25 +25,25 @@ class Plan:
     """How a fit iterates.
 
     Args:
-        engine: ``em`` passes over all rows each round; ``online`` and ``gradient`` take one mini-batch a round.
-        max_rounds: most EM rounds, or passes over the rows.
+        engine: ``em`` passes over all rows each iteration; ``online`` and ``gradient`` take one mini-batch.
+        max_iter: most EM iterations, or passes over the rows.
         tol: EM stops when the mean log-likelihood of a row rises by less.
         accelerate: extrapolate (guarded SQUAREM); ``False`` is plain EM.
         finish: go to the very maximum where there is a quick way (factor analysis with vanishing noise). Not for the
             start of a stream: noise at its floor on few rows is hard to leave again.
         batch_size: rows of a mini-batch.
-        observers: told of every round.
+        observers: told of every iteration.
         resume: where an interrupted fit stood.
         dtype: precision of the passes over rows; parameters and sums stay in float64.
-        objective: what EM's rounds climb.
+        objective: what EM's iterations climb.
 
     Example:
-        >>> Plan(engine="online", max_rounds=2).batch_size
+        >>> Plan(engine="online", max_iter=2).batch_size
         100
     """
 
     engine: Engine = "em"
-    max_rounds: int = 200
+    max_iter: int = 200
     tol: float = 1e-6
     accelerate: bool = True
     finish: bool = True
@@ -65,26 +65,26 @@ class Plan:
             step: Any = engine(source, self.objective)
             if self.accelerate and self.finish and helped is not None:
                 step = helped(step)
-            exact = self.dtype == torch.float64
-            return self._loop(step, EMState(start), self.max_rounds, self.tol, exact)
+            return run(
+                step,
+                EMState(start),
+                max_iter=self.max_iter,
+                tol=self.tol,
+                monotone=self.dtype == torch.float64,
+                rounding=rounding_error(source, self.objective),
+                observers=self.observers,
+                resume=self.resume,
+            )
         batches = Batches(source, self.batch_size)
-        rounds = self.max_rounds * batches.per_epoch
+        iterations = self.max_iter * batches.per_epoch
+        state: Any
         if self.engine == "online":
             # Half-power steps forget the start; averaging the last nine tenths of the path removes their noise.
-            moves = OnlinePlan(Power(0.5), smooth_after=rounds // 10, smoothing=Power(1.0))
-            return self._loop(online_em(batches, moves), OnlineState(start), rounds)
-        rate = Power(0.5, offset=100.0, scale=0.5)
-        return self._loop(gradient_ascent(batches, rate), AscentState.start(start), rounds)
-
-    def _loop(
-        self, step: Any, state: Any, rounds: int, tol: float = 0.0, monotone: bool = False
-    ) -> Outcome[Any]:
-        return run(
-            step,
-            state,
-            max_rounds=rounds,
-            tol=tol,
-            monotone=monotone,
-            observers=self.observers,
-            resume=self.resume,
-        )
+            moves = OnlinePlan(Power(0.5), smooth_after=iterations // 10, smoothing=Power(1.0))
+            step, state = online_em(batches, moves), OnlineState(start)
+        else:
+            step, state = (
+                gradient_ascent(batches, Power(0.5, offset=100.0, scale=0.5)),
+                AscentState.start(start),
+            )
+        return run(step, state, max_iter=iterations, observers=self.observers, resume=self.resume)

@@ -27,8 +27,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from torch import Tensor
 
 from boxloop.fit.em import EMState, Step
+from boxloop.loop import Iteration
 from boxloop.models import FactorModel
-from boxloop.run import Round
 
 Array = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def profiled(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> Step[
         covariance: of the same, (d, d).
 
     Returns:
-        A step for :func:`boxloop.run.run` whose objective rises as EM's does.
+        A step for :func:`boxloop.loop.run` whose objective rises as EM's does.
     """
     second: Array = covariance.cpu().numpy()
     lowest = CREEPING * covariance.diagonal()
@@ -62,7 +62,7 @@ def profiled(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> Step[
         tuple[FactorModel, Profile]
     ] = []  # the point behind the last model, so as not to make it twice
 
-    def round_of(state: EMState[FactorModel]) -> Round[EMState[FactorModel]]:
+    def round_of(state: EMState[FactorModel]) -> Iteration[EMState[FactorModel]]:
         model = state.model
         wide = len(second) > QUICK_COLUMNS
         if state.safe is not None or (wide and not bool((model.noise < lowest).any())):
@@ -76,7 +76,7 @@ def profiled(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> Step[
         fitted = torch.from_numpy(point.loadings).to(mean), torch.from_numpy(point.noise).to(mean)
         better = type(model)(mean, *fitted, model.floor, model.expand)
         known.append((better, point))
-        return Round(EMState(better), -0.5 * here.value, final=there is None)
+        return Iteration(EMState(better), -0.5 * here.value, final=there is None)
 
     return round_of
 

@@ -62,7 +62,16 @@ from scipy.special import softmax
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, SparseSource, csr_tensor
-from boxloop.numeric import Diagonaliser, diagonal, normal, product, single_threaded, sparse_product
+from boxloop.numeric import (
+    Diagonaliser,
+    diagonalise_by_powers,
+    diagonalise_jointly,
+    diagonalise_widest_gap,
+    normal,
+    product,
+    single_threaded,
+    sparse_product,
+)
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -251,9 +260,9 @@ Array = NDArray[np.float64]
 Method = Literal["joint", "gap", "power"]
 
 DIAGONALISERS: dict[Method, Diagonaliser] = {
-    "joint": diagonal.joint,
-    "gap": diagonal.widest_gap,
-    "power": diagonal.power,
+    "joint": diagonalise_jointly,
+    "gap": diagonalise_widest_gap,
+    "power": diagonalise_by_powers,
 }
 OVERSAMPLING, POWER_STEPS = 10, 2
 """Columns beyond k of the random matrix of the range finder, and its power iterations."""
@@ -315,7 +324,7 @@ def spectral(
 
     Example:
         >>> import torch
-        >>> from boxloop.data.synthetic import documents
+        >>> from boxloop.data.datasets import documents
         >>> from boxloop.numeric import generator
         >>> problem = documents(2, 20, generator(0))
         >>> found = spectral(problem.source(20_000, 10, generator(1)), 2, generator(2))
@@ -622,7 +631,7 @@ def bootstrap(
     weights, topics = [], []
     for _ in range(draws):
         order = torch.randint(source.n_rows, (source.n_rows,), generator=generator, device=generator.device)
-        drawn = source.taken(order.to(source.rows.device))
+        drawn = source.take(order.to(source.rows.device))
         replicate = spectral(drawn, k, generator, method=method, concentration=concentration)
         place = match_topics(found.probabilities, replicate.probabilities)
         weights.append(replicate.weights[place])
@@ -669,7 +678,7 @@ def spherical_clusters(
     third = _third_moment(y, weight)
     plane, centre = whiten.T @ (unit[:, None] * whiten), weight @ y
     third -= noise * sum(np.einsum(f"a,bc->{order}", centre, plane) for order in ("abc", "bac", "bca"))
-    directions = (axes * np.sqrt(values)) @ diagonal.joint(third, generator)  # columns sqrt(pi) (mu, c)
+    directions = (axes * np.sqrt(values)) @ diagonalise_jointly(third, generator)  # columns sqrt(pi) (mu, c)
     if np.abs(directions[-1]).min() < 1e-6 * size:
         raise SpectralError(f"The third moments identify fewer than {k} clusters.")
     share = (directions[-1] / size) ** 2

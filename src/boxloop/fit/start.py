@@ -136,7 +136,7 @@ def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 
 def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """Responsibilities of round clusters that second and third moments show; see :func:`spherical_clusters`."""
+    """Responsibilities of spherical clusters that second and third moments show; see :func:`spherical_clusters`."""
     weight = (sample.weight / sample.weight.sum()).cpu().numpy()
     return torch.from_numpy(spherical_responsibilities(sample.filled, weight, k, generator)).to(
         sample.rows.device

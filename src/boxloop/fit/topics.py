@@ -10,8 +10,8 @@ from boxloop.distributions import Multinomial, Sums
 from boxloop.fit.em import EMState, em
 from boxloop.fit.fit import Fit, coordinates, finished
 from boxloop.fit.spectral import SpectralTopics, spectral, spectral_errors
+from boxloop.loop import run
 from boxloop.models import Mixture
-from boxloop.run import run
 from boxloop.types import Source
 
 PSEUDO_COUNT = 0.5
@@ -55,7 +55,7 @@ def fit_spectral(source: Source, template: Multinomial, generator: Generator) ->
         generator: random generator.
     """
     model, notes = start_topics(source, template, generator)
-    outcome = run(em(source), EMState(model), max_rounds=1)
+    outcome = run(em(source), EMState(model), max_iter=1)
     state = EMState(model, outcome.state.path)
     outcome = replace(outcome, state=state, events=[*notes, *outcome.events], converged=True)
     return finished(outcome, source, source, coordinates(source, "none"), "none")

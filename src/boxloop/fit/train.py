@@ -1,4 +1,4 @@
-r"""Training by gradient: any model with learned tensors, in mini-batches, in the loop of :mod:`boxloop.run`.
+r"""Training by gradient: any model with learned tensors, in mini-batches, in the loop of :mod:`boxloop.loop`.
 
 .. math:: \theta_t = \theta_{t-1} - \mathrm{AdamW}\left( \nabla_\theta \left[ \overline{\ell_\theta}_{\text{batch}}
           + \alpha_t \, P_\theta(\text{batch}) \right] \right)
@@ -26,7 +26,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Schedule
-from boxloop.data import ArraySource, Gathered, Lot, Mapped, Standardised
+from boxloop.data import ArraySource, ConcatenatedRows, MappedSource, RowSampler, StandardisedSource
 from boxloop.fit.adam import (
     PATIENCE,
     Adam,
@@ -37,7 +37,7 @@ from boxloop.fit.adam import (
     unflatten_parameters,
 )
 from boxloop.fit.distributed import SINGLE_PROCESS, Workers
-from boxloop.run import Outcome, Round
+from boxloop.loop import Iteration, Outcome
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -281,13 +281,13 @@ def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor
     limit = uniform.kthvalue(wanted).values
     mask = uniform <= limit
     mask[torch.nonzero(mask)[wanted:, 0]] = False  # ties among 2^24 values
-    lot = Lot(mask.nonzero()[:, 0], share)
+    lot = RowSampler(mask.nonzero()[:, 0], share)
 
-    def taken(rows: Tensor, weight: Tensor, start: int) -> Gathered:
-        chosen = lot.among(start, start + len(weight)).to(rows.device)
-        return Gathered.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
+    def taken(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+        chosen = lot.indices_between(start, start + len(weight)).to(rows.device)
+        return ConcatenatedRows.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
 
-    both = source.reduce_at(taken).joined()
+    both = source.reduce_at(taken).concatenate()
     return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
 
 
@@ -300,7 +300,7 @@ def _training_rows(held_out: Tensor | None, start: int, rows: int) -> Tensor:
 def _load_rows(source: Source, held_out: Tensor | None) -> Batch | None:
     """All rows and weights of a source in memory, transformed as it does; None if they are in files."""
     inner = source
-    while isinstance(inner, Mapped | Standardised):
+    while isinstance(inner, MappedSource | StandardisedSource):
         inner = inner.source
     if not isinstance(inner, ArraySource):
         return None
@@ -443,7 +443,7 @@ class StepGraphs:
         for stream in self._streams:
             graph.register_generator_state(stream)
         try:
-            with warnings.catch_warnings(), uncollected(), torch.cuda.graph(graph):
+            with warnings.catch_warnings(), without_garbage_collection(), torch.cuda.graph(graph):
                 warnings.simplefilter("ignore", UserWarning)  # a failed capture raises too
                 fresh, _ = take_step(self._block, static, *self._streams)
                 for (_, place), (_, value) in zip(self._block.leaves(), fresh.leaves(), strict=True):
@@ -456,7 +456,7 @@ class StepGraphs:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Suspend garbage collection: freeing another graph would end a capture."""
     on = gc.isenabled()
     gc.disable()
@@ -469,7 +469,7 @@ def uncollected() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Trainer(Generic[M]):
-    """Training as a step for :func:`boxloop.run.run`: one block of mini-batches per iteration, validation after each
+    """Training as a step for :func:`boxloop.loop.run`: one block of mini-batches per iteration, validation after each
     epoch.
 
     The objective of an iteration is minus its mean loss, before each step. Validation selects the best parameters, and
@@ -493,7 +493,7 @@ class Trainer(Generic[M]):
         >>> from boxloop.data import ArraySource
         >>> from boxloop.fit.adam import Constant
         >>> from boxloop.fit.train import Epochs
-        >>> from boxloop.run import run
+        >>> from boxloop.loop import run
         >>> @dataclass(frozen=True)
         ... class Place:
         ...     at: torch.Tensor
@@ -505,7 +505,7 @@ class Trainer(Generic[M]):
         >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]] * 50).double()
         >>> start = Place(torch.zeros(2).double())
         >>> trainer = Trainer(start, Epochs(ArraySource(rows), 20, seed=0), distance, TrainPlan(Constant(0.1)))
-        >>> outcome = run(trainer, TrainState.start(start, seed=0), max_rounds=trainer.rounds(100))
+        >>> outcome = run(trainer, TrainState.start(start, seed=0), max_iter=trainer.rounds(100))
         >>> outcome.state.fitted(start).at.round(decimals=0)
         tensor([2., 5.], dtype=torch.float64)
     """
@@ -531,7 +531,7 @@ class Trainer(Generic[M]):
         """Completed epochs."""
         return state.count // self.batches.per_epoch
 
-    def __call__(self, state: TrainState) -> Round[TrainState]:
+    def __call__(self, state: TrainState) -> Iteration[TrainState]:
         """One block of mini-batches."""
         per_epoch = self.batches.per_epoch
         stop = min(state.count + self.plan.block, (state.count // per_epoch + 1) * per_epoch)
@@ -540,10 +540,10 @@ class Trainer(Generic[M]):
         events = (*refusal, *events)
         objective = -float(after.recent[0])
         if stop % per_epoch:
-            return Round(after, objective, events)
+            return Iteration(after, objective, events)
         done, concerns = self._finish_epoch(after)
         final = self.plan.patience is not None and done.stale >= self.plan.patience
-        return Round(done, objective, (*events, *concerns), final=final)
+        return Iteration(done, objective, (*events, *concerns), final=final)
 
     def _run_block(
         self, state: TrainState, steps: range

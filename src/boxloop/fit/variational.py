@@ -21,10 +21,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.asking import told
-from boxloop.data import ArraySource, Frame, Standardised, shuffled
+from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows
 from boxloop.distributions import MixturePrior
-from boxloop.fit.em import EMState, Step, accelerated_em, em
+from boxloop.fit.em import EMState, Step, accelerated_em, em, rounding_error
 from boxloop.fit.fit import (
     Coordinates,
     Fit,
@@ -43,9 +42,9 @@ from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.fit.plan import Plan
 from boxloop.fit.restarts import race
 from boxloop.fit.start import AUTO, BLEND
+from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
 from boxloop.numeric import gram
-from boxloop.run import Outcome, Round, run
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
@@ -66,11 +65,11 @@ def elbo(model: VariationalModel[Any], expected: Expected[Any]) -> float:
         model: a posterior over parameters.
         expected: result of its ``expect`` over all rows.
     """
-    return told((expected.log_likelihood - model.divergence()) / expected.weight)
+    return float((expected.log_likelihood - model.divergence()) / expected.weight)
 
 
 Model = VariationalMixture[Any]
-PriorMaker = Callable[[Source, Frame], MixturePrior]
+PriorMaker = Callable[[Source, Standardisation], MixturePrior]
 """(rows in standard coordinates, frame) -> prior in standard coordinates."""
 
 
@@ -109,9 +108,9 @@ def fit_variational(
         The model, and the evidence lower bound per unit weight after each iteration. With mini-batches only the last
         value is of all rows; the others are of one batch each, without the divergence from the prior.
     """
-    source = source if plan.engine == "em" else shuffled(source, generator)
+    source = source if plan.engine == "em" else shuffle_rows(source, generator)
     frame = coordinates(source, kind)
-    standard = Standardised(source, frame, plan.dtype) if kind != "none" else source
+    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
     interrupted = False
     if plan.resume is not None:
         model = plan.resume.state.model
@@ -123,7 +122,7 @@ def fit_variational(
             model, interrupted = _race_starts(standard, given, frame.weight, starts, generator, plan)
     if interrupted:
         outcome: Outcome[Any] = Outcome(
-            EMState(model), events=["interrupted before the first round"], interrupted=True
+            EMState(model), events=["interrupted before the first iteration"], interrupted=True
         )
     else:
         outcome = _ascend(standard, model, generator, replace(plan, objective=elbo))
@@ -153,42 +152,52 @@ def _race_starts(
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
-    step: Any = accelerated_em(track(source, sample), elbo)
-    ranking = race(step, [EMState(m) for m in models], rounds=RACE_ITERATIONS, tol=min(plan.tol, 1e-4))
+    rows = track(source, sample)
+    step: Any = accelerated_em(rows, elbo)
+    rounding = rounding_error(rows, elbo)
+    ranking = race(
+        step,
+        [EMState(m) for m in models],
+        iterations=RACE_ITERATIONS,
+        tol=min(plan.tol, 1e-4),
+        rounding=rounding,
+    )
     if any(outcome.interrupted for outcome in ranking):
         return ranking[0].state.best, True
-    last = _prune_components(
-        step, run(step, EMState(ranking[0].state.best), max_rounds=RACE_ITERATIONS, monotone=True)
-    )
+    start = EMState(ranking[0].state.best)
+    last = run(step, start, max_iter=RACE_ITERATIONS, monotone=True, rounding=rounding)
+    last = _prune_components(rows, last)
     return last.state.best.ordered()[0], last.interrupted
 
 
-def _prune_components(step: Any, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
+def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
     """Remove components, the smallest first, while the bound is higher without.
 
     Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum. A trial
     is abandoned if its bound, extrapolated from its last rise, stays too low.
 
     Args:
-        step: an iteration.
+        rows: in standard coordinates.
         last: outcome so far.
         exact: whether the bound must rise in every iteration.
 
     Returns:
         The last trial that was better, or ``last``; marked as interrupted after Ctrl-C.
     """
+    step: Any = accelerated_em(rows, elbo)
+    run_trial = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < EMPTY_COUNT or int((best.counts >= EMPTY_COUNT).sum()) < 2:
             continue
         index = torch.tensor([j], device=mean.features.device)
         start = EMState(best.solve(mean.replaced(index, torch.zeros_like(mean.features[index]))))
-        trial = run(step, start, max_rounds=TRIAL_ITERATIONS, monotone=exact)
+        trial = run_trial(start, max_iter=TRIAL_ITERATIONS)
         possible_rise = 0.0
         if len(trial.trace) == TRIAL_ITERATIONS:
             possible_rise = 2 * RACE_ITERATIONS * (trial.trace[-1] - trial.trace[-2])
         if not trial.interrupted and _bound_in_best_order(trial) + possible_rise > _bound_in_best_order(last):
-            trial = run(step, start, max_rounds=RACE_ITERATIONS, monotone=exact, resume=trial)
+            trial = run_trial(start, max_iter=RACE_ITERATIONS, resume=trial)
         if trial.interrupted:
             return replace(last, interrupted=True)
         last = trial if _bound_in_best_order(trial) > _bound_in_best_order(last) else last
@@ -209,13 +218,13 @@ def _ascend(standard: Source, model: Model, generator: Generator, plan: Plan) ->
     Starts race on a sample, whose chance clusters have too large a weight, so components are removed again afterwards.
     """
     outcome = plan.run(standard, model, generator)
-    while plan.engine == "em" and outcome.converged and outcome.rounds < plan.max_rounds:
+    while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permute_statistics(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:
             if standard.n_rows <= race_rows(model.n_components, standard.n_columns):
                 break
-            fewer = _prune_components(accelerated_em(standard, elbo), outcome, plan.dtype == torch.float64)
+            fewer = _prune_components(standard, outcome, plan.dtype == torch.float64)
             if (
                 fewer.interrupted
                 or not _bound_in_best_order(fewer) > _bound_in_best_order(outcome) + plan.tol
@@ -228,7 +237,7 @@ def _ascend(standard: Source, model: Model, generator: Generator, plan: Plan) ->
 
 
 def _finish_mixture(
-    outcome: Outcome[Any], source: Source, standard: Source, frame: Frame, kind: Coordinates
+    outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Model]:
     statistics = averages(outcome, standard)
     model, order, _ = outcome.state.best.ordered()
@@ -312,7 +321,7 @@ def fit_variational_factor(
     r"""Fit Bayesian factor analysis by coordinate ascent on the evidence lower bound (Le Corff, section 3.2).
 
     The prior is stated in standard coordinates, relative to the mean and the variance of each column (see
-    :meth:`boxloop.models.relevance.RelevancePrior.around`), and maps back with the posterior: the fit is
+    :meth:`boxloop.models.RelevancePrior.around`), and maps back with the posterior: the fit is
     equivariant to rescaling of columns. Complete rows are read once, as second moments.
 
     Args:
@@ -351,7 +360,7 @@ def fit_variational_factor(
     if plan.resume is not None:
         outcome = plan.run(standard, plan.resume.state.model, generator, wrap)
     elif start is not None:
-        first = replace(to_standard(start, frame, KIND), prior_law=prior, total=frame.weight)
+        first = replace(to_standard(start, frame, KIND), parameter_prior=prior, total=frame.weight)
         outcome = plan.run(standard, first, generator, wrap)
     else:
         outcome = _race_factor_starts(standard, prior, k, generator, plan)
@@ -379,7 +388,7 @@ def prune_factors(step: Step[VariationalFactor], source: Source, tol: float) -> 
     def bound(model: VariationalFactor) -> float:
         return elbo(model, source.reduce(model.expect))
 
-    def iterate(state: EMState[VariationalFactor]) -> Round[EMState[VariationalFactor]]:
+    def iterate(state: EMState[VariationalFactor]) -> Iteration[EMState[VariationalFactor]]:
         done = step(state)
         best = done.state.best
         if done.rejected or not bool(best.used.any()):
@@ -417,7 +426,7 @@ def _race_factor_starts(
     total = float(rows.weight.sum())
 
     def fit_likelihood(factors: int, finish: bool) -> FactorModel:
-        rough = Plan(max_rounds=100 if finish else START_ITERATIONS, accelerate=finish, finish=finish)
+        rough = Plan(max_iter=100 if finish else START_ITERATIONS, accelerate=finish, finish=finish)
         return fit_linear(
             filled, factors, FactorModel, kind=KIND, generator=generator, plan=rough, floor=START_FLOOR
         ).model
@@ -430,7 +439,9 @@ def _race_factor_starts(
     if len(starts) == 1:
         return Outcome(starts[0])
     step: Step[VariationalFactor] = accelerated_em(rows, elbo)
-    ranking = race(step, starts, rounds=FACTOR_RACE_ITERATIONS, tol=plan.tol)
+    ranking = race(
+        step, starts, iterations=FACTOR_RACE_ITERATIONS, tol=plan.tol, rounding=rounding_error(rows, elbo)
+    )
     return next((outcome for outcome in ranking if outcome.interrupted), ranking[0])
 
 

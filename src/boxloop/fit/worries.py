@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from boxloop.data import Frame
+from boxloop.data import Standardisation
+from boxloop.loop import Outcome
 from boxloop.models import LinearGaussian, Mixture, PrincipalModel
-from boxloop.run import Outcome
 
 MOST_COLUMNS = 4096
 """Widest covariance whose eigenvalues are worth computing for a message."""
@@ -21,7 +21,10 @@ AT_FLOOR = "is held at the floor"
 
 
 def worries(
-    model: Mixture[Any] | LinearGaussian, frame: Frame, names: tuple[str, ...], outcome: Outcome[Any]
+    model: Mixture[Any] | LinearGaussian,
+    frame: Standardisation,
+    names: tuple[str, ...],
+    outcome: Outcome[Any],
 ) -> tuple[str, ...]:
     """One sentence for each thing that deserves a look.
 

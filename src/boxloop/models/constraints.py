@@ -19,7 +19,7 @@ from boxloop.distributions import (
     Multinomial,
     NormalInverseGamma,
     NormalInverseWishart,
-    NormalMixtureLaw,
+    NormalMixture,
     Poisson,
     SphericalGaussian,
     SphericalNormalInverseGamma,
@@ -29,16 +29,21 @@ from boxloop.distributions import (
     TiedLowRankGaussian,
     WordDirichlet,
 )
-from boxloop.models.autoencoder import Autoencoder
 from boxloop.models.energy import EnergyModel, Perceptron
-from boxloop.models.factor import FactorModel
-from boxloop.models.heads import BernoulliHead, CategoricalHead, GaussianHead, LowRankHead, PoissonHead
-from boxloop.models.latent import NormalMixture, StandardNormal
+from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part
-from boxloop.models.ppca import PrincipalModel
-from boxloop.models.relevance import RelevancePrior
-from boxloop.models.variational_factor import VariationalFactor
+from boxloop.models.vae import (
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    GaussianHead,
+    LowRankHead,
+    NormalMixturePrior,
+    PoissonHead,
+    StandardNormal,
+)
+from boxloop.models.variational_factor import RelevancePrior, VariationalFactor
 from boxloop.models.variational_mixture import VariationalMixture
 from boxloop.persist import (
     COUNTS,
@@ -70,7 +75,7 @@ COMPONENTS = (
     NormalInverseWishart, TiedInverseWishart, NormalInverseGamma, SphericalNormalInverseGamma, WordDirichlet,
 )  # fmt: skip
 HEADS = (GaussianHead, LowRankHead, BernoulliHead, PoissonHead, CategoricalHead)
-LATENTS = (StandardNormal, NormalMixture)
+LATENTS = (StandardNormal, NormalMixturePrior)
 
 
 def _enough_freedom(prior: Any, axes: Axes) -> str | None:
@@ -190,7 +195,7 @@ CONSTRAINTS: Table = {
     Multinomial: Constraints(probability=Array("k d", SIMPLEX), total=TOTAL, smoothing=FLOOR),
     Categorical: Constraints(log_weight=Array("m k", LOG_SIMPLEX)),
     CategoricalColumns: Constraints(logits=Array("m p"), sizes=Array("d", COUNTS, torch.int64)),
-    NormalMixtureLaw: Constraints(
+    NormalMixture: Constraints(
         log_weight=Array("k", LOG_SIMPLEX), members=Nested((DiagonalGaussian,), "k dtype")
     ),
     Mixture: Constraints(log_weight=Array("k", LOG_SIMPLEX), family=Nested(FAMILIES, "k d dtype")),
@@ -246,12 +251,12 @@ CONSTRAINTS: Table = {
         shape=Array("d|1", POSITIVE),
         rate=Array("d", POSITIVE),
         relevance_rate=Array("k", POSITIVE),
-        prior_law=Nested((RelevancePrior,), "d dtype"),
+        parameter_prior=Nested((RelevancePrior,), "d dtype"),
         total=FLOOR,
     ),
     Part: Constraints(_network_fits),
     StandardNormal: Constraints(_codes_fit),
-    NormalMixture: Constraints(
+    NormalMixturePrior: Constraints(
         log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c", LOGARITHM)
     ),
     GaussianHead: Constraints(_head_fits, log_variance=Array("v", LOGARITHM), floor=HEAD_FLOOR),

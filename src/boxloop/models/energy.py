@@ -3,7 +3,8 @@ r"""Energy-based models: a density up to its normalising constant.
 .. math:: p(x) = \frac{e^{-E(x)}}{Z}, \qquad E(x) = V_\theta(u) - \log b(u) + \sum_j \log s_j,
           \qquad u = (x - o) / s
 
-Document 002, section 1.1. V is any network; b is a normalised base law, by default a Gaussian that the network tilts.
+Le Corff, *Introduction to computational statistics*, section 1.1. V is any network; b is a normalised
+base density, by default a Gaussian that the network tilts.
 
 Why a base: :math:`\int e^{-V}` is infinite for most networks, whose output grows at most linearly in some direction.
 A Gaussian base falls off as :math:`e^{-|u|^2/2}`, so that for every Lipschitz V, :math:`|V(u)| \le a + c|u|`,
@@ -25,11 +26,11 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from boxloop.models.drawn import Drawn, Points
+from boxloop.distributions import Empirical, PointMasses
 from boxloop.models.networks import Network
 from boxloop.numeric import normal
 from boxloop.tree import Tree
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Perceptron:
         return [*(shape for pair in pairs for shape in (pair, pair[1:])), (self.hidden[-1],)]
 
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-        """Random layers under a last one of zeros: the model is its base law."""
+        """Random layers under a last one of zeros: the model is its base distribution."""
         found: list[Tensor] = []
         before = self.columns
         for width in self.hidden:
@@ -86,7 +87,7 @@ class EnergyModel(Tree):
     Args:
         network: V, a function of parameters and standardised rows.
         parameters: of the network.
-        base: b, a single normalised law over standardised rows; None for :math:`b = 1`.
+        base: b, a single normalised distribution over standardised rows; None for :math:`b = 1`.
         origin: o, (d,).
         scale: s, (d,), positive.
         log_partition: log Z, where it was estimated.
@@ -117,13 +118,15 @@ class EnergyModel(Tree):
         cls,
         network: Network,
         parameters: tuple[Tensor, ...],
-        base: Law | None = None,
+        base: Distribution | None = None,
         columns: int | None = None,
     ) -> Self:
         """A model of standardised rows; the number of columns is that of the base where there is one."""
         d = columns if base is None else base.mean.shape[1]
         if d is None:
-            raise ValueError("a model without a base must be told its number of columns")
+            raise ValueError(
+                "columns must be given when base is None: pass the number of columns of the rows"
+            )
         zero = parameters[0].new_zeros(d)
         return cls(network, parameters, base, zero, zero + 1.0)
 
@@ -173,16 +176,16 @@ class EnergyModel(Tree):
             draws=None if self.draws is None else origin + scale * self.draws,
         )
 
-    def prior(self) -> Drawn:
-        """The law of a row, known by draws.
+    def prior(self) -> Empirical:
+        """The distribution of a row, known by draws.
 
         Raises:
             ValueError: the model has none.
         """
         if self.draws is None:
             raise ValueError("this model has no draws to be criticised by: sample it first")
-        return Drawn(self.draws)
+        return Empirical(self.draws)
 
-    def emission(self, z: Tensor) -> Points:
+    def emission(self, z: Tensor) -> PointMasses:
         """A row given itself."""
-        return Points(z)
+        return PointMasses(z)

@@ -2,7 +2,7 @@ r"""Mixtures of any exponential family: log-joint and statistics are two matrix 
 
 .. math:: p(x) = \sum_k \pi_k \, p_k(x)
 
-Document 002, sections 2.4 and 2.5.
+Le Corff, *Introduction to computational statistics*, sections 2.4 and 2.5.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Generator, Tensor, threshold_
 
-from boxloop.asking import ask
 from boxloop.distributions import Categorical, Family, PooledSums, Sums
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
@@ -35,7 +34,7 @@ class Mixture(Tree, Generic[S]):
 
     Args:
         log_weight: log of the mixing weights, (k,).
-        family: k laws, see :mod:`boxloop.distributions`.
+        family: k distributions, see :mod:`boxloop.distributions`.
 
     Example:
         >>> import torch
@@ -55,11 +54,11 @@ class Mixture(Tree, Generic[S]):
         return self.log_weight.shape[0]
 
     def prior(self) -> Categorical:
-        """The law of the component index."""
+        """The distribution of the component index."""
         return Categorical(self.log_weight[None])
 
     def emission(self, z: Tensor) -> Family[S]:
-        """The laws of the components at indices z, (m,) or (m, 1)."""
+        """The distributions of the components at indices z, (m,) or (m, 1)."""
         return self.family.select(z.reshape(-1).long())
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
@@ -76,7 +75,7 @@ class Mixture(Tree, Generic[S]):
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
         count = statistics.count
         empty = count <= EMPTY * count.sum()
-        if not ask(empty.any()):
+        if not bool(empty.any()):
             return statistics, ()
         parts = {k: [k] for k in range(self.n_components)}
         for target in torch.nonzero(empty)[:, 0].tolist():

@@ -1,51 +1,99 @@
-r"""Zeros and ones, or counts, whose groups differ at random.
-
-.. math:: y_{ij} \mid u_i \sim f(\cdot \mid \eta_{ij}), \qquad
-          \eta_{ij} = o_{ij} + x_{ij}^\top \beta + w_{ij}^\top u_i, \qquad u_i \sim N(0, \Sigma)
-
-The likelihood of a group is an integral over its effects :math:`u_i` without a closed form, so exact EM is impossible:
-this is the worked example of Monte Carlo EM (document 002, sections 2.4 and 2.6). The rows of one group belong
-together, so the model is one of *groups*: it does not fit the contract of models whose rows are independent, and has
-that of :class:`boxloop.fit.SampledModel`.
-
-**The M step is one Newton step** on the expected complete-data log-likelihood (the EM gradient algorithm, Lange 1995),
-written as statistics that add:
-
-.. math:: A = \sum_{ij} E[\mu'_{ij}] x_{ij} x_{ij}^\top, \qquad
-          b = A \beta_{old} + \sum_{ij} x_{ij} (y_{ij} - E[\mu_{ij}]), \qquad
-          \beta = A^{-1} b, \qquad \Sigma = \frac1g \sum_i E[u_i u_i^\top]
-
-A full maximisation would have to go back to the draws at every inner step, and its statistics could not be averaged
-over rounds. This one costs one pass, its statistics are p x p whatever the number of draws, and a running mean of them
-(stochastic approximation) solves the same equation: at a fixed point :math:`b = A \beta`, hence
-:math:`\sum x (y - E[\mu]) = 0`, the score of the likelihood. Near it the map has the derivative of EM's own, so it
-converges at EM's rate.
-
-**It is expanded** where a random column is also a fixed one. Groups that say much about themselves make EM slow: their
-effects follow the old coefficients, and the coefficients the effects. So the effects get a mean of their own,
-:math:`u_i \sim N(\alpha, \Sigma)`, for the length of the M step, and the coefficients of the same columns take it over
-(PX-EM, Liu, Rubin and Wu 1998): :math:`\alpha = \frac1g \sum_i E[u_i]`, :math:`\Sigma` is the moment about it,
-:math:`\beta + S \alpha` the coefficients. The likelihood knows only :math:`\beta + S \alpha`, so with r its score in
-:math:`\beta` the whole step is :math:`(A^{-1} + S \Sigma S^\top / g) r`: zero only at a maximum, as before.
-"""
+"""Rows that belong to groups: sorted by group, so that sums over a group are one pass without a Python loop."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.models.grouped import GroupedRows
 from boxloop.numeric import floor_covariance, normal, pack, safe_cholesky, unpack
 from boxloop.tree import Tree
 
 
+@dataclass(frozen=True)
+class GroupedRows(Tree):
+    """Responses with two sets of columns, sorted by group.
+
+    Args:
+        response: (n,).
+        fixed: columns whose coefficients all groups share, (n, p).
+        random: columns whose coefficients each group has for itself, (n, q).
+        group: number of each row's group, 0 to g - 1, ascending, (n,).
+        offset: known part of the linear predictor, (n,).
+        weight: of each row; whole numbers count as repetitions within the group, (n,).
+        n_groups: g.
+
+    Example:
+        >>> import torch
+        >>> one = torch.ones(3, 1)
+        >>> rows = GroupedRows.of(torch.tensor([5.0, 6.0, 7.0]), one, one, torch.tensor([1, 0, 1]))
+        >>> rows.response, rows.group
+        (tensor([6., 5., 7.], dtype=torch.float64), tensor([0, 1, 1]))
+        >>> rows.total(rows.response)
+        tensor([ 6., 12.], dtype=torch.float64)
+    """
+
+    response: Tensor
+    fixed: Tensor
+    random: Tensor
+    group: Tensor
+    offset: Tensor
+    weight: Tensor
+    n_groups: int
+
+    @classmethod
+    def of(
+        cls,
+        response: Tensor,
+        fixed: Tensor,
+        random: Tensor,
+        group: Tensor,
+        offset: Tensor | None = None,
+        weight: Tensor | None = None,
+    ) -> Self:
+        """Sort rows by group.
+
+        Args:
+            response: (n,).
+            fixed: (n, p).
+            random: (n, q).
+            group: (n,) whole numbers from 0 to g - 1, each of them at least once.
+            offset: (n,); zeros when omitted.
+            weight: (n,); ones when omitted.
+
+        Returns:
+            The rows in float64; those of a group keep their order.
+        """
+        n = len(response)
+        order = torch.argsort(group, stable=True)
+        count = torch.bincount(group)
+        if bool((count == 0).any()):
+            raise ValueError(
+                f"group {int((count == 0).nonzero()[0])} has no rows: number groups without gaps"
+            )
+        zero, one = response.new_zeros(n), response.new_ones(n)
+        values = (
+            response,
+            fixed,
+            random,
+            zero if offset is None else offset,
+            one if weight is None else weight,
+        )
+        y, x, w, o, weights = (value[order].double() for value in values)
+        return cls(y, x, w, group[order], o, weights, len(count))
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums of ``values`` (n, ...) over the rows of each group, (g, ...)."""
+        return values.new_zeros((self.n_groups, *values.shape[1:])).index_add(0, self.group, values)
+
+
 class Response(Protocol):
-    """The law of a response given its linear predictor; canonical link."""
+    """The distribution of a response given its linear predictor; canonical link."""
 
     def log_prob(self, response: Tensor, predictor: Tensor) -> Tensor:
         """Log-probability of responses."""
@@ -117,13 +165,13 @@ class RandomEffects(Tree):
     Args:
         coefficients: beta, (p,).
         factor: lower Cholesky factor of Sigma, (q, q).
-        response: law of y given the predictor.
+        response: distribution of y given the predictor.
         shared: the fixed column that each random column is, q numbers, for an expanded M step; none when empty.
         floor: smallest eigenvalue of Sigma.
 
     Example:
         >>> import torch
-        >>> from boxloop.models.grouped import GroupedRows
+        >>> from boxloop.models.random_effects import GroupedRows
         >>> one = torch.ones(4, 1).double()
         >>> rows = GroupedRows.of(torch.tensor([0.0, 1.0, 1.0, 1.0]), one, one, torch.tensor([0, 0, 1, 1]))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), BernoulliResponse())
@@ -215,8 +263,8 @@ class RandomEffects(Tree):
                   B_i = I - \mathrm{Cov}(u_i \mid y) \Sigma_{origin}^{-1}
 
         with L the Cholesky factor of :math:`\Sigma`. A group that knows its own level (B near I) keeps it while
-        parameters change; the effects of one that does not follow their law. Scores along this path have the same mean
-        as along any other, and little noise (partial centring, Papaspiliopoulos, Roberts and Sköld 2003).
+        parameters change; the effects of one that does not follow their prior. Scores along this path have the same
+        mean as along any other, and little noise (partial centring, Papaspiliopoulos, Roberts and Sköld 2003).
 
         Args:
             origin: the model under which z was drawn.
@@ -239,7 +287,7 @@ class RandomEffects(Tree):
         return there.reshape(z.shape), volume
 
     def draw(self, rows: GroupedRows, copies: int, stream: Generator) -> Tensor:
-        """Effects from their law, ``copies`` for each group, (g copies, q): where chains start."""
+        """Effects from their distribution, ``copies`` for each group, (g copies, q): where chains start."""
         return normal((rows.n_groups * copies, len(self.factor)), stream) @ self.factor.mT
 
     def shape(self) -> Tensor:
@@ -266,3 +314,112 @@ class RandomEffects(Tree):
     def named(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"coefficients": self.coefficients, "covariance": self.covariance}
+
+
+MAX_EFFECTS = 3
+"""Most effects a group for which a product rule is sensible."""
+MAX_ITERATIONS = 60
+TOLERANCE = 1e-10
+
+
+@dataclass(frozen=True)
+class Modes(Tree):
+    """Where each group's effects are most probable given its rows.
+
+    Args:
+        place: modes, (g, q).
+        factor: C with C C' the inverse curvature there, (g, q, q).
+    """
+
+    place: Tensor
+    factor: Tensor
+
+
+def modes(model: RandomEffects, rows: GroupedRows) -> Modes:
+    """Newton's method for all groups at once; the log-joint is concave, and a step that lowers it is halved.
+
+    Args:
+        model: at which parameters.
+        rows: of g groups.
+
+    Returns:
+        Modes and curvatures.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.random_effects import BernoulliResponse
+        >>> one = torch.ones(2, 1).double()
+        >>> rows = GroupedRows.of(torch.tensor([0.0, 1.0]), one, one, torch.tensor([0, 0]))
+        >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), BernoulliResponse())
+        >>> modes(model, rows).place.abs() < 1e-9  # one zero and one one: the effect is zero
+        tensor([[True]])
+    """
+    q = len(model.factor)
+    prior = torch.cholesky_inverse(model.factor)
+    place = model.factor.new_zeros((rows.n_groups, q))
+    height = model.log_joint(rows, place)
+    precision = prior.expand(rows.n_groups, q, q)
+    for _ in range(MAX_ITERATIONS):
+        mean = model.response.mean(model.predictor(rows, place))[:, 0]
+        curve = (rows.weight * model.response.variance(mean))[:, None, None]
+        slope = rows.total(rows.random * (rows.weight * (rows.response - mean))[:, None]) - place @ prior
+        precision = rows.total(curve * rows.random[:, :, None] * rows.random[:, None, :]) + prior
+        move = torch.linalg.solve(precision, slope[:, :, None])[:, :, 0]
+        if bool(((slope * move).sum(1) < TOLERANCE**2).all()):
+            break
+        place, height = _step_uphill(lambda u: model.log_joint(rows, u), place, height, move)
+    half = torch.linalg.cholesky(precision)
+    eye = torch.eye(q, dtype=half.dtype, device=half.device)
+    return Modes(place, torch.linalg.solve_triangular(half.mT, eye, upper=True))
+
+
+def _step_uphill(
+    level: Callable[[Tensor], Tensor], place: Tensor, height: Tensor, move: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Each group moved by the longest of the steps 1, 1/2, 1/4, ... that does not lower it."""
+    for _ in range(40):
+        there = level(place + move)
+        worse = ~(there >= height - 1e-12 * height.abs())
+        if not bool(worse.any()):
+            break
+        move = torch.where(worse[:, None], 0.5 * move, move)
+    better = there >= height
+    return torch.where(better[:, None], place + move, place), torch.where(better, there, height)
+
+
+def group_log_likelihood(
+    model: RandomEffects, rows: GroupedRows, nodes: int = 20, at: Modes | None = None
+) -> Tensor:
+    """Log-likelihood of each group, its effects integrated out.
+
+    Args:
+        model: at which parameters; differentiable in them.
+        rows: of g groups.
+        nodes: of the rule, for each effect; 1 is Laplace's approximation.
+        at: where the nodes are centred; at the modes when omitted. Give them to differentiate with the nodes fixed.
+
+    Returns:
+        One value for each group, (g,).
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.random_effects import BernoulliResponse
+        >>> one = torch.ones(1, 1).double()
+        >>> rows = GroupedRows.of(torch.ones(1), one, one, torch.tensor([0]))
+        >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), BernoulliResponse())
+        >>> group_log_likelihood(model, rows).exp()  # by symmetry
+        tensor([0.5000], dtype=torch.float64)
+    """
+    q = len(model.factor)
+    if q > MAX_EFFECTS:
+        raise ValueError(f"quadrature serves at most {MAX_EFFECTS} effects a group, not {q}")
+    if at is None:
+        with torch.no_grad():
+            at = modes(model, rows)
+    point, weight = np.polynomial.hermite.hermgauss(nodes)
+    grid = torch.cartesian_prod(*[torch.from_numpy(point)] * q).reshape(-1, q).to(at.place)
+    logs = torch.cartesian_prod(*[torch.from_numpy(np.log(weight))] * q).reshape(-1, q).to(at.place).sum(1)
+    z = at.place[:, None, :] + math.sqrt(2.0) * grid @ at.factor.mT
+    joint = model.log_joint(rows, z.reshape(-1, q)).reshape(rows.n_groups, -1)
+    volume = at.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * q * math.log(2.0)
+    return torch.logsumexp(joint + logs + grid.square().sum(1), dim=1) + volume

@@ -2,8 +2,8 @@ r"""Bayesian factor analysis with automatic relevance, by coordinate-ascent vari
 
 .. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I_k), \quad \epsilon_j \sim N(0, 1 / \tau_j)
 
-with the prior of :class:`boxloop.models.relevance.RelevancePrior`. The law over everything unknown is the best of the
-form :math:`q(\alpha) \prod_j q(f_j, \tau_j) \prod_i q(z_i)`. With :math:`f_j` the loadings and the mean of column j,
+with the prior of :class:`RelevancePrior`. The distribution of everything unknown is the best of the form
+:math:`q(\alpha) \prod_j q(f_j, \tau_j) \prod_i q(z_i)`. With :math:`f_j` the loadings and the mean of column j,
 :math:`\mu_j = (0, c^0_j)` their prior mean, :math:`P = \mathrm{diag}(E[\alpha], \beta)` their prior precision in units
 of the noise's, u = (z, 1), and each part of q at its best for the others,
 
@@ -15,9 +15,9 @@ of the noise's, u = (z, 1), and each part of q at its best for the others,
           b_j = b + \tfrac12 \Big( \sum_i E (x_{ij} - m_j^\top u_i)^2 + (m_j - \mu_j)^\top P (m_j - \mu_j) \Big), \qquad
           q(\alpha_l) = \mathrm{Gamma}\Big(a_0 + \tfrac d2,\; b_0 + \tfrac12 \sum_j E[\tau_j F_{jl}^2]\Big)
 
-Document 002, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
+Le Corff, sections 3.1 and 3.2; Bishop (1999), Ghahramani and Beal (2000), Zhao and Yu (2009). All complete columns
 share one V, so that a sweep costs O(d^2 k) from second moments, whatever the number of rows. Each ``solve`` ends with
-the change of factors that raises the bound most (:func:`boxloop.models.relevance.best_turn`).
+the change of factors that raises the bound most (:func:`best_transformation`).
 
 Deviation: Bishop's prior of loadings does not know the noise; here it is in units of the noise, which is conjugate, and
 makes the relevance of a factor its mean squared signal-to-noise ratio.
@@ -28,32 +28,489 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from boxloop.distributions import InverseGamma
-from boxloop.models.asymptotic import FactorErrors, factor_errors
-from boxloop.models.factor_law import FactorLaw
-from boxloop.models.linear import LOG_2PI, LinearStatistics
-from boxloop.models.predictive_density import predictive_density
-from boxloop.models.relevance import RelevancePrior, best_turn
-from boxloop.numeric import cholesky
+from boxloop.distributions import DiagonalGaussian, InverseGamma, columns_of, has_missing
+from boxloop.models.information import FactorErrors, factor_errors
+from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics, complete_statistics
+from boxloop.numeric import covariance as forms, normal, product, sobol_points
+from boxloop.tree import Tree
 from boxloop.types import Expected
 
 
 @dataclass(frozen=True)
-class VariationalFactor(FactorLaw):
-    r"""A law over the parameters of factor analysis.
+class RelevancePrior(Tree):
+    r"""Prior of Bayesian factor analysis with automatic relevance.
+
+    It ties loadings to the noise of their column, so that it is conjugate and speaks of signal-to-noise ratios:
+
+    .. math:: \tau_j \sim \mathrm{Gamma}(a, b_j), \qquad \alpha_l \sim \mathrm{Gamma}(a_0, b_0), \qquad
+              F_{jl} \mid \tau_j, \alpha_l \sim N\big(0, (\tau_j \alpha_l)^{-1}\big), \qquad
+              c_j \mid \tau_j \sim N\big(c^0_j, (\tau_j \beta)^{-1}\big)
+
+    Shape and rate. A factor that the rows do not ask for has a large :math:`\alpha_l`, and its loadings vanish.
+
+    Args:
+        centre: c^0, prior means of the columns, (d,).
+        noise_rate: b, (d,).
+        noise_shape: a; more than 1, so that noise variances have a mean.
+        strength: beta, how many rows the prior mean of a column is worth.
+        relevance_shape: a_0.
+        relevance_rate: b_0.
+
+    Example:
+        >>> import torch
+        >>> RelevancePrior.around(torch.zeros(2), torch.tensor([1.0, 4.0])).noise_rate
+        tensor([0.2500, 1.0000])
+    """
+
+    centre: Tensor
+    noise_rate: Tensor
+    noise_shape: float = 1.5
+    strength: float = 0.01
+    relevance_shape: float = 1e-3
+    relevance_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.noise_shape <= 1.0:
+            raise ValueError(f"noise_shape must be more than 1, got {self.noise_shape}")
+        if min(self.strength, self.relevance_shape, self.relevance_rate) <= 0.0:
+            raise ValueError("strength, relevance_shape and relevance_rate must be positive")
+
+    @classmethod
+    def around(
+        cls, mean: Tensor, variance: Tensor, *, relevance_shape: float = 1e-3, relevance_rate: float = 1e-3
+    ) -> Self:
+        r"""The default, in units of each column's variance v: :math:`\psi_j \sim \mathrm{IG}(3/2, v_j / 4)`.
+
+        It is that of :class:`boxloop.distributions.priors.FactorPrior`: the noise has its prior mean at half
+        of the variance of
+        its column, and does not vanish. Columns are worth a hundredth of a row at their mean.
+        """
+        return cls(mean, 0.25 * variance, relevance_shape=relevance_shape, relevance_rate=relevance_rate)
+
+    def shape(self, d: int) -> float:
+        """Shape of the distribution of every relevance precision, whatever the rows."""
+        return self.relevance_shape + 0.5 * d
+
+    def noise_prior(self) -> InverseGamma:
+        """Of noise variances, (d,)."""
+        return InverseGamma(torch.full_like(self.noise_rate, self.noise_shape), self.noise_rate)
+
+    def relevance_prior(self) -> InverseGamma:
+        r"""Of :math:`1 / \alpha_l`, (1,)."""
+        one = torch.ones_like(self.noise_rate[:1])
+        return InverseGamma(self.relevance_shape * one, self.relevance_rate * one)
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The prior of the models of ``origin + scale * x``."""
+        return type(self)(
+            origin + scale * self.centre,
+            scale.square() * self.noise_rate,
+            self.noise_shape,
+            self.strength,
+            self.relevance_shape,
+            self.relevance_rate,
+        )
+
+
+class FactorTransformation(NamedTuple):
+    """u = (z, 1) becomes T u, coefficients f become T^-T f: ``forward`` is T, ``back`` its inverse, (k + 1, k + 1)."""
+
+    forward: Tensor
+    back: Tensor
+
+
+def best_transformation(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> FactorTransformation:
+    r"""The affine change of factors that raises the evidence bound most, in closed form.
+
+    Factors :math:`z \to A (z + b)` with loadings :math:`F \to F A^{-1}` and means :math:`c \to c - F b` leave the fit
+    as it is, but not the priors (parameter expansion: Luttinen and Ilin 2010). With the relevances at their best for
+    every A, :math:`M = \sum_i E[z z^\top]` about the best b and :math:`G = \sum_j E[\tau_j f_j f_j^\top]`, the bound is
+
+    .. math:: (n - d) \log |A| - \tfrac12 \mathrm{tr}\, A M A^\top
+              - (a_0 + \tfrac d2) \sum_l \log\big(b_0 + \tfrac12 (A^{-\top} G A^{-1})_{ll}\big)
+
+    up to a constant. Its maximum makes both matrices diagonal (the sum of logarithms is Schur-concave in the diagonal,
+    so that a rotation does best which diagonalises; and convex in log-eigenvalues, so that by Horn's inequality the
+    eigenvectors of both do best together): :math:`A = \mathrm{diag}(t)^{1/2} Q^\top R^{-1}` with
+    :math:`M = n R R^\top`, :math:`R^\top G R = Q\, \mathrm{diag}(g)\, Q^\top` and t the positive root of
+    :math:`2 b_0 n t^2 + (n g - 2 b_0 (n - d)) t = g (n + 2 a_0)`, near 1.
+
+    Args:
+        inner: :math:`\sum_i E[u u^\top]`, (k + 1, k + 1).
+        energy: :math:`\sum_j E[\tau_j f_j f_j^\top]` of coefficients less the prior means, (k + 1, k + 1).
+        d: columns.
+        prior: of the relevances and the means.
+
+    Returns:
+        The turn, factors of most energy first.
+
+    Example:
+        >>> import torch
+        >>> prior = RelevancePrior.around(torch.zeros(3), torch.ones(3))
+        >>> inner = torch.diag(torch.tensor([4.0, 4.0, 1.0])).double()
+        >>> turn = best_transformation(inner, torch.diag(torch.tensor([9.0, 1.0, 1.0])).double(), 3, prior)
+        >>> turn.forward.diagonal().round(decimals=2)
+        tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    n, k = inner[-1, -1], len(inner) - 1
+    pull = prior.strength * energy[:k, :k]
+    pull.diagonal().add_(n)
+    shift = torch.linalg.solve(pull, prior.strength * energy[:k, k] - inner[:k, k])
+    cross = inner[:k, k][:, None] * shift
+    centred = inner[:k, :k] + cross + cross.mT + n * shift[:, None] * shift
+    root = torch.linalg.cholesky(centred / n)
+    sizes, axes = torch.linalg.eigh(root.mT @ energy[:k, :k] @ root)
+    sizes, axes = sizes.flip(0).clamp(min=0.0), axes.flip(1)
+    plain = torch.linalg.solve_triangular(root.mT, axes, upper=True).mT
+    sign = torch.where(plain.diagonal() < 0.0, -1.0, 1.0)
+    stretch = _scales(sizes, n, d, prior).sqrt() * sign
+    forward, back = (torch.eye(k + 1, dtype=inner.dtype, device=inner.device) for _ in range(2))
+    forward[:k, :k] = stretch[:, None] * plain
+    forward[:k, k] = forward[:k, :k] @ shift
+    back[:k, :k] = root @ axes / stretch
+    back[:k, k] = -shift
+    return FactorTransformation(forward, back)
+
+
+def _scales(sizes: Tensor, n: Tensor, d: int, prior: RelevancePrior) -> Tensor:
+    """Best squared scale of each factor: the positive root of a quadratic, without cancellation."""
+    square = 2.0 * prior.relevance_rate * n
+    linear = n * sizes - 2.0 * prior.relevance_rate * (n - d)
+    constant = sizes * (n + 2.0 * prior.relevance_shape)
+    root = (linear.square() + 4.0 * square * constant).sqrt()
+    return torch.where(linear > 0.0, 2.0 * constant / (linear + root), (root - linear) / (2.0 * square))
+
+
+@dataclass(frozen=True)
+class ExpectedLinear(Tree):
+    r"""E step of a linear-Gaussian model whose coefficients have a distribution, not a value.
+
+    :math:`E[\tau_j f_j f_j^\top] = \bar\tau_j m_j m_j^\top + V_j`, so the factors of row i are normal with
+
+    .. math:: K_i = I + \sum_{j \text{ seen}} (\bar\tau_j m_j m_j^\top + V_j)_{zz}, \qquad
+              K_i E[z_i] = h_i = \sum_{j \text{ seen}} \bar\tau_j (x_{ij} - m_{jc}) m_{jz} - (V_j)_{zc}
+
+    and the row adds to the evidence bound
+
+    .. math:: \log \int e^{E[\log p(x_i, z)]} dz = \tfrac12 \sum_{j \text{ seen}} \left( E[\log \tau_j] - \log 2\pi
+              - \bar\tau_j (x_{ij} - m_{jc})^2 - (V_j)_{cc} \right)
+              + \tfrac12 h_i^\top K_i^{-1} h_i - \tfrac12 \log |K_i|.
+
+    Complete rows share one K; a row with missing values has its own.
+
+    Args:
+        coefficients: m, loadings and last the mean, (d, k + 1).
+        spread: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
+        precision: expected noise precisions, (d,).
+        log_precision: their expected logarithms, (d,).
+    """
+
+    coefficients: Tensor
+    spread: Tensor
+    precision: Tensor
+    log_precision: Tensor
+
+    @property
+    def _scaled(self) -> Tensor:
+        """Loadings times precisions, (d, k)."""
+        return self.coefficients[:, :-1] * self.precision[:, None]
+
+    def _total(self) -> Tensor:
+        """The sum of V over all columns, (k + 1, k + 1)."""
+        total: Tensor = self.spread.sum(0) * (len(self.precision) / len(self.spread))
+        return total
+
+    def _complete_factor(self) -> Tensor:
+        """Cholesky factor of K of a complete row, (k, k)."""
+        k = self.coefficients.shape[1] - 1
+        inner = self._scaled.mT @ self.coefficients[:, :k] + self._total()[:k, :k]
+        inner.diagonal().add_(1.0)
+        return torch.linalg.cholesky(inner)
+
+    def _seen_factor(self, seen: Tensor) -> Tensor:
+        """Cholesky factors of K of every row, (n, k, k)."""
+        d, k = len(self.precision), self.coefficients.shape[1] - 1
+        outer = self._scaled[:, :, None] * self.coefficients[:, None, :k] + self.spread[:, :k, :k]
+        inner = (seen @ outer.reshape(d, k * k)).reshape(-1, k, k)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        return torch.linalg.cholesky(inner)
+
+    def _score(self, deviation: Tensor, seen: Tensor) -> Tensor:
+        """h of every row, (n, k)."""
+        d, k = len(self.precision), self.coefficients.shape[1] - 1
+        return deviation @ self._scaled - seen @ self.spread[:, :k, k].expand(d, k)
+
+    def _deviation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows less their means, zero where missing, and which values are there, both (n, d)."""
+        rows = rows.to(self.precision.dtype)
+        seen = ~torch.isnan(rows)
+        return torch.where(seen, rows - self.coefficients[:, -1], 0.0), seen.to(rows.dtype)
+
+    def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
+        deviation, seen = self._deviation(rows)
+        score = self._score(deviation, seen)
+        if bool((seen > 0).all()):
+            factor = self._complete_factor()
+            z = torch.cholesky_solve(score.mT, factor).mT
+            return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
+        factor = self._seen_factor(seen)
+        return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        """Statistics of a tile of rows (n, d), and what they add to the bound."""
+        columns = columns_of(rows)
+        return (
+            self._expect_missing(rows, weight)
+            if has_missing(columns)
+            else self._expect_complete(columns, weight)
+        )
+
+    def _expect_complete(self, columns: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        low, k = columns.dtype, self.coefficients.shape[1] - 1
+        mean, scaled, spread = self.coefficients[:, k], self._scaled.mT, self._total()
+        factor = self._complete_factor()
+        score = product(scaled.to(low), columns) - (scaled @ mean + spread[:k, k])[:, None].to(low)
+        statistics, explained = complete_statistics(columns, weight, factor, score)
+        total = weight.sum()
+        apart = self.precision @ statistics.spread(mean, total)
+        level = (self.log_precision - LOG_2PI).sum() - spread[k, k] - 2.0 * factor.diagonal().log().sum()
+        return Expected(statistics, 0.5 * (total * level - apart + explained), total)
+
+    def _expect_missing(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        deviation, seen = self._deviation(rows)
+        d, k = len(self.precision), self.coefficients.shape[1] - 1
+        factor = self._seen_factor(seen)
+        half = torch.linalg.solve_triangular(factor, self._score(deviation, seen)[..., None], upper=False)
+        z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
+        u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
+        inner = u[:, :, None] * u[:, None, :]
+        inner[:, :k, :k] += torch.cholesky_inverse(factor)
+        inner = (inner * weight[:, None, None]).reshape(len(z), -1)
+        absent = ((1.0 - seen).mT @ inner).reshape(d, k + 1, k + 1)
+        filled = torch.nan_to_num(rows.to(seen.dtype), nan=0.0)
+        heavy = filled * weight[:, None]
+        level = seen @ (self.log_precision - LOG_2PI - self.spread[:, k, k])
+        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        value = 0.5 * (level - deviation.square() @ self.precision - log_det + half.square().sum((1, 2)))
+        latent = inner.sum(0).reshape(k + 1, k + 1)
+        statistics = LinearStatistics((heavy * filled).sum(0), heavy.mT @ u, latent, absent)
+        return Expected(statistics, value @ weight, weight.sum())
+
+
+@dataclass(frozen=True)
+class NormalGammaFactors(Tree):
+    r"""Normal-gamma distribution of each column's coefficients and noise precision, and what it predicts.
+
+    Given its factors a new row has independent Student columns with :math:`2 a_j` degrees of freedom, centre
+    :math:`m_j^\top u` and squared scale :math:`(b_j / a_j)(1 + u^\top V_j u)`. So draws are exact, and so are the
+    moments of a row:
+
+    .. math:: E[x] = m_c, \qquad \mathrm{Cov}(x) = M M^\top + \mathrm{diag}(\psi), \quad
+              \psi_j = \frac{b_j}{a_j - 1} (1 + \mathrm{tr}\, V_j).
+
+    Its density has no closed form; :func:`predictive_density` approximates it.
+    """
+
+    coefficients: Tensor
+    spread: Tensor
+    shape: Tensor
+    rate: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected mean of a row, (d,)."""
+        return self.coefficients[:, -1]
+
+    @property
+    def loadings(self) -> Tensor:
+        """Expected loadings, (d, k)."""
+        return self.coefficients[:, :-1]
+
+    @property
+    def noise(self) -> Tensor:
+        """Expected noise variances, (d,)."""
+        return self.rate / (self.shape - 1.0)
+
+    @property
+    def psi(self) -> Tensor:
+        """What expected loadings leave of the variances of a new row, (d,): the noise, and what is not known."""
+        return self.noise * (1.0 + self.spread.diagonal(dim1=-2, dim2=-1).sum(-1))
+
+    @property
+    def noise_precision(self) -> Tensor:
+        """Expected noise precisions, (d,)."""
+        return self.shape / self.rate
+
+    def deviations(self) -> dict[str, Tensor]:
+        """Those of q: mean (d,), components (k, d), noise_variance (d,). The last may be infinite; see ``errors``."""
+        own = self.noise[:, None] * self.spread.diagonal(dim1=-2, dim2=-1)
+        excess = (self.shape - 2.0).clamp(min=0.0)
+        return {
+            "mean": own[:, -1].sqrt(),
+            "components": own[:, :-1].mT.sqrt(),
+            "noise_variance": self.noise / excess.sqrt(),
+        }
+
+    def expected(self) -> ExpectedLinear:
+        """What the distribution of the factors needs to know."""
+        log_precision = torch.digamma(self.shape) - self.rate.log()
+        return ExpectedLinear(self.coefficients, self.spread, self.noise_precision, log_precision)
+
+    def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n, k) and covariance (n, k, k) of the factors given each row, under q."""
+        return self.expected().posterior(rows)
+
+    def prior(self) -> DiagonalGaussian:
+        """Standard normal factors."""
+        zero = self.coefficients.new_zeros(1, self.loadings.shape[1])
+        return DiagonalGaussian(zero, zero + 1.0)
+
+    def emission(self, z: Tensor) -> DiagonalGaussian:
+        """x given factors z, (m, k): Gaussians with the mean and variance of Student's distribution."""
+        mean, variance = self.given(z)
+        return DiagonalGaussian(mean, variance * (self.shape / (self.shape - 1.0)))
+
+    def given(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Centre and squared scale of x given factors, both (m, d)."""
+        u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
+        if len(self.spread) == 1:
+            reach = ((u @ self.spread[0]) * u).sum(1, keepdim=True)
+        else:
+            reach = (u[:, :, None] * u[:, None, :]).flatten(1) @ self.spread.flatten(1).mT
+        return u @ self.coefficients.mT, (1.0 + reach) / self.noise_precision
+
+    def moments(self) -> tuple[Tensor, forms.LowRank]:
+        """Exact mean (d,) and covariance of a new row."""
+        return self.mean, forms.LowRank(self.loadings[None], self.psi[None])
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n new rows (n, d) with their factors (n, k); every row has parameters of its own draw."""
+        z = self.prior().draw(n, generator)[0]
+        mean, scale = self.given(z)
+        precision = self._gamma(n, generator) / self.shape
+        return mean + (scale / precision).sqrt() * normal(tuple(mean.shape), generator, mean.dtype), z
+
+    def draw(self, n: int, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """n draws of the parameters: means (n, d), loadings (n, d, k), noise variances (n, d)."""
+        d, size = self.coefficients.shape
+        noise = self.rate / self._gamma(n, generator)
+        root = torch.linalg.cholesky(self.spread)
+        steps = normal((n, d, size), generator, self.rate.dtype)
+        steps = steps @ root[0].mT if len(root) == 1 else (root @ steps[..., None])[..., 0]
+        drawn = self.coefficients + noise.sqrt()[..., None] * steps
+        return drawn[..., -1], drawn[..., :-1], noise
+
+    def _gamma(self, n: int, stream: Generator) -> Tensor:
+        """Gamma draws of unit rate, (n, d)."""
+        shape = self.shape.expand(n, len(self.rate)).contiguous()
+        return torch._standard_gamma(shape, generator=stream)
+
+    def named(self) -> dict[str, Tensor]:
+        """Expected parameters under their public names."""
+        return {"mean": self.mean, "components": self.loadings.mT, "noise_variance": self.noise}
+
+
+NODES = 64
+"""Sobol points at which the integrand of a row is evaluated."""
+
+REWEIGHTINGS = 5
+"""Iterations that find the peak: each weighs the columns by how far off they are, as Student's density does."""
+
+TILE = 1 << 22
+"""Most numbers in a tensor of one precision matrix per row."""
+
+
+def predictive_density(factors: NormalGammaFactors, rows: Tensor) -> Tensor:
+    r"""Logs of the predictive density of rows (n, d), NaN where missing, (n,).
+
+    .. math:: p(x) = \int N(z; 0, I) \prod_{j \text{ seen}} t_{2 a_j}\big(x_j; m_j^\top u, \tfrac{b_j}{a_j}
+              (1 + u^\top V_j u)\big) \, dz, \qquad u = (z, 1)
+
+    by importance sampling from a Gaussian about the peak of the integrand of each row. Only the factors are integrated
+    by nodes, the columns in closed form: nothing depends on the order of the columns, and the integrand is nearly
+    Gaussian.
+
+    Example:
+        >>> import torch
+        >>> coefficients = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
+        >>> many = torch.full((2,), 1e8).double()  # as good as known: two columns of variance 2, covariance 1
+        >>> factors = NormalGammaFactors(coefficients, torch.zeros(1, 2, 2).double(), many, many)
+        >>> predictive_density(factors, torch.zeros(1, 2).double())  # -log(2 pi) - log(3) / 2
+        tensor([-2.3872], dtype=torch.float64)
+    """
+    rows = rows.to(factors.rate.dtype)
+    k = factors.loadings.shape[1]
+    if k == 0:
+        return _student_log_prob(factors, rows, ~torch.isnan(rows), rows.new_zeros(len(rows), 0))
+    nodes = torch.special.ndtri(sobol_points(NODES, k).clamp(1e-12, 1.0 - 1e-12)).to(rows)
+    size = max(1, TILE // max(k * k, rows.shape[1]))
+    return torch.cat([_integrate_factors(factors, tile, nodes) for tile in rows.split(size)])
+
+
+def _integrate_factors(factors: NormalGammaFactors, rows: Tensor, nodes: Tensor) -> Tensor:
+    seen = ~torch.isnan(rows)
+    rows = torch.where(seen, rows, 0.0)
+    z, factor = _find_mode(factors, rows, seen.to(rows.dtype))
+    level = factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
+    values = []
+    for node in nodes:
+        step = node.expand(len(rows), -1)[..., None]
+        at = z + torch.linalg.solve_triangular(factor.mT, step, upper=True)[..., 0]
+        prior = 0.5 * (node.square().sum() - at.square().sum(1))
+        values.append(_student_log_prob(factors, rows, seen, at) + prior)
+    return torch.logsumexp(torch.stack(values), 0) - level - math.log(len(nodes))
+
+
+def _student_log_prob(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
+    """Log-density of the values seen given the factors, (n,)."""
+    centre, scale = factors.given(z)
+    half = factors.shape + 0.5
+    level = torch.lgamma(half) - torch.lgamma(factors.shape) - 0.5 * (2.0 * math.pi * factors.shape).log()
+    away = torch.where(seen, rows - centre, 0.0)
+    tail = half * torch.log1p(away.square() / (2.0 * factors.shape * scale))
+    return torch.where(seen, level - 0.5 * scale.log() - tail, 0.0).sum(1)
+
+
+def _find_mode(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the integrand of each row is highest (n, k), nearly, and Cholesky factors of its curvature (n, k, k)."""
+    d, k = factors.loadings.shape
+    deviation = (rows - factors.mean) * seen
+    loadings = factors.loadings
+    outer = (loadings[:, :, None] * loadings[:, None]).reshape(d, k * k)
+    spread = factors.spread.expand(d, -1, -1)
+    unsure, lean = spread[:, :k, :k].reshape(d, k * k), spread[:, :k, k]
+    z = rows.new_zeros(len(rows), k)
+    for _ in range(REWEIGHTINGS):
+        centre, scale = factors.given(z)
+        degrees = 2.0 * factors.shape
+        weight = seen * (degrees + 1.0) / (degrees * scale + (rows - centre).square())
+        # 1 + u'Vu in the scale lowers the density far from the middle: to first order as its logarithm does.
+        bend = seen / (scale * factors.noise_precision)
+        inner = (weight @ outer + bend @ unsure).reshape(-1, k, k)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        factor = torch.linalg.cholesky(inner)
+        score = (weight * deviation) @ loadings - bend @ lean
+        z = torch.cholesky_solve(score[..., None], factor)[..., 0]
+    return z, factor
+
+
+@dataclass(frozen=True)
+class VariationalFactor(NormalGammaFactors):
+    r"""A distribution over the parameters of factor analysis.
 
     Args:
         coefficients: m, loadings and last the mean of each column, (d, k + 1).
         spread: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
         shape: a, of the noise precisions, (d,) or (1,).
         rate: b, of the noise precisions, (d,).
-        relevance_rate: rates of the laws of alpha, (k,).
-        prior_law: what the law was before any row.
+        relevance_rate: rates of the distributions of alpha, (k,).
+        parameter_prior: what the distribution was before any row.
         total: weight of all rows, by which averaged statistics are multiplied.
         expand: end each ``solve`` with the best change of factors; ``False`` is plain coordinate ascent.
 
@@ -66,13 +523,13 @@ class VariationalFactor(FactorLaw):
     """
 
     relevance_rate: Tensor
-    prior_law: RelevancePrior
+    parameter_prior: RelevancePrior
     total: float
     expand: bool = True
 
     @classmethod
     def vague(cls, prior: RelevancePrior, k: int, total: float) -> Self:
-        """The prior's law of means and noise, no loadings, every relevance precision expected at one."""
+        """The prior's distribution of means and noise, no loadings, every relevance precision expected at one."""
         centre = prior.centre
         coefficients = torch.cat([centre.new_zeros(len(centre), k), centre[:, None]], dim=1)
         relevance_rate = centre.new_full((k,), prior.shape(len(centre)))
@@ -85,7 +542,7 @@ class VariationalFactor(FactorLaw):
     @property
     def precision(self) -> Tensor:
         r"""Expected :math:`\alpha`, (k,)."""
-        return self.prior_law.shape(len(self.rate)) / self.relevance_rate
+        return self.parameter_prior.shape(len(self.rate)) / self.relevance_rate
 
     @property
     def signal(self) -> Tensor:
@@ -104,7 +561,7 @@ class VariationalFactor(FactorLaw):
 
     def present(self) -> Tensor:
         """Weight of the values of each column, (d,)."""
-        return (2.0 * (self.shape - self.prior_law.noise_shape)).expand_as(self.rate)
+        return (2.0 * (self.shape - self.parameter_prior.noise_shape)).expand_as(self.rate)
 
     def errors(self) -> FactorErrors:
         """Standard errors of mean, loadings (d, k) and log-noise; q's own for loadings of factors out of use.
@@ -113,13 +570,15 @@ class VariationalFactor(FactorLaw):
         there are.
         """
         used = self.used
-        found = factor_errors(self.loadings[:, used], self.noise, self.present(), self.prior_law.noise_rate)
+        found = factor_errors(
+            self.loadings[:, used], self.noise, self.present(), self.parameter_prior.noise_rate
+        )
         loadings = self.deviations()["components"].mT.clone()
         loadings[:, used] = found.loadings
         return found._replace(loadings=loadings)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        """The best laws of the factors: their statistics, and what the rows add to the bound."""
+        """The best distributions of the factors: their statistics, and what the rows add to the bound."""
         return self.expected().expect(rows, weight)
 
     def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
@@ -127,38 +586,38 @@ class VariationalFactor(FactorLaw):
         return statistics, ()
 
     def solve(self, statistics: LinearStatistics) -> Self:
-        """Laws of coefficients and noise given those of the factors; the best change of factors; relevances."""
+        """Update coefficients and noise given the factors; the best change of factors; relevances."""
         known = statistics * (self.total / statistics.latent[-1, -1])
-        fitted = self._regressed(known)
+        fitted = self._regress(known)
         if self.expand:
-            turn = best_turn(known.latent, fitted._energy(), len(self.rate), self.prior_law)
+            turn = best_transformation(known.latent, fitted._energy(), len(self.rate), self.parameter_prior)
             coefficients = fitted.coefficients @ turn.back
             fitted = replace(
                 fitted, coefficients=coefficients, spread=turn.back.mT @ fitted.spread @ turn.back
             )
         energy = fitted._energy().diagonal()[:-1]
-        return replace(fitted, relevance_rate=self.prior_law.relevance_rate + 0.5 * energy)
+        return replace(fitted, relevance_rate=self.parameter_prior.relevance_rate + 0.5 * energy)
 
     def _prior_precision(self) -> Tensor:
         """Of coefficients, in units of the noise precision, (k + 1,)."""
-        return torch.cat([self.precision, self.precision.new_full((1,), self.prior_law.strength)])
+        return torch.cat([self.precision, self.precision.new_full((1,), self.parameter_prior.strength)])
 
-    def _regressed(self, known: LinearStatistics) -> Self:
+    def _regress(self, known: LinearStatistics) -> Self:
         """Normal-gamma posterior of every column, given summed statistics."""
         before, k = self._prior_precision(), self.loadings.shape[1]
         inner = known.latent - known.absent + torch.diag(before)
-        factor = cholesky(inner)
+        factor = torch.linalg.cholesky(inner)
         pulled = known.cross.clone()
-        pulled[:, k] += before[k] * self.prior_law.centre
+        pulled[:, k] += before[k] * self.parameter_prior.centre
         if len(inner) == 1:
             coefficients = torch.cholesky_solve(pulled.mT, factor[0]).mT
         else:
             coefficients = torch.cholesky_solve(pulled[..., None], factor)[..., 0]
         away = coefficients.clone()
-        away[:, k] -= self.prior_law.centre
+        away[:, k] -= self.parameter_prior.centre
         apart = known.residual(coefficients) + away.square() @ before
-        shape = self.prior_law.noise_shape + 0.5 * known.present
-        rate = self.prior_law.noise_rate + 0.5 * apart.clamp(min=0.0)
+        shape = self.parameter_prior.noise_shape + 0.5 * known.present
+        rate = self.parameter_prior.noise_rate + 0.5 * apart.clamp(min=0.0)
         return replace(
             self, coefficients=coefficients, spread=torch.cholesky_inverse(factor), shape=shape, rate=rate
         )
@@ -166,7 +625,7 @@ class VariationalFactor(FactorLaw):
     def _energy(self) -> Tensor:
         r""":math:`\sum_j E[\tau_j f_j f_j^\top]` of coefficients less their prior means, (k + 1, k + 1)."""
         away = self.coefficients.clone()
-        away[:, -1] -= self.prior_law.centre
+        away[:, -1] -= self.parameter_prior.centre
         whole: Tensor = (away.mT * self.noise_precision) @ away
         return whole + self.spread.mean(0) * len(self.rate)
 
@@ -178,7 +637,7 @@ class VariationalFactor(FactorLaw):
         more = 1.0 + (lost + self.spread.diagonal(dim1=-2, dim2=-1)[:, :-1][:, ~used]).sum(1)
         spread = self.spread[:, kept][:, :, kept] / more[:, None, None]
         return predictive_density(
-            FactorLaw(self.coefficients[:, kept], spread, self.shape, self.rate * more), rows
+            NormalGammaFactors(self.coefficients[:, kept], spread, self.shape, self.rate * more), rows
         )
 
     def divergence(self) -> Tensor:
@@ -187,16 +646,16 @@ class VariationalFactor(FactorLaw):
         .. math:: \sum_j \tfrac12 \Big( \mathrm{tr} P V_j + \bar\tau_j (m_j - \mu_j)^\top P (m_j - \mu_j) - k - 1
                   - \log |V_j| - \sum_l E[\log \alpha_l] - \log \beta \Big) + KL(q(\tau)) + KL(q(\alpha))
         """
-        d, law = len(self.rate), self.prior_law
-        shape = self.relevance_rate.new_full((1,), law.shape(d))
+        d, prior = len(self.rate), self.parameter_prior
+        shape = self.relevance_rate.new_full((1,), prior.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
-        level = log_before.sum() + math.log(law.strength) + len(log_before) + 1.0
-        factor = cholesky(self.spread)
+        level = log_before.sum() + math.log(prior.strength) + len(log_before) + 1.0
+        factor = torch.linalg.cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
         coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
-        # A gamma law of precisions is as far from another as the inverse gamma laws of the variances are.
-        noise = InverseGamma(self.shape, self.rate).divergence(law.noise_law())
-        relevance = InverseGamma(shape, self.relevance_rate).divergence(law.relevance_law())
+        # Gamma distributions of precisions diverge as the inverse gammas of the variances do.
+        noise = InverseGamma(self.shape, self.rate).divergence(prior.noise_prior())
+        relevance = InverseGamma(shape, self.relevance_rate).divergence(prior.relevance_prior())
         return coefficients + noise.sum() + relevance.sum()
 
     def complete(self, statistics: LinearStatistics) -> Tensor:
@@ -211,14 +670,18 @@ class VariationalFactor(FactorLaw):
         """None."""
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The law of the models of ``origin + scale * x``: exact, since loadings are in units of the noise."""
+        """The distribution of the models of ``origin + scale * x``: exact, since loadings are in units of the noise."""
         coefficients = scale[:, None] * self.coefficients
         coefficients[:, -1] += origin
-        prior_law = self.prior_law.affine(origin, scale)
-        return replace(self, coefficients=coefficients, rate=scale.square() * self.rate, prior_law=prior_law)
+        return replace(
+            self,
+            coefficients=coefficients,
+            rate=scale.square() * self.rate,
+            parameter_prior=self.parameter_prior.affine(origin, scale),
+        )
 
     def canonical(self) -> Self:
-        """The same law, most relevant factors first, the largest loading of each (in units of noise) positive."""
+        """Most relevant factors first, the largest loading of each (in units of noise) positive."""
         order = torch.argsort(self.relevance_rate, descending=True, stable=True)
         whole = torch.cat([order, order.new_tensor([len(order)])])
         scaled = self.loadings[:, order] * self.noise_precision.sqrt()[:, None]
@@ -231,21 +694,21 @@ class VariationalFactor(FactorLaw):
         )
 
     def emptied(self, factor: int) -> Self:
-        r"""The law without one of its factors: no loadings, and the relevance that such a factor comes to.
+        r"""The distribution without one of its factors: no loadings, and the relevance that such a factor comes to.
 
         There :math:`V_{ll} = 1 / (\alpha + n)` and :math:`\alpha = (a_0 + d/2) / (b_0 + d V_{ll} / 2)`, a quadratic.
         """
-        d, law = len(self.rate), self.prior_law
-        shape, rate, n = law.relevance_shape, law.relevance_rate, self.total
+        d, prior = len(self.rate), self.parameter_prior
+        shape, rate, n = prior.relevance_shape, prior.relevance_rate, self.total
         lean = rate * n - shape  # rate precision^2 + lean precision = (shape + d / 2) n
-        precision = (math.sqrt(lean * lean + 4.0 * rate * law.shape(d) * n) - lean) / (2.0 * rate)
+        precision = (math.sqrt(lean * lean + 4.0 * rate * prior.shape(d) * n) - lean) / (2.0 * rate)
         coefficients, spread = self.coefficients.clone(), self.spread.clone()
         coefficients[:, factor] = 0.0
         spread[:, factor] = 0.0
         spread[:, :, factor] = 0.0
         spread[:, factor, factor] = 1.0 / (precision + n)
         relevance_rate = self.relevance_rate.clone()
-        relevance_rate[factor] = law.shape(d) / precision
+        relevance_rate[factor] = prior.shape(d) / precision
         return replace(self, coefficients=coefficients, spread=spread, relevance_rate=relevance_rate)
 
     def floored(self) -> Tensor:
@@ -253,9 +716,9 @@ class VariationalFactor(FactorLaw):
         return torch.zeros_like(self.rate, dtype=torch.bool)
 
     def free(self) -> dict[str, Tensor]:
-        """What any values of are a law of the same width: coefficients, log-rates of the noise."""
+        """What any values of are a distribution of the same width: coefficients, log-rates of the noise."""
         return {"coefficients": self.coefficients, "log_rate": self.rate.log()}
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The law at other values of them."""
+        """The distribution at other values of them."""
         return replace(self, coefficients=free["coefficients"], rate=free["log_rate"].exp())

@@ -1,11 +1,11 @@
-r"""Bayesian mixtures by variational inference: a law over parameters in the place of parameters.
+r"""Bayesian mixtures by variational inference: a distribution over parameters in the place of parameters.
 
 .. math:: q(\theta) \prod_i q(z_i), \qquad q(\theta) = q(\pi) \prod_k q(\theta_k)
 
-For a conjugate law :math:`E_q[\log p(x \mid \theta_k)]` is the log-density of a *plug-in* member of the same family and
-a number. So the E step is that of an ordinary mixture whose log-weights are :math:`E[\log \pi_k]` plus these numbers,
-with all its speed and its missing values, and the M step adds the statistics to the prior. Document 002, section 3.2;
-Bishop, *Pattern Recognition and Machine Learning*, section 10.2; Blei and Jordan (2006).
+For a conjugate posterior :math:`E_q[\log p(x \mid \theta_k)]` is the log-density of a *plug-in* member of the same
+family and a number. So the E step is that of an ordinary mixture whose log-weights are :math:`E[\log \pi_k]` plus these
+numbers, with all its speed and its missing values, and the M step adds the statistics to the prior. Le Corff,
+section 3.2; Bishop, *Pattern Recognition and Machine Learning*, section 10.2; Blei and Jordan (2006).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from boxloop.distributions import Categorical, MixturePrior, PooledSums, StickBr
 from boxloop.models.mixture import Mixture
 from boxloop.numeric import covariance as forms
 from boxloop.tree import Tree
-from boxloop.types import Expected, Law
+from boxloop.types import Distribution, Expected
 
 S = TypeVar("S", Sums, PooledSums)
 
 
 @dataclass(frozen=True)
 class VariationalMixture(Tree, Generic[S]):
-    r"""The law :math:`q(\theta)` of a mixture's parameters, and the prior it came from.
+    r"""The distribution :math:`q(\theta)` of a mixture's parameters, and the prior it came from.
 
     A missing value is one more variable of the mean field, :math:`q(x_m, z)`: its plug-in Gaussian given the values
     seen. It counts as a row towards the posterior of parameters, which is therefore too narrow where much is missing.
 
     Args:
-        given: the prior; one law for all components, or one for each.
-        found: the law of each of the k components.
+        given: the prior; one distribution for all components, or one for each.
+        found: the distribution of each of the k components.
         total: weight of all rows, whose statistics ``solve`` adds to the prior.
 
     Example:
@@ -93,9 +93,8 @@ class VariationalMixture(Tree, Generic[S]):
 
     @cached_property
     def predictive(self) -> Mixture[Any]:
-        """The next row: the predictive laws of components by the expected weights."""
-        law: Any = self.found.components.predictive()
-        return Mixture(self.log_weight, law)
+        """The next row: the predictive distributions of components by the expected weights."""
+        return Mixture(self.log_weight, self.found.components.predictive())
 
     @property
     def counts(self) -> Tensor:
@@ -106,11 +105,11 @@ class VariationalMixture(Tree, Generic[S]):
         return counts
 
     def prior(self) -> Categorical:
-        """The law of the component of the next row."""
+        """The distribution of the component of the next row."""
         return self.predictive.prior()
 
-    def emission(self, z: Tensor) -> Law:
-        """The predictive laws of the components at indices z, (m,) or (m, 1)."""
+    def emission(self, z: Tensor) -> Distribution:
+        """The predictive distributions of the components at indices z, (m,) or (m, 1)."""
         return self.predictive.emission(z)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
@@ -132,11 +131,11 @@ class VariationalMixture(Tree, Generic[S]):
         return self.plugged.complete(whole) - self.divergence()
 
     def divergence(self) -> Tensor:
-        """Kullback-Leibler divergence of the law over parameters from their prior, a number."""
+        """Kullback-Leibler divergence of the distribution over parameters from their prior, a number."""
         return self.found.divergence(self.given)
 
     def of_total(self, total: float) -> Self:
-        """The same law where the rows weigh ``total`` in all: the next ``solve`` takes note of it."""
+        """The same distribution where the rows weigh ``total`` in all: the next ``solve`` takes note of it."""
         return replace(self, total=total)
 
     def log_base(self, rows: Tensor) -> Tensor | None:
@@ -146,8 +145,8 @@ class VariationalMixture(Tree, Generic[S]):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log posterior predictive density of each row, (n,)."""
-        law: Law = self.predictive.family
-        return (law.log_prob(rows) + self.log_weight[:, None]).logsumexp(0)
+        family: Distribution = self.predictive.family
+        return (family.log_prob(rows) + self.log_weight[:, None]).logsumexp(0)
 
     def posterior(self, rows: Tensor) -> Tensor:
         """Responsibilities of each component for each row, (n, k)."""
@@ -162,7 +161,7 @@ class VariationalMixture(Tree, Generic[S]):
         return self.predictive.sample(n, generator)
 
     def draw(self, n: int, generator: Generator) -> list[Mixture[Any]]:
-        """n mixtures with parameters drawn from their law."""
+        """n mixtures with parameters drawn from their distribution."""
         weights = self.found.weights.map(lambda leaf: leaf.expand(n, *leaf.shape))
         families = self.found.components.families(n, generator)
         return [Mixture(w, f) for w, f in zip(weights.draw(generator), families, strict=True)]
@@ -172,19 +171,19 @@ class VariationalMixture(Tree, Generic[S]):
         return type(self)(self.given.affine(origin, scale), self.found.affine(origin, scale), self.total)
 
     def free(self) -> dict[str, Tensor]:
-        """A law over parameters refuses: no likelihood is at its maximum here, and no information says how it errs."""
-        raise TypeError("a law over parameters says itself how far they err: it has no free parameters")
+        """Refused: no likelihood is at its maximum here, and no information says how it errs."""
+        raise TypeError("A posterior over parameters has no free parameters: it states their errors itself.")
 
     def with_free(self, free: Mapping[str, Tensor]) -> Self:
         """Refuses, as ``free`` does."""
-        raise TypeError("a law over parameters says itself how far they err: it has no free parameters")
+        raise TypeError("A posterior over parameters has no free parameters: it states their errors itself.")
 
     def named(self) -> dict[str, Tensor]:
         """Expected weights, and components at the plug-in parameters, under their public names."""
         return {"weights": self.found.weights.mean(), **self.family.named()}
 
     def is_finite(self) -> bool:
-        """Whether this is a law at all: an extrapolation may leave the space of parameters."""
+        """Whether this is a distribution at all: an extrapolation may leave the space of parameters."""
         return self.found.is_finite() and self.found.is_proper()
 
     def ordered(self) -> tuple[Self, Tensor, float]:

@@ -1,4 +1,4 @@
-"""Linear algebra and random streams that the laws and models share."""
+"""Linear algebra and random streams that the distributions and models share."""
 
 from boxloop.exports import lazy_exports
 

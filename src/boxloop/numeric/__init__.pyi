@@ -1,11 +1,15 @@
 from .blas import lower_norms, lower_product, product, scatter, sparse_product, triangle as triangle
-from .covariance import LowRank as LowRank
+from .covariance import LowRank as LowRank, relative_error as relative_error, wasserstein as wasserstein
 from .device import pick_device as pick_device, without_gpu as without_gpu
-from .diagonal import Diagonaliser as Diagonaliser, joint as joint, power as power, widest_gap as widest_gap
-from .distance import relative_error as relative_error, wasserstein as wasserstein
+from .diagonalisation import (
+    Diagonaliser as Diagonaliser,
+    diagonalise_by_powers as diagonalise_by_powers,
+    diagonalise_jointly as diagonalise_jointly,
+    diagonalise_widest_gap as diagonalise_widest_gap,
+)
+from .format import digits_for as digits_for, number as number, with_error as with_error
 from .linalg import (
     ConditionError,
-    cholesky,
     column_means,
     floor_covariance,
     from_log_factor,
@@ -15,24 +19,30 @@ from .linalg import (
     pack,
     pack_index,
     safe_cholesky,
-    solved,
     unpack,
     upper_gram,
     woodbury,
 )
-from .random import RandomState as RandomState, generator, normal, seed, spawn
+from .random import (
+    RandomState as RandomState,
+    generator,
+    hash_rows as hash_rows,
+    normal,
+    scrambled,
+    seed,
+    sobol_normal_nodes as sobol_normal_nodes,
+    sobol_points as sobol_points,
+    spawn,
+)
 from .rotation import signs, varimax as varimax
-from .scramble import scrambled
 from .threads import (
     SingleThreaded as SingleThreaded,
     single_threaded as single_threaded,
     use_threads as use_threads,
 )
-from .written import digits_for as digits_for, number as number, with_error as with_error
 
 __all__ = [
     "ConditionError",
-    "cholesky",
     "column_means",
     "floor_covariance",
     "from_log_factor",
@@ -51,7 +61,6 @@ __all__ = [
     "scrambled",
     "seed",
     "signs",
-    "solved",
     "sparse_product",
     "spawn",
     "unpack",

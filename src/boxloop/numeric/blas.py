@@ -33,9 +33,9 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
     On the CPU, outside autograd, the product runs through NumPy's BLAS on the same memory, and a long dimension is
     cut into blocks small enough for kernels that do not pack their operands: quicker than torch's product, and than
-    NumPy's own, for the long and narrow products of an EM round.
+    NumPy's own, for the long and narrow products of an EM iteration.
     """
-    if not _plain(left, right):
+    if not _runs_on_numpy(left, right):
         return left @ right
     a, b = left.numpy(), right.numpy()
     return torch.from_numpy(_blocked(a, b, np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)))
@@ -50,7 +50,7 @@ def lower_product(lower: Tensor, right: Tensor, strips: int = 4) -> Tensor:
         strips: rows are taken in so many strips, each without the columns that are zero in it; four of them do
             62% of the arithmetic.
     """
-    if not _plain(lower, right):
+    if not _runs_on_numpy(lower, right):
         return lower @ right
     left, array = lower.numpy(), right.numpy()
     d, ahead = left.shape[0], left.shape[1] - left.shape[0]
@@ -72,7 +72,7 @@ def lower_norms(lower: Tensor, right: Tensor, strips: int = 5) -> Tensor:
     Returns:
         (k, n). On the CPU the products live for one block of columns only.
     """
-    if not _plain(lower, right):
+    if not _runs_on_numpy(lower, right):
         return torch.stack([(w @ right).square().sum(0) for w in lower])
     left, array = lower.numpy(), right.numpy()
     (k, d, inner), n = left.shape, array.shape[1]
@@ -90,7 +90,7 @@ def lower_norms(lower: Tensor, right: Tensor, strips: int = 5) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _plain(left: Tensor, right: Tensor) -> bool:
+def _runs_on_numpy(left: Tensor, right: Tensor) -> bool:
     tracked = torch.is_grad_enabled() and (left.requires_grad or right.requires_grad)
     return not tracked and left.device.type == "cpu"
 
@@ -158,7 +158,7 @@ def scatter(rows: Tensor, centre: Tensor, share: Tensor, negligible: float = 0.0
     Returns:
         a, (k, d), and S, (k, d, d).
     """
-    if not _plain(rows, share):
+    if not _runs_on_numpy(rows, share):
         apart = [rows - c for c in centre]
         heavy = [z * r[:, None] for z, r in zip(apart, share, strict=True)]
         first = torch.stack([w.sum(0) for w in heavy])

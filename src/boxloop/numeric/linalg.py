@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from boxloop.asking import ask, hopes_for
 from boxloop.numeric.blas import triangle
 
 
@@ -19,28 +18,10 @@ class ConditionError(ValueError):
 def safe_cholesky(matrix: Tensor, what: str = "covariance") -> Tensor:
     """Lower Cholesky factors of (..., d, d), or an error that names the member that failed."""
     factor, info = torch.linalg.cholesky_ex(matrix)
-    if ask(info.any()):
+    if bool(info.any()):
         bad = torch.nonzero(info.reshape(-1))[0].item()
         raise ConditionError(f"{what} {bad} is not positive definite")
     return factor
-
-
-def cholesky(matrix: Tensor) -> Tensor:
-    """:func:`torch.linalg.cholesky`; in hope, whether there is such a factor is asked later."""
-    if not hopes_for(matrix):
-        return cast(Tensor, torch.linalg.cholesky(matrix))
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    ask(info.any())
-    return cast(Tensor, factor)
-
-
-def solved(matrix: Tensor, right: Tensor) -> Tensor:
-    """:func:`torch.linalg.solve`; in hope, whether the matrix is singular is asked later."""
-    if not hopes_for(matrix):
-        return cast(Tensor, torch.linalg.solve(matrix, right))
-    found, info = torch.linalg.solve_ex(matrix, right)
-    ask(info.any())
-    return cast(Tensor, found)
 
 
 def floor_covariance(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:
@@ -61,7 +42,7 @@ def floor_covariance(matrix: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     _, info = torch.linalg.cholesky_ex(matrix - floor * eye)
     low = info != 0
-    if not ask(low.any()):
+    if not bool(low.any()):
         return matrix, low
     values, vectors = torch.linalg.eigh(matrix[low])
     clipped = (vectors * values.clamp(min=floor)[..., None, :]) @ vectors.mT
@@ -78,10 +59,10 @@ def pack_index(d: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=64)
-def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _pack_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed.
 
-    Kept on each device: a copy in every round would make the host wait for a GPU.
+    Kept on each device: a copy in every iteration would make the host wait for a GPU.
     """
     i, j = pack_index(d)
     place = torch.empty(d, d, dtype=torch.int64)
@@ -91,15 +72,17 @@ def _places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def pack(matrix: Tensor) -> Tensor:
     """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
-    return _taken(matrix.reshape(*matrix.shape[:-2], -1), _places(matrix.shape[-1], matrix.device)[0])
+    return _gather_last(
+        matrix.reshape(*matrix.shape[:-2], -1), _pack_places(matrix.shape[-1], matrix.device)[0]
+    )
 
 
 def unpack(packed: Tensor, d: int) -> Tensor:
     """Symmetric (..., d, d) from its packed upper triangle."""
-    return _taken(packed, _places(d, packed.device)[1]).reshape(*packed.shape[:-1], d, d)
+    return _gather_last(packed, _pack_places(d, packed.device)[1]).reshape(*packed.shape[:-1], d, d)
 
 
-def _taken(flat: Tensor, places: Tensor) -> Tensor:
+def _gather_last(flat: Tensor, places: Tensor) -> Tensor:
     """Entries of the last axis; quicker than ``index_select`` along it."""
     return flat.gather(-1, places.expand(*flat.shape[:-1], -1))
 
@@ -127,8 +110,7 @@ def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def _all_ones(weight: Tensor) -> bool:
-    """Whether weights may be left out; in hope they are used, which is right either way."""
-    return not hopes_for(weight) and bool((weight == 1.0).all())
+    return bool((weight == 1.0).all())
 
 
 class _Gram(torch.autograd.Function):
@@ -177,5 +159,5 @@ def woodbury(loadings: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     scaled = loadings / noise[:, None]
     inner = scaled.mT @ loadings
     inner.diagonal().add_(1.0)
-    factor = cholesky(inner)
+    factor = torch.linalg.cholesky(inner)
     return factor, 2.0 * factor.diagonal().log().sum() + noise.log().sum()

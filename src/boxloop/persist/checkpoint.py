@@ -12,36 +12,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxloop.loop import Outcome, Progress
 from boxloop.persist.constraints import ANY, Array, Constraints, Number, Table
 from boxloop.persist.container import ModelFileError, read_container
 from boxloop.persist.files import load_tree, save_tree
-from boxloop.run import Outcome, Progress
 from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)
 class Checkpoint(Tree):
-    """A loop after a complete round, as it is stored."""
+    """A loop after a complete iteration, as it is stored."""
 
     state: Any
     trace: Tensor
     events: tuple[str, ...]
-    rounds: int
+    n_iter: int
     converged: bool
     excused: bool
 
     def __post_init__(self) -> None:
-        if tuple(self.trace.shape) != (self.rounds,):
-            raise ValueError(f"{self.rounds} rounds need as many objectives, got {tuple(self.trace.shape)}")
+        if tuple(self.trace.shape) != (self.n_iter,):
+            raise ValueError(
+                f"{self.n_iter} iterations need as many objectives, got {tuple(self.trace.shape)}"
+            )
 
 
 SOONEST = 1.0
 """Seconds between two saves at the beginning of a run."""
-CONSTRAINTS = Constraints(trace=Array("n", ANY, torch.float64, least=0), rounds=Number(least=0))
+CONSTRAINTS = Constraints(trace=Array("n", ANY, torch.float64, least=0), n_iter=Number(least=0))
 
 
 class CheckpointWriter:
-    """An observer of :func:`boxloop.run.run` that saves the loop now and then, and when it ends.
+    """An observer of :func:`boxloop.loop.run` that saves the loop now and then, and when it ends.
 
     The end is a normal one, Ctrl-C, an error, or ``SystemExit`` raised by a signal handler. A killed process
     leaves the checkpoint before.
@@ -50,22 +52,22 @@ class CheckpointWriter:
         path: where to; replaced at each save.
         fingerprint: what fit this is, as JSON: parameters, seed, a digest of the data. A checkpoint is only
             continued by a fit with the same fingerprint.
-        every: save after this many rounds; ``None`` does not count rounds.
-        seconds: save after the first round, and when this long has passed since the last save, at first when as long
-            has passed again as before it, so that a kill loses half the work at most, but no sooner than after a
+        every: save after this many iterations; ``None`` does not count them.
+        seconds: save after the first iteration, and when this long has passed since the last save, at first when as
+            long has passed again as before it, so that a kill loses half the work at most, but no sooner than after a
             second; ``None`` does none of this.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> from boxloop.average import Running
-        >>> from boxloop.run import Round, run
-        >>> count = lambda state: Round(Running(None, state.count + 1), objective=float(state.count))
+        >>> from boxloop.loop import Iteration, run
+        >>> count = lambda state: Iteration(Running(None, state.count + 1), objective=float(state.count))
         >>> with TemporaryDirectory() as folder:
         ...     path = f"{folder}/fit.boxloop"
         ...     writer = CheckpointWriter(path, {"seed": 0}, every=1)
-        ...     _ = run(count, Running(), max_rounds=2, observers=[writer])
+        ...     _ = run(count, Running(), max_iter=2, observers=[writer])
         ...     found = read_checkpoint(path, {"Running": Running}, {"seed": 0})
-        >>> run(count, Running(), max_rounds=3, resume=found).trace
+        >>> run(count, Running(), max_iter=3, resume=found).trace
         [0.0, 1.0, 2.0]
     """
 
@@ -85,36 +87,36 @@ class CheckpointWriter:
         self.fingerprint = dict(fingerprint)
         self.every = every
         self.seconds = seconds
-        self._round = 0
+        self._saved = 0
         self._begun = self._time = time.monotonic()
 
     def __call__(self, progress: Progress[Any]) -> None:
-        """Save if it is time to; never before a round is complete, nor the same round twice."""
-        fresh = progress.round not in (0, self._round)
-        if fresh and (progress.stopped or self._is_due(progress.round)):
+        """Save if it is time to; never before an iteration is complete, nor the same one twice."""
+        fresh = progress.iteration not in (0, self._saved)
+        if fresh and (progress.stopped or self._is_due(progress.iteration)):
             self._save(progress)
         if progress.stopped:
-            self._round = 0  # the next run counts its rounds anew
+            self._saved = 0  # the next run counts its iterations anew
 
-    def _is_due(self, rounds: int) -> bool:
-        by_round = self.every is not None and rounds % self.every == 0
-        if by_round or self.seconds is None:
-            return by_round
+    def _is_due(self, iteration: int) -> bool:
+        by_count = self.every is not None and iteration % self.every == 0
+        if by_count or self.seconds is None:
+            return by_count
         # The first save is early: what stands before it, as starts and warm-up, is the dearest to do again.
         wait = min(self.seconds, max(SOONEST, self._time - self._begun))
-        return self._round == 0 or time.monotonic() - self._time >= wait
+        return self._saved == 0 or time.monotonic() - self._time >= wait
 
     def _save(self, progress: Progress[Any]) -> None:
         checkpoint = Checkpoint(
             state=progress.state,
             trace=torch.tensor(progress.trace, dtype=torch.float64),
             events=tuple(progress.events),
-            rounds=progress.round,
+            n_iter=progress.iteration,
             converged=progress.converged,
             excused=progress.excused,
         )
         save_tree(self.path, checkpoint, extra={"fingerprint": self.fingerprint})
-        self._round, self._time = progress.round, time.monotonic()
+        self._saved, self._time = progress.iteration, time.monotonic()
 
 
 def read_checkpoint(
@@ -132,7 +134,7 @@ def read_checkpoint(
         constraints: of the fields of these classes.
 
     Returns:
-        The outcome as it stood after the last round saved: same bits, so the same trajectory from there.
+        The outcome as it stood after the last iteration saved: same bits, so the same trajectory from there.
 
     Raises:
         ModelFileError: the file is damaged, is not a checkpoint, or belongs to another fit; the message names
@@ -155,7 +157,7 @@ def read_checkpoint(
         state=checkpoint.state,
         trace=checkpoint.trace.tolist(),
         events=list(checkpoint.events),
-        rounds=checkpoint.rounds,
+        n_iter=checkpoint.n_iter,
         converged=checkpoint.converged,
         excused=checkpoint.excused,
     )

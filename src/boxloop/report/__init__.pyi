@@ -48,7 +48,7 @@ from .pictures import plot_candidates as plot_candidates
 from .plain import plain as plain
 from .read import fingerprint as fingerprint, read_table as read_table
 from .sentences import escape_controls as escape_controls
-from .siblings import check_replaceable as check_replaceable, digest as digest, page_files as page_files
+from .siblings import check_replaceable as check_replaceable, page_files as page_files
 from .tables import candidate_table as candidate_table
 from .verdict import (
     Autoencoder as Autoencoder,

@@ -20,12 +20,12 @@ from sklearn.model_selection import KFold, ShuffleSplit
 
 from boxloop.criticise import Below, First, Power, Second, TestFunction, mega
 from boxloop.estimators import BayesianGaussianMixture
+from boxloop.loop import Progress
 from boxloop.report.candidates import Candidate, autoencoder, candidates, no_autoencoder
 from boxloop.report.columns import Array
 from boxloop.report.findings import Finalist, Findings, Trial, named
 from boxloop.report.in_use import criticised
 from boxloop.report.read import Table
-from boxloop.run import Progress
 from boxloop.select import (
     Cell,
     Cells,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -15,14 +14,16 @@ from numpy.typing import NDArray
 from boxloop.data import (
     as_frame,
     choose_columns,
+    fingerprint_file,
+    fingerprint_values,
     holds_numbers,
     is_collection,
-    kept_rows,
-    open_reader_of,
+    map_on_cluster,
+    open_named_reader,
     open_source,
     open_table,
     outline,
-    spread,
+    sample_rows,
 )
 from boxloop.numeric import generator
 from boxloop.report.columns import Array, Column, describe, kind_of
@@ -72,7 +73,7 @@ class _Door:
 
 def _door(data: Any, cluster: bool) -> _Door:
     if isinstance(data, str | PathLike):
-        reader = open_reader_of(data)
+        reader = open_named_reader(data)
         return _Door(
             reader.label,
             reader.names,
@@ -123,7 +124,7 @@ def read_table(
     if not numbers:
         raise ValueError(f"{door.label}: no column holds numbers")
     source = door.open(numbers)
-    kept = kept_rows(source, rows, generator(seed))
+    kept = sample_rows(source, rows, generator(seed))
     if not bool((kept.weight == 1.0).all()):
         raise ValueError(f"{door.label}: a report takes no weights, as every row counts once; leave them out")
     drawn = kept.rows.numpy()[:, [source.names.index(name) for name in numbers]]
@@ -139,7 +140,7 @@ def read_table(
         found,
         kind_of(values),
         np.ascontiguousarray(values[present]),
-        kept.places.numpy()[present],
+        kept.indices.numpy()[present],
         source.n_rows,
         fingerprint(data, values, cluster),
     )
@@ -153,17 +154,12 @@ def fingerprint(data: Any, rows: Array, cluster: bool = False) -> str:
         rows: the values.
         cluster: whether workers read the files.
     """
-    path, each = Path(data) if isinstance(data, str | PathLike) else None, spread if cluster else map
+    path, each = Path(data) if isinstance(data, str | PathLike) else None, map_on_cluster if cluster else map
     if path is not None and path.is_file():
-        return next(iter(each(_sha256, [path])))
+        return next(iter(each(fingerprint_file, [path])))
     if path is not None and path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file())
-        content = "".join(each(_sha256, files)).encode()
+        content = "".join(each(fingerprint_file, files)).encode()
     else:
         content = np.ascontiguousarray(rows).tobytes()
-    return hashlib.sha256(content).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return fingerprint_values(content)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from boxloop.data import fingerprint_file
 
 SUFFIXES = (".md", ".json", ".png", ".boxloop")
 
@@ -36,17 +37,12 @@ def check_replaceable(files: Iterable[Path], record: Path) -> None:
     for file in files:
         if not file.exists():
             continue
-        ours = written is not None and (file == record or written.get(file.suffix) == digest(file))
+        ours = written is not None and (file == record or written.get(file.suffix) == fingerprint_file(file))
         if not ours:
             raise FileExistsError(
                 f"{file}: not written by a report, or changed since; give another name for the page, or --force "
                 "(force=True) to replace it"
             )
-
-
-def digest(file: Path) -> str:
-    """SHA-256 of the content of a file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _digests(record: Path) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from boxloop.data import fingerprint_file
 from boxloop.numeric import number
 from boxloop.persist import write_atomic
 from boxloop.report import tables
@@ -20,7 +21,7 @@ from boxloop.report.outlying import Outlying, outlying
 from boxloop.report.pages import template, versions
 from boxloop.report.pictures import Picture, overview, pictures
 from boxloop.report.plain import plain
-from boxloop.report.siblings import check_replaceable, digest, page_files
+from boxloop.report.siblings import check_replaceable, page_files
 from boxloop.report.verdict import Verdict, judge
 
 OTHERS = 10
@@ -84,7 +85,7 @@ class Report:
         write_atomic(page, as_html(self, model.name).encode())
         write_atomic(markdown, as_markdown(self, model.name).encode())
         write_atomic(picture, overview(self.found))
-        digests = {file.suffix: digest(file) for file in (page, markdown, picture, model)}
+        digests = {file.suffix: fingerprint_file(file) for file in (page, markdown, picture, model)}
         write_atomic(numbers, as_json(self, digests).encode())
         return [page, markdown, numbers, picture, model]
 

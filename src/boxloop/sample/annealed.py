@@ -25,7 +25,7 @@ from torch import Tensor
 from boxloop.caller import warn_caller
 from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.sample.bridge import Bridge, Kernels, Ladder, LogDensity, Weighted
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 MOST_RUNGS = 1000
 """A pilot that needs more temperatures has lost its way."""
@@ -57,7 +57,7 @@ class Annealing:
 @single_threaded
 def annealed_importance(
     log_density: LogDensity,
-    base: Law,
+    base: Distribution,
     kernels: Kernels,
     temperatures: Ladder | int = 100,
     chains: int = 1024,
@@ -118,7 +118,7 @@ def annealed_importance(
 @single_threaded
 def pilot(
     log_density: LogDensity,
-    base: Law,
+    base: Distribution,
     kernels: Kernels,
     temperatures: Sequence[float] | None = None,
     chains: int = 256,

@@ -8,15 +8,16 @@ from typing import Any, Literal
 
 import torch
 
+from boxloop.data import fingerprint_values
 from boxloop.distributions import FactorPrior, MixturePrior
+from boxloop.loop import Observer
 from boxloop.numeric import RandomState, generator, seed, single_threaded
-from boxloop.run import Observer
 from boxloop.sample.factor_posterior import FactorPosterior
 from boxloop.sample.gibbs_factor import gibbs_factor, start_factors, unpack_factors
 from boxloop.sample.gibbs_mixture import gibbs_mixture, start_mixture
 from boxloop.sample.mixture_posterior import MixturePosterior
 from boxloop.sample.sampling import sample
-from boxloop.sample.units import ModelGibbs, digest, factor_task, first_seed, mixture_task
+from boxloop.sample.units import ModelGibbs, factor_task, first_seed, mixture_task
 
 
 @single_threaded
@@ -98,7 +99,7 @@ def sample_mixture(
         None,
         start,
         ModelGibbs(
-            gibbs_mixture(task.seen, task.standard), digest(("rows", task.seen), *task.standard.leaves())
+            gibbs_mixture(task.seen, task.standard), fingerprint_values(task.seen, *task.standard.leaves())
         ),
         draws=draws,
         warmup=warmup,
@@ -179,7 +180,8 @@ def sample_factors(
         None,
         {"mean": first.mean, "loadings": first.loadings, "log_noise": first.noise.log()},
         ModelGibbs(
-            gibbs_factor(task.seen, task.standard), digest(*task.seen.leaves(), *task.standard.leaves())
+            gibbs_factor(task.seen, task.standard),
+            fingerprint_values(*task.seen.leaves(), *task.standard.leaves()),
         ),
         draws=draws,
         warmup=warmup,

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Kernel, advance
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 LogDensity = Callable[[Tensor], Tensor]
 Kernels = Callable[[LogDensity, float], Kernel]
@@ -131,7 +131,7 @@ class Bridge:
     """
 
     log_density: LogDensity
-    base: Law
+    base: Distribution
     kernels: Kernels
     steps: int = 1
 

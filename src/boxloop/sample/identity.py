@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
+from boxloop.data import fingerprint_values
 from boxloop.sample.loop import Plan, Sampling
 
 
@@ -37,8 +36,7 @@ def fingerprint(plan: Plan, state: Sampling, random_state: int) -> dict[str, Any
 def describe(value: Any) -> Any:
     """Anything an algorithm is made of: tensors by their bytes, functions by their names."""
     if isinstance(value, Tensor):
-        array = np.ascontiguousarray(value.detach().cpu().numpy())
-        return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
+        return fingerprint_values(value)
     if is_dataclass(value) and not isinstance(value, type):
         inside = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
         return {"algorithm": type(value).__name__, **inside}

@@ -20,7 +20,7 @@ from boxloop.sample.target import Target
 
 
 class Proposal(Protocol):
-    """One law over positions: any :class:`boxloop.types.Law` with one member."""
+    """One law over positions: any :class:`boxloop.types.Distribution` with one member."""
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(1, n, d)."""

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Kernel, Path, advance
-from boxloop.run import Round
+from boxloop.loop import Iteration
 from boxloop.sample.adapt import Tuner, Tuning
 from boxloop.sample.hmc import HMC
 from boxloop.sample.movers import Mover
@@ -123,13 +123,13 @@ class Plan:
             self.ready[self.warmup] = self.kernel(state.tuning, self.warmup)
         return self.ready[self.warmup]
 
-    def step(self, state: Sampling) -> Round[Sampling]:
+    def step(self, state: Sampling) -> Iteration[Sampling]:
         """One round."""
         self.stream.set_state(state.stream)
         with torch.no_grad(), unvalidated():
             state = self._warmed(state) if state.steps < self.warmup else self._drawn(state)
         state = replace(state, stream=self.stream.get_state())
-        return Round(state, objective=float(state.log_density.mean()))
+        return Iteration(state, objective=float(state.log_density.mean()))
 
     def _warmed(self, state: Sampling) -> Sampling:
         steps = min(self.pause, self.warmup - state.steps)

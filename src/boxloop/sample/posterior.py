@@ -26,7 +26,7 @@ from boxloop.sample.sampling import sample
 from boxloop.sample.space import Space
 from boxloop.sample.target import Target
 from boxloop.tree import flatten, unflatten
-from boxloop.types import ExpectationModel, LatentModel, Law
+from boxloop.types import Distribution, ExpectationModel, LatentModel
 
 TILE = 32
 """Rows whose densities under laws of another kind are found at once, all pairs of them."""
@@ -227,7 +227,7 @@ def _log_base(model: ExpectationModel[Any], source: Any) -> Tensor:
 
 def _paired(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
     """Log-density of each row under the law of its own latent value, (n,)."""
-    law: Law = model.emission(z)
+    law: Distribution = model.emission(z)
     if isinstance(law, DiagonalGaussian):
         known = ~torch.isnan(rows)
         gap = torch.where(known, rows.nan_to_num() - law.mean, 0.0)

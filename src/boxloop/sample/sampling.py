@@ -17,9 +17,9 @@ from boxloop.average import Running
 from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
 from boxloop.data import check_callable
+from boxloop.loop import Observer, Outcome, run
 from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.run import Observer, Outcome, run
 from boxloop.sample.adapt import Spread, Tuning
 from boxloop.sample.chees import Reach
 from boxloop.sample.choices import check_chains, choose_algorithm, choose_mover, make_tuner
@@ -204,7 +204,7 @@ def _run(
             resume = read_checkpoint(checkpoint, STATES, belongs)
             state = resume.state
         observers = [*observers, CheckpointWriter(checkpoint, belongs, seconds=10.0)]
-    before = 0 if resume is None else resume.rounds
+    before = 0 if resume is None else resume.n_iter
     warm, rest = max(0, plan.warmup - state.steps), max(0, plan.draws - state.drawn)
     rounds = before - (-warm // plan.pause) - (-rest // BLOCK)
-    return run(plan.step, state, max_rounds=rounds, observers=observers, resume=resume)
+    return run(plan.step, state, max_iter=rounds, observers=observers, resume=resume)

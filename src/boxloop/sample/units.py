@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import InitVar, dataclass, replace
 from os import PathLike
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.chain import Kernel
-from boxloop.data import Frame, open_source, summarise_moments, survey
+from boxloop.data import Standardisation, fit_standardisation, open_source, summarise_moments
 from boxloop.distributions import FactorPrior, MixturePrior, NormalInverseWishart
 from boxloop.numeric import RandomState, pack_index, seed
 from boxloop.sample.draws import Draws
@@ -126,7 +125,7 @@ def mixture_task(
         raise ValueError(
             f"{n_components} components of {source.n_rows} rows: there must be at least 1, and not more than rows"
         )
-    frame = survey(source)
+    frame = fit_standardisation(source)
     _check_frame(frame, source, known=prior is not None)
     rows = torch.cat([tile.to(torch.float64) for tile, _ in source.chunks()])
     seen = (rows - frame.origin) / frame.scale
@@ -153,7 +152,7 @@ def factor_task(
     if source.n_rows < 2:
         raise ValueError(f"factor analysis needs at least 2 rows, got {source.n_rows} sample")
     found = summarise_moments(source)
-    frame = survey(source) if found is None else found.frame
+    frame = fit_standardisation(source) if found is None else found.frame
     _check_frame(frame, source, known=prior is not None)
     if found is None:
         raise ValueError(f"{d} columns are too many for a covariance matrix")
@@ -176,16 +175,7 @@ def first_seed(random_state: RandomState, checkpoint: str | PathLike[str] | None
     return seed(random_state)
 
 
-def digest(*leaves: tuple[str, Tensor]) -> str:
-    """Of all numbers in named tensors."""
-    known = hashlib.sha256()
-    for name, leaf in leaves:
-        known.update(f"{name} {tuple(leaf.shape)}".encode())
-        known.update(np.ascontiguousarray(leaf.detach().cpu().numpy()).data)
-    return known.hexdigest()
-
-
-def _check_frame(frame: Frame, source: Source, *, known: bool) -> None:
+def _check_frame(frame: Standardisation, source: Source, *, known: bool) -> None:
     if frame.weight != source.n_rows:
         raise ValueError("rows with weights have no posterior of this kind: repeat rows instead")
     if frame.missing:

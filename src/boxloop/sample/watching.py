@@ -7,8 +7,8 @@ import time
 import numpy as np
 import torch
 
+from boxloop.loop import Observer, Progress
 from boxloop.progress import ProgressBar
-from boxloop.run import Observer, Progress
 from boxloop.sample.diagnostics import diagnose
 from boxloop.sample.loop import Plan, Sampling
 

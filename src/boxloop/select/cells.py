@@ -40,7 +40,7 @@ class Fold:
     def dealt(cls, n: int, count: int, seed: int) -> list[Fold]:
         """The folds of a shuffle of n rows, by which each is judged on once."""
         folds = Folds(n, count, seed)
-        return [cls(folds.others(fold), folds.held(fold)) for fold in range(count)]
+        return [cls(folds.train_rows(fold), folds.test_rows(fold)) for fold in range(count)]
 
     @classmethod
     def given(cls, pairs: Iterable[tuple[Any, Any]], n: int) -> list[Fold]:

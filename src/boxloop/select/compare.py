@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from boxloop.data import AnySource, check_weight, make_frame, open_source, stays
+from boxloop.data import AnySource, check_weight, is_read_in_place, make_frame, open_source
 from boxloop.numeric import single_threaded
 from boxloop.select.grouped import Grouped, behind
 from boxloop.select.judged import judged
@@ -188,7 +188,7 @@ def compare(
     for name in asked:
         if name in OWN:
             raise ValueError(f"a criterion may not be called {name!r}: that column is there already")
-    rows = open_source(X, sample_weight) if stays(X) else X
+    rows = open_source(X, sample_weight) if is_read_in_place(X) else X
     found = _judged_by(models, rows, sample_weight)
     means = np.array([sums.mean_error() for sums in found])
     order = np.argsort(-means[:, 0], kind="stable")

@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
-from boxloop.run import Observer, Round, run
+from boxloop.loop import Iteration, Observer, run
 from boxloop.select.cells import Cell, Criterion, Fold, evaluate
 from boxloop.select.scores import Array
 from boxloop.select.store import CellStore
@@ -58,15 +58,15 @@ def fill(
         delayed(_fit)((i, f), candidates[i], X, folds[f], criterion, weight) for i, f in todo
     )
 
-    def step(done: Cells) -> Round[Cells]:
+    def step(done: Cells) -> Iteration[Cells]:
         place, cell = next(fits)
         if store is not None:
             store.write(keys[place], cell)
         done[place] = cell
-        return Round(done, float("nan") if cell.density is None else cell.density.mean)
+        return Iteration(done, float("nan") if cell.density is None else cell.density.mean)
 
     try:
-        outcome = run(step, cells, max_rounds=len(todo), observers=observers)
+        outcome = run(step, cells, max_iter=len(todo), observers=observers)
         if outcome.interrupted:
             raise KeyboardInterrupt
         next(fits, None)  # all are there; joblib sees the end

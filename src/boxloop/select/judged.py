@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import AnySource, ArraySource, Marks
+from boxloop.data import AnySource, ArraySource, RowSelection
 from boxloop.select.grouped import Grouped
 from boxloop.select.rows import Places, marked, n_rows, placed, taken
 from boxloop.select.scores import Array, log_densities
@@ -62,14 +62,14 @@ def judged(
 
 
 def _elsewhere(
-    estimators: Sequence[Any], source: Source, marks: Marks | None, share: NDArray[np.float64] | None
+    estimators: Sequence[Any], source: Source, marks: RowSelection | None, share: NDArray[np.float64] | None
 ) -> tuple[Grouped, ...]:
     n, names = source.n_rows, source.names
 
     def tile(rows: Tensor, weight: Tensor, start: int) -> _Side | None:
         places, counts = torch.arange(start, start + len(weight)), share
         if marks is not None:
-            chosen, first = marks.among(start, start + len(weight)), marks.before(start)
+            chosen, first = marks.mask_between(start, start + len(weight)), marks.count_before(start)
             places, rows, weight = (part[chosen.to(part.device)] for part in (places, rows, weight))
             counts = None if share is None else share[first : first + len(weight)]
         if not len(weight):

@@ -16,7 +16,16 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.caller import warn_caller
-from boxloop.data import AnySource, ArraySource, At, Gathered, check_count, make_frame, stays, validated
+from boxloop.data import (
+    AnySource,
+    ArraySource,
+    ConcatenatedRows,
+    IndexSelection,
+    check_count,
+    is_read_in_place,
+    make_frame,
+    validate_rows,
+)
 from boxloop.numeric import SingleThreaded, seed
 from boxloop.select.conditional import conditional
 from boxloop.select.conformal import below, conformal
@@ -119,9 +128,11 @@ class OutlierDetector(SingleThreaded, OutlierMixin, MetaEstimatorMixin, BaseEsti
             usual = held[:REFERENCE]
             places = torch.from_numpy(np.sort(held))
             self.estimator_ = ready(self.estimator, {}, number).fit(
-                taken(rows, At(places, others=True)), None
+                taken(rows, IndexSelection(places, complement=True)), None
             )
-            self.calibration_scores_ = np.sort(log_densities(self.estimator_, taken(rows, At(places))))
+            self.calibration_scores_ = np.sort(
+                log_densities(self.estimator_, taken(rows, IndexSelection(places)))
+            )
             self.offset_ = self._calibrated()
         else:
             self.estimator_ = ready(self.estimator, {}, number).fit(rows, None)
@@ -135,10 +146,10 @@ class OutlierDetector(SingleThreaded, OutlierMixin, MetaEstimatorMixin, BaseEsti
         return self
 
     def _rows(self, X: Any, *, reset: bool) -> Any:
-        if stays(X):
+        if is_read_in_place(X):
             return checked_rows(self, self.estimator, X, reset=reset)
         tags = get_tags(self.estimator).input_tags
-        return validated(
+        return validate_rows(
             self,
             X,
             reset=reset,
@@ -274,7 +285,7 @@ def _at_hand(rows: Any) -> Any:
     """The rows; those of a source are brought here."""
     if not isinstance(rows, AnySource):
         return rows
-    return rows.reduce(lambda tile, weight: Gathered.of(tile)).joined().cpu().numpy()
+    return rows.reduce(lambda tile, weight: ConcatenatedRows.of(tile)).concatenate().cpu().numpy()
 
 
 def _dense(rows: Any) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,17 +15,18 @@ from sklearn.utils.validation import _num_samples
 
 from boxloop.data import (
     AnySource,
-    Marks,
-    Mask,
+    MaskSelection,
+    RowSelection,
     as_frame,
-    digest as source_digest,
+    fingerprint_source,
+    fingerprint_values,
+    is_read_in_place,
     open_source,
-    some_rows,
-    stays,
-    validated,
+    select_rows,
+    validate_rows,
 )
 
-Places = NDArray[np.intp] | Marks
+Places = NDArray[np.intp] | RowSelection
 """Which rows are meant: their numbers, or marks."""
 
 
@@ -43,7 +43,7 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     Returns:
         The rows.
     """
-    if stays(X):
+    if is_read_in_place(X):
         source = open_source(X)
         if reset:  # later rows are checked by the estimator inside
             owner.n_features_in_ = source.n_columns
@@ -52,9 +52,9 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
                 owner.feature_names_in_ = np.asarray(source.names, dtype=object)
         return source
     if as_frame(X) is not None:
-        return validated(owner, X, reset=reset, skip_check_array=True)
+        return validate_rows(owner, X, reset=reset, skip_check_array=True)
     tags = get_tags(estimator).input_tags
-    return validated(
+    return validate_rows(
         owner,
         X,
         reset=reset,
@@ -72,24 +72,24 @@ def n_rows(rows: Any) -> int:
 def taken(rows: Any, where: Places) -> Any:
     """Some rows; those of a source stay where they are, so that their places must rise."""
     if isinstance(rows, AnySource):
-        return some_rows(rows, marked(where, rows.n_rows))
+        return select_rows(rows, marked(where, rows.n_rows))
     return _safe_indexing(rows, placed(where, n_rows(rows)))
 
 
 def placed(where: Places, n: int) -> NDArray[np.intp]:
     """The numbers of some rows of n."""
-    return where.among(0, n).nonzero()[:, 0].numpy() if isinstance(where, Marks) else where
+    return where.mask_between(0, n).nonzero()[:, 0].numpy() if isinstance(where, RowSelection) else where
 
 
-def marked(where: Places, n: int) -> Marks:
+def marked(where: Places, n: int) -> RowSelection:
     """Some rows of n, each once and in their order, as they are told wherever the rows are."""
-    if isinstance(where, Marks):
+    if isinstance(where, RowSelection):
         return where
     if (np.diff(where) <= 0).any():
         raise ValueError("rows of a source are taken in their order, each once: places must rise")
     mask = torch.zeros(n, dtype=torch.bool)
     mask[torch.from_numpy(np.asarray(where))] = True
-    return Mask(mask)
+    return MaskSelection(mask)
 
 
 def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
@@ -102,31 +102,19 @@ def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
     return fresh
 
 
-def digest(X: Any, weight: NDArray[np.float64] | None = None) -> str:
+def fingerprint_table(X: Any, weight: NDArray[np.float64] | None = None) -> str:
     """SHA-256 of a table: its shape, type, values, column names and weights; a source has a digest of its own."""
     if weight is not None:
-        return digest_of(digest(X), weight)
+        return fingerprint_values(fingerprint_table(X), weight)
     if isinstance(X, AnySource):
-        return digest_of(list(X.names), X.n_rows, source_digest(X))
+        return fingerprint_values(list(X.names), X.n_rows, fingerprint_source(X))
     frame = as_frame(X)
     if frame is not None:
-        return digest_of(
+        return fingerprint_values(
             list(map(str, frame.columns)), *(series.to_numpy() for series in frame.iter_columns())
         )
     if sparse.issparse(X):
         table: Any = X
         table = table.tocsr()
-        return digest_of(list(table.shape), table.data, table.indices, table.indptr)
-    return digest_of(np.asarray(X))
-
-
-def digest_of(*parts: Any) -> str:
-    """SHA-256 of arrays and of things with a faithful ``repr``."""
-    whole = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray) and not part.dtype.hasobject:
-            whole.update(f"{part.dtype}{part.shape}".encode())
-            whole.update(part.tobytes())
-        else:
-            whole.update(repr(part.tolist() if isinstance(part, np.ndarray) else part).encode())
-    return whole.hexdigest()
+        return fingerprint_values(list(table.shape), table.data, table.indices, table.indptr)
+    return fingerprint_values(np.asarray(X))

@@ -18,13 +18,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from boxloop.caller import warn_caller
-from boxloop.data import check_weight, make_frame, open_source, stays
+from boxloop.data import check_weight, is_read_in_place, make_frame, open_source
 from boxloop.numeric import SingleThreaded, seed
 from boxloop.progress import ProgressBar
 from boxloop.select.cells import Fold
 from boxloop.select.grid import fill
 from boxloop.select.results import label, results
-from boxloop.select.rows import checked_rows, digest, n_rows, ready
+from boxloop.select.rows import checked_rows, fingerprint_table, n_rows, ready
 from boxloop.select.rule import one_standard_error
 from boxloop.select.store import CellStore
 from boxloop.select.warned import SelectionWarning
@@ -138,9 +138,13 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
         Returns:
             The estimator itself.
         """
-        table = open_source(X, sample_weight) if stays(X) else X
+        table = open_source(X, sample_weight) if is_read_in_place(X) else X
         rows = checked_rows(self, self.estimator, table, reset=True)
-        weight = None if sample_weight is None or stays(X) else self._weight(sample_weight, n_rows(rows))
+        weight = (
+            None
+            if sample_weight is None or is_read_in_place(X)
+            else self._weight(sample_weight, n_rows(rows))
+        )
         number = seed(self.random_state) % 2**32
         grid: Sequence[Mapping[str, Any]] = list(ParameterGrid(self.grid))
         if not grid:
@@ -153,7 +157,9 @@ class Select(SingleThreaded, MetaEstimatorMixin, BaseEstimator):
             folds,
             self.criterion if callable(self.criterion) else None,
             n_jobs=self.n_jobs,
-            store=None if self.checkpoint is None else CellStore(self.checkpoint, digest(rows, weight)),
+            store=None
+            if self.checkpoint is None
+            else CellStore(self.checkpoint, fingerprint_table(rows, weight)),
             weight=weight,
             observers=[ProgressBar(show=True).stage("Select")] if self.verbose else (),
         )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxloop.data import Gathered, Topics, check_count, check_level, make_frame, open_source
+from boxloop.data import ConcatenatedRows, Topics, check_count, check_level, make_frame, open_source
 from boxloop.fit import DocumentMoments, largest_eigenvalues, spectral
 from boxloop.numeric import generator, single_threaded
 
@@ -108,7 +108,7 @@ def topic_spectrum(
 
     Example:
         >>> from boxloop import topic_spectrum
-        >>> from boxloop.data.synthetic import documents
+        >>> from boxloop.data.datasets import documents
         >>> from boxloop.numeric import generator
         >>> X = documents(3, 30, generator(0)).source(3000, 8, generator(2))
         >>> topic_spectrum(X, most=6).n_components
@@ -125,8 +125,8 @@ def topic_spectrum(
         )
     made = DocumentMoments.measure(source)
     width = min(most, source.n_columns)
-    shares = source.reduce(lambda rows, weight: Gathered.of(made.document_weights(rows, weight)[0]))
-    lengths = shares.joined().long().cpu()
+    shares = source.reduce(lambda rows, weight: ConcatenatedRows.of(made.document_weights(rows, weight)[0]))
+    lengths = shares.concatenate().long().cpu()
     values = _values(made, width, stream)
     null: list[Array] = []
     for j in range(1, int((values > 0.0).sum())):

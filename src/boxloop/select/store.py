@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from boxloop.data import fingerprint_values
 from boxloop.persist import write_atomic
 from boxloop.select.cells import Cell, Criterion, Fold
 from boxloop.select.grouped import Grouped
-from boxloop.select.rows import digest_of
 from boxloop.version import __version__
 
 FORMAT = 2
@@ -55,7 +55,7 @@ class CellStore:
             "data": self.data,
             "estimator": plain(type(estimator)),
             "parameters": {k: plain(v) for k, v in params.items() if k.rpartition("__")[2] not in WATCHING},
-            "fold": "all rows" if fold.train is None else digest_of(fold.train, fold.test),
+            "fold": "all rows" if fold.train is None else fingerprint_values(fold.train, fold.test),
             "criterion": plain(criterion),
         }
 
@@ -95,7 +95,7 @@ class CellStore:
         write_atomic(self._path(key), json.dumps(document, allow_nan=False).encode())
 
     def _path(self, key: Mapping[str, Any]) -> Path:
-        return self.folder / f"{digest_of(json.dumps(key, sort_keys=True))[:32]}.json"
+        return self.folder / f"{fingerprint_values(json.dumps(key, sort_keys=True))[:32]}.json"
 
 
 def plain(value: Any) -> Any:
@@ -116,7 +116,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):
-        return digest_of(value)
+        return fingerprint_values(value)
     if isinstance(value, BaseEstimator):
         return plain(type(value))  # its parameters are listed beside it
     return _name(value)

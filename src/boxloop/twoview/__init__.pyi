@@ -22,13 +22,6 @@ from .constraints import CONSTRAINTS as CONSTRAINTS
 from .crossfit import cross_fitted, fold_products as fold_products
 from .diagnosis import Diagnosis, diagnose
 from .expectation import Ambiguity, Estimated, Expectation
-from .finite_channel import FiniteChannel
-from .gaussian_channel import (
-    GaussianChannel,
-    hermite as hermite,
-    joint_moment as joint_moment,
-    normal_moment as normal_moment,
-)
 from .generator import (
     GeneratorModel,
     most_relevant as most_relevant,
@@ -36,7 +29,6 @@ from .generator import (
     with_mixture as with_mixture,
 )
 from .inference import RelevanceFit, values as values, with_one as with_one
-from .knee import Knee, change_of_slope
 from .linear import fit_fixed
 from .moments import Products
 from .objective import relevance_loss
@@ -65,13 +57,10 @@ __all__ = [
     "Diagnosis",
     "Estimated",
     "Expectation",
-    "FiniteChannel",
     "FiniteView",
     "FourierView",
-    "GaussianChannel",
     "GaussianNoise",
     "GeneratorModel",
-    "Knee",
     "LinearView",
     "NetworkView",
     "PixelShuffle",
@@ -83,7 +72,6 @@ __all__ = [
     "TimeShift",
     "View",
     "ViewPair",
-    "change_of_slope",
     "channel_error",
     "choose_ridge",
     "cross_fitted",

@@ -11,7 +11,7 @@ from typing import Literal, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame, Mapped, array_of
+from boxloop.data import ArraySource, MappedSource, Standardisation, find_array
 from boxloop.fit import SINGLE_PROCESS, Workers
 from boxloop.models import Part
 from boxloop.numeric import product, signs, upper_gram
@@ -108,7 +108,7 @@ class HeldError:
         return torch.stack(shares).sum(), {}
 
 
-def coded(source: Source, relevance: RelevanceModel, frame: Frame, dtype: torch.dtype) -> Source:
+def coded(source: Source, relevance: RelevanceModel, frame: Standardisation, dtype: torch.dtype) -> Source:
     """Rows that hold u(x), then x in standard units: made once where rows are in memory, else as they are read."""
 
     def beside(rows: Tensor) -> Tensor:
@@ -116,8 +116,8 @@ def coded(source: Source, relevance: RelevanceModel, frame: Frame, dtype: torch.
             standard = (rows - frame.origin) / frame.scale
             return torch.cat([relevance.left(rows).to(dtype), standard.to(dtype)], 1)
 
-    mapped = Mapped(source, beside)
-    if array_of(source) is None:
+    mapped = MappedSource(source, beside)
+    if find_array(source) is None:
         return mapped
     rows, weight = (torch.cat(parts) for parts in zip(*mapped.chunks(), strict=True))
     return ArraySource(rows, weight)

@@ -195,7 +195,7 @@ def _scored(
         return _Scored(Columns.of(*fair), Columns.of(*early))
 
     found = source.reduce_at(scores)
-    return Scores(*found.fair.joined()), Scores(*found.early.joined())
+    return Scores(*found.fair.concatenate()), Scores(*found.early.concatenate())
 
 
 @dataclass(frozen=True)

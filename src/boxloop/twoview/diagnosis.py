@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from boxloop.data import check_count, kept_rows
+from boxloop.data import check_count, sample_rows
 from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.objective import relevance_loss
@@ -133,7 +133,7 @@ def diagnose(
     """
     model = conditional.model
     check_count(n_given, "n_given")
-    some = kept_rows(conditional.source, n_given, generator(random_state)).rows
+    some = sample_rows(conditional.source, n_given, generator(random_state)).rows
     given = model.pair.parts(some)[1]
     found = conditional.expect(theta, given)
     correlation = model.canonical.correlation
@@ -158,7 +158,7 @@ def _batch_loss(conditional: Conditional, batch_size: int, random_state: RandomS
     if not len(conditional.model.canonical.correlation):
         return 0.0
     stream = generator(random_state)
-    kept = kept_rows(conditional.source, BATCHES * batch_size, stream)
+    kept = sample_rows(conditional.source, BATCHES * batch_size, stream)
     order = torch.randperm(len(kept.rows), generator=stream)
     losses: list[float] = []
     with torch.no_grad():

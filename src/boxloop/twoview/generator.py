@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Frame
+from boxloop.data import ArraySource, Standardisation
 from boxloop.distributions import DiagonalGaussian
 from boxloop.fit import Plan, fit_mixture
-from boxloop.models import NormalMixture, Part, StandardNormal
+from boxloop.models import NormalMixturePrior, Part, StandardNormal
 from boxloop.numeric import product, signs
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.coder import COLLAPSED, TILE, Coder
 from boxloop.twoview.moments import Products
-from boxloop.types import Law
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class GeneratorModel(Tree):
         colour: B, (k, k), from codes to what the network was trained on.
         centre: b, (k,).
         decoder: the network.
-        latent: the law of codes, see :mod:`boxloop.models.latent`.
+        latent: the law of codes, see :mod:`boxloop.models.vae`.
         noise: psi, (d,), or (1,) for all columns, in standard units.
         origin: o, (d,).
         scale: s, (d,).
@@ -75,9 +75,9 @@ class GeneratorModel(Tree):
         """The code of each row, (n, k)."""
         return product(self.relevance.left(rows), self.code) + self.shift
 
-    def prior(self) -> Law:
+    def prior(self) -> Distribution:
         """The law of z."""
-        law: Law = self.latent.law(self.origin)
+        law: Distribution = self.latent.distribution(self.origin)
         return law
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
@@ -113,7 +113,7 @@ def most_relevant(model: RelevanceModel, most: int | None) -> RelevanceModel:
 
 
 def standardised(
-    coder: Coder, relevance: RelevanceModel, moments: Products, frame: Frame, residual: Tensor
+    coder: Coder, relevance: RelevanceModel, moments: Products, frame: Standardisation, residual: Tensor
 ) -> GeneratorModel:
     """A trained coder as a model: codes in standard form, a Gaussian law of them, noise from what is left over.
 
@@ -156,8 +156,8 @@ def with_mixture(
     zero = codes.new_zeros(components, codes.shape[1])
     template = DiagonalGaussian(zero, zero + 1.0, 1e-6)
     fit = fit_mixture(
-        ArraySource(codes, weight), template, kind="columns", generator=stream, plan=Plan(max_rounds=200)
+        ArraySource(codes, weight), template, kind="columns", generator=stream, plan=Plan(max_iter=200)
     )
     family = fit.model.family
     assert isinstance(family, DiagonalGaussian)
-    return replace(model, latent=NormalMixture(fit.model.log_weight, family.mean, family.variance.log()))
+    return replace(model, latent=NormalMixturePrior(fit.model.log_weight, family.mean, family.variance.log()))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from boxloop.data import Both, Gathered, Lot
+from boxloop.data import ConcatenatedRows, RowSampler, SumAndRows
 from boxloop.numeric import generator, product
 from boxloop.tree import Tree
 from boxloop.twoview.influence import ROOM, Side
@@ -118,12 +118,12 @@ def _inverted(table: Held | Binned, weight: Tensor, level: Tensor) -> Tensor:
 
 
 def _held(of: Conditional, theta: Function | None) -> Held:
-    def seen(rows: Tensor, weight: Tensor) -> Both[Gathered]:
+    def seen(rows: Tensor, weight: Tensor) -> SumAndRows[ConcatenatedRows]:
         tile = of.tile(rows, weight, lambda x: of.values(theta, x))
-        return Both(Gathered.of(tile.value), Gathered.of(tile.u * tile.share[:, None]))
+        return SumAndRows(ConcatenatedRows.of(tile.value), ConcatenatedRows.of(tile.u * tile.share[:, None]))
 
     found = of.source.reduce(seen)
-    return Held(found.first.joined(), found.second.joined())
+    return Held(found.sum.concatenate(), found.rows.concatenate())
 
 
 def _binned(of: Conditional, theta: Function | None) -> Binned:
@@ -143,17 +143,17 @@ def _binned(of: Conditional, theta: Function | None) -> Binned:
 
 def _cuts(of: Conditional, theta: Function | None) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
     """Cut points of each function: its smallest and largest value, and evenly many rows of a sample between."""
-    lot = Lot.drawn(of.source.n_rows, SAMPLE, generator(0))
+    lot = RowSampler.draw(of.source.n_rows, SAMPLE, generator(0))
 
-    def seen(rows: Tensor, weight: Tensor, start: int) -> Both[Ends]:
+    def seen(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[Ends]:
         value = of.values(theta, of.model.pair.parts(rows.to(of.device))[0]).cpu()
-        chosen = lot.among(start, start + len(weight))
-        return Both(Ends(value.amin(0), value.amax(0)), Gathered.of(value[chosen]))
+        chosen = lot.indices_between(start, start + len(weight))
+        return SumAndRows(Ends(value.amin(0), value.amax(0)), ConcatenatedRows.of(value[chosen]))
 
     found = of.source.reduce_at(seen)
     cuts, straight = [], []
-    for j, column in enumerate(found.second.joined().mT):
-        known = torch.cat([column, found.first.low[j : j + 1], found.first.high[j : j + 1]]).unique()
+    for j, column in enumerate(found.rows.concatenate().mT):
+        known = torch.cat([column, found.sum.low[j : j + 1], found.sum.high[j : j + 1]]).unique()
         straight.append(len(known) > CUTS)
         if straight[-1]:
             order = torch.cat([known[:1], column, known[-1:]]).sort().values

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data import Gathered
+from boxloop.data import ConcatenatedRows
 from boxloop.numeric import scrambled
 from boxloop.tree import Tree
 
@@ -17,16 +17,16 @@ from boxloop.tree import Tree
 class Columns(Tree):
     """Several numbers of each row, of tile after tile."""
 
-    parts: tuple[Gathered, ...]
+    parts: tuple[ConcatenatedRows, ...]
 
     @classmethod
     def of(cls, *lines: tuple[Tensor, ...]) -> Columns:
         """Those of one tile, in one or more pieces."""
-        return cls(tuple(Gathered.of(torch.cat(pieces)) for pieces in zip(*lines, strict=True)))
+        return cls(tuple(ConcatenatedRows.of(torch.cat(pieces)) for pieces in zip(*lines, strict=True)))
 
-    def joined(self) -> tuple[Tensor, ...]:
+    def concatenate(self) -> tuple[Tensor, ...]:
         """Those of all rows."""
-        return tuple(part.joined() for part in self.parts)
+        return tuple(part.concatenate() for part in self.parts)
 
 
 def folds_of(start: int, stop: int, folds: int, key: int) -> Tensor:

@@ -217,7 +217,7 @@ def significance(
         return Columns.of((*model.both(rows[keep]), weight[keep]))
 
     with torch.no_grad():
-        u, v, weight = source.reduce_at(variables).joined()
+        u, v, weight = source.reduce_at(variables).concatenate()
         if len(u) < 4:
             raise ValueError(f"{len(u)} rows with weight are too few to judge anything: give at least 4")
         scored = Scores(u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64, device=u.device))

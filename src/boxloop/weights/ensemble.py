@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.data import check_list
+from boxloop.loop import Iteration, run
 from boxloop.numeric import RandomState, generator as stream, spawn
-from boxloop.run import Round, run
 from boxloop.weights.ensemble_fit import Plan, fit_members
 from boxloop.weights.fitting import Training
 from boxloop.weights.fitting_epoch import Loss
@@ -248,11 +248,11 @@ def stacking_weights(log_density: Tensor) -> Tensor:
         raise ValueError("every row needs a finite log-density under one member at least, and no NaN")
     density = (log_density - best).exp()
 
-    def step(weights: Tensor) -> Round[Tensor]:
+    def step(weights: Tensor) -> Iteration[Tensor]:
         joint = weights[:, None] * density
         total = joint.sum(0)
-        return Round((joint / total).mean(1), float(total.log().mean()))
+        return Iteration((joint / total).mean(1), float(total.log().mean()))
 
     start = torch.full((n,), 1.0 / n, dtype=torch.float64)
-    found: Tensor = run(step, start, max_rounds=ROUNDS, tol=SETTLED, monotone=True).state
+    found: Tensor = run(step, start, max_iter=ROUNDS, tol=SETTLED, monotone=True).state
     return found

@@ -13,10 +13,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from boxloop.loop import Outcome, Progress, run
 from boxloop.numeric import single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.run import Outcome, Progress, run
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import FitState, Live, Row, Table
 from boxloop.weights.method import warn
@@ -160,13 +160,13 @@ def train(
     modes = [(module, module.training) for module in live.net.modules()]
     live.net.train()
     try:
-        outcome = run(epoch, live.taken(), max_rounds=epochs, observers=observers, resume=resume)
+        outcome = run(epoch, live.taken(), max_iter=epochs, observers=observers, resume=resume)
     finally:
         for module, mode in modes:
             module.training = mode
     if outcome.interrupted:
         live.restore(outcome.state)
-        warn(f"interrupted: everything is as after epoch {outcome.rounds} of {epochs}")
+        warn(f"interrupted: everything is as after epoch {outcome.n_iter} of {epochs}")
     losses = tuple(-value for value in outcome.trace)
     return Training(losses, outcome.state.skipped, outcome.interrupted, tuple(outcome.events))
 

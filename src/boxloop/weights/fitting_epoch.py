@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from boxloop.run import Round
+from boxloop.loop import Iteration
 from boxloop.weights.fitting_state import FitState, Live, Spare
 from boxloop.weights.inputs import mapped
 
@@ -26,7 +26,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass over the batches, as a step for :func:`boxloop.run.run`.
+    """One pass over the batches, as a step for :func:`boxloop.loop.run`.
 
     Args:
         live: what it changes in place.
@@ -60,7 +60,7 @@ class Epoch:
                 "batches can be passed over once only: give a list, a DataLoader, or another iterable"
             )
 
-    def __call__(self, state: FitState) -> Round[FitState]:
+    def __call__(self, state: FitState) -> Iteration[FitState]:
         """Go on from where everything stands, which is ``state``."""
         steps, skipped, row = state.steps, 0, state.row
         total, rows, seen = 0.0, 0, 0
@@ -85,7 +85,7 @@ class Epoch:
         self._cool(mean)
         after = self.live.taken(state.epochs + 1, steps, state.skipped + skipped, row)
         told = f"{skipped} of {seen} steps were skipped, as the loss or its gradient was not finite"
-        return Round(after, -mean, (told,) if skipped else ())
+        return Iteration(after, -mean, (told,) if skipped else ())
 
     def _step(self, batch: Any) -> tuple[float, int, str | None]:
         """The loss before one step, the rows of its batch, and why the step was not taken."""

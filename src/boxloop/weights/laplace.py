@@ -22,8 +22,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from boxloop.loop import Iteration, run
 from boxloop.numeric import safe_cholesky, single_threaded
-from boxloop.run import Round, run
 from boxloop.weights.last_layer import LastLayer
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
@@ -241,7 +241,7 @@ def _classification(
 def _mode(problem: _Softmax, start: Tensor) -> Tensor:
     """Newton's method with halved steps: the log-posterior is strictly concave."""
 
-    def step(weights: Tensor) -> Round[Tensor]:
+    def step(weights: Tensor) -> Iteration[Tensor]:
         height = float(problem.log_posterior(weights))
         slope = problem.gradient(weights).reshape(-1, 1)
         lower = safe_cholesky(problem.precision(weights), "precision of the last layer")
@@ -249,16 +249,16 @@ def _mode(problem: _Softmax, start: Tensor) -> Tensor:
         size = float((slope * move).sum())
         move = move.reshape(weights.shape)
         if size < SETTLED * max(1.0, abs(height)):  # the last step squares what is left
-            return Round(weights + move, height, final=True)
+            return Iteration(weights + move, height, final=True)
         share = 1.0
         while (
             float(problem.log_posterior(weights + share * move)) < height + 1e-4 * share * size
             and share > 1e-9
         ):
             share *= 0.5
-        return Round(weights + share * move, height)
+        return Iteration(weights + share * move, height)
 
-    found = run(step, start, max_rounds=STEPS)
+    found = run(step, start, max_iter=STEPS)
     if not found.converged:
         raise RuntimeError(f"the mode of the last layer was not found in {STEPS} steps of Newton's method")
     return found.state

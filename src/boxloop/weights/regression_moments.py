@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.data import MOMENT_COLUMNS, Summary, summarise_moments
+from boxloop.data import MOMENT_COLUMNS, MomentSummary, summarise_moments
 from boxloop.numeric import gram, single_threaded
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -104,7 +104,7 @@ def regression_moments(
     return _placed(found, source.n_columns - n_targets, centred, scaled)
 
 
-def _placed(found: Summary, d: int, centred: bool, scaled: bool) -> tuple[RegressionMoments, Centre]:
+def _placed(found: MomentSummary, d: int, centred: bool, scaled: bool) -> tuple[RegressionMoments, Centre]:
     frame = found.frame
     unit = torch.cat(
         [frame.scale[:d] if scaled else torch.ones_like(frame.scale[:d]), torch.ones_like(frame.scale[d:])]

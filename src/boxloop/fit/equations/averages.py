@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.data import Gathered, column_place
+from boxloop.data import ConcatenatedRows, column_index
 from boxloop.fit.equations.estimate import EquationError, EstimateWarning, NotIdentifiedError
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -33,8 +33,8 @@ class EquationSums(Tree):
 class _GroupSums(Tree):
     """Sums within the groups of each tile, and the total weight."""
 
-    group: Gathered
-    sums: Gathered
+    group: ConcatenatedRows
+    sums: ConcatenatedRows
     weight: Tensor
 
 
@@ -168,28 +168,30 @@ def group_outer(
         value = torch.where(weight[:, None] > 0, value * weight[:, None], 0.0)
         here, place = groups[start : start + len(value)].unique(return_inverse=True)
         sums = value.new_zeros(len(here), value.shape[1]).index_add_(0, place, value)
-        return _GroupSums(Gathered.of(here), Gathered.of(sums), weight.sum())
+        return _GroupSums(ConcatenatedRows.of(here), ConcatenatedRows.of(sums), weight.sum())
 
     found = source.reduce_at(sum_groups)
-    lines = found.sums.joined()
-    totals = lines.new_zeros(int(groups.max()) + 1, lines.shape[1]).index_add_(0, found.group.joined(), lines)
+    lines = found.sums.concatenate()
+    totals = lines.new_zeros(int(groups.max()) + 1, lines.shape[1]).index_add_(
+        0, found.group.concatenate(), lines
+    )
     return totals.mT @ totals / found.weight
 
 
 def describe_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:
     """A sentence that names the first row at which the function is not finite."""
 
-    def first(rows: Tensor, weight: Tensor, start: int) -> Gathered:
+    def first(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         value = function(point.to(rows.device), rows).detach()
         bad = torch.nonzero(~torch.isfinite(value) & (weight > 0)[:, None])[:1]
         if not len(bad):
-            return Gathered.of(torch.empty(0, 4, dtype=torch.float64))
+            return ConcatenatedRows.of(torch.empty(0, 4, dtype=torch.float64))
         row, column = bad[0].tolist()
         missing = torch.isnan(rows[row]).nonzero()[:, 0].tolist() if rows.layout == torch.strided else []
         entry = [start + row, column, float(value[row, column]), missing[0] if missing else -1]
-        return Gathered.of(torch.tensor([entry], dtype=torch.float64))
+        return ConcatenatedRows.of(torch.tensor([entry], dtype=torch.float64))
 
-    found = source.reduce_at(first).joined()
+    found = source.reduce_at(first).concatenate()
     if not len(found):
         return f"{what} is finite on every row, but its derivative is not"
     place, entry, value, missing = found[0].tolist()
@@ -245,8 +247,12 @@ def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
         p: number of parameters; there is a warning for no more groups than that.
     """
     if isinstance(groups, str):
-        place = column_place(source.names, groups)
-        labels = source.reduce(lambda rows, weight: Gathered.of(rows[:, place].cpu())).joined().numpy()
+        place = column_index(source.names, groups)
+        labels = (
+            source.reduce(lambda rows, weight: ConcatenatedRows.of(rows[:, place].cpu()))
+            .concatenate()
+            .numpy()
+        )
     else:
         labels = np.asarray(groups.cpu() if isinstance(groups, Tensor) else groups)
     if labels.shape != (source.n_rows,):

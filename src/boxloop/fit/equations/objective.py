@@ -41,8 +41,8 @@ from boxloop.fit.equations.roots import (
     residual_z,
     root_test,
 )
+from boxloop.loop import Iteration, run
 from boxloop.numeric import single_threaded
-from boxloop.run import Round, run
 from boxloop.types import Source
 
 ARMIJO = 1e-4
@@ -112,7 +112,7 @@ def derivatives(
 
 def newton_ascent(
     measure: Callable[[Tensor], AscentPoint], tol: float
-) -> Callable[[AscentPoint], Round[AscentPoint]]:
+) -> Callable[[AscentPoint], Iteration[AscentPoint]]:
     """An iteration: a Newton step, shortened until the mean objective rises.
 
     Args:
@@ -120,9 +120,9 @@ def newton_ascent(
         tol: largest mean gradient at a maximum, in units of its standard error.
     """
 
-    def step(state: AscentPoint) -> Round[AscentPoint]:
+    def step(state: AscentPoint) -> Iteration[AscentPoint]:
         if is_stationary(state, tol):
-            return Round(state, state.value, final=True)
+            return Iteration(state, state.value, final=True)
         move = ascent_step(state.moments)
         gain = float(state.moments.mean @ move)
         for halving in range(40):
@@ -134,8 +134,8 @@ def newton_ascent(
             # Near the maximum the rise is below rounding error; there the gradient decides.
             steady = trial.value >= state.value - state.noise
             if rises or (steady and float(trial.moments.z.norm()) < float(state.moments.z.norm())):
-                return Round(trial, state.value)
-        return Round(replace(state, is_stuck=True), state.value, final=True)
+                return Iteration(trial, state.value)
+        return Iteration(replace(state, is_stuck=True), state.value, final=True)
 
     return step
 
@@ -285,12 +285,12 @@ def _search_maxima(
         if not first.is_finite():
             raise EquationError(f"at the start {_bad_row(values, source, one.vector)}")
         step = newton_ascent(lambda point: measure_objective(values, source, point), tol)
-        outcome = run(step, first, max_rounds=max_iter)
+        outcome = run(step, first, max_iter=max_iter)
         top = outcome.state
         if not is_stationary(top, tol):
-            _check_maximum(top, one, outcome.rounds)
+            _check_maximum(top, one, outcome.n_iter)
         maxima.append(top)
-        rounds.append(max(outcome.rounds - int(outcome.converged), 0))
+        rounds.append(max(outcome.n_iter - int(outcome.converged), 0))
     return maxima, rounds
 
 

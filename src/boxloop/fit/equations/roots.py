@@ -40,8 +40,8 @@ from boxloop.fit.equations.estimate import (
     Parameters,
     read_start,
 )
+from boxloop.loop import Iteration, run
 from boxloop.numeric import single_threaded
-from boxloop.run import Round, run
 from boxloop.types import Source
 
 MeasureFunction = Callable[[Tensor], EquationMoments]
@@ -65,8 +65,8 @@ class RootState:
 
 def newton(
     measure: MeasureFunction, whiten: Tensor, is_settled: Callable[[RootState], bool]
-) -> Callable[[RootState], Round[RootState]]:
-    """An iteration of the safeguarded search, for :func:`boxloop.run.run`.
+) -> Callable[[RootState], Iteration[RootState]]:
+    """An iteration of the safeguarded search, for :func:`boxloop.loop.run`.
 
     Args:
         measure: mean equations and slope at a point.
@@ -74,11 +74,11 @@ def newton(
         is_settled: whether a state is a solution.
     """
 
-    def step(state: RootState) -> Round[RootState]:
+    def step(state: RootState) -> Iteration[RootState]:
         residual = whiten @ state.moments.mean
         length = float(residual.norm())
         if is_settled(state):
-            return Round(state, -length, final=True)
+            return Iteration(state, -length, final=True)
         slope = whiten @ state.moments.slope
         is_calm = _step_length_test(whiten, state.moments)
         best: tuple[bool, RootState] | None = None
@@ -92,12 +92,14 @@ def newton(
                 (gain > 0.0 and fall >= SUFFICIENT_DECREASE * gain)
                 or _lowers_gradient(whiten, state.moments, trial)
             ):
-                return Round(candidate, -length)
+                return Iteration(candidate, -length)
             rival = state.moments if best is None or calm > best[0] else best[1].moments
             shorter = (whiten @ trial.mean).norm() < (whiten @ rival.mean).norm()
             if (best is None or calm >= best[0]) and bool(shorter):
                 best = (calm, candidate)
-        return Round(replace(state, is_stuck=True) if best is None else best[1], -length, final=best is None)
+        return Iteration(
+            replace(state, is_stuck=True) if best is None else best[1], -length, final=best is None
+        )
 
     return step
 
@@ -220,8 +222,8 @@ def find_root(
     first = measure_start(measure, start, bad)
     whiten = torch.diag(1.0 / first.size)
     is_settled = root_test(tol)
-    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_rounds=max_iter)
-    state, rounds = outcome.state, outcome.rounds - int(outcome.converged)
+    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
+    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
     if is_settled(state):
         return SearchResult(state.point, state.moments, rounds, True)
     left, p = residual_z(state.point, state.moments), len(start)
@@ -267,8 +269,8 @@ def find_minimum(
         tol: error of a parameter at the minimum, in standard errors.
     """
     is_settled = minimum_test(whiten, tol)
-    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_rounds=max_iter)
-    state, rounds = outcome.state, outcome.rounds - int(outcome.converged)
+    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
+    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
     done = is_settled(state) or (state.is_stuck and minimum_test(whiten, NEAR_ZERO)(state))
     if not done:
         warn_caller(

@@ -1,0 +1,247 @@
+"""Dask tasks on the current client's cluster: an end to every wait, and errors that say what to do."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from itertools import islice
+from typing import Any
+
+from boxloop.data.dask.killed_workers import describe_killed_workers, lost_tasks
+from boxloop.data.dask.partitions import Partition
+
+TASKS_PER_THREAD = 2
+"""Tasks per thread of the workers that are computed before their values are asked for."""
+
+PATIENCE = 30.0
+"""Seconds without any worker, or without a scheduler, before a pass is given up."""
+
+POLL, CHECK = 0.25, 5.0
+"""Seconds between two checks of the tasks, and of the scheduler."""
+
+LOST = "lost dependencies"
+"""Part of Dask's message where a task needs what no worker has and nobody can compute again."""
+
+GO_ON = "; with checkpoint= the fit goes on from its last round on another cluster"
+
+Graph = dict[Any, Any]
+"""Tasks by name, as Dask takes them."""
+
+Watch = Callable[[int, int], None]
+"""Called with the number of partitions of a pass that are done, and the number of all."""
+
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+class ClusterError(RuntimeError):
+    """A pass cannot be finished: its scheduler or its workers are gone. A checkpoint goes on from the last round."""
+
+
+@contextmanager
+def watch_partitions(watch: Watch) -> Iterator[None]:
+    """Call ``watch(done, of)`` while a pass over a cluster goes on: how many of its partitions are summed."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def plan_contents(parts: Sequence[Partition]) -> tuple[list[Any], Graph]:
+    """The contents of partitions, as arguments of the tasks that read them.
+
+    A partition that nobody else needs is made within that task, which spares the scheduler a second one and the worker
+    the wait for it. What it is made of stays a task of its own, so that workers share the work as Dask planned it.
+
+    Returns:
+        One argument for each partition, and the tasks that these refer to.
+    """
+    graph, uses = _required_tasks([task for part in parts for task in part.tasks()])
+    return [_content_argument(part.content, graph, uses) for part in parts], graph
+
+
+def _content_argument(content: Any, graph: Graph, uses: Counter[Any]) -> Any:
+    """What stands for a content: a task that is taken out of the graph, or a reference to one that stays there."""
+    from dask.task_spec import Alias, DataNode, List, Task, TaskRef
+
+    if content is None:
+        return None
+    if isinstance(content, list):
+        return List(*(_content_argument(one, graph, uses) for one in content))
+    key = content.key
+    while uses[key] == 1 and isinstance(graph.get(key), Alias):
+        key = graph.pop(key).target
+    alone = uses[key] == 1 and isinstance(graph.get(key), Task | DataNode)
+    return graph.pop(key) if alone else TaskRef(key)
+
+
+def _required_tasks(tasks: Sequence[Any]) -> tuple[Graph, Counter[Any]]:
+    """All that tasks need, themselves included, and how many need each; what was persisted is on the workers."""
+    from dask.core import get_dependencies
+
+    graph: Graph = {}
+    uses: Counter[Any] = Counter()
+    for task in tasks:
+        wanted = [task.key]
+        while wanted:
+            key = wanted.pop()
+            uses[key] += 1
+            if uses[key] == 1 and key in task.dask:
+                graph[key] = task.dask[key]
+                wanted += get_dependencies(task.dask, key)
+    return graph, uses
+
+
+def compute_task(graph: Graph, key: str, leaves: Sequence[str], parts: Sequence[Partition]) -> Any:
+    """The value of a task: on the current client's cluster, else by Dask's scheduler on this machine.
+
+    Args:
+        graph: all tasks.
+        key: the one that is wanted.
+        leaves: the tasks of partitions behind it, whose progress is reported.
+        parts: the partitions, for the message when workers die.
+    """
+    client, watch = _client(), _watch.get()
+    tasks = _delayed(graph, [key, *leaves] if watch else [key])
+    if client is None:
+        return tasks[0].compute()
+    with _translate_errors(client, parts), _release_thread():
+        futures = client.compute(tasks)
+        try:
+            _wait(client, futures, watch)
+            return futures[0].result()
+        finally:
+            _release(futures)
+
+
+def compute_in_order(tasks: Iterable[tuple[str, Graph]], parts: Sequence[Partition]) -> Iterator[Any]:
+    """Yield the values of tasks in order; few are computed before they are asked for, and wait on the workers.
+
+    Args:
+        tasks: one for each partition that has rows: its name, and the graph that it is in.
+        parts: as in :func:`compute_task`.
+    """
+    client, left = _client(), (_delayed(graph, [key])[0] for key, graph in tasks)
+    if client is None:
+        yield from (task.compute() for task in left)
+        return
+    waiting = deque[Any]()
+    try:
+        while True:
+            with _translate_errors(client, parts), _release_thread():
+                room = TASKS_PER_THREAD * max(1, _threads(client) or 0) - len(waiting)
+                waiting.extend(client.compute(list(islice(left, max(0, room)))))
+                if not waiting:
+                    return
+                _wait(client, [waiting[0]], None)
+                value = waiting[0].result()
+            waiting.popleft().release()
+            yield value
+    finally:
+        _release(waiting)
+
+
+def persist_task(graph: Graph) -> Graph:
+    """A task whose value stays on the cluster as long as somebody holds it; the task itself where there is none."""
+    client = _client()
+    return graph if client is None else dict(client.persist(_delayed(graph, list(graph))[0]).dask)
+
+
+def _delayed(graph: Graph, keys: Sequence[str]) -> list[Any]:
+    """Tasks of a graph, as Dask's client takes them."""
+    from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph
+
+    whole = HighLevelGraph.from_collections(keys[0], graph)
+    return [Delayed(key, whole, layer=keys[0]) for key in keys]
+
+
+def _release(futures: Sequence[Any]) -> None:
+    for future in futures:  # which does not wait for a scheduler that may be gone, as cancel does
+        future.release()
+
+
+@contextmanager
+def _translate_errors(client: Any, parts: Sequence[Partition]) -> Iterator[None]:
+    """Raise :class:`ClusterError` where workers or the scheduler are gone."""
+    from distributed.client import FutureCancelledError, FuturesCancelledError
+    from distributed.comm import CommClosedError
+    from distributed.scheduler import KilledWorker
+
+    address = client.scheduler.address
+    try:
+        yield
+    except KilledWorker as error:
+        raise ClusterError(describe_killed_workers(error, parts, lost_tasks(client))) from error
+    except (FutureCancelledError, FuturesCancelledError, CommClosedError) as error:
+        if LOST in str(error):
+            raise ClusterError(
+                "partitions that were persisted are no longer on the workers: persist the collection again, with the "
+                f"client that is in use, and keep it{GO_ON}"
+            ) from error
+        raise ClusterError(
+            f"the scheduler at {address} was lost, or told to drop the tasks{GO_ON}"
+        ) from error
+
+
+@contextmanager
+def _release_thread() -> Iterator[None]:
+    """Where this is itself a task of a cluster: free its thread while it waits for other tasks."""
+    from distributed import get_worker, rejoin, secede
+
+    try:
+        get_worker()
+    except ValueError:
+        yield
+        return
+    secede()
+    try:
+        yield
+    finally:
+        rejoin()
+
+
+def _client() -> Any:
+    """The current client of a cluster; None where there is none."""
+    try:
+        from distributed import default_client
+
+        return default_client()
+    except (ImportError, ValueError):
+        return None
+
+
+def _wait(client: Any, futures: list[Any], watch: Watch | None) -> None:
+    """Wait until the first future is done; raise where no worker or no scheduler is left."""
+    from distributed import wait
+
+    address, alive, last = client.scheduler.address, time.monotonic(), time.monotonic()
+    left = futures[1:]
+    while not futures[0].done():
+        with suppress(TimeoutError):
+            wait(futures[0], timeout=POLL)
+        if watch:
+            _release([future for future in left if future.done()])  # or workers would hold what they sent on
+            left = [future for future in left if not future.done()]
+            watch(len(futures) - 1 - len(left), len(futures) - 1)
+        now = time.monotonic()
+        if now - last < CHECK:
+            continue
+        threads, last = _threads(client), now
+        if threads:
+            alive = now
+        elif now - alive > PATIENCE:
+            what = "does not answer any more" if threads is None else "has no worker"
+            raise ClusterError(f"the scheduler at {address} {what}{GO_ON}")
+
+
+def _threads(client: Any) -> int | None:
+    """Number of threads of all workers; None where the scheduler does not answer."""
+    try:
+        found = client.sync(client.scheduler.ncores, callback_timeout=CHECK)
+    except (TimeoutError, OSError):
+        return None
+    return sum(found.values())

@@ -1,0 +1,701 @@
+r"""Variational autoencoders: a prior of codes, a decoder that makes distributions of rows, an encoder of rows.
+
+.. math:: \log p(x) \ge E_{q(z \mid x)} \log p(x \mid z) - \mathrm{KL}\left( q(z \mid x) \,\|\, p(z) \right),
+          \qquad q(z \mid x) = N\left( \mu(x), \mathrm{diag}(\sigma^2(x)) \right)
+
+Le Corff, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
+
+Deviation: eq. 3.1 asks for the argmax of the loss, minus the bound; it is the argmin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from boxloop.distributions import (
+    CategoricalColumns,
+    DiagonalGaussian,
+    LogitBernoulli,
+    LogPoisson,
+    NormalMixture,
+    PairedDistribution,
+    TiedLowRankGaussian,
+)
+from boxloop.models.networks import Part
+from boxloop.numeric import normal, sobol_normal_nodes, sobol_points
+from boxloop.tree import Tree
+from boxloop.types import Distribution
+
+
+@dataclass(frozen=True)
+class Bound(Tree):
+    """The two parts of the evidence lower bound of each row, in nats.
+
+    Args:
+        reconstruction: E log p(x|z) under q(z|x), (n,).
+        divergence: KL(q(z|x) || p(z)), (n,).
+
+    Example:
+        >>> import torch
+        >>> Bound(torch.tensor([-3.0]), torch.tensor([1.0])).value(beta=0.5)
+        tensor([-3.5000])
+    """
+
+    reconstruction: Tensor
+    divergence: Tensor
+
+    def value(self, beta: float | Tensor = 1.0) -> Tensor:
+        """Reconstruction less beta times the divergence, (n,): the evidence lower bound where beta is 1."""
+        return self.reconstruction - beta * self.divergence
+
+
+def log_encoder_density(log_variance: Tensor, noise: Tensor) -> Tensor:
+    """log q(z|x) at z = mean + deviation * noise, (M, n)."""
+    return -0.5 * (noise.square() + log_variance + math.log(2 * math.pi)).sum(-1)
+
+
+HERMITE = 40
+"""Nodes of Gauss and Hermite's rule where a divergence of one column has no closed form."""
+
+
+class Latent(Protocol):
+    """A prior of codes with k columns."""
+
+    @property
+    def columns(self) -> int:
+        """k."""
+
+    def distribution(self, like: Tensor) -> Distribution:
+        """One member over k columns, on the device and in the precision of a tensor."""
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """Log-density of every row of codes, (n,)."""
+
+    def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor | None:
+        """KL(q || prior) of n diagonal Gaussians (n, k) in closed form, (n,), or None where it has none."""
+
+    def column_divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """KL of each column of q from the same column of the prior, (n, k)."""
+
+
+@dataclass(frozen=True)
+class StandardNormal(Tree):
+    r""":math:`z \sim N(0, I_k)`.
+
+    .. math:: \mathrm{KL}\left(N(\mu, \sigma^2) \,\|\, N(0, 1)\right)
+              = \tfrac12 \left( \mu^2 + \sigma^2 - 1 - \log \sigma^2 \right)
+
+    Args:
+        columns: k.
+
+    Example:
+        >>> import torch
+        >>> StandardNormal(2).divergence(torch.ones(1, 2), torch.zeros(1, 2))
+        tensor([1.])
+    """
+
+    columns: int
+
+    def __post_init__(self) -> None:
+        _check_columns(self.columns)
+
+    def distribution(self, like: Tensor) -> DiagonalGaussian:
+        """Mean zero, variance one."""
+        return DiagonalGaussian(like.new_zeros(1, self.columns), like.new_ones(1, self.columns))
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """(n,). Nothing here waits for the device, as the distribution's ``log_prob`` may."""
+        return -0.5 * (z.square() + math.log(2 * math.pi)).sum(1)
+
+    def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """The columns' divergences added up, (n,)."""
+        return self.column_divergence(mean, log_variance).sum(1)
+
+    def column_divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """(n, k); expm1 keeps the digits of a column that is next to its prior."""
+        return 0.5 * (mean.square() + torch.expm1(log_variance) - log_variance)
+
+
+@dataclass(frozen=True)
+class NormalMixturePrior(Tree):
+    r"""A learned prior, :math:`z \sim \sum_c \pi_c N(m_c, \mathrm{diag}(v_c))`.
+
+    The divergence from it has no closed form: a bound estimates it from its own draws of z.
+
+    Args:
+        log_weight: (p,); any numbers, their softmax is pi.
+        mean: (p, k).
+        log_variance: (p, k).
+
+    Example:
+        >>> import torch
+        >>> prior = NormalMixturePrior.start(3, 2, torch.Generator())
+        >>> prior.distribution(prior.mean).draw(5, torch.Generator()).shape
+        torch.Size([1, 5, 2])
+    """
+
+    log_weight: Tensor
+    mean: Tensor
+    log_variance: Tensor
+
+    def __post_init__(self) -> None:
+        p = len(self.log_weight)
+        if self.mean.shape != self.log_variance.shape or self.mean.dim() != 2 or len(self.mean) != p:
+            raise ValueError(
+                f"{p} weights need means and log-variances of shape ({p}, k), got {tuple(self.mean.shape)} and "
+                f"{tuple(self.log_variance.shape)}"
+            )
+
+    @classmethod
+    def start(
+        cls, components: int, columns: int, generator: Generator, dtype: torch.dtype = torch.float64
+    ) -> Self:
+        """Equal weights; means and variances that make up a distribution near the standard normal one, members apart.
+
+        Means are drawn with variance 3/4 and every member has variance 1/4.
+        """
+        _check_columns(columns)
+        if components < 1:
+            raise ValueError(f"a mixture needs at least one component, got {components}")
+        mean = math.sqrt(0.75) * normal((components, columns), generator, dtype)
+        zero = torch.zeros(components, dtype=dtype, device=generator.device)
+        return cls(zero, mean, torch.full_like(mean, math.log(0.25)))
+
+    @property
+    def columns(self) -> int:
+        """k."""
+        return self.mean.shape[1]
+
+    def distribution(self, like: Tensor) -> NormalMixture:
+        """The mixture as one distribution."""
+        members = DiagonalGaussian(self.mean.to(like), self.log_variance.to(like).exp())
+        return NormalMixture(self.log_weight.to(like).log_softmax(0), members)
+
+    def log_density(self, z: Tensor) -> Tensor:
+        """(n,)."""
+        return self.distribution(z).log_prob(z)[0]
+
+    def divergence(self, mean: Tensor, log_variance: Tensor) -> None:
+        """None: it is estimated from draws."""
+
+    def column_divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
+        """(n, k), against the prior's marginal of each column, by Gauss and Hermite's rule.
+
+        They do not add up to the divergence of z: the columns of a mixture depend on one another.
+        """
+        node, weight = (
+            torch.as_tensor(part).to(mean) for part in np.polynomial.hermite_e.hermegauss(HERMITE)
+        )
+        weight = weight / math.sqrt(2 * math.pi)
+        spread = (0.5 * log_variance).exp()
+        total = torch.zeros_like(mean)
+        for at, share in zip(node, weight, strict=True):
+            total = total + share * self._marginal(mean + spread * at)
+        return -0.5 * (log_variance + 1.0 + math.log(2 * math.pi)) - total
+
+    def _marginal(self, z: Tensor) -> Tensor:
+        """Log-density of every value under its own column of the mixture, (n, k)."""
+        level = self.log_weight.to(z).log_softmax(0)[:, None, None]
+        variance = self.log_variance.to(z)[:, None]
+        square = (z - self.mean.to(z)[:, None]).square() * (-variance).exp()
+        return (level - 0.5 * (square + variance + math.log(2 * math.pi))).logsumexp(0)
+
+
+def _check_columns(columns: int) -> None:
+    if columns < 1:
+        raise ValueError(f"a code needs at least one column, got {columns}")
+
+
+FLOOR = 1e-4
+"""Smallest variance of a Gaussian head, in units of a column's own."""
+
+Variance = Literal["diagonal", "shared", "spherical"]
+
+
+class Head(Protocol):
+    """What a decoder's raw columns mean: distributions over *standardised* columns.
+
+    Counts, zeros and ones, and categories have no other units than their own. Parameters that all rows share are
+    tensors of the head, trained with the networks.
+    """
+
+    continuous: ClassVar[bool]
+    """Whether its columns may be shifted and scaled."""
+
+    def width(self, columns: int) -> int:
+        """Raw columns that it wants for so many columns of data."""
+
+    def distribution(self, raw: Tensor) -> PairedDistribution:
+        """m distributions over standardised columns from raw columns (m, width), in their precision."""
+
+
+@dataclass(frozen=True)
+class GaussianHead(Tree):
+    r"""Independent Gaussian columns, :math:`x_j \mid z \sim N(\mu_j(z), \epsilon + e^{r_j})`.
+
+    The variance is smooth in r, and never below the floor :math:`\epsilon`. Without one the likelihood of an
+    autoencoder is unbounded: it grows without limit as the noise of a row that is met exactly goes to zero. The floor
+    is in standard coordinates; its default 1e-4 is noise of one hundredth of a column's standard deviation.
+
+    Args:
+        variance: ``diagonal`` takes r from the decoder, a number for every row and column; ``shared`` learns one a
+            column, ``spherical`` one for all.
+        log_variance: r where it is learned, (d,) or (1,).
+        floor: epsilon.
+
+    Example:
+        >>> import torch
+        >>> GaussianHead().width(3), GaussianHead.start("shared", 3).width(3)
+        (6, 3)
+        >>> GaussianHead().distribution(torch.zeros(1, 2)).covariance().dense()
+        tensor([[[1.0001]]])
+    """
+
+    variance: Variance = "diagonal"
+    log_variance: Tensor | None = None
+    floor: float = FLOOR
+    continuous: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.variance not in ("diagonal", "shared", "spherical"):
+            raise ValueError(f"variance must be 'diagonal', 'shared' or 'spherical', got {self.variance!r}")
+        if (self.log_variance is None) != (self.variance == "diagonal"):
+            raise ValueError(
+                "log_variance belongs to a shared or a spherical variance, and to these always: use GaussianHead.start"
+            )
+        _check_floor(self.floor)
+
+    @classmethod
+    def start(
+        cls,
+        variance: Variance,
+        columns: int,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        floor: float = FLOOR,
+    ) -> Self:
+        """A head for so many columns, whose learned variances start at 1."""
+        if variance == "diagonal":
+            return cls(variance, None, floor)
+        size = columns if variance == "shared" else 1
+        return cls(variance, torch.zeros(size, dtype=dtype, device=device), floor)
+
+    def width(self, columns: int) -> int:
+        """Means, and raw log-variances where the decoder gives them."""
+        return 2 * columns if self.log_variance is None else columns
+
+    def distribution(self, raw: Tensor) -> DiagonalGaussian:
+        """Means first, then raw log-variances."""
+        if self.log_variance is None:
+            mean, level = raw.chunk(2, dim=1)
+            return DiagonalGaussian(mean, self.floor + level.exp())
+        variance = self.floor + self.log_variance.to(raw.dtype).exp()
+        return DiagonalGaussian(raw, variance.expand_as(raw))
+
+
+@dataclass(frozen=True)
+class LowRankHead(Tree):
+    r"""Gaussian columns whose noise is correlated, :math:`x \mid z \sim N(\mu(z), W W^\top + \mathrm{diag}(\psi))`.
+
+    W and psi are shared by all rows: what is left over by the mean is correlated where columns depend on one another in
+    the same way whatever z is. No d x d matrix is formed.
+
+    Args:
+        loadings: W, (d, r).
+        log_noise: raw numbers of psi = floor + exp(raw), (d,).
+        floor: of psi.
+
+    Example:
+        >>> import torch
+        >>> head = LowRankHead.start(4, 2, torch.Generator())
+        >>> head.width(4), head.distribution(torch.zeros(5, 4).double()).mean.shape
+        (4, torch.Size([5, 4]))
+    """
+
+    loadings: Tensor
+    log_noise: Tensor
+    floor: float = FLOOR
+    continuous: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_floor(self.floor)
+
+    @classmethod
+    def start(
+        cls,
+        columns: int,
+        rank: int,
+        generator: Generator,
+        dtype: torch.dtype = torch.float64,
+        floor: float = FLOOR,
+    ) -> Self:
+        """A head for so many columns: small random loadings, which zeros could never leave, and noise near 1."""
+        if rank < 1:
+            raise ValueError(f"the rank of a low-rank head must be at least 1, got {rank}")
+        loadings = normal((columns, rank), generator, dtype) * 0.1
+        return cls(loadings, torch.zeros(columns, dtype=dtype, device=generator.device), floor)
+
+    def width(self, columns: int) -> int:
+        """The means."""
+        return columns
+
+    def distribution(self, raw: Tensor) -> TiedLowRankGaussian:
+        """Means, with the shared covariance."""
+        noise = self.floor + self.log_noise.to(raw.dtype).exp()
+        return TiedLowRankGaussian(raw, self.loadings.to(raw.dtype), noise)
+
+
+@dataclass(frozen=True)
+class BernoulliHead(Tree):
+    """Zeros and ones by their log-odds; see :class:`boxloop.distributions.counts.LogitBernoulli` for grey values.
+
+    Example:
+        >>> import torch
+        >>> BernoulliHead().distribution(torch.zeros(1, 2)).mean
+        tensor([[0.5000, 0.5000]])
+    """
+
+    continuous: ClassVar[bool] = False
+
+    def width(self, columns: int) -> int:
+        """The log-odds."""
+        return columns
+
+    def distribution(self, raw: Tensor) -> LogitBernoulli:
+        """Log-odds."""
+        return LogitBernoulli(raw)
+
+
+@dataclass(frozen=True)
+class PoissonHead(Tree):
+    """Counts by their log-rates.
+
+    Example:
+        >>> import torch
+        >>> PoissonHead().distribution(torch.zeros(1, 2)).mean
+        tensor([[1., 1.]])
+    """
+
+    continuous: ClassVar[bool] = False
+
+    def width(self, columns: int) -> int:
+        """The log-rates."""
+        return columns
+
+    def distribution(self, raw: Tensor) -> LogPoisson:
+        """Log-rates."""
+        return LogPoisson(raw)
+
+
+@dataclass(frozen=True)
+class CategoricalHead(Tree):
+    """Columns of codes 0 to c_j - 1, by the logits of all columns side by side.
+
+    Args:
+        sizes: c, (d,), whole numbers; a tensor, so that it is where the logits are.
+
+    Example:
+        >>> import torch
+        >>> head = CategoricalHead.of([2, 3])
+        >>> head.width(2), head.distribution(torch.zeros(1, 5)).mean
+        (5, tensor([[0.5000, 1.0000]]))
+    """
+
+    sizes: Tensor
+    continuous: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], device: torch.device | str = "cpu") -> Self:
+        """A head for columns with so many categories each.
+
+        Raises:
+            ValueError: a column with fewer than one category.
+        """
+        if not len(sizes) or min(sizes) < 1:
+            raise ValueError(f"every column needs at least one category, got {list(sizes)}")
+        return cls(torch.tensor(list(sizes), dtype=torch.int64, device=device))
+
+    def width(self, columns: int) -> int:
+        """One logit a category of each of these columns."""
+        if columns != len(self.sizes):
+            raise ValueError(f"the head is for {len(self.sizes)} columns of categories, not for {columns}")
+        return int(self.sizes.sum())
+
+    def distribution(self, raw: Tensor) -> CategoricalColumns:
+        """Logits."""
+        return CategoricalColumns(raw, self.sizes)
+
+
+def _check_floor(floor: float) -> None:
+    if not floor > 0.0:
+        raise ValueError(
+            f"the floor of a variance must be positive, got {floor}: without it there is no best fit"
+        )
+
+
+BLOCK = 1 << 21
+"""Values (rows x draws x columns) of an importance bound, or of a sample, in memory at once."""
+
+ENCODER_LIMIT = 30.0
+"""Standard deviations from the mean beyond which the encoder sees a value as no further away: a value that no row came
+near in training would make a code without bound, and a score of minus infinity where a poor one is owed."""
+
+Noise = Callable[[Tensor, int, int], Tensor]
+"""Rows (n, d), the first draw and how many (M) -> standard normal numbers, (M, n, k)."""
+
+
+@dataclass(frozen=True)
+class Autoencoder(Tree):
+    r"""p(z), p(x|z) and a guess q(z|x) of the posterior.
+
+    The networks see standardised rows :math:`u = (x - o) / s`; all that goes in and comes out is in the units of the
+    data, and in the precision of ``origin``, whatever that of the networks is. Missing values are not taken: a NaN in
+    a row makes all results of that row NaN.
+
+    Args:
+        encoder: (n, d) -> (n, 2k): mean and log-variance of q(z|x).
+        decoder: (n, k) -> (n, width of the head).
+        head: what the decoder's columns mean, see :mod:`boxloop.models.vae`.
+        latent: the prior, see :mod:`boxloop.models.vae`.
+        origin: o, (d,).
+        scale: s, (d,), positive. Counts, zeros and ones, and categories keep o = 0 and s = 1.
+        score_draws: draws of z behind a row's ``log_prob``.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.vae import GaussianHead
+        >>> from boxloop.models.vae import StandardNormal
+        >>> from boxloop.models.networks import Layers
+        >>> stream = torch.Generator()
+        >>> to_code, to_row = Layers(3, (8,), 4), Layers(2, (8,), 6)
+        >>> model = Autoencoder.start(
+        ...     Part(to_code, to_code.start(stream)), Part(to_row, to_row.start(stream)), GaussianHead(),
+        ...     StandardNormal(2), columns=3)
+        >>> rows, codes = model.sample(5, stream)
+        >>> rows.shape, codes.shape, model.bound(rows, stream).value().shape
+        (torch.Size([5, 3]), torch.Size([5, 2]), torch.Size([5]))
+    """
+
+    encoder: Part
+    decoder: Part
+    head: Any
+    latent: Any
+    origin: Tensor
+    scale: Tensor
+    score_draws: int = 256
+
+    def __post_init__(self) -> None:
+        if self.score_draws < 1:
+            raise ValueError(f"score_draws must be at least 1, got {self.score_draws}")
+
+    @classmethod
+    def start(cls, encoder: Part, decoder: Part, head: Any, latent: Any, columns: int) -> Self:
+        """A model of standardised rows, in the precision of its networks.
+
+        Raises:
+            ValueError: the parts do not fit one another.
+        """
+        like = decoder.parameters[0]
+        _check_width("encoder", encoder, like.new_zeros(1, columns), 2 * latent.columns)
+        _check_width("decoder", decoder, like.new_zeros(1, latent.columns), head.width(columns))
+        return cls(encoder, decoder, head, latent, like.new_zeros(columns), like.new_ones(columns))
+
+    def trainable(self) -> tuple[Tensor, ...]:
+        """All that is learned: encoder, decoder, head, prior, in this order."""
+        parts = (self.encoder, self.decoder, self.head, self.latent)
+        return tuple(leaf for part in parts for _, leaf in part.leaves() if leaf.is_floating_point())
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The model at other values of what is learned; differentiable.
+
+        Raises:
+            ValueError: another number of tensors than ``trainable`` gives.
+        """
+        if len(learned) != len(self.trainable()):
+            raise ValueError(f"{len(self.trainable())} tensors are learned, got {len(learned)}")
+        fresh = iter(learned)
+
+        def take(leaf: Tensor) -> Tensor:
+            return next(fresh) if leaf.is_floating_point() else leaf
+
+        parts = {name: getattr(self, name).map(take) for name in ("encoder", "decoder", "head", "latent")}
+        return replace(self, **parts)
+
+    def standardise(self, rows: Tensor) -> Tensor:
+        """u = (x - o) / s, in the precision of the networks."""
+        u = (rows.to(self.origin.dtype) - self.origin) / self.scale
+        return u.to(self.encoder.parameters[0].dtype)
+
+    def _encode(self, standard: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of q(z|x) from standardised rows, (n, k) each."""
+        seen = standard.clamp(-ENCODER_LIMIT, ENCODER_LIMIT) if self.head.continuous else standard
+        mean, log_variance = self.encoder(seen).chunk(2, dim=1)
+        return mean, log_variance
+
+    def prior(self) -> Distribution:
+        """The distribution of z."""
+        distribution: Distribution = self.latent.distribution(self.origin)
+        return distribution
+
+    def emission(self, z: Tensor) -> Distribution:
+        """The distributions of x given each row of z, in the units of the data."""
+        distribution = self.head.distribution(self.decoder(z).to(self.origin.dtype))
+        found: Distribution = (
+            distribution.affine(self.origin, self.scale) if self.head.continuous else distribution
+        )
+        return found
+
+    def posterior(self, rows: Tensor) -> DiagonalGaussian:
+        """q(z|x), one member a row: (n, k)."""
+        mean, log_variance = (part.to(self.origin.dtype) for part in self._encode(self.standardise(rows)))
+        return DiagonalGaussian(mean, log_variance.exp())
+
+    def bound(self, rows: Tensor, generator: Generator, draws: int = 1) -> Bound:
+        r"""Both parts of the evidence lower bound, from M draws :math:`z_j = \mu(x) + \sigma(x) \epsilon_j` a row.
+
+        .. math:: \frac1M \sum_j \log p(x \mid z_j) \quad\text{and}\quad \mathrm{KL}(q(z \mid x) \,\|\, p(z)),
+
+        the latter in closed form, or from the same draws where it has none. Differentiable in all that is learned;
+        nothing here waits for the device.
+
+        Args:
+            rows: (n, d).
+            generator: on the device of the model.
+            draws: M.
+
+        Returns:
+            The parts of each row, in the units of the data: the log-density of x, not of u.
+        """
+        return self.bound_at(rows, self.noise((draws, len(rows)), generator))
+
+    def noise(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+        """Standard normal numbers behind M draws of the codes of n rows, (M, n, k)."""
+        return normal((*shape, self.latent.columns), generator, self.encoder.parameters[0].dtype)
+
+    def bound_at(self, rows: Tensor, noise: Tensor) -> Bound:
+        """:meth:`bound` of rows (n, d) at given noise, (M, n, k)."""
+        standard = self.standardise(rows)
+        mean, log_variance = self._encode(standard)
+        z = mean + (0.5 * log_variance).exp() * noise
+        fit = self._log_likelihood(standard, z).mean(0)
+        with torch.autocast(rows.device.type, enabled=False):
+            divergence = self.latent.divergence(mean, log_variance)
+            if divergence is None:
+                divergence = (log_encoder_density(log_variance, noise) - self._log_prior(z)).mean(0)
+        return Bound(fit.to(self.origin.dtype) - self.scale.log().sum(), divergence.to(self.origin.dtype))
+
+    def importance(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
+        r"""Importance-weighted bound of each row's log-density, (n,).
+
+        .. math:: \log \frac1M \sum_{j=1}^M \frac{p(x, z_j)}{q(z_j \mid x)}, \qquad z_j \sim q(z \mid x)
+
+        At least the evidence lower bound in expectation, and rising to log p(x) with M. Burda, Grosse and
+        Salakhutdinov (2016), "Importance weighted autoencoders", eq. 8.
+
+        Args:
+            rows: (n, d).
+            generator: on the device of the model.
+            draws: M; they are made in blocks, so that memory does not grow with them.
+        """
+        if draws < 1:
+            raise ValueError(f"an importance bound needs at least one draw, got {draws}")
+        k, dtype = self.latent.columns, self.decoder.parameters[0].dtype
+        return self._importance_bound(
+            rows, draws, lambda part, start, size: normal((size, len(part), k), generator, dtype)
+        )
+
+    def log_prob(self, rows: Tensor) -> Tensor:
+        """Importance bound of each row's log-density from ``score_draws`` nodes of its own, (n,).
+
+        The nodes are Sobol points that depend on the row and on nothing else: a row's score is the same in every call,
+        whatever rows are beside it, and the errors of different rows are as good as independent.
+        """
+        points = sobol_points(self.score_draws, self.latent.columns).to(self.origin.device)
+
+        def noise(part: Tensor, start: int, size: int) -> Tensor:
+            return sobol_normal_nodes(points[start : start + size], part).to(self.decoder.parameters[0].dtype)
+
+        return self._importance_bound(rows, self.score_draws, noise)
+
+    def _importance_bound(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
+        """The importance bound in blocks of rows and of draws, (n,)."""
+        found = []
+        for part in rows.split(max(1, BLOCK // self._widest)):
+            standard = self.standardise(part)
+            code = self._encode(standard)
+            step = max(1, BLOCK // (self._widest * len(part)))
+            sums = []
+            for start in range(0, draws, step):
+                drawn = noise(part, start, min(step, draws - start))
+                sums.append(self._log_ratios(standard, code, drawn).logsumexp(0))
+            found.append(torch.stack(sums).logsumexp(0))
+        return torch.cat(found) - math.log(draws) - self.scale.log().sum()
+
+    @property
+    def _widest(self) -> int:
+        """Columns of the widest thing that is made for every row and draw, of those known here."""
+        return max(len(self.origin), self.decoder.parameters[-1].numel(), 2 * int(self.latent.columns))
+
+    def _log_ratios(self, standard: Tensor, code: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+        """log p(u, z) / q(z|u) at the codes of noise (M, n, k): (M, n)."""
+        mean, log_variance = code
+        z = mean + (0.5 * log_variance).exp() * noise
+        fit = self._log_likelihood(standard, z)
+        with torch.autocast(standard.device.type, enabled=False):
+            ratio = fit + self._log_prior(z) - log_encoder_density(log_variance, noise)
+        return ratio.to(self.origin.dtype)
+
+    def _log_likelihood(self, standard: Tensor, z: Tensor) -> Tensor:
+        """log p(u|z) of standardised rows (n, d) under codes (M, n, k): (M, n), never in half precision."""
+        raw = self.decoder(z.flatten(0, 1))
+        rows = standard.expand(len(z), -1, -1).flatten(0, 1)
+        with torch.autocast(standard.device.type, enabled=False):
+            found: Tensor = self.head.distribution(raw).paired(rows)
+        return found.reshape(z.shape[:2])
+
+    def _log_prior(self, z: Tensor) -> Tensor:
+        """log p(z) of codes (M, n, k): (M, n)."""
+        found: Tensor = self.latent.log_density(z.flatten(0, 1))
+        return found.reshape(z.shape[:2])
+
+    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n rows (n, d) and the codes behind them (n, k)."""
+        z = self.prior().draw(n, generator)[0]
+        parts = z.split(max(1, BLOCK // self._widest))
+        return torch.cat([self.emission(part).draw(1, generator)[:, 0] for part in parts]), z
+
+    def reconstruct(self, rows: Tensor) -> Tensor:
+        """E[x | z] at the posterior mean of z, (n, d)."""
+        parts = rows.split(max(1, BLOCK // self._widest))
+        return torch.cat([self.emission(self.posterior(part).mean).mean for part in parts])
+
+    def affine(self, origin: Tensor, scale: Tensor) -> Self:
+        """The model of ``origin + scale * x``.
+
+        Raises:
+            ValueError: its columns are counts, zeros and ones, or categories.
+        """
+        if not self.head.continuous:
+            raise ValueError(
+                f"{type(self.head).__name__} has no affine image: its columns have no other units"
+            )
+        return replace(self, origin=origin + scale * self.origin, scale=scale * self.scale)
+
+
+def _check_width(name: str, part: Part, rows: Tensor, wanted: int) -> None:
+    """That a part makes so many columns from these rows."""
+    requirement = f"the {name} must make {wanted} columns from {rows.shape[1]}"
+    try:
+        with torch.no_grad():
+            found = part(rows)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"{requirement}, but does not take a row: {error}") from error
+    if found.shape != (len(rows), wanted):
+        raise ValueError(f"{requirement}; one row becomes {tuple(found.shape)}")
