@@ -126,7 +126,7 @@ def told(outcome: Outcome[TrainState]) -> Found:
 def trained(trainer: Trainer, epochs: int = 4) -> Found:
     first = TrainState.start(trainer.model, 7)
     with trainer.workers.interruptible(trainer, torch.device("cpu")) as step:
-        return told(run(step, first, max_rounds=trainer.rounds(epochs)))
+        return told(run(step, first, max_iter=trainer.rounds(epochs)))
 
 
 def drifting(workers: Workers) -> Found:

@@ -139,7 +139,7 @@ def test_a_burn_in_forgets_and_squares_grow():
 def test_stochastic_approximation_finds_the_maximum(kind, problems):
     rows, truth = problems[kind]
     plan = MonteCarloPlan(lambda k: 16, BurnIn(30, Power(0.7)), n_chains=8, smooth_after=60)
-    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far(kind)), max_rounds=150)
+    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far(kind)), max_iter=150)
     state = replace(outcome.state, model=outcome.state.best)
     assert truth.distance(state.model) < 0.5  # half a standard error, before the last stage
     check_end(state, rows, truth)
@@ -168,7 +168,7 @@ def test_ascent_finds_the_maximum(kind, problems):
 
 
 def check_end(state, rows, truth):
-    last = run(newton_refine(rows, random_walks, precision=0.1), RefinementState(state), max_rounds=6)
+    last = run(newton_refine(rows, random_walks, precision=0.1), RefinementState(state), max_iter=6)
     found = last.state.found
     assert last.converged
     assert found.error_ratio < 0.1
@@ -180,7 +180,7 @@ def test_two_effects_a_group():
     rows = make_table("poisson", 2, groups=60, each=8, seed=4).rows()
     truth = reference(make_model("poisson", 2), rows)
     plan = MonteCarloPlan(lambda k: 16, BurnIn(40, Power(0.7)), n_chains=8, smooth_after=80)
-    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far("poisson", 2)), max_rounds=200)
+    outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far("poisson", 2)), max_iter=200)
     check_end(replace(outcome.state, model=outcome.state.best), rows, truth)
 
 
@@ -311,7 +311,7 @@ def test_densities_are_evaluated_again_when_parameters_change(problems):
 
 def distance(kernels, rows, truth, plan, rounds, start):
     state = begin(rows, start, copies=plan.n_chains)
-    outcome = run(monte_carlo_em(rows, kernels, plan), state, max_rounds=rounds)
+    outcome = run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds)
     return truth.distance(outcome.state.best)
 
 
@@ -342,7 +342,7 @@ def test_scales_reach_the_acceptance_that_is_best(problems):
 def test_a_kernel_that_never_refuses_keeps_its_scale():
     rows, model = two_means()
     state = MonteCarloState.start(model, rows, 2, generator(0))
-    after = run(monte_carlo_em(rows, label_draws, MonteCarloPlan(n_chains=2)), state, max_rounds=3).state
+    after = run(monte_carlo_em(rows, label_draws, MonteCarloPlan(n_chains=2)), state, max_iter=3).state
     assert torch.equal(after.log_scale, state.log_scale)
 
 
@@ -379,7 +379,7 @@ def test_ctrl_c_keeps_the_last_round(problems):
             raise KeyboardInterrupt
 
     step = monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=2))
-    outcome = run(step, begin(rows, far("poisson"), copies=2), max_rounds=9, observers=[watch])
+    outcome = run(step, begin(rows, far("poisson"), copies=2), max_iter=9, observers=[watch])
     assert outcome.interrupted
     assert outcome.n_iter == outcome.state.round == 3
 
@@ -387,7 +387,7 @@ def test_ctrl_c_keeps_the_last_round(problems):
 def test_a_step_in_doubt_is_noted(problems):
     rows, truth = problems["bernoulli"]
     step = ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, max_draws=16))
-    outcome = run(step, begin(rows, truth.model, copies=2), max_rounds=3)
+    outcome = run(step, begin(rows, truth.model, copies=2), max_iter=3)
     assert not outcome.converged
     assert any("within its Monte Carlo error with 16 draws" in event for event in outcome.events)
 
@@ -411,6 +411,6 @@ def test_one_chain_has_no_error(problems):
     with pytest.raises(ValueError, match="at least 2 chains"):
         louis_errors(state, rows, random_walks)
     with pytest.raises(ValueError, match="at least 2 chains"):
-        run(ascent_em(rows, random_walks, AscentPlan()), state, max_rounds=1)
+        run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=1)
     with pytest.raises(ValueError, match=r"plan\.n_chains is 4, but the state has 1 chains per unit"):
-        run(monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=4)), state, max_rounds=1)
+        run(monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=4)), state, max_iter=1)

@@ -159,7 +159,7 @@ def test_errors_are_those_of_differences():
     from boxloop.fit import DocumentInfluence
 
     frame = DocumentInfluence.of(found)
-    one = source.taken(torch.tensor([row]))
+    one = source.take(torch.tensor([row]))
     length, share = found.documents.document_weights(one.rows, torch.ones(1).double())
     y, inner, kappa, shares = frame.evaluate(one.rows, length)
     counts = one.rows.to_dense()[0]

@@ -75,7 +75,7 @@ def test_all_documents_have_the_exact_moments():
     assert source.n_rows == 84
     torch.testing.assert_close(source.weight.sum(), torch.tensor(1.0).double())
     statistics = DocumentMoments.measure(source, "documents", scaled=False)
-    first, pair, triple = statistics.projected(torch.eye(7).double())
+    first, pair, triple = statistics.project_moments(torch.eye(7).double())
     b, pi = topics.probabilities, topics.weights
     torch.testing.assert_close(first, pi @ b)
     torch.testing.assert_close(pair, (b.mT * pi) @ b)
