@@ -173,15 +173,12 @@ def prefixed(folder: Path) -> list[str]:
 
 
 STILL_CUT = {
-    "cli/network_files",
     "cli/network_read",
     "cli/network_show",
     "cli/outliers_judge",
-    "cli/relate_files",
     "cli/relate_judge",
     "cli/relate_read",
     "cli/relate_show",
-    "estimators/autoencoder_files",
     "estimators/autoencoder_fit",
     "estimators/autoencoder_rows",
     "estimators/autoencoder_start",
@@ -191,7 +188,6 @@ STILL_CUT = {
     "estimators/grouped_fit",
     "estimators/relevant_classifier_probability",
     "estimators/relevant_classifier_rows",
-    "estimators/relevant_generator_files",
     "estimators/relevant_generator_fit",
     "estimators/relevant_generator_use",
     "sample/gibbs_factor",
@@ -205,7 +201,6 @@ STILL_CUT = {
     "weights/fitting_epoch",
     "weights/fitting_state",
     "weights/posterior_checks",
-    "weights/posterior_files",
     "weights/predictor_checks",
 }
 """Modules that wait to be joined with what they were cut off. Nothing is added here."""

@@ -14,7 +14,9 @@ import torch
 
 import boxloop
 from boxloop import FactorAnalysis, GaussianMixture
-from boxloop.persist import ModelFileError
+from boxloop.average import Running
+from boxloop.estimators import SAVED
+from boxloop.persist import ModelFileError, SaveMixin, model_file, save_tree
 from estimators.cases import EVERYONE, Case, assert_same, blobs, everyone, factors, told
 
 READ = """
@@ -134,6 +136,19 @@ def test_after_partial_fit(tmp_path: Path) -> None:
         estimator.partial_fit(blobs(400)[start : start + 100])
     estimator.save(tmp_path / "m.boxloop")
     assert_same(boxloop.load(tmp_path / "m.boxloop"), estimator, rtol=0, atol=0)
+
+
+def test_every_estimator_with_a_file_is_found_by_its_name() -> None:
+    kinds = {name: getattr(boxloop.estimators, name) for name in boxloop.estimators.__all__}
+    saved = {name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, SaveMixin)}
+    assert saved == set(SAVED)
+    assert all(model_file(kinds[name]).facts for name in SAVED)
+
+
+def test_a_tree_that_is_no_estimator_is_refused(tmp_path: Path) -> None:
+    save_tree(tmp_path / "m.boxloop", Running(None, 3))
+    with pytest.raises(ModelFileError, match="holds no estimator"):
+        boxloop.load(tmp_path / "m.boxloop")
 
 
 def test_what_cannot_be_saved_or_loaded(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_file_of_another_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="boxloop's own: leave out module="):
         NetworkRegressor.load(tmp_path / "net", module=network())
     boxloop.FactorAnalysis(1).fit(x).save(tmp_path / "factor")
-    with pytest.raises(ModelFileError, match="FactorModel"):
+    with pytest.raises(ModelFileError, match="holds the estimator 'FactorAnalysis', not 'NetworkRegressor'"):
         NetworkRegressor.load(tmp_path / "factor")
 
 

@@ -199,12 +199,16 @@ def test_f42_layers_of_impossible_width_are_refused_before_allocation(tmp_path: 
 
 
 @every_kind
-def test_f43_newer_format(case: SavedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(3, "upgrade boxloop"), (1, "fit again with this version, or read it with that one")],
+)
+def test_f43_other_format(case: SavedModel, number: int, remedy: str, tmp_path: Path) -> None:
     path = case.write(tmp_path / "m.boxloop")
     data = path.read_bytes()
-    header = data[8 : header_end(data)].replace(rb"\"format\":1", rb"\"format\":2")
+    header = data[8 : header_end(data)].replace(rb"\"format\":2", rb"\"format\":%d" % number)
     path.write_bytes(with_header(data, header))
-    wanted = r"format 2, written by boxloop .* up to format 1: upgrade boxloop"
+    wanted = rf"format {number}, written by boxloop .* which reads format 2: {remedy}"
     with pytest.raises(ModelFileError, match=wanted):
         case.load(path)
 

@@ -307,6 +307,9 @@ MODELS: tuple[SavedModel, ...] = (
     _made("network-classifier", "NetworkClassifier", X, LABELS, method="full", **NETWORK),
     _own("regressor-own", "NetworkRegressor", "module", X, Y, **NETWORK),
     _own(
+        "autoencoder-own", "VariationalAutoencoder", "encoder", X, n_components=1, score_draws=4, **TRAINING
+    ),
+    _own(
         "features-own", "RelevantFeatures", "x_features", X, Y, n_features=2, y_features="linear", **TRAINING
     ),
     *(

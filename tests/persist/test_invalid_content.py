@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.estimators import ALL_CONSTRAINTS, ALL_PARTS
+import boxloop
+from boxloop.estimators import SAVED
 from boxloop.persist import (
     LOG_SIMPLEX,
     LOWER_FACTOR,
@@ -21,11 +22,12 @@ from boxloop.persist import (
     SIMPLEX,
     Array,
     Constraints,
+    ModelFile,
     ModelFileError,
     is_of,
     match,
+    model_file,
 )
-from boxloop.weights import CLASSES as WEIGHT_PARTS
 from persist.mutations import mutations, seal, split
 from persist.saved_models import MODELS, SavedModel, not_finite
 
@@ -131,14 +133,19 @@ def test_the_fuzzer_sees_what_it_looks_for(tmp_path: Path) -> None:
         assert faults(spoilt, path, tmp_path, usual) != []
 
 
-PARTS = sorted({**ALL_PARTS, **WEIGHT_PARTS}.values(), key=lambda kind: kind.__name__)
+FILES: dict[str, ModelFile] = {name: model_file(getattr(boxloop, name)) for name in SAVED}
+"""What each estimator says that its file holds; posteriors over weights are parts of those of networks."""
+PARTS = sorted(
+    {(kind, name) for name, file in FILES.items() for kind in file.classes.values()},
+    key=lambda pair: (pair[0].__name__, pair[1]),
+)
 
 
-@pytest.mark.parametrize("kind", PARTS, ids=lambda kind: kind.__name__)
-def test_every_tensor_that_a_file_may_hold_has_a_constraint(kind: type) -> None:
+@pytest.mark.parametrize(("kind", "estimator"), PARTS, ids=lambda given: getattr(given, "__name__", given))
+def test_every_tensor_that_a_file_may_hold_has_a_constraint(kind: type, estimator: str) -> None:
     hints = typing.get_type_hints(kind)
     tensors = {field.name for field in dataclasses.fields(kind) if Tensor in _parts(hints[field.name])}
-    rules = ALL_CONSTRAINTS.get(kind, Constraints())
+    rules = FILES[estimator].constraints.get(kind, Constraints())
     assert tensors <= {name for name, rule in rules.fields.items() if isinstance(rule, Array)} | FREE.get(
         kind.__name__, set()
     )

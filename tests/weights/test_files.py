@@ -14,7 +14,6 @@ from boxloop.average import Power
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.tree import Tree
 from boxloop.weights import CLASSES, FactorEM, Method, WeightPosterior, load_posterior, save_posterior
-from persist.mutations import seal, split
 from weights.trajectories import METHODS
 
 
@@ -130,20 +129,6 @@ def test_parts_that_are_something_else(tmp_path: Path) -> None:
         save_tree(path, replace(state, **change))
         with pytest.raises(ModelFileError, match=r"the field '[a-z]*' is a|dtype is 'float16'"):
             load_posterior(path, network())
-
-
-def test_units_under_their_older_name(tmp_path: Path) -> None:
-    path = tmp_path / "a.boxloop"
-    net = network()
-    posterior = WeightPosterior(net, "gradient", random_state=0)
-    move(net, posterior, 15, seed=1)
-    save_posterior(path, posterior)
-    document, tensors = split(path.read_bytes())
-    assert document["tree"]["fields"]["follower"]["fields"]["units"]["class"] == "WeightUnits"
-    document["tree"]["fields"]["follower"]["fields"]["units"]["class"] = "Units"
-    path.write_bytes(seal(document, tensors))
-    again = load_posterior(path, net)
-    assert torch.equal(again.law().noise, posterior.law().noise)
 
 
 def test_a_schedule_that_is_code_is_not_written(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from boxloop.average import Power
 from boxloop.weights import (
+    METHODS as KINDS,
     SWA,
     SWAG,
     WORDS,
@@ -16,7 +17,6 @@ from boxloop.weights import (
     Method,
     Windowed,
     method_of,
-    posterior_files,
 )
 from weights.trajectories import CPU, METHODS, RANK, SIZE, dense, followed, reference, trajectory
 
@@ -26,8 +26,8 @@ spread = pytest.mark.parametrize("name", [name for name in METHODS if name not i
 
 
 def test_every_method_of_the_room_is_walked() -> None:
-    assert {type(method) for method in METHODS.values()} == set(posterior_files.METHODS)
-    assert {type(method_of(word, RANK, SIZE)) for word in WORDS} == set(posterior_files.METHODS) - {Windowed}
+    assert {type(method) for method in METHODS.values()} == set(KINDS)
+    assert {type(method_of(word, RANK, SIZE)) for word in WORDS} == set(KINDS) - {Windowed}
 
 
 @every

@@ -30,9 +30,9 @@ USUAL: dict[str, dict[str, Any]] = {
 
 def make_estimator(model: str, given: Mapping[str, Any]) -> Fitted:
     """The estimator with the options that were given, None being none; one that it does not have is wrong usage."""
-    from boxloop.estimators import ESTIMATORS, VariationalAutoencoder
+    from boxloop import estimators
 
-    kind: Any = {**ESTIMATORS, "VariationalAutoencoder": VariationalAutoencoder}[MODELS[model]]
+    kind: Any = getattr(estimators, MODELS[model])
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in kind().get_params():

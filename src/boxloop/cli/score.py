@@ -70,14 +70,14 @@ def command(
     check_table(output)
     estimator, watch = load_any(model), watching(quiet, progress)
     if isinstance(estimator, TwoViews):
-        from boxloop.cli.relate_files import check_shared, score_views
+        from boxloop.cli.fitted_views import check_shared, score_views
 
         check_shared(model, estimator, workers is not None or cluster is not None)
     with on_cluster(workers, cluster) as there:
         if isinstance(estimator, TwoViews):
             found, show = score_views(model, estimator, data, there, output, watch)
         elif isinstance(estimator, Networks):
-            from boxloop.cli.network_files import score_network
+            from boxloop.cli.fitted_networks import score_network
 
             found, show = score_network(model, estimator, data, there, output, watch)
         else:

@@ -26,12 +26,12 @@ def command(model: Path, json_to: str | None) -> None:
     check_outputs([json_to], model)
     estimator = load_any(model)
     if isinstance(estimator, TwoViews):
-        from boxloop.cli.relate_files import show_views
+        from boxloop.cli.fitted_views import show_views
 
         show_views(model, estimator, json_to)
         return
     if isinstance(estimator, Networks):
-        from boxloop.cli.network_files import show_network
+        from boxloop.cli.fitted_networks import show_network
 
         show_network(model, estimator, json_to)
         return

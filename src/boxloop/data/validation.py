@@ -271,6 +271,34 @@ def check_count(value: object, name: str, least: int | None = 1) -> int:
     return int(value)
 
 
+def check_number(value: object, name: str) -> float:
+    """A real number.
+
+    Raises:
+        TypeError: anything else.
+
+    Example:
+        >>> check_number(3, "ridge")
+        3.0
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {_described(value)}")
+    return float(value)
+
+
+def check_kind(value: object, name: str, kind: type, remedy: str) -> None:
+    """Refuse what is not of a class, saying what makes one.
+
+    Raises:
+        TypeError: anything else.
+
+    Example:
+        >>> check_kind(torch.ones(2), "rows", Tensor, "torch.as_tensor(rows) makes one")
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {_described(value)}: {remedy}")
+
+
 def check_level(value: object, name: str = "level") -> float:
     """A probability above 0 and below 1.
 

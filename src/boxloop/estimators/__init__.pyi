@@ -1,9 +1,8 @@
-from .allowed import CLASSES as CLASSES
 from .autoencoder import VariationalAutoencoder
 from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
 from .base import Array as Array, LatentEstimator as LatentEstimator, to_numpy as to_numpy
 from .bayesian_factor_analysis import BayesianFactorAnalysis
-from .bayesian_gaussian_mixture import BayesianGaussianMixture
+from .bayesian_gaussian_mixture import BayesianGaussianMixture, root_gamma_moments as root_gamma_moments
 from .bayesian_linear_regression import BayesianLinearRegression
 from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimator
 from .bayesian_multinomial_mixture import BayesianMultinomialMixture
@@ -12,9 +11,9 @@ from .counts import CountMixture as CountMixture
 from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
 from .energy_model import EnergyBasedModel
 from .factor_analysis import FactorAnalysis
-from .files import ALL_CONSTRAINTS as ALL_CONSTRAINTS, ALL_PARTS as ALL_PARTS, ESTIMATORS as ESTIMATORS, load
 from .gaussian_mixture import GaussianMixture
 from .linear import LinearEstimator as LinearEstimator
+from .loading import SAVED as SAVED, load
 from .mixture import MixtureEstimator as MixtureEstimator
 from .multinomial_mixture import MultinomialMixture
 from .network_audit import audit_network as audit_network, training_rows as training_rows

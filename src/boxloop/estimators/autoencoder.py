@@ -7,18 +7,54 @@ from numbers import Integral, Real
 from os import PathLike
 from typing import Any, ClassVar, Self
 
+import torch
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from boxloop.estimators.autoencoder_files import read, write
 from boxloop.estimators.autoencoder_train import Trained, train
 from boxloop.estimators.autoencoder_use import FittedAutoencoder
+from boxloop.estimators.codes import has_image_shape
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
+from boxloop.models import (
+    CONSTRAINTS,
+    MAX_SCORE_DRAWS,
+    Autoencoder,
+    BernoulliHead,
+    CategoricalHead,
+    Convolutions,
+    Deconvolutions,
+    GaussianHead,
+    Layers,
+    LowRankHead,
+    NormalMixturePrior,
+    Part,
+    PoissonHead,
+    SavedModule,
+    StandardNormal,
+)
+from boxloop.persist import PROGRESS, ModelFile, ModelFileError, Saved, load_model
+
+FACTS: dict[str, Any] = {
+    **PROGRESS,
+    "n_samples_seen_": float,
+    "history_": dict[str, list[float]],
+    "alpha_": float | None,
+    "alphas_": dict[str, list[float]] | None,
+    "image_shape_": tuple[int, ...] | None,
+    "training_digest_": str | None,
+}
+"""Fitted attributes in a file, beside the model."""
+
+
+def _has_images(estimator: Any, saved: Saved) -> str | None:
+    model: Any = saved.tree
+    networks = (model.encoder.network, model.decoder.network)
+    if estimator.image_shape_ is None and any(isinstance(n, Convolutions | Deconvolutions) for n in networks):
+        return "its networks are of images, but the fitted attribute 'image_shape_' is None"
+    return None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -66,7 +102,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         patience: passes without a better validation before training ends; ``None`` never ends it.
         validation_fraction: share of the rows that is held out to choose the best pass; 0 keeps the last.
         precision: ``full``, or ``mixed``: networks in bfloat16 where PyTorch thinks it safe; needs ``float32``.
-        score_draws: draws behind :meth:`score_samples`.
+        score_draws: draws behind :meth:`score_samples`, at most 2^20.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit's networks.
         verbose: show a progress bar with the parts of the bound.
@@ -130,6 +166,17 @@ class VariationalAutoencoder(FittedAutoencoder):
     device: str = "cpu"
     dtype: str = "float32"
 
+    _model_file: ClassVar[ModelFile] = ModelFile(
+        Autoencoder,
+        (
+            Part, Layers, Convolutions, Deconvolutions, SavedModule, StandardNormal, NormalMixturePrior, GaussianHead,
+            LowRankHead, BernoulliHead, PoissonHead, CategoricalHead,
+        ),
+        CONSTRAINTS,
+        FACTS,
+        modules={"encoder": "encoder", "decoder": "decoder"},
+        checks=(has_image_shape, _has_images),
+    )  # fmt: skip
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "encoder": [nn.Module, None],
         "decoder": [nn.Module, None],
@@ -144,7 +191,8 @@ class VariationalAutoencoder(FittedAutoencoder):
         "patience": [COUNT, None],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
         "precision": [StrOptions({"full", "mixed"})],
-        **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size", "score_draws")},
+        **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size")},
+        "score_draws": [Interval(Integral, 1, MAX_SCORE_DRAWS, closed="both")],
         **{name: [RATE] for name in ("beta", "weight_decay")},
         **{name: [POSITIVE] for name in ("learning_rate", "clip", "noise_floor")},
         **{
@@ -180,12 +228,19 @@ class VariationalAutoencoder(FittedAutoencoder):
         self.alpha_, self.alphas_ = trained.alpha, trained.alphas
         self.converged_, self.interrupted_ = trained.converged, trained.interrupted
         self.events_, self.n_samples_seen_ = list(trained.events), trained.weight
+        self.training_digest_ = trained.digest
         warn_of(self.events_)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file, own modules as their tensors; see :meth:`load`."""
-        check_is_fitted(self)
-        write(self, path)
+    def _from_tree(self, tree: Autoencoder) -> None:
+        with torch.no_grad():  # the constraints of a file know the networks of boxloop, not those of the user
+            for name, part, columns in (
+                ("encoder", tree.encoder, len(tree.origin)),
+                ("decoder", tree.decoder, tree.latent.columns),
+            ):
+                probes = torch.tensor([[0.0], [10.0], [-10.0]]).expand(3, columns)
+                if not bool(torch.isfinite(part(probes).square()).all()):
+                    raise ModelFileError(f"parameters of the {name} are so large that the network overflows")
+        super()._from_tree(tree)
 
     @classmethod
     def load(
@@ -198,10 +253,7 @@ class VariationalAutoencoder(FittedAutoencoder):
             encoder: the module whose tensors were saved, where one was given to the fit; its own are replaced.
             decoder: the same of the decoder.
         """
-        kept = read(path, cls.__name__, encoder, decoder)
-        found = rebuild(path, cls, {**kept.params, "encoder": encoder, "decoder": decoder}, kept.facts)
-        found.model_ = kept.model
-        return found
+        return load_model(path, cls, {"encoder": encoder, "decoder": decoder})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,6 +32,13 @@ def flat(X: Any) -> tuple[Any, Shape | None]:
     if isinstance(X, np.ndarray | Tensor) and X.ndim in (3, 4):
         return X.reshape(X.shape[0], -1), tuple(int(size) for size in X.shape[1:])
     return X, None
+
+
+def image_fault(shape: Shape | None, n_columns: int) -> str | None:
+    """What is wrong with the shape of an image of so many columns that a file names; None stands for plain rows."""
+    if shape is None or (len(shape) in (2, 3) and min(shape) >= 1 and math.prod(shape) == n_columns):
+        return None
+    return f"images of shape {list(shape)} do not have {n_columns} columns"
 
 
 def opened(

@@ -12,7 +12,6 @@ from sklearn.base import BaseEstimator
 
 from boxloop.average import Schedule
 from boxloop.data import Standardisation, StandardisedSource, has_equal_weights, identity_standardisation
-from boxloop.estimators.autoencoder_files import WATCHERS
 from boxloop.estimators.autoencoder_fit import (
     ALPHAS,
     BoundLoss,
@@ -30,6 +29,9 @@ from boxloop.loop import Outcome, Progress
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, seed, spawn
 from boxloop.types import Source
+
+WATCHERS = ("verbose", "checkpoint", "device", "score_draws", "warm_start")
+"""Parameters that do not change the path of a fit."""
 
 HELD_VALUES = 1 << 25
 """Most values of the rows held out: they are in memory."""
@@ -51,6 +53,7 @@ class Trained:
     interrupted: bool
     events: tuple[str, ...]
     weight: float
+    digest: str | None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
         outcome.interrupted,
         (*worries, *_untouched(estimator, state, alpha), *outcome.events),
         frame.weight,
+        looked.digest,
     )
 
 

@@ -6,10 +6,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -34,7 +34,9 @@ from boxloop.estimators.flow import continued
 from boxloop.estimators.options import pick_device, pick_dtype
 from boxloop.estimators.warned import warn_of
 from boxloop.fit import Coordinates, Engine, Fit, Plan, coordinates, standard_errors, to_standard
+from boxloop.models import CONSTRAINTS
 from boxloop.numeric import generator
+from boxloop.persist import PROGRESS, Check, ModelFile, Saved, SaveMixin
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
 
@@ -43,9 +45,18 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+FACTS: dict[str, Any] = {
+    **PROGRESS,
+    "n_samples_seen_": float,
+    "lower_bound_": float,
+    "lower_bounds_": list[float],
+    "training_digest_": str | None,
+}
+"""Fitted attributes of these estimators in a file, beside those that follow from the model."""
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LatentEstimator(DeviceEstimator, BaseEstimator):
+class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``model_`` holds the result.
 
     A parameter is a field: the constructor that scikit-learn inspects follows from the fields of a class and its bases.
@@ -278,17 +289,32 @@ class LatentEstimator(DeviceEstimator, BaseEstimator):
             for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
         ]
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file; :func:`boxloop.load` reads it."""
-        from boxloop.estimators.files import save
-
-        save(self, path)
+    def _from_tree(self, tree: Any) -> None:
+        super()._from_tree(tree)
+        self._publish(tree)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = self._sparse
         return tags
+
+
+def is_double(estimator: Any, saved: Saved) -> str | None:
+    """A check of a file: its model is of the precision in which it is published."""
+    dtype = saved.axes["dtype"]
+    return None if dtype == torch.float64 else f"its model holds {dtype}, not torch.float64"
+
+
+def latent_file(model: type, *parts: type, checks: tuple[Check, ...] = ()) -> ModelFile:
+    """The file of a :class:`LatentEstimator`.
+
+    Args:
+        model: class of its model.
+        parts: classes that the model may consist of.
+        checks: of the estimator against its file.
+    """
+    return ModelFile(model, parts, CONSTRAINTS, FACTS, checks=(is_double, *checks))
 
 
 def check_no_overflow(found: Tensor) -> Tensor:

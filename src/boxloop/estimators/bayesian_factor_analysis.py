@@ -15,12 +15,14 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import check_level, make_frame
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, latent_file, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.estimators.warned import FitWarning
 from boxloop.fit import Fit, Plan, fit_variational_factor
+from boxloop.models import RelevancePrior, VariationalFactor
 from boxloop.numeric import generator
+from boxloop.persist import ModelFile
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class BayesianFactorAnalysis(LinearEstimator):
     noise_floor: ClassVar[float] = 0.0  # type: ignore[misc]
     _word = "factor"
     _height = "evidence bound"
+    _model_file: ClassVar[ModelFile] = latent_file(VariationalFactor, RelevancePrior)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KNOWN,
         "method": [StrOptions({"em", "online"})],

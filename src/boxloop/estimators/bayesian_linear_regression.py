@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from numbers import Real
-from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,13 +26,12 @@ from boxloop.data import (
     pair_sources,
 )
 from boxloop.estimators.autoencoder_rows import opened
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, is_double, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.plain import column_names, read_facts, read_params, rebuild, told_of
 from boxloop.estimators.scored import scored_numbers
 from boxloop.estimators.warned import warn_of
-from boxloop.persist import load_tree, save_tree
+from boxloop.persist import ModelFile, Saved, SaveMixin
 from boxloop.types import Source
 from boxloop.weights import (
     CONSTRAINTS,
@@ -44,15 +42,18 @@ from boxloop.weights import (
     regression_moments,
 )
 
-FACTS = {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]}
-LINEAR_PARTS: dict[str, type] = {"LinearPosterior": LinearPosterior, "Centre": Centre}
-"""What a file of this estimator may name."""
 UNLIKE = 1e4
 """Columns whose spreads differ by more than this hardly share a prior."""
 
 
+def _is_single(estimator: Any, saved: Saved) -> str | None:
+    if not estimator.single_ or saved.axes["k"] == 1:
+        return None
+    return f"the fitted attribute 'single_' is true for {saved.axes['k']} outputs"
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
+class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseEstimator):
     r"""Linear regression with its exact posterior, whose precisions are found by the evidence.
 
     .. math:: y = X \theta + \epsilon, \quad \theta \sim N(0, \alpha^{-1} I), \; \epsilon \sim N(0, \beta^{-1} I)
@@ -110,6 +111,13 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
     standardise: bool = False
     device: str = "cpu"
 
+    _model_file: ClassVar[ModelFile] = ModelFile(
+        LinearPosterior,
+        (Centre,),
+        CONSTRAINTS,
+        {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]},
+        checks=(is_double, _is_single),
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0.0, None, closed="neither"), None],
         "beta": [Interval(Real, 0.0, None, closed="neither"), None],
@@ -189,25 +197,8 @@ class BayesianLinearRegression(DeviceEstimator, RegressorMixin, BaseEstimator):
         found = [to_numpy(self.model_.covariance(j)) for j in range(len(self.model_.alpha))]
         return found[0] if self.single_ else np.stack(found)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file; :func:`boxloop.load` reads it."""
-        check_is_fitted(self)
-        save_tree(path, self.model_, columns=column_names(self), extra=told_of(self, FACTS))
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
-        saved = load_tree(path, LINEAR_PARTS, CONSTRAINTS)
-        tree, extra = saved.tree, saved.extra
-        if extra.get("estimator") != cls.__name__ or not isinstance(tree, LinearPosterior):
-            raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {cls.__name__!r}")
-        if saved.axes["dtype"] != torch.float64:
-            raise saved.refusal(f"its model holds {saved.axes['dtype']}, not torch.float64")
-        found = rebuild(path, cls, read_params(saved), read_facts(saved, FACTS))
-        if found.single_ and saved.axes["k"] != 1:
-            raise saved.refusal(f"the fitted attribute 'single_' is true for {saved.axes['k']} outputs")
-        found._publish(tree)
-        return found
+    def _from_tree(self, tree: LinearPosterior) -> None:
+        self._publish(tree)
 
     def _rows(self, X: Any, sample_weight: Any, *, reset: bool) -> Source:
         return opened(self, X, sample_weight, "gaussian", pick_device(self.device), reset)

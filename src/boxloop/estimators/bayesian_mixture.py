@@ -16,11 +16,13 @@ from torch import Tensor
 
 from boxloop.data import Standardisation, check_count, check_level, make_frame
 from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, latent_file, to_numpy
 from boxloop.estimators.flow import Flowing
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, fit_variational
+from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
+from boxloop.persist import Check, ModelFile
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ DRAWS = 20_000
 """Draws that tell quantiles without a closed form."""
 
 Columns = dict[str, Array]
+
+
+def posterior_file(*components: type, checks: tuple[Check, ...] = ()) -> ModelFile:
+    """The file of a mixture with a posterior over its parameters, whose components are of these classes."""
+    return latent_file(VariationalMixture, MixturePrior, Dirichlet, StickBreaking, *components, checks=checks)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -145,7 +152,8 @@ class BayesianMixtureEstimator(MixtureEstimator):
     def posterior_summary(self, level: float = 0.95) -> Any:
         """Mean, standard deviation and range under q of every parameter of the components in use, as a pandas frame.
 
-        q takes the components of rows for known: where components overlap its range is narrower than an interval.
+        q takes the components of rows for known: where components overlap its range is narrower than an interval. A
+        moment that does not exist is infinite, as the standard deviation of a mean with two degrees of freedom.
 
         Args:
             level: probability of the range under q, equal on both sides.
@@ -201,7 +209,9 @@ class BayesianMixtureEstimator(MixtureEstimator):
             a = to_numpy(law.concentration)
             if k == 1:
                 return np.ones(1), np.ones(1)
-            rest = a.sum() - a
+            rest = np.where(np.eye(k, dtype=bool), 0.0, a).sum(
+                1
+            )  # a.sum() - a has no digit left beside a large a
             return np.asarray(stats.beta.ppf(low, a, rest)), np.asarray(stats.beta.ppf(high, a, rest))
         drawn = law.map(lambda leaf: leaf.expand(DRAWS, *leaf.shape)).draw(generator(0, law.first.device))
         ends = np.quantile(to_numpy(drawn.exp()), [low, high], axis=0)

@@ -14,8 +14,9 @@ from sklearn.utils._param_validation import Interval
 from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators.base import to_numpy
-from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns
+from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
 from boxloop.estimators.counts import CountMixture
+from boxloop.persist import ModelFile
 from boxloop.types import Source
 
 WORD = 0.1
@@ -79,6 +80,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
 
     _sparse = True
     _first_name = "probabilities"
+    _model_file: ClassVar[ModelFile] = posterior_file(WordDirichlet)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],

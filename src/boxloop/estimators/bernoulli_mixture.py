@@ -12,8 +12,11 @@ from torch import Tensor
 
 from boxloop.data import MappedSource, check_range
 from boxloop.distributions import Bernoulli, Family
+from boxloop.estimators.base import latent_file
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
+from boxloop.models import Mixture
+from boxloop.persist import ModelFile
 from boxloop.types import Source
 
 ZEROS_AND_ONES = (
@@ -60,6 +63,7 @@ class BernoulliMixture(CountMixture):
 
     binarize: float | None = None
 
+    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Bernoulli)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "binarize": [None, Interval(Real, None, None, closed="neither")],

@@ -13,7 +13,6 @@ from sklearn.base import BaseEstimator
 from boxloop.average import Running
 from boxloop.data import fingerprint_source, fingerprint_values
 from boxloop.distributions import PooledSums, Sums
-from boxloop.estimators.allowed import CLASSES
 from boxloop.estimators.options import pick_device
 from boxloop.fit import AscentState, EMState, OnlineState, Plan
 from boxloop.models import (
@@ -33,6 +32,7 @@ from boxloop.persist import (
     Constraints,
     Nested,
     Number,
+    model_file,
     read_checkpoint,
 )
 from boxloop.tree import flatten
@@ -117,7 +117,8 @@ def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
     """The plan with a checkpoint writer, and resumed from the checkpoint where one is there."""
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint(estimator, source)
-    resume = read_checkpoint(path, {**CLASSES, **STATES}, fingerprint, CONSTRAINTS) if path.exists() else None
+    classes = {**model_file(type(estimator)).classes, **STATES}
+    resume = read_checkpoint(path, classes, fingerprint, CONSTRAINTS) if path.exists() else None
     if resume is not None:  # files are read onto the CPU
         resume = replace(resume, state=resume.state.to(pick_device(estimator.device)))
     writer = CheckpointWriter(path, fingerprint, seconds=10.0)

@@ -1,12 +1,10 @@
-"""What estimators share whose model makes a row from its code: rows in, codes and rows out, and the files of both."""
+"""What estimators share whose model makes a row from its code: rows in, codes and rows out."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from os import PathLike
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -14,26 +12,24 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, WeightedSum, check_count, to_float_table
-from boxloop.estimators.autoencoder_rows import Likelihood, flat, opened
+from boxloop.estimators.autoencoder_rows import Likelihood, flat, image_fault, opened
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.plain import read_facts, read_params, read_shape
 from boxloop.numeric import generator
-from boxloop.persist import load_tree
-from boxloop.twoview import CONSTRAINTS
+from boxloop.persist import Saved, SaveMixin
 from boxloop.types import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Model = TypeVar("Model")
-
 TILE = 4096
 """Codes whose rows are made at once."""
 
 
-class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class CodedEstimator(
+    SaveMixin, DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """Base of the estimators: what needs ``model_`` and its codes, and nothing of how it came to be."""
 
     @property
@@ -119,35 +115,6 @@ class CodedEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transform
         return trace(values, ax, title=f"{type(self).__name__}: the fit", up=words, told=told)
 
 
-@dataclass(frozen=True)
-class Kept(Generic[Model]):
-    """What a file held: parameters of the constructor, fitted attributes, and the model."""
-
-    params: dict[str, Any]
-    facts: dict[str, Any]
-    model: Model
-
-
-def read_coded(
-    path: str | PathLike[str],
-    name: str,
-    kind: type[Model],
-    classes: Mapping[str, type],
-    facts: Mapping[str, Any],
-) -> Kept[Model]:
-    """Read the file of a fitted estimator, own modules still as their tensors.
-
-    Args:
-        path: the file.
-        name: of the estimator.
-        kind: of its model.
-        classes: that the file may name.
-        facts: types of the fitted attributes that are plain values, by name.
-    """
-    saved = load_tree(path, classes, CONSTRAINTS)
-    tree, extra = saved.tree, saved.extra
-    if extra.get("estimator") != name or not isinstance(tree, kind):
-        raise saved.refusal(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    found = read_facts(saved, facts)
-    found["image_shape_"] = read_shape(saved, found["image_shape_"], found["n_features_in_"])
-    return Kept(read_params(saved), found, tree)
+def has_image_shape(estimator: Any, saved: Saved) -> str | None:
+    """A check of a file: images of the shape that it names have as many pixels as the model has columns."""
+    return image_fault(estimator.image_shape_, estimator.n_features_in_)

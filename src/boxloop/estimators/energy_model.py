@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,9 +26,9 @@ from boxloop.data import (
     open_source,
     validate_rows,
 )
+from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
-from boxloop.estimators.energy_files import fingerprint, read, write
 from boxloop.estimators.energy_fit import (
     KERNELS,
     Means,
@@ -40,16 +39,23 @@ from boxloop.estimators.energy_fit import (
     start_model,
     train,
 )
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE, fingerprint
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.fit import Cooling, EnergyPlan, EnergyState
 from boxloop.loop import Outcome
-from boxloop.models import EnergyModel
+from boxloop.models import CONSTRAINTS, EnergyModel, Perceptron
 from boxloop.numeric import generator, spawn
-from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.persist import (
+    PROGRESS,
+    CheckpointWriter,
+    ModelFile,
+    ModelFileError,
+    Saved,
+    SaveMixin,
+    read_checkpoint,
+)
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
 
@@ -60,8 +66,21 @@ LEAST_CHAINS = 256
 """Chains annealed for even one draw: it is chosen among them by weight."""
 
 
+WATCHERS = ("verbose", "checkpoint", "partition_chains", "device")
+"""Parameters that do not change the path of the fit."""
+
+
+def _has_partition(estimator: Any, saved: Saved) -> str | None:
+    model: Any = saved.tree
+    if model.log_partition is None or model.log_partition_error is None or model.draws is None:
+        return "the fields 'log_partition', 'log_partition_error' and 'draws' must be tensors"
+    if estimator.energy is None and tuple(estimator.hidden) != model.network.hidden:
+        return f"the parameter 'hidden' is {estimator.hidden}, but the network has {model.network.hidden}"
+    return None
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
+class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
     r"""A density given by a network, up to a constant that is estimated.
 
     .. math:: p(x) = \frac{b(u) \, e^{-V_\theta(u)}}{Z \prod_j s_j}, \qquad u = (x - o) / s
@@ -134,6 +153,13 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
     device: str = "cpu"
     dtype: str = "float64"
 
+    _model_file: ClassVar[ModelFile] = ModelFile(
+        EnergyModel,
+        (Perceptron, DiagonalGaussian, FullGaussian),
+        CONSTRAINTS,
+        {**PROGRESS, "n_samples_seen_": float, "contrasts_": list[float], "training_digest_": str | None},
+        checks=(_has_partition,),
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "energy": [nn.Module, None],
         "hidden": ["array-like"],
@@ -189,7 +215,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
             log_partition_error=frame.origin.new_tensor(found.error),
             draws=drawn.double(),
         )
-        self.n_samples_seen_ = frame.weight
+        self.n_samples_seen_, self.training_digest_ = frame.weight, frame.digest
         self.contrast_, self.contrast_error_ = disagreement(model, rows, drawn)
         unsettled = self._unsettled(*remaining_gain(model, rows, drawn, streams[2]))
         doubts = list(found.doubts("up from the base"))
@@ -207,7 +233,7 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
         resume = None
         if self.checkpoint is not None:
-            known, path = fingerprint(self, rows.source), Path(self.checkpoint)
+            known, path = fingerprint(self, rows.source, WATCHERS, ("energy",)), Path(self.checkpoint)
             resume = read_checkpoint(path, {"EnergyState": EnergyState}, known) if path.exists() else None
             observers.append(CheckpointWriter(path, known, seconds=10.0))
         plan = EnergyPlan(
@@ -304,15 +330,12 @@ class EnergyBasedModel(DeviceEstimator, DensityMixin, BaseEstimator):
         _, drawn = explore(self.model_, self._means(), max(n_samples, LEAST_CHAINS), stream)
         return to_numpy(self.model_.origin + self.model_.scale * drawn[:n_samples].double())
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file, if its energy is the perceptron; :meth:`load` reads it."""
-        check_is_fitted(self)
-        write(self, path)
+    def _to_tree(self) -> EnergyModel:
+        if not isinstance(self.model_.network, Perceptron):
+            raise ModelFileError(
+                "only the default energy can be saved: a module of yours is code, save its parameters"
+            )
+        return self.model_
 
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
-        kept = read(path, cls.__name__)
-        found = rebuild(path, cls, kept.params, kept.facts)
-        found._publish(kept.model)
-        return found
+    def _from_tree(self, tree: EnergyModel) -> None:
+        self._publish(tree)

@@ -9,10 +9,11 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimators.base import Array
+from boxloop.estimators.base import Array, latent_file
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.models import FactorModel
 from boxloop.numeric import varimax
+from boxloop.persist import ModelFile
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -66,6 +67,7 @@ class FactorAnalysis(LinearEstimator):
 
     _word = "factor"
     _model = FactorModel
+    _model_file: ClassVar[ModelFile] = latent_file(FactorModel)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,
         "rotation": [StrOptions({"varimax", "quartimax"}), None],

@@ -13,14 +13,23 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
-from boxloop.estimators.base import to_numpy
-from boxloop.estimators.gaussian_pictures import GaussianPictures
+from boxloop.estimators.base import latent_file, to_numpy
+from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
 from boxloop.estimators.given import completed, given_mixture, precision, precision_factor
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates, Fit, Plan
 from boxloop.models import Mixture
 from boxloop.numeric import ConditionError
+from boxloop.persist import ModelFile
 from boxloop.types import Source
+
+COMPONENTS: dict[str, type] = {
+    "full": FullGaussian,
+    "tied": TiedGaussian,
+    "diag": DiagonalGaussian,
+    "spherical": SphericalGaussian,
+}
+"""By ``covariance_type``."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -90,6 +99,9 @@ class GaussianMixture(GaussianPictures):
     means_init: Any = None
     precisions_init: Any = None
 
+    _model_file: ClassVar[ModelFile] = latent_file(
+        Mixture, *COMPONENTS.values(), checks=(components_are(COMPONENTS, "family"),)
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "covariance_type": [StrOptions({"full", "tied", "diag", "spherical"})],

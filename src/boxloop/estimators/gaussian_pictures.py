@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,30 @@ from boxloop.data import column_indices, sample_rows
 from boxloop.estimators.base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.numeric import generator
+from boxloop.persist import Check, Saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 DRAWN = 100_000
 """Rows that a picture is made from: some of them, where there are more."""
+
+
+def components_are(kinds: Mapping[str, type], place: str) -> Check:
+    """A check of a file: its components are those of the parameter ``covariance_type``.
+
+    Args:
+        kinds: classes of components by covariance type.
+        place: of the components in the model.
+    """
+
+    def check(estimator: Any, saved: Saved) -> str | None:
+        wanted, components = kinds[estimator.covariance_type], attrgetter(place)(saved.tree)
+        if isinstance(components, wanted):
+            return None
+        return f"its components are {type(components).__name__}, not {wanted.__name__} as its parameters say"
+
+    return check
 
 
 class GaussianPictures(MixtureEstimator):

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -16,7 +17,7 @@ from torch import nn
 
 from boxloop.average import Schedule
 from boxloop.caller import warn_caller
-from boxloop.estimators.energy_files import fingerprint
+from boxloop.data import fingerprint_source, fingerprint_values
 from boxloop.fit import Constant, Cooling, Trainer, TrainPlan, TrainState, continue_training
 from boxloop.loop import Outcome, Progress, run
 from boxloop.persist import CheckpointWriter, read_checkpoint
@@ -153,3 +154,41 @@ def settled(estimator: BaseEstimator, outcome: Outcome[TrainState], judged: bool
             ConvergenceWarning,
         )
     return outcome.converged
+
+
+def fingerprint(
+    estimator: BaseEstimator,
+    source: Source,
+    watchers: Collection[str],
+    modules: Collection[str],
+) -> dict[str, Any]:
+    """What a checkpoint must share with the fit that continues it.
+
+    Args:
+        estimator: its parameters, its seed.
+        source: its rows and weights.
+        watchers: parameters that do not change the path of the fit.
+        modules: parameters that are networks or None, told by what they hold.
+    """
+    if not isinstance(estimator.random_state, int | np.integer):
+        raise ValueError(
+            "a checkpoint needs an integer random_state: the same random numbers must come again"
+        )
+    given = estimator.get_params(deep=False)
+    return {
+        "estimator": type(estimator).__name__,
+        **{k: _word(v) for k, v in given.items() if k not in watchers and k not in modules},
+        **{name: _held(given[name]) for name in modules},
+        "rows": fingerprint_source(source),
+    }
+
+
+def _held(module: Any) -> str:
+    """A network as a digest of its layers and what they start from."""
+    start = {} if module is None else module.state_dict()
+    return fingerprint_values(module, *start.items())
+
+
+def _word(value: Any) -> str:
+    """A parameter as text that does not change from one process to the next."""
+    return str(getattr(value, "__qualname__", value))

@@ -11,12 +11,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
-from boxloop.estimators.base import Array, to_numpy
+from boxloop.estimators.base import Array, latent_file, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
 from boxloop.models import Mixture
 from boxloop.numeric import generator
+from boxloop.persist import ModelFile
 from boxloop.types import Source
 
 
@@ -65,6 +66,7 @@ class MultinomialMixture(CountMixture):
     total: int = 100
 
     _sparse = True
+    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Multinomial)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],

@@ -22,14 +22,14 @@ from boxloop.estimators.base import Array
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
-from boxloop.estimators.network_files import read, write
 from boxloop.estimators.network_phase import tuned
 from boxloop.estimators.network_rows import Rows, Units, held_out, mark_of
+from boxloop.estimators.network_state import NetworkState, restore_state, state_of
 from boxloop.estimators.network_train import Trained, train_networks
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.plain import rebuild
 from boxloop.estimators.warned import warn_of
 from boxloop.numeric import generator, seed, spawn
+from boxloop.persist import SaveMixin, load_model
 from boxloop.weights import ACTIVATIONS, SWA, WORDS, Audit, Kind, MultiPosterior, Windowed, method_of
 
 BLOCK = 1 << 16
@@ -37,7 +37,7 @@ BLOCK = 1 << 16
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class NetworkEstimator(DeviceEstimator, BaseEstimator):
+class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     """Base of the estimators. The constructor stores, ``fit`` computes, ``posterior_`` and ``predictor_`` hold it."""
 
     hidden: Any = field(default=(50,), kw_only=False)
@@ -201,10 +201,11 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
         check_is_fitted(self)
         return audit_network(self, X, y, X_test, y_test, chains=chains)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file, own modules as their tensors; rows of the fit are left out."""
-        check_is_fitted(self)
-        write(self, path)
+    def _to_tree(self) -> NetworkState:
+        return state_of(self)
+
+    def _from_tree(self, tree: NetworkState) -> None:
+        restore_state(self, tree)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, module: Any = None) -> Self:
@@ -214,12 +215,7 @@ class NetworkEstimator(DeviceEstimator, BaseEstimator):
             path: the file.
             module: where one was given to the fit: the module whose tensors were saved, or what makes it.
         """
-        kept = read(path, cls.__name__, cls._kind, module)
-        found = rebuild(path, cls, {**kept.params, "module": module}, kept.facts)
-        found.x_units_, found.y_units_ = kept.file.x_units, kept.file.y_units
-        found.posterior_ = kept.posterior
-        found.predictor_ = kept.predictor
-        return found
+        return load_model(path, cls, {"module": module})
 
 
 def _own(net: nn.Module) -> None:

@@ -16,7 +16,9 @@ from boxloop.data import to_labels, validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import check_outputs, weighted_rows
+from boxloop.estimators.network_state import network_file
 from boxloop.estimators.scored import scored_labels
+from boxloop.persist import Labels, ModelFile
 from boxloop.weights import ClassificationPrediction, Kind
 
 
@@ -85,6 +87,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
 
     prior_precision: float = 3.0
 
+    _model_file: ClassVar[ModelFile] = network_file(classes_=Labels)
     _kind: ClassVar[Kind] = "classification"
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -14,7 +14,9 @@ from boxloop.data import to_labels, validate_rows
 from boxloop.estimators.base import Array
 from boxloop.estimators.network_base import BLOCK, NetworkEstimator
 from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
+from boxloop.estimators.network_state import network_file
 from boxloop.estimators.scored import scored_numbers
+from boxloop.persist import ModelFile
 from boxloop.weights import Kind, RegressionPrediction
 
 
@@ -84,6 +86,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         (True, True)
     """
 
+    _model_file: ClassVar[ModelFile] = network_file(single_=bool)
     _kind: ClassVar[Kind] = "regression"
 
     @_fit_context(prefer_skip_nested_validation=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from boxloop.distributions import Family, Poisson
+from boxloop.estimators.base import latent_file
 from boxloop.estimators.counts import CountMixture
+from boxloop.models import Mixture
+from boxloop.persist import ModelFile
 
 
 class PoissonMixture(CountMixture):
@@ -46,6 +49,7 @@ class PoissonMixture(CountMixture):
         True
     """
 
+    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Poisson)
     _sparse = True
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:

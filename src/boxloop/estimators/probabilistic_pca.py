@@ -10,9 +10,11 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
+from boxloop.estimators.base import latent_file
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import PrincipalModel
+from boxloop.persist import ModelFile
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -61,6 +63,7 @@ class ProbabilisticPCA(LinearEstimator):
     solver: str = "auto"
 
     _model = PrincipalModel
+    _model_file: ClassVar[ModelFile] = latent_file(PrincipalModel)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,
         "solver": [StrOptions({"auto", "em"})],

@@ -19,22 +19,20 @@ from boxloop.estimators.base import Array, check_no_overflow, to_numpy
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.plain import rebuild
 from boxloop.estimators.relevant_classifier_probability import (
     fitted_temperature,
     onto_simplex,
     with_temperature,
 )
 from boxloop.estimators.relevant_classifier_rows import codes_of, labels_of
-from boxloop.estimators.relevant_files import read
 from boxloop.estimators.relevant_fit import Fitted, fit_views
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, start_view
-from boxloop.estimators.relevant_use import TwoViewEstimator, each
+from boxloop.estimators.relevant_use import TwoViewEstimator, each, views_file
 from boxloop.estimators.scored import scored_labels
 from boxloop.numeric import generator, spawn
-from boxloop.persist import ModelFileError
-from boxloop.twoview import ViewPair
+from boxloop.persist import ModelFile, ModelFileError, load_model
+from boxloop.twoview import RelevanceFit, ViewPair
 from boxloop.types import Source
 
 
@@ -123,6 +121,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
     device: str = "cpu"
     dtype: str | None = None
 
+    _model_file: ClassVar[ModelFile] = views_file("features", temperature_=float | None)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_features": [COUNT, None],
         "features": [StrOptions({"linear", "fourier", "network"}), nn.Module],
@@ -270,6 +269,14 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             onto_simplex(found) if self.temperature_ is None else with_temperature(found, self.temperature_)
         )
 
+    def _from_tree(self, tree: RelevanceFit) -> None:
+        if self.y_edge_.values is None:
+            raise ModelFileError("its second view has no classes")
+        if self.temperature_ is not None and self.temperature_ <= 0.0:
+            raise ModelFileError("the fitted attribute 'temperature_' must be positive, or null")
+        self.classes_ = np.asarray(self.y_edge_.values)
+        self._publish(tree, self._most(tree.model.pair.left.n_features))
+
     @classmethod
     def load(cls, path: str | PathLike[str], *, features: nn.Module | None = None) -> Self:
         """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run.
@@ -278,16 +285,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             path: the file.
             features: the module whose tensors were saved, where one was given to the fit; its own are replaced.
         """
-        kept = read(path, cls.__name__, {"features": features})
-        found = rebuild(path, cls, kept.params, kept.facts)
-        if found.y_edge_.values is None:
-            raise ModelFileError(f"{path}: its second view has no classes")
-        temperature = kept.facts.get("temperature_", 0.0)
-        if temperature is not None and temperature <= 0.0:
-            raise ModelFileError(f"{path}: the fitted attribute 'temperature_' must be positive, or null")
-        found.classes_ = np.asarray(found.y_edge_.values)
-        found._publish(kept.fit, found._most(kept.fit.model.pair.left.n_features))
-        return found
+        return load_model(path, cls, {"features": features})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -16,15 +16,15 @@ from boxloop.data import pair_sources
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device, pick_dtype
-from boxloop.estimators.plain import rebuild
 from boxloop.estimators.relevant_channel import drawn
-from boxloop.estimators.relevant_files import read
 from boxloop.estimators.relevant_fit import fit_views
 from boxloop.estimators.relevant_infer import LEAST, InferringViews
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.estimators.relevant_start import Wish, finite_wish, start_view
+from boxloop.estimators.relevant_use import views_file
 from boxloop.numeric import generator, spawn
-from boxloop.twoview import ViewPair
+from boxloop.persist import ModelFile, load_model
+from boxloop.twoview import RelevanceFit, ViewPair
 from boxloop.types import Source
 
 KINDS = {"auto", "linear", "fourier", "network", "finite"}
@@ -130,6 +130,7 @@ class RelevantFeatures(InferringViews):
     device: str = "cpu"
     dtype: str | None = None
 
+    _model_file: ClassVar[ModelFile] = views_file("x_features", "y_features")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_features": [COUNT],
         "x_features": [StrOptions(KINDS), nn.Module],
@@ -214,6 +215,9 @@ class RelevantFeatures(InferringViews):
         dtype = pick_dtype(self.dtype or "float32")
         return Wish(kind, int(self.n_features), self.hidden, self.n_fourier, self.length_scale, device, dtype)
 
+    def _from_tree(self, tree: RelevanceFit) -> None:
+        self._publish(tree, self.n_features)
+
     @classmethod
     def load(
         cls,
@@ -229,7 +233,4 @@ class RelevantFeatures(InferringViews):
             x_features: the module whose tensors were saved, where one was given to the fit; its own are replaced.
             y_features: the same of the second view.
         """
-        kept = read(path, cls.__name__, {"x_features": x_features, "y_features": y_features})
-        found = rebuild(path, cls, kept.params, kept.facts)
-        found._publish(kept.fit, found.n_features)
-        return found
+        return load_model(path, cls, {"x_features": x_features, "y_features": y_features})

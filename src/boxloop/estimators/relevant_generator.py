@@ -12,21 +12,22 @@ import torch
 from sklearn.base import _fit_context, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from boxloop.estimators.codes import has_image_shape
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.estimators.mixture import COMMON
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.plain import rebuild
 from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.relevant_generator_files import read, write
 from boxloop.estimators.relevant_generator_fit import fit_generator
 from boxloop.estimators.relevant_generator_use import FittedGenerator
+from boxloop.estimators.relevant_use import PARTS
 from boxloop.estimators.warned import FitWarning, warn_of
 from boxloop.fit import coordinates
+from boxloop.models import NormalMixturePrior, StandardNormal
 from boxloop.numeric import generator
-from boxloop.twoview import GaussianNoise, RelevanceModel
+from boxloop.persist import PROGRESS, ModelFile, load_model
+from boxloop.twoview import CONSTRAINTS, GaussianNoise, GeneratorModel, RelevanceModel
 from boxloop.types import Source
 
 
@@ -120,6 +121,24 @@ class RelevantGenerator(FittedGenerator):
     device: str = "cpu"
     dtype: str = "float32"
 
+    _model_file: ClassVar[ModelFile] = ModelFile(
+        GeneratorModel,
+        (*PARTS, StandardNormal, NormalMixturePrior),
+        CONSTRAINTS,
+        {
+            **PROGRESS,
+            "training_digest_": str | None,
+            "error_": float,
+            "history_": dict[str, list[float]],
+            "image_shape_": tuple[int, ...] | None,
+        },
+        modules={
+            "decoder": "decoder",
+            "x_features": "relevance.pair.left.part",
+            "y_features": "relevance.pair.right.part",
+        },
+        checks=(has_image_shape,),
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "features": [RelevantFeatures, FrozenEstimator, RelevanceModel, None],
         "n_relevant": [COUNT, None],
@@ -164,7 +183,7 @@ class RelevantGenerator(FittedGenerator):
         found = fit_generator(self, relevance.to(device=pick_device(self.device)), source)
         self.model_, self.history_, self.error_ = found.model, found.history, found.error
         self.n_iter_, self.converged_, self.interrupted_ = found.epochs, found.converged, found.interrupted
-        self.events_ = list(found.events)
+        self.events_, self.training_digest_ = list(found.events), found.digest
         warn_of(self.events_)
         return self
 
@@ -196,10 +215,8 @@ class RelevantGenerator(FittedGenerator):
             )  # few columns have fewer variables than were asked for
             return features.fit(X, sample_weight=weight)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file, own modules as their tensors; see :meth:`load`."""
-        check_is_fitted(self)
-        write(self, path)
+    def _from_tree(self, tree: GeneratorModel) -> None:
+        self.model_, self.features, self.features_ = tree, tree.relevance, tree.relevance
 
     @classmethod
     def load(
@@ -221,8 +238,4 @@ class RelevantGenerator(FittedGenerator):
             y_features: the same of their second view.
         """
         modules = {"decoder": decoder, "x_features": x_features, "y_features": y_features}
-        kept = read(path, cls.__name__, modules)
-        given = {"decoder": decoder, "features": kept.model.relevance}
-        found = rebuild(path, cls, {**kept.params, **given}, kept.facts)
-        found.model_, found.features_ = kept.model, kept.model.relevance
-        return found
+        return load_model(path, cls, modules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -112,18 +112,6 @@ class Edge:
     def labels(self) -> list[str]:
         """Names of the columns, or the values of a finite view."""
         return [str(name) for name in (self.names if self.values is None else self.values)]
-
-    def facts(self) -> dict[str, Any]:
-        """As plain values, for a file."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, facts: dict[str, Any]) -> Edge:
-        """What :meth:`facts` gave, after a file turned tuples into lists."""
-        lists = {
-            name: None if facts[name] is None else tuple(facts[name]) for name in ("names", "image", "values")
-        }
-        return cls(**{**facts, **lists})
 
 
 def _as_table(rows: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What every two-view estimator shares: rows in, the results of a fit out, and files."""
+"""What every two-view estimator shares: rows in, the results of a fit out, and what its file holds."""
 
 from __future__ import annotations
 
-from os import PathLike
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,23 +12,91 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, is_read_in_place, open_source, to_array, validate_rows
-from boxloop.estimators.autoencoder_rows import flat, match_columns
+from boxloop.estimators.autoencoder_rows import flat, image_fault, match_columns
 from boxloop.estimators.base import to_numpy
 from boxloop.estimators.device_memory import DeviceEstimator
 from boxloop.estimators.options import pick_device
-from boxloop.estimators.relevant_files import write
 from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled, name_of
 from boxloop.estimators.warned import warn_of
-from boxloop.twoview import RelevanceFit
+from boxloop.models import Convolutions, Layers, Part, SavedModule
+from boxloop.persist import PROGRESS, ModelFile, Saved, SaveMixin, is_of
+from boxloop.twoview import (
+    CONSTRAINTS,
+    Canonical,
+    FiniteView,
+    FourierView,
+    LinearView,
+    NetworkView,
+    RelevanceFit,
+    RelevanceModel,
+    View,
+    ViewPair,
+)
 from boxloop.types import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Base of the estimators: rows in, the results of a fit out, and files."""
+PARTS: tuple[type, ...] = (
+    RelevanceModel, Canonical, ViewPair, LinearView, FourierView, FiniteView, NetworkView, Part, Layers, Convolutions,
+    SavedModule,
+)  # fmt: skip
+"""What a model of two views may consist of, in a file."""
+FACTS: dict[str, Any] = {
+    **PROGRESS,
+    "batch_size_": int | None,
+    "ridge_": float,
+    "history_": dict[str, list[float]],
+    "x_edge_": Edge,
+    "y_edge_": Edge,
+}
+"""Fitted attributes of these estimators in a file, beside those that follow from the fit."""
+
+
+def views_file(x_features: str, y_features: str | None = None, **facts: Any) -> ModelFile:
+    """The file of an estimator of two views.
+
+    Args:
+        x_features: parameter that may be a module, the features of the first view.
+        y_features: the same of the second view, if any.
+        facts: types of other fitted attributes.
+    """
+    modules = {x_features: "model.pair.left.part"}
+    if y_features is not None:
+        modules[y_features] = "model.pair.right.part"
+    return ModelFile(
+        RelevanceFit, PARTS, CONSTRAINTS, {**FACTS, **facts}, modules, attribute="fit_", checks=(_edges_fit,)
+    )
+
+
+def _edges_fit(estimator: Any, saved: Saved) -> str | None:
+    """Whether what is known of the table of each view fits the view."""
+    fit: Any = saved.tree
+    pair = fit.model.pair
+    return _edge_fault(estimator.x_edge_, pair.left, saved.axes["v_left"]) or _edge_fault(
+        estimator.y_edge_, pair.right, saved.axes["v_right"]
+    )
+
+
+def _edge_fault(edge: Edge, view: View, n_values: int) -> str | None:
+    labels = list(edge.values or ())
+    alike = is_of(labels, list[str]) or is_of(labels, list[bool | int | float])
+    if not alike or any(isinstance(label, float) and not math.isfinite(label) for label in labels):
+        return f"the values {labels} of {edge.word} must be text, or finite numbers"
+    labelled = isinstance(view, FiniteView)
+    distinct = None if edge.values is None else len(set(edge.values))
+    wanted = (1, n_values) if labelled else (view.n_columns, None)
+    if (len(edge.names), distinct) != wanted or (labelled and len(labels) != n_values):
+        return f"the columns {edge.names} or values {edge.values} of {edge.word} do not fit its view"
+    return image_fault(edge.image, view.n_columns)
+
+
+class TwoViewEstimator(
+    SaveMixin, DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
+    """Base of the estimators: rows in, the results of a fit out."""
 
     x_edge_: Edge
     y_edge_: Edge
@@ -97,11 +165,6 @@ class TwoViewEstimator(DeviceEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
         told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
         up = f"total relevance {'of rows held out' if name != 'relevance' else 'in a batch'}"
         return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted estimator to one safe file, own modules as their tensors; rows of the fit are left out."""
-        check_is_fitted(self)
-        write(self, path)
 
 
 def each(source: Source, function: Any) -> Tensor:

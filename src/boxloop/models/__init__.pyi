@@ -20,6 +20,7 @@ from .networks import (
     Layers as Layers,
     ModuleNetwork as ModuleNetwork,
     Part as Part,
+    SavedModule as SavedModule,
 )
 from .random_effects import (
     BernoulliResponse as BernoulliResponse,
@@ -32,6 +33,7 @@ from .random_effects import (
     modes as modes,
 )
 from .vae import (
+    MAX_SCORE_DRAWS as MAX_SCORE_DRAWS,
     Autoencoder as Autoencoder,
     BernoulliHead as BernoulliHead,
     CategoricalHead as CategoricalHead,

@@ -2,7 +2,7 @@ r"""Networks as functions of their parameters: they hold none, so that a trainer
 
 A :class:`Part` is a network with its parameters, and a tree like any other. :class:`Layers`, :class:`Convolutions` and
 :class:`Deconvolutions` are plain descriptions that a model file can hold; :class:`ModuleNetwork` is any
-``torch.nn.Module``, which is code, so that a file cannot.
+``torch.nn.Module``, which is code, so that a file cannot: there a :class:`SavedModule` stands for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any, Protocol, Self
 
@@ -69,6 +69,19 @@ class ModuleNetwork:
 
 
 @dataclass(frozen=True)
+class SavedModule:
+    """In a file, what stands for a module that is the user's code.
+
+    Args:
+        kind: name of its class.
+        names: of the parameters that were trained.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Part(Tree):
     """A network with its parameters.
 
@@ -91,6 +104,36 @@ class Part(Tree):
         like = self.parameters[0]
         found: Tensor = self.network(self.parameters, rows.to(like.dtype))
         return found.to(like.dtype)
+
+    @property
+    def saved_module(self) -> str | None:
+        """Name of the class of the module that the parameters are of, where they come from a file; else None."""
+        return self.network.kind if isinstance(self.network, SavedModule) else None
+
+    def without_module(self) -> Part:
+        """The part as a file can hold it."""
+        network = self.network
+        if not isinstance(network, ModuleNetwork):
+            return self
+        return replace(self, network=SavedModule(type(network.module).__name__, network.names))
+
+    def with_module(self, module: nn.Module) -> Part:
+        """The part of a file, with a module in place of the one that was saved.
+
+        Raises:
+            ValueError: parameters of the module have other names or shapes; the first that does is named.
+        """
+        own, parameters = ModuleNetwork.of(module, self.parameters[0].dtype, torch.device("cpu"))
+        names = self.network.names
+        here = dict(zip(own.names, (tuple(value.shape) for value in parameters), strict=True))
+        there = dict(zip(names, (tuple(value.shape) for value in self.parameters), strict=True))
+        for name in sorted({*here, *there}):
+            if here.get(name) != there.get(name):
+                raise ValueError(
+                    f"its parameter {name!r} has shape {here.get(name, 'none')}, the saved one "
+                    f"{there.get(name, 'none')}"
+                )
+        return replace(self, network=ModuleNetwork(own.module, names))
 
 
 @dataclass(frozen=True)

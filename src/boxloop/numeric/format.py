@@ -37,6 +37,18 @@ def digits_for(value: float, unit: float, least: int = 4) -> int:
     return min(max(least, math.ceil(math.log10(abs(value) / abs(unit))) + 2), 16)
 
 
+def number_above(value: float, limit: float, places: int = 3) -> str:
+    """A number that is above a limit, with as many decimals as show that it is.
+
+    Example:
+        >>> number_above(1.04321, 1.01), number_above(1.01004, 1.01)
+        ('1.043', '1.01004')
+    """
+    while places < 16 and float(f"{value:.{places}f}") <= limit < value:
+        places += 1
+    return f"{value:.{places}f}"
+
+
 def with_error(value: float, error: float, *, sign: str = "") -> str:
     """A number and its standard error, both to the error's second digit.
 

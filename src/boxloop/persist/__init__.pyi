@@ -1,4 +1,3 @@
-from .annotations import check_types as check_types, describe_type as describe_type, is_of as is_of
 from .atomic import open_temporary as open_temporary, write_atomic
 from .checkpoint import Checkpoint as Checkpoint, CheckpointWriter, is_checkpoint, read_checkpoint
 from .constraints import (
@@ -23,10 +22,23 @@ from .constraints import (
     Number as Number,
     Table as Table,
     Values as Values,
+    check_types as check_types,
+    describe_type as describe_type,
+    is_of as is_of,
     match as match,
 )
 from .container import SUFFIX, ModelFileError, read_container as read_container
-from .files import Saved, load_tree, save_tree
+from .registry import (
+    PROGRESS as PROGRESS,
+    Check as Check,
+    Labels as Labels,
+    ModelFile as ModelFile,
+    SaveMixin as SaveMixin,
+    load_model as load_model,
+    load_registered as load_registered,
+    model_file as model_file,
+)
+from .trees import Saved, load_tree, save_tree
 
 __all__ = [
     "SUFFIX",

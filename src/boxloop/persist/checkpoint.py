@@ -15,7 +15,7 @@ from torch import Tensor
 from boxloop.loop import Outcome, Progress
 from boxloop.persist.constraints import ANY, Array, Constraints, Number, Table
 from boxloop.persist.container import ModelFileError, read_container
-from boxloop.persist.files import load_tree, save_tree
+from boxloop.persist.trees import load_tree, save_tree
 from boxloop.tree import Tree
 
 

@@ -1,27 +1,43 @@
-"""The container of a model file: safetensors, with one JSON document in its metadata.
+"""The bytes of a model file: safetensors (any safetensors reader opens it), with one JSON document in its metadata.
 
 The layout is eight bytes of header length, a JSON header that gives each tensor's type, shape and place, then the
 tensors end to end. Everything the header claims is checked against the file before memory is taken for it, and
-nothing in a file is ever executed.
+nothing in a file is ever executed. The document records the format version and the type, shape and SHA-256 of every
+tensor, and carries its own SHA-256, so a flipped bit anywhere is found.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
 import stat
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from boxloop.persist.atomic import write_atomic
+from boxloop.version import __version__
+
+FORMAT = 2
+"""Version of the document, the only one that is read."""
 
 SUFFIX = ".boxloop"
 """How model files and checkpoints end."""
 
 KEY = "boxloop"
 """The metadata entry that holds the document."""
+
+MODEL_HEAD = f'{{"__metadata__":{{"{KEY}"'.encode()
+"""With which the header of every model file begins, after eight bytes of its length."""
 
 HEADER_LIMIT = 16 * 2**20
 """Largest header read or written, in bytes."""
@@ -37,6 +53,9 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """The types a tensor may have, by their names in the header."""
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_PARTS = {"format", "version", "tree", "columns", "extra", "tensors"}
 
 _FOREIGN = (
     (b"PK\x03\x04", "a zip archive, as torch.save writes"),
@@ -63,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Container:
-    """A file whose layout is sound: the document, each tensor's place, and all the bytes."""
+    """A whole file: the document, each tensor's place, and all the bytes."""
 
     document: dict[str, Any]
     entries: dict[str, Entry]
@@ -75,19 +94,114 @@ class Container:
         entry = self.entries[name]
         return memoryview(self.data)[self.start + entry.begin : self.start + entry.end]
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors, by name, on the CPU, in memory of their own."""
+        try:
+            return safetensors.torch.load(self.data)
+        except SafetensorError as error:
+            raise ModelFileError(f"safetensors refuses it: {error}") from error
+
+
+def write_container(
+    path: str | os.PathLike[str], document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """Write tensors and the document that describes them, replacing an older file only when the new one is complete.
+
+    Args:
+        path: where to.
+        document: its parts ``tree``, ``columns`` and ``extra``, as JSON.
+        tensors: by name; stored from wherever they are, without their gradients.
+
+    Raises:
+        ModelFileError: a tensor or the document holds something that a model file cannot.
+        OSError: the file could not be written; an older one is left whole.
+        FileExistsError: a file of this name is no model, and its name does not end in ``.boxloop``.
+    """
+    stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
+    sealed = _seal(
+        {
+            **document,
+            "format": FORMAT,
+            "version": __version__,
+            "tensors": {name: _record(tensor) for name, tensor in stored.items()},
+        }
+    )
+    data = safetensors.torch.save(stored, metadata={KEY: sealed})
+    if int.from_bytes(data[:8], "little") > HEADER_LIMIT:
+        raise ModelFileError(f"columns, extra and structure take more than {HEADER_LIMIT} bytes")
+    _check_replaceable(Path(path))
+    write_atomic(path, data)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse to replace a file that is no model: a table of this name would be lost."""
+    if path.suffix == ".boxloop" or not path.is_file():
+        return
+    with path.open("rb") as file:
+        head = file.read(8 + len(MODEL_HEAD))
+    if head and head[8:] != MODEL_HEAD:
+        raise FileExistsError(
+            f"{path} is there and is no model file: give another name, which by custom ends in .boxloop, or "
+            "remove it first"
+        )
+
+
+def _stored(name: str, tensor: Tensor) -> Tensor:
+    """A copy that owns its memory, in the layout of the file."""
+    if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
+        raise ModelFileError(
+            f"the tensor {name!r} is {tensor.dtype}, {tensor.layout}: a model file cannot hold it"
+        )
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _record(tensor: Tensor) -> dict[str, Any]:
+    content = tensor.reshape(-1).view(torch.uint8).numpy()
+    return _claim(_NAMES[tensor.dtype], tuple(tensor.shape), content.data)
+
+
+def _claim(dtype: str, shape: tuple[int, ...], content: memoryview) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _canonical(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def _seal(document: Mapping[str, Any]) -> str:
+    """The document as text, with its digest."""
+    try:
+        plain = parse_json(_canonical(document), "extra")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"extra must be plain JSON: {error}") from error
+    digest = hashlib.sha256(_canonical(plain).encode()).hexdigest()
+    return _canonical({**plain, "sha256": digest})
+
 
 def read_container(path: str | os.PathLike[str]) -> Container:
-    """Read a model file and check its layout; contents are for the caller to check.
+    """Read a model file and check that it is as it was written, to the last bit; what it means is for the caller.
 
     Args:
         path: a regular file; links, folders and devices are refused.
 
     Returns:
-        The parsed document and the tensors' bytes.
+        The document without its digest, and the tensors' bytes.
 
     Raises:
-        ModelFileError: the file is not a whole, well-formed model file.
+        ModelFileError: the file is not a whole, well-formed model file of this format.
     """
+    container = _read_layout(path)
+    document = _unseal(container.document)
+    _check_tensors(document["tensors"], container)
+    columns = document["columns"]
+    if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+        raise ModelFileError("the column names are not a list of strings")
+    if not isinstance(document["extra"], dict):
+        raise ModelFileError("the extras are not a JSON object")
+    return replace(container, document=document)
+
+
+def _read_layout(path: str | os.PathLike[str]) -> Container:
     if not stat.S_ISREG(os.lstat(path).st_mode):
         raise ModelFileError("not a regular file (links, folders and devices are refused)")
     with open(path, "rb") as file:
@@ -192,3 +306,39 @@ def _read_exactly(file: IO[bytes], size: int) -> bytes:
     if len(data) != size:
         raise ModelFileError("truncated while it was read")
     return data
+
+
+def _unseal(sealed: dict[str, Any]) -> dict[str, Any]:
+    """The document without its digest, once format and digest are right."""
+    document = dict(sealed)
+    digest, number = document.pop("sha256", None), document.get("format")
+    if type(number) is not int or number < 1:
+        raise ModelFileError("the document does not say which format it has")
+    if number != FORMAT:
+        remedy = (
+            "upgrade boxloop" if number > FORMAT else "fit again with this version, or read it with that one"
+        )
+        raise ModelFileError(
+            f"it has format {number}, written by boxloop {document.get('version')!r}; this is boxloop {__version__}, "
+            f"which reads format {FORMAT}: {remedy}"
+        )
+    if digest != hashlib.sha256(_canonical(document).encode()).hexdigest():
+        raise ModelFileError("the document is damaged: its SHA-256 is not the one recorded")
+    if set(document) != _PARTS:
+        raise ModelFileError(f"the document has the parts {sorted(document)}, not {sorted(_PARTS)}")
+    return document
+
+
+def _check_tensors(recorded: Any, container: Container) -> None:
+    """Every tensor must be the one the document records, to the last bit."""
+    if not isinstance(recorded, dict):
+        raise ModelFileError("the document does not list its tensors")
+    for name in sorted(set(recorded) ^ set(container.entries)):
+        raise ModelFileError(
+            f"the tensor {name!r} is in the {'document' if name in recorded else 'header'} only"
+        )
+    for name, entry in container.entries.items():
+        if recorded[name] != _claim(entry.dtype, entry.shape, container.bytes_of(name)):
+            raise ModelFileError(
+                f"the tensor {name!r} is damaged: its type, shape or SHA-256 is not as recorded"
+            )

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxloop.numeric import number_above
+
 Array = NDArray[np.float64]
 
 AGREED = 1.01
@@ -89,7 +91,8 @@ class Diagnosis:
             if apart.any():
                 worst = float(np.fmax.reduce(self.r_hat[apart]))
                 found.append(
-                    f"{_listed(names, apart)}: R-hat up to {worst:.3f}, above {AGREED:g}: chains disagree; draw longer"
+                    f"{_listed(names, apart)}: R-hat up to {number_above(worst, AGREED)}, above {AGREED:g}: chains "
+                    "disagree; draw longer"
                 )
         few = usable & ~(np.minimum(self.ess_bulk, self.ess_tail) >= ENOUGH)
         if few.any():

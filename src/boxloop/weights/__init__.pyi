@@ -20,7 +20,7 @@ from .classes import (
     as_logits as as_logits,
     look_like_probabilities as look_like_probabilities,
 )
-from .constraints import CONSTRAINTS as CONSTRAINTS
+from .constraints import CLASSES as CLASSES, CONSTRAINTS as CONSTRAINTS, METHODS as METHODS
 from .decay import DecayCheck, check_decay, implied_precision, weight_decay
 from .ensemble import MultiPosterior, stacking_weights as stacking_weights
 from .factor import FactorEM
@@ -57,8 +57,7 @@ from .method import Follower, Method, Part, Posterior, WeightWarning
 from .methods import WORDS as WORDS, method_of as method_of
 from .mixture_quantile import mixture_quantile as mixture_quantile
 from .outputs import Draws as Draws, run_draws as run_draws
-from .posterior import PosteriorState as PosteriorState, WeightPosterior
-from .posterior_files import CLASSES as CLASSES, load_posterior, save_posterior
+from .posterior import PosteriorState as PosteriorState, WeightPosterior, load_posterior, save_posterior
 from .prediction import RegressionPrediction, mixture_log_prob as mixture_log_prob
 from .predictor import NET as NET, Kind as Kind, Predictor
 from .record import PROBES as PROBES, Record, Recorder as Recorder

@@ -1,4 +1,4 @@
-"""What files of posteriors over weights must hold."""
+"""What files of posteriors over weights may consist of, and what it must hold."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ STATES: dict[type, type] = {
 }
 """What each method knows, by the method."""
 METHODS, FOLLOWERS = tuple(STATES), tuple(STATES.values())
+CLASSES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        PosteriorState, Layout, Record, Power, *METHODS, *FOLLOWERS, StreamSettings, GradientState, WeightUnits,
+    )
+}  # fmt: skip
+"""What a file of a posterior may be made of."""
 
 
 def _layout_fits(layout: Layout, axes: Axes) -> str | None:

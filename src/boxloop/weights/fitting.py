@@ -17,11 +17,11 @@ from boxloop.loop import Outcome, Progress, run
 from boxloop.numeric import single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
+from boxloop.weights.constraints import CLASSES
 from boxloop.weights.fitting_epoch import Epoch, Loss
 from boxloop.weights.fitting_state import FitState, Live, Row, Table
 from boxloop.weights.method import warn
 from boxloop.weights.posterior import WeightPosterior
-from boxloop.weights.posterior_files import CLASSES
 
 STATES: dict[str, type] = {**CLASSES, **{kind.__name__: kind for kind in (FitState, Table, Row)}}
 """What a checkpoint may name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.numeric import RandomState, generator as stream, pick_device, single_threaded, spawn
+from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.layout import Layout
@@ -258,8 +259,6 @@ class WeightPosterior(Usable):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that is known, at any point of the trajectory: :func:`boxloop.weights.save_posterior`."""
-        from boxloop.weights.posterior_files import save_posterior
-
         save_posterior(path, self)
 
     @classmethod
@@ -267,8 +266,6 @@ class WeightPosterior(Usable):
         cls, path: str | PathLike[str], net: nn.Module, device: torch.device | str | None = None
     ) -> Self:
         """Read what :meth:`save` wrote, for the same network or one alike: :func:`boxloop.weights.load_posterior`."""
-        from boxloop.weights.posterior_files import read_state
-
         return cls.restore(read_state(path), net, device)
 
     def _warn(self, law: WeightLaw) -> None:
@@ -286,3 +283,63 @@ class WeightPosterior(Usable):
         self.n_refused += 1
         warn(f"weights after {self.count} vectors were refused: {why}")
         return False
+
+
+def save_posterior(path: str | PathLike[str], posterior: WeightPosterior) -> None:
+    """Write all that a posterior knows; the weights of the network, and its optimiser's state, are not in it.
+
+    Args:
+        path: the file, replaced whole or not at all.
+        posterior: at any point of a trajectory.
+
+    Raises:
+        ModelFileError: a method that is not of this library, or a schedule that is not a ``Power``.
+    """
+    save_tree(path, posterior.state())
+
+
+def load_posterior(
+    path: str | PathLike[str], net: nn.Module, device: torch.device | str | None = None
+) -> WeightPosterior:
+    """Read a posterior, to go on observing or to predict.
+
+    Args:
+        path: a file that :func:`save_posterior` wrote; nothing in it is executed.
+        net: the network that was followed, or another with parameters of the same names and shapes.
+        device: where what is kept goes; where the first parameter is when None.
+
+    Returns:
+        The posterior: on the same device, whatever it observes from here on leads to the same bits.
+
+    Raises:
+        ModelFileError: not a whole file of a posterior, or one of a network with other parameters; the first that
+            the network does not have, or not in that shape, is named.
+
+    Example:
+        >>> import torch
+        >>> from tempfile import TemporaryDirectory
+        >>> net = torch.nn.Linear(2, 1)
+        >>> posterior = WeightPosterior(net, "swa", random_state=0)
+        >>> posterior.observe()
+        True
+        >>> with TemporaryDirectory() as folder:
+        ...     save_posterior(f"{folder}/weights.boxloop", posterior)
+        ...     again = load_posterior(f"{folder}/weights.boxloop", net)
+        >>> again.count, torch.equal(again.centre(), posterior.centre())
+        (1, True)
+    """
+    state = read_state(path)
+    try:
+        return WeightPosterior.restore(state, net, device)
+    except ValueError as error:
+        raise ModelFileError(f"{fspath(path)}: {error}") from error
+
+
+def read_state(path: str | PathLike[str]) -> PosteriorState:
+    """What :func:`save_posterior` wrote, checked."""
+    from boxloop.weights.constraints import CLASSES, CONSTRAINTS
+
+    state = load_tree(path, CLASSES, CONSTRAINTS).tree
+    if not isinstance(state, PosteriorState):
+        raise ModelFileError(f"{fspath(path)}: a {type(state).__name__}, not a posterior over weights")
+    return state

@@ -1,4 +1,4 @@
-"""Model files of networks: what ``show`` and ``score`` make of them."""
+"""Networks from model files: what ``show`` and ``score`` print of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model files of two views: what ``show`` and ``score`` make of them."""
+"""Features of two views from model files: what ``show`` and ``score`` print of them."""
 
 from __future__ import annotations
 

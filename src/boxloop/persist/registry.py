@@ -1,0 +1,352 @@
+"""Model files of estimators: a class declares what its file holds, and one ``save`` and one ``load`` serve all classes.
+
+A file holds the fitted model as a tree of tensors and, as JSON, the name of the class, those parameters of its
+constructor that are plain values, and the fitted attributes that the class declares. What is read is of the declared
+classes and types, within the constraints of its fields, and passes the checks of the estimator, or is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from boxloop.persist.constraints import Table, describe_type, is_of
+from boxloop.persist.container import Container, ModelFileError, read_container
+from boxloop.persist.trees import Saved, build_tree, decode, encode, naming, save_tree
+from boxloop.tree import Tree
+
+PROGRESS: dict[str, Any] = {
+    "n_features_in_": int,
+    "n_iter_": int,
+    "converged_": bool,
+    "interrupted_": bool,
+    "events_": list[str],
+}
+"""Fitted attributes of most estimators, and the types that they must have in a file."""
+UNBOUNDED = {"lower_bound_"}
+"""Fitted attributes that are minus infinity where a fit had no iteration."""
+
+
+class Labels(NamedTuple):
+    """The type of a fitted attribute that is an array of class labels, (n,)."""
+
+    values: list[bool | int | float | str]
+    dtype: str
+
+
+class HoldsModule(Protocol):
+    """A part of a model that may be a ``torch.nn.Module`` of the user, of which a file holds the tensors alone."""
+
+    @property
+    def saved_module(self) -> str | None:
+        """Name of the class of the module, where this was read from a file and waits for one; else None."""
+
+    def without_module(self) -> Self:
+        """The part as a file holds it."""
+
+    def with_module(self, module: Any) -> Self:
+        """The part that was read, with a module that takes its tensors; ValueError where these do not fit."""
+
+
+Check = Callable[[Any, Saved], str | None]
+"""Of an estimator, its parameters and fitted attributes set, and its file: what is wrong, or None."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What the file of an estimator class holds.
+
+    Args:
+        model: class of the tree that is the fitted model.
+        parts: other classes that the tree may consist of.
+        constraints: of the fields of these classes.
+        facts: fitted attributes beside the model, and their types: plain values, tuples, dataclasses, ``Labels``.
+        modules: parameters that may be modules of the user, with the place of their tensors in the tree.
+        attribute: fitted attribute that is the tree.
+        checks: of the estimator against its file, in this order.
+    """
+
+    model: type[Tree]
+    parts: tuple[type, ...]
+    constraints: Table
+    facts: Mapping[str, Any]
+    modules: Mapping[str, str] = field(default_factory=dict)
+    attribute: str = "model_"
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def classes(self) -> dict[str, type]:
+        """All classes that the tree may consist of, by name."""
+        return {kind.__name__: kind for kind in (self.model, *self.parts)}
+
+
+class SaveMixin:
+    """A scikit-learn estimator with a file: the class declares ``_model_file``."""
+
+    _model_file: ClassVar[ModelFile]
+
+    def _to_tree(self) -> Tree:
+        """The tree that is saved."""
+        tree: Tree = getattr(self, self._model_file.attribute)
+        return tree
+
+    def _from_tree(self, tree: Any) -> None:
+        """Set the fitted attributes that follow from the tree of a file; parameters and facts are set already."""
+        setattr(self, self._model_file.attribute, tree)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted estimator to one safe file, which :func:`boxloop.load` reads.
+
+        Modules of yours are written as their tensors. Parameters that are not plain values (generators, starting
+        arrays) and rows of the fit are left out.
+        """
+        save_model(self, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read what :meth:`save` wrote, onto the CPU. Nothing in the file can run."""
+        return load_model(path, cls)
+
+
+Estimator = TypeVar("Estimator", bound=SaveMixin)
+
+
+def model_file(kind: type[SaveMixin]) -> ModelFile:
+    """What the file of an estimator class holds."""
+    return kind._model_file
+
+
+def save_model(estimator: SaveMixin, path: str | PathLike[str]) -> None:
+    """Write a fitted estimator to the file that its class declares."""
+    check_is_fitted(estimator, msg="this %(name)s is not fitted yet: call fit before save")
+    file, attributes = estimator._model_file, vars(estimator)
+    tree = estimator._to_tree()
+    for place in file.modules.values():
+        part = _part(tree, place)
+        if part is not None:
+            tree = _replace_part(tree, place, part.without_module())
+    extra = {
+        "estimator": type(estimator).__name__,
+        "params": _plain_parameters(estimator),
+        "facts": {name: _fact_to_json(attributes[name], kind) for name, kind in file.facts.items()},
+    }
+    columns = [str(name) for name in attributes.get("feature_names_in_", ())]
+    save_tree(path, tree, columns=columns, extra=extra)
+
+
+def load_model(
+    path: str | PathLike[str], kind: type[Estimator], modules: Mapping[str, Any] | None = None
+) -> Estimator:
+    """Read the file of an estimator of a class.
+
+    Args:
+        path: the file.
+        kind: the class.
+        modules: modules whose tensors were saved, by the names of the parameters that they were given as.
+
+    Raises:
+        ModelFileError: the file holds something else, or what is no fitted estimator of this class; the message names
+            the file and the field.
+    """
+    with naming(path):
+        return _restore(read_container(path), kind, modules or {})
+
+
+def load_registered(path: str | PathLike[str], find: Callable[[str], type[SaveMixin] | None]) -> Any:
+    """Read the file of an estimator whose class is found by its name.
+
+    Args:
+        path: the file.
+        find: gives the class of a name, None for names that no file may have.
+    """
+    with naming(path):
+        container = read_container(path)
+        if "estimator" not in container.document["extra"]:
+            raise ModelFileError(
+                "holds no estimator: a checkpoint, or a part of a model that was saved by itself"
+            )
+        name = container.document["extra"]["estimator"]
+        kind = find(name) if isinstance(name, str) else None
+        if kind is None:
+            raise ModelFileError(f"holds the estimator {name!r}, which this version of boxloop does not know")
+        return _restore(container, kind, {})
+
+
+def _restore(container: Container, kind: type[Estimator], modules: Mapping[str, Any]) -> Estimator:
+    name, file, extra = kind.__name__, kind._model_file, container.document["extra"]
+    if extra.get("estimator") != name:
+        raise ModelFileError(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
+    saved = build_tree(container, file.classes, file.constraints)
+    if not isinstance(saved.tree, file.model):
+        raise ModelFileError(f"{name} has a {file.model.__name__}, the file a {type(saved.tree).__name__}")
+    parameters, facts = _read_parameters(extra), _read_facts(extra, file.facts)
+    columns = _read_columns(saved, facts["n_features_in_"])
+    given = {key: module for key, module in modules.items() if module is not None}
+    make: Any = kind
+    known = make._get_param_names()
+    try:
+        estimator: Any = make(
+            **{**parameters, **{key: module for key, module in given.items() if key in known}}
+        )
+        estimator._validate_params()
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"parameters that {name} refuses: {error}") from error
+    estimator.__dict__.update({**facts, **columns})
+    tree = saved.tree
+    for parameter, place in file.modules.items():
+        part = _part(tree, place)
+        filled = _with_module(part, parameter, given.get(parameter), name)
+        tree = tree if filled is None else _replace_part(tree, place, filled)
+    try:
+        for check in file.checks:
+            fault = check(estimator, saved)
+            if fault is not None:
+                raise ModelFileError(fault)
+        estimator._from_tree(tree)
+    except ModelFileError:
+        raise
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelFileError(f"its model has no parameters that can be shown: {error}") from error
+    return estimator
+
+
+def _part(tree: Any, place: str) -> HoldsModule | None:
+    """The part of a tree at a dotted path; None where a class on the way has no such field."""
+    for step in place.split("."):
+        tree = getattr(tree, step, None)
+    found: HoldsModule | None = tree
+    return found
+
+
+def _replace_part(tree: Any, place: str, part: Any) -> Any:
+    step, _, rest = place.partition(".")
+    inner = _replace_part(getattr(tree, step), rest, part) if rest else part
+    return dataclasses.replace(tree, **{step: inner})
+
+
+def _with_module(part: HoldsModule | None, parameter: str, module: Any, name: str) -> HoldsModule | None:
+    """A part whose network can be called, with the tensors of the file; None where it is as it was."""
+    wanted = None if part is None else part.saved_module
+    if part is None or wanted is None:
+        if module is not None:
+            verb = "are" if parameter.endswith("s") else "is"
+            raise ModelFileError(f"its {parameter} {verb} boxloop's own: leave out {parameter}=")
+        return None
+    if module is None:
+        raise ModelFileError(
+            f"its {parameter} is a module of yours ({wanted}), of which a file holds the tensors alone: "
+            f"{name}.load(path, {parameter}=...) puts them into one"
+        )
+    try:
+        return part.with_module(module)
+    except ValueError as error:
+        raise ModelFileError(f"the {parameter} given is not the one that was saved: {error}") from error
+
+
+def _plain_parameters(estimator: Any) -> dict[str, Any]:
+    """Parameters of the constructor that are plain values, and the widths of layers."""
+    given = estimator.get_params(deep=False).items()
+    scalars: dict[str, Any] = {
+        name: value.item() if isinstance(value, np.generic) else value for name, value in given
+    }
+    kept: dict[str, Any] = {
+        name: value
+        for name, value in scalars.items()
+        if value is None or isinstance(value, bool | int | float | str)
+    }
+    if scalars.get("hidden") is not None:
+        kept["hidden"] = [int(width) for width in scalars["hidden"]]
+    return kept
+
+
+def _read_parameters(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters as a constructor takes them, on the CPU, where the tensors of a file are."""
+    given = extra.get("params")
+    if not isinstance(given, dict):
+        raise ModelFileError("the parameters are not a JSON object")
+    found = {**given, "device": "cpu"}
+    if found.get("hidden") is not None:
+        if not is_of(found["hidden"], list[int]) or min(found["hidden"], default=1) < 1:
+            raise ModelFileError("the parameter 'hidden' must be a list of positive widths")
+        found["hidden"] = tuple(found["hidden"])
+    return found
+
+
+def _read_facts(extra: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Fitted attributes, each of its type."""
+    given = extra.get("facts")
+    if not isinstance(given, dict):
+        raise ModelFileError("the fitted attributes are not a JSON object")
+    missing = sorted(set(kinds) - set(given))
+    if missing:
+        raise ModelFileError(f"the fitted attribute {missing[0]!r} is missing")
+    return {name: _fact_from_json(name, given[name], kind) for name, kind in kinds.items()}
+
+
+def _fact_to_json(value: Any, kind: Any) -> Any:
+    if kind is Labels:
+        return {"values": value.tolist(), "dtype": value.dtype.str}
+    return encode(value, {}) if dataclasses.is_dataclass(value) else value
+
+
+def _fact_from_json(name: str, value: Any, kind: Any) -> Any:
+    if kind is Labels:
+        return _read_labels(name, value)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        value = decode(value, {}, {kind.__name__: kind}, name)
+    elif isinstance(value, list) and _holds_tuples(kind):
+        value = tuple(value)
+    if not _is_fact(name, value, kind):
+        raise ModelFileError(f"the fitted attribute {name!r} is {value!r:.40}, not {describe_type(kind)}")
+    return value
+
+
+def _holds_tuples(kind: Any) -> bool:
+    """Whether a type is a tuple, or one or None."""
+    return any(typing.get_origin(one) is tuple for one in (kind, *typing.get_args(kind)))
+
+
+def _is_fact(name: str, value: Any, kind: Any) -> bool:
+    """Of its type; a number by itself is finite, and a count not negative."""
+    if not is_of(value, kind):
+        return False
+    if isinstance(value, int | float) and (type(value) is int or name.startswith("n_")) and value < 0:
+        return False
+    return not isinstance(value, float) or math.isfinite(value) or (name in UNBOUNDED and value == -math.inf)
+
+
+def _read_labels(name: str, value: Any) -> NDArray[Any]:
+    """Labels as they came, of the type that they had."""
+    if not isinstance(value, dict) or set(value) != set(Labels._fields):
+        raise ModelFileError(f"the fitted attribute {name!r} is not a list of labels with their type")
+    labels, dtype = value["values"], value["dtype"]
+    if not is_of(labels, list[bool | int | float | str]) or not isinstance(dtype, str):
+        raise ModelFileError(f"the fitted attribute {name!r} holds {labels!r:.40}, which are no labels")
+    try:
+        found = np.asarray(labels, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(f"the labels of {name!r} are not of their type: {error}") from error
+    if found.ndim != 1 or len(set(found.tolist())) != len(found) or found.tolist() != labels:
+        raise ModelFileError(f"the labels of {name!r}, {labels!r:.80}, must be distinct and of type {dtype}")
+    return found
+
+
+def _read_columns(saved: Saved, n_columns: int) -> dict[str, Any]:
+    """The names of the columns of the fit, where it had any, once the model is one of so many columns."""
+    width = saved.axes.get("d", n_columns)
+    if n_columns != width or n_columns < 1:
+        raise ModelFileError(f"n_features_in_ is {n_columns}, but the model has {width} columns")
+    if len(saved.columns) not in (0, n_columns):
+        raise ModelFileError(f"{len(saved.columns)} names are given for {n_columns} columns")
+    if len(set(saved.columns)) != len(saved.columns):
+        raise ModelFileError("a name of its columns occurs more than once")
+    return {"feature_names_in_": np.asarray(saved.columns, dtype=object)} if saved.columns else {}
