@@ -22,7 +22,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from boxloop import FitWarning, MultinomialMixture
 from boxloop.data import SparseSource, Topics, csr_tensor, documents
 from boxloop.distributions import Multinomial
-from boxloop.fit import EMState, em, match, spectral, spectral_model
+from boxloop.fit import EMState, em, match_topics, spectral, topic_mixture
 from boxloop.loop import run
 from boxloop.numeric import generator
 from common import gemm_rate, interleave, report
@@ -42,7 +42,7 @@ def problem(n: int, b: int, k: int, seed: int = 0) -> tuple[Topics, SparseSource
 
 
 def error(truth: torch.Tensor, found: torch.Tensor) -> float:
-    return float((found[match(truth, found)] - truth).abs().sum(1).mean())
+    return float((found[match_topics(truth, found)] - truth).abs().sum(1).mean())
 
 
 def against_dense(n: int, b: int, k: int, repeats: int) -> dict:
@@ -87,7 +87,7 @@ def against_dense(n: int, b: int, k: int, repeats: int) -> dict:
 def em_round(source: SparseSource, k: int, repeats: int) -> float:
     """One sparse EM round, with k topics that are neither all alike nor sharp."""
     level = torch.full((k, source.n_columns), 1.0 / source.n_columns, dtype=torch.float64)
-    model = spectral_model(spectral(source, k, generator(0)), Multinomial(level))
+    model = topic_mixture(spectral(source, k, generator(0)), Multinomial(level))
     return interleave({"round": lambda: run(em(source), EMState(model), max_iter=1)}, repeats)["round"]
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
 from boxloop.data import SparseSource
-from boxloop.fit import Documents, largest
+from boxloop.fit import DocumentMoments, largest_eigenvalues
 from boxloop.numeric import diagonalise_jointly, generator
 
 
@@ -71,8 +71,8 @@ def moments_apart(source: SparseSource, seed: int = 0) -> float:
     thin = np.random.default_rng(seed).normal(size=(source.n_columns, 4))
     along = np.array([0.3, -1.0, 0.5, 0.2])
     peer = Dense.of(scipy_counts(source))
-    ours = Documents.of(source, "documents", scaled=False)
-    _, pair, triple = ours.projected(torch.from_numpy(thin))
+    ours = DocumentMoments.measure(source, "documents", scaled=False)
+    _, pair, triple = ours.project_moments(torch.from_numpy(thin))
     theirs = thin.T @ peer.pairs() @ thin, thin.T @ peer.triples(thin @ along) @ thin
     mine = pair.numpy(), triple.numpy() @ along
     return float(max(np.abs(a - b).max() / np.abs(b).max() for a, b in zip(mine, theirs, strict=True)))
@@ -87,9 +87,9 @@ class Whitened:
 
     @classmethod
     def of(cls, source: SparseSource, k: int, seed: int) -> Whitened:
-        made = Documents.of(source)
-        _, basis = largest(made, k, generator(seed))
-        _, pair, triple = made.projected(basis)
+        made = DocumentMoments.measure(source)
+        _, basis = largest_eigenvalues(made, k, generator(seed))
+        _, pair, triple = made.project_moments(basis)
         values, axes = torch.linalg.eigh(pair)
         whitener = axes / values.sqrt()
         tensor = torch.einsum("abc,ag,bh,cj->ghj", triple, whitener, whitener, whitener)

@@ -465,7 +465,7 @@ def train_network(task: Task) -> dict[str, Any]:
     epochs = Epochs(ArraySource(train), setting.batch, task.seed)
     trainer = Trainer(start, epochs, Loss(objective, images.classes), plan, None, judge)
     outcome = run(trainer, TrainState.start(start, task.seed), max_iter=trainer.rounds(setting.epochs))
-    history = outcome.state.told()
+    history = outcome.state.history_by_name()
     last = replace(outcome.state, best=outcome.state.point).fitted(start)
     return {
         "error": history["validation_error"],

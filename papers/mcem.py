@@ -27,11 +27,11 @@ from boxloop.fit import (
     LogDensity,
     MonteCarloPlan,
     MonteCarloState,
-    Refined,
+    RefinementState,
     ascent_em,
     monte_carlo_em,
-    refine,
-    warmed,
+    newton_refine,
+    warm_up,
 )
 from boxloop.loop import run
 from boxloop.models import (
@@ -186,7 +186,7 @@ class Trail:
 
 def follow_trail(rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, rounds: int, seed: int) -> Trail:
     """Run a plan and record each iteration."""
-    state = warmed(MonteCarloState.start(start(), rows, plan.copies, generator(seed)), rows, random_walks)
+    state = warm_up(MonteCarloState.start(start(), rows, plan.n_chains, generator(seed)), rows, random_walks)
     seen: list[tuple[float, float, float]] = []
 
     def watch(progress: Any) -> None:
@@ -321,7 +321,9 @@ def iterations_to_collapse(
     model: Any, rows: Any, kernels: Kernels, plan: MonteCarloPlan, rounds: int, seed: int, gone: Any
 ) -> int:
     """The iteration after which ``gone(model)`` holds to the end; ``rounds + 1`` if it does not."""
-    state = warmed(MonteCarloState.start(model, rows, plan.copies, generator(seed)), rows, kernels, rounds=3)
+    state = warm_up(
+        MonteCarloState.start(model, rows, plan.n_chains, generator(seed)), rows, kernels, rounds=3
+    )
     seen: list[bool] = []
 
     def watch(progress: Any) -> None:
@@ -360,7 +362,7 @@ def measure_ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) 
     scores = []
     for i in range(size.ascents):
         first = MonteCarloState.start(start(), rows, 8, generator(seed + i))
-        state = warmed(first, rows, random_walks)
+        state = warm_up(first, rows, random_walks)
         levels = [float(group_log_likelihood(state.model, rows).sum())]
 
         def watch(progress: Any, levels: list[float] = levels) -> None:
@@ -369,10 +371,14 @@ def measure_ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) 
 
         outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=60, observers=[watch])
         rises += np.diff(levels)[:-1].tolist()
-        last = run(refine(rows, random_walks), Refined(outcome.state), max_iter=6)
+        last = run(newton_refine(rows, random_walks), RefinementState(outcome.state), max_iter=6)
         found = last.state.found
         assert found is not None
-        scores.append(((flatten(found.model.free()) - truth.point) / found.noise.diagonal().sqrt()).numpy())
+        scores.append(
+            (
+                (flatten(found.model.free()) - truth.point) / found.monte_carlo_covariance.diagonal().sqrt()
+            ).numpy()
+        )
     return np.asarray(rises), np.asarray(scores)
 
 

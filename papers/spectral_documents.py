@@ -26,14 +26,14 @@ from boxloop.estimators import FitWarning, MultinomialMixture
 from boxloop.figures import COLOURS, INK, MARKERS, add_legend, dress, new_figure
 from boxloop.fit import (
     DIAGONALISERS,
-    Documents,
+    DocumentMoments,
     Plan,
-    largest,
-    match,
+    largest_eigenvalues,
+    match_topics,
+    project_to_simplex,
     spectral,
     spectral_errors,
-    spectral_model,
-    to_simplex,
+    topic_mixture,
 )
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal, spawn
@@ -152,7 +152,7 @@ def draw_problem(seed: int, n: int) -> tuple[Topics, SparseSource]:
 def column_errors(truth: Tensor, estimate: Any) -> Tensor:
     """L1 distance of every true topic from the estimate matched to it, (k,)."""
     estimate = torch.as_tensor(estimate)
-    return (estimate[match(truth, estimate)] - truth).abs().sum(1)
+    return (estimate[match_topics(truth, estimate)] - truth).abs().sum(1)
 
 
 def enumerate_documents(topics: Topics) -> SparseSource:
@@ -189,15 +189,15 @@ def _to_distributions(columns: Tensor) -> Tensor:
     """Columns as distributions: signs and sums, then the nearest points of the simplex."""
     size = columns.abs().sum(0)
     total = columns.sum(0)
-    return to_simplex((columns / torch.where(total.abs() < 1e-6 * size, size, total)).mT)
+    return project_to_simplex((columns / torch.where(total.abs() < 1e-6 * size, size, total)).mT)
 
 
 def recover_from_one_direction(source: SparseSource, k: int, seed: int) -> Tensor:
     """The procedure of the notes on moments of distinct words: one random direction, no whitening; (k, b)."""
     stream = generator(seed)
-    statistics = Documents.of(source, "documents", scaled=False)
-    _, basis = largest(statistics, k, stream)
-    _, pair, triple = statistics.projected(basis)
+    statistics = DocumentMoments.measure(source, "documents", scaled=False)
+    _, basis = largest_eigenvalues(statistics, k, stream)
+    _, pair, triple = statistics.project_moments(basis)
     slice_ = triple @ (basis.mT @ normal((len(basis),), stream))
     return _to_distributions(basis @ torch.linalg.eig(slice_ @ torch.linalg.inv(pair))[1].real)
 
@@ -265,7 +265,7 @@ def measure_coverage(seed: int, n: int) -> dict[str, list[float]]:
     topics, source = draw_problem(seed, n)
     estimate = spectral(source, TOPICS, generator(seed))
     standard_errors = spectral_errors(estimate)
-    place = match(topics.probabilities, estimate.unprojected)
+    place = match_topics(topics.probabilities, estimate.unprojected)
     z_scores = {
         "words": (estimate.unprojected[place] - topics.probabilities) / standard_errors.probabilities[place],
         "weights": (estimate.weights[place] - topics.weights) / standard_errors.weights[place],
@@ -410,10 +410,14 @@ def _fit_diagonaliser(k: int, train: SparseSource, test: SparseSource, name: str
     method, scaled = METHODS[name]
     estimate = spectral(train, k, generator(0), method=method, scaled=scaled)
     template = Multinomial(torch.full((k, train.n_columns), 1.0 / train.n_columns, dtype=torch.float64))
-    model = spectral_model(estimate, template)
+    model = topic_mixture(estimate, template)
     after = Plan(max_iter=MAX_ITERATIONS).run(train, model, generator(0)).state.best
 
-    return {"left": estimate.left, "perplexity": perplexity(model, test), "after EM": perplexity(after, test)}
+    return {
+        "left": estimate.residual,
+        "perplexity": perplexity(model, test),
+        "after EM": perplexity(after, test),
+    }
 
 
 # Findings

@@ -11,7 +11,7 @@ import numpy as np
 
 from boxloop import MultinomialMixture
 from boxloop.figures import COLOURS, INK, add_legend, dress, new_figure, png
-from boxloop.fit import match
+from boxloop.fit import match_topics
 
 PLAY, SKY, BUSINESS = ["goal", "match", "team", "coach"], ["rain", "wind", "storm", "sun"], ["bank", "loan"]
 WORDS = [*PLAY, *SKY, *BUSINESS, "price", "market", "today", "report"]
@@ -36,7 +36,7 @@ panels = figure.subplots(1, 3, sharey=True)
 bars = {}
 for j, (name, fit) in enumerate(fits.items()):
     errors = fit.standard_errors(X)["probabilities"]
-    order = match(*(fit.model_.family.probability.new_tensor(p) for p in (truth, fit.probabilities_)))
+    order = match_topics(*(fit.model_.family.probability.new_tensor(p) for p in (truth, fit.probabilities_)))
     found, bars[name] = fit.probabilities_[order], errors[order]
     inside = abs(found - truth) < 2 * bars[name]
     print(f"{name}: {inside.sum()} of {inside.size} probabilities within two standard errors of the truth")

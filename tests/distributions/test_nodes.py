@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from boxloop.distributions import CategoricalFamily, DirichletFamily, Node
-from boxloop.fit import MeanField, evidence
+from boxloop.fit import MeanField, compute_evidence
 from boxloop.numeric import generator
 
 
@@ -89,7 +89,7 @@ def test_a_density_integrates_to_one_over_its_grid(name):
 
     field = MeanField({"z": node, "coin": Node.bernoulli()}, log_joint, {})
     natural = {"z": node.start, "coin": torch.zeros(1, 1).double()}
-    check = evidence(field, natural, collapse="coin")
+    check = compute_evidence(field, natural, collapse="coin")
     missed = check.log_evidence - math.log(2)
     assert abs(missed) <= max(check.error, 1e-10)
     assert check.error < 1e-6

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.fit import Adam, Constant, Cooling, adam as engine, clipped, joined, parted, resumed, stream_at
+from boxloop.fit import (
+    Adam,
+    Constant,
+    Cooling,
+    adam as engine,
+    clip_gradient,
+    flatten_parameters,
+    generator_at,
+    restore_generator,
+    unflatten_parameters,
+)
 from boxloop.numeric import generator, normal
 
 
@@ -42,7 +52,7 @@ def test_it_is_pytorchs(rate, decay, tensor_count):
     )
 
 
-@pytest.mark.parametrize(("name", "value"), [("FIRST", 0.91), ("SECOND", 0.99), ("TINY", 1e-3)])
+@pytest.mark.parametrize(("name", "value"), [("BETA1", 0.91), ("BETA2", 0.99), ("EPSILON", 1e-3)])
 def test_planted_memories(monkeypatch, name, value):
     monkeypatch.setattr(engine, name, value)
     assert not torch.allclose(ours(300, 0.1, 0.3), theirs(300, 0.1, 0.3), rtol=1e-6)
@@ -56,14 +66,14 @@ def test_weight_decay_is_apart_from_the_gradient():
 
 def test_long_gradients_are_shortened_and_short_ones_left():
     long, short = torch.tensor([30.0, 40.0]).double(), torch.tensor([0.3, -0.4]).double()
-    assert float(clipped(long, 5.0).norm()) == pytest.approx(5.0, rel=1e-15)
-    assert torch.equal(clipped(short, 5.0), short)
-    assert torch.equal(clipped(torch.zeros(3), 1.0), torch.zeros(3))
+    assert float(clip_gradient(long, 5.0).norm()) == pytest.approx(5.0, rel=1e-15)
+    assert torch.equal(clip_gradient(short, 5.0), short)
+    assert torch.equal(clip_gradient(torch.zeros(3), 1.0), torch.zeros(3))
 
 
 def test_parts_come_back_as_they_were_joined():
     parts = (torch.ones(2, 3), torch.zeros(()), torch.arange(4.0))
-    for one, other in zip(parted(joined(parts), parts), parts, strict=True):
+    for one, other in zip(unflatten_parameters(flatten_parameters(parts), parts), parts, strict=True):
         assert torch.equal(one, other)
 
 
@@ -78,12 +88,12 @@ def test_rates():
 def test_a_stream_goes_on_from_its_state():
     stream = generator(4)
     torch.rand(3, generator=stream)
-    again = resumed(stream.get_state(), torch.device("cpu"))
+    again = restore_generator(stream.get_state(), torch.device("cpu"))
     assert torch.equal(torch.rand(5, generator=again), torch.rand(5, generator=stream))
 
 
 def test_streams_of_places_are_unlike():
     """Neighbouring places, and places of other depth, must not share numbers."""
-    firsts = [float(torch.rand((), generator=stream_at(*place), dtype=torch.float64))
+    firsts = [float(torch.rand((), generator=generator_at(*place), dtype=torch.float64))
               for place in [(0,), (1,), (0, 0), (0, 1), (1, 0), (2**61, 5), (0, 0, 1)]]  # fmt: skip
     assert len(set(firsts)) == len(firsts)

@@ -89,9 +89,9 @@ def test_a_step_into_nowhere_is_shortened() -> None:
 @pytest.mark.parametrize(
     ("psi", "words"),
     [
-        (lambda t, x: x[:, 0].sum() - t.sum(), "one line a row"),
-        (lambda t, x: x[:, 0], "one line a row"),
-        (lambda t, x: x.mT, "one line a row"),
+        (lambda t, x: x[:, 0].sum() - t.sum(), "one line per row"),
+        (lambda t, x: x[:, 0], "one line per row"),
+        (lambda t, x: x.mT, "one line per row"),
         (lambda t, x: x[:, :1] - t[0], "1 equation.* for 2 parameters"),
         (lambda t, x: x.numpy(), "torch tensor, not ndarray"),
     ],
@@ -112,7 +112,7 @@ def test_an_objective_of_a_wrong_shape() -> None:
         ([0.0, np.nan, 0.0], r"theta\[1\] is nan"),
         ({"a": 1.0, "b": [0.0, np.inf]}, r"b\[1\] is inf"),
         (3.0, r"give \[3.0\]"),
-        ([[1.0]], "2 axes"),
+        ([[1.0]], "2 dimensions"),
         ([], "no parameter"),
         ({}, "no parameter"),
     ],
@@ -125,8 +125,8 @@ def test_bad_starts(start, words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"names": ["a"]}, "1 names were given for 3"),
-        ({"groups": [1, 2]}, "one label a row"),
+        ({"names": ["a"]}, "names has 1 entries for 3"),
+        ({"groups": [1, 2]}, "one label per row"),
         ({"groups": np.where(np.arange(300) == 4, np.nan, 1.0)}, "group of row 4"),
         ({"groups": "nowhere"}, "no column 'nowhere'"),
         ({"smooth": [1.0, 2.0]}, "smooth must be"),
@@ -164,7 +164,7 @@ def test_an_equation_without_noise_has_nothing_left_over() -> None:
 
 def test_few_rounds_warn() -> None:
     rows = np.random.default_rng(0).exponential(2.0, size=(100, 1))
-    with pytest.warns(EstimateWarning, match="did not converge in 2 rounds"):
+    with pytest.warns(EstimateWarning, match="did not converge in 2 iterations"):
         found = z_estimate(lambda t, x: t.log() - x, rows, [100.0], max_iter=2)
     assert not found.converged
     assert "not converged" in repr(found)
@@ -212,5 +212,5 @@ def test_a_flat_direction_of_an_objective_is_named() -> None:
 
 
 def test_an_objective_without_a_maximum() -> None:
-    with pytest.raises(NoRootError, match="rises without end"):
+    with pytest.raises(NoRootError, match="rises without bound"):
         m_estimate(lambda theta, rows: theta[0] * rows[:, 0].square(), regression_rows(), [0.5])

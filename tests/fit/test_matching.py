@@ -175,7 +175,7 @@ def test_samples_that_jump_take_differences() -> None:
         (lambda x: (x - 1).log(), lambda t: t, [0.0], EquationError, "statistics is .* at row 0"),
         (first, lambda t: t.log(), [-1.0], EquationError, "at the start"),
         (two, lambda t: t.log().expand(2), [-1.0], EquationError, "at the start"),
-        (first, lambda t: -t.square(), [1.0], NoRootError, "no root"),
+        (first, lambda t: -t.square(), [1.0], NoRootError, "No root"),
         (two, lambda t: torch.stack([t.sum(), t.sum()]), [0.0, 0.0], None, r"theta\[0\] and theta\[1\]"),
         (
             lambda x: torch.cat([x, 2 * x], dim=1),

@@ -20,16 +20,16 @@ from boxloop.chain import Chains, Kernel
 from boxloop.fit import (
     AscentPlan,
     BurnIn,
+    ChainSampler,
     MonteCarloPlan,
     MonteCarloState,
-    Refined,
-    Walk,
+    RefinementState,
     ascent_em,
-    assess,
+    louis_errors,
     monte_carlo_em,
-    refine,
-    squares,
-    warmed,
+    newton_refine,
+    quadratic_draws,
+    warm_up,
 )
 from boxloop.loop import run
 from boxloop.models import (
@@ -51,7 +51,7 @@ every_kind = pytest.mark.parametrize("kind", RESPONSES)
 
 
 def begin(rows, model, copies=8, seed=0):
-    return warmed(MonteCarloState.start(model, rows, copies, generator(seed)), rows, random_walks)
+    return warm_up(MonteCarloState.start(model, rows, copies, generator(seed)), rows, random_walks)
 
 
 def far(kind, q=1):
@@ -85,8 +85,8 @@ def test_one_round_is_exact_em_within_its_error():
     rows, model = two_means()
     _, share = exact_round(model, rows)
     m = 4000
-    walk = Walk(MonteCarloState.start(model, rows, 1, generator(3)), rows, label_draws)
-    walk.extend(m)
+    walk = ChainSampler(MonteCarloState.start(model, rows, 1, generator(3)), rows, label_draws)
+    walk.average_draws(m)
     error = (share.prod(0).sum() / m).sqrt()  # draws of a label are independent
     assert abs(float((walk.statistics.count[1] - share[1].sum()) / error)) < 4.5
     error = ((share.prod(0) * rows.square()).sum() / m).sqrt()
@@ -98,7 +98,7 @@ def test_the_path_is_that_of_exact_em_within_its_error():
     exact = start
     for _ in range(15):
         exact, _ = exact_round(exact, rows)
-    plan = MonteCarloPlan(draws=lambda k: 2000, copies=100)
+    plan = MonteCarloPlan(draws=lambda k: 2000, n_chains=100)
     ends = []
     for seed in range(12):
         state = MonteCarloState.start(start, rows, 100, generator(seed))
@@ -131,14 +131,14 @@ def test_a_rate_of_one_replaces_and_a_falling_rate_averages():
 
 def test_a_burn_in_forgets_and_squares_grow():
     assert [BurnIn(2, Power(1.0))(t) for t in range(1, 6)] == [1.0, 1.0, 1.0, 0.5, 1.0 / 3.0]
-    assert [squares(k) for k in (1, 2, 3)] == [1, 4, 9]
-    assert MonteCarloPlan(copies=4).steps(3) == 3
+    assert [quadratic_draws(k) for k in (1, 2, 3)] == [1, 4, 9]
+    assert MonteCarloPlan(n_chains=4).steps(3) == 3
 
 
 @every_kind
 def test_stochastic_approximation_finds_the_maximum(kind, problems):
     rows, truth = problems[kind]
-    plan = MonteCarloPlan(lambda k: 16, BurnIn(30, Power(0.7)), copies=8, smooth_after=60)
+    plan = MonteCarloPlan(lambda k: 16, BurnIn(30, Power(0.7)), n_chains=8, smooth_after=60)
     outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far(kind)), max_iter=150)
     state = replace(outcome.state, model=outcome.state.best)
     assert truth.distance(state.model) < 0.5  # half a standard error, before the last stage
@@ -168,18 +168,18 @@ def test_ascent_finds_the_maximum(kind, problems):
 
 
 def check_end(state, rows, truth):
-    last = run(refine(rows, random_walks, precision=0.1), Refined(state), max_iter=6)
+    last = run(newton_refine(rows, random_walks, precision=0.1), RefinementState(state), max_iter=6)
     found = last.state.found
     assert last.converged
-    assert found.ratio < 0.1
+    assert found.error_ratio < 0.1
     apart = flatten(found.model.free()) - truth.point
-    assert float((apart / found.noise.diagonal().sqrt()).abs().max()) < 4.5
+    assert float((apart / found.monte_carlo_covariance.diagonal().sqrt()).abs().max()) < 4.5
 
 
 def test_two_effects_a_group():
     rows = make_table("poisson", 2, groups=60, each=8, seed=4).rows()
     truth = reference(make_model("poisson", 2), rows)
-    plan = MonteCarloPlan(lambda k: 16, BurnIn(40, Power(0.7)), copies=8, smooth_after=80)
+    plan = MonteCarloPlan(lambda k: 16, BurnIn(40, Power(0.7)), n_chains=8, smooth_after=80)
     outcome = run(monte_carlo_em(rows, random_walks, plan), begin(rows, far("poisson", 2)), max_iter=200)
     check_end(replace(outcome.state, model=outcome.state.best), rows, truth)
 
@@ -200,7 +200,7 @@ def louis(rows, model, seeds=10, draws=800):
     found = []
     for seed in range(seeds):
         state = begin(rows, model, seed=seed)
-        found.append(torch.linalg.pinv(assess(state, rows, random_walks, draws).covariance))
+        found.append(torch.linalg.pinv(louis_errors(state, rows, random_walks, draws).covariance))
     found = torch.stack(found)
     return (found.mean(0) - exact) / (found.std(0) / seeds**0.5)
 
@@ -222,7 +222,7 @@ def test_a_volume_left_out_is_found(problems, monkeypatch):
 
 def test_standard_errors_are_those_of_quadrature(problems):
     rows, truth = problems["poisson"]
-    found = assess(begin(rows, truth.model), rows, random_walks, 4000)
+    found = louis_errors(begin(rows, truth.model), rows, random_walks, 4000)
     np.testing.assert_allclose(
         found.covariance.diagonal().sqrt(), truth.errors, rtol=0.03
     )  # 5 times its spread
@@ -238,15 +238,15 @@ def test_the_monte_carlo_error_means_what_it_says(problems):
     rows, truth = problems["bernoulli"]
     total, p, seeds = 0.0, len(truth.point), 12
     for seed in range(seeds):
-        found = assess(begin(rows, truth.model, seed=seed), rows, random_walks, 800)
+        found = louis_errors(begin(rows, truth.model, seed=seed), rows, random_walks, 800)
         apart = flatten(found.model.free()) - truth.point
-        total += float(apart @ torch.linalg.solve(found.noise, apart))
+        total += float(apart @ torch.linalg.solve(found.monte_carlo_covariance, apart))
     assert stats.chi2.isf(1 - 1e-4, seeds * p) < total < stats.chi2.isf(1e-4, seeds * p)
 
 
 def test_posterior_means_of_effects_are_those_of_quadrature(problems):
     rows, truth = problems["poisson"]
-    found = assess(begin(rows, truth.model), rows, random_walks, 4000)
+    found = louis_errors(begin(rows, truth.model), rows, random_walks, 4000)
     grid = torch.linspace(-5.0, 5.0, 2001, dtype=torch.float64)
     z = grid.repeat(rows.n_groups)[:, None]
     share = truth.model.log_joint(rows, z).reshape(rows.n_groups, -1).softmax(1)
@@ -290,11 +290,11 @@ def half_a_prior(density, scale, shape):
 def moved_chains(kernels, rows, before, after):
     """Score of the mean effect under ``after``, for chains that come from ``before``: (draws - quadrature) / error."""
     state = begin(rows, before, seed=1)
-    walk = Walk(state, rows, kernels)
-    walk.extend(50)
-    walk = Walk(replace(walk.state_after(Running(walk.statistics, 1)), model=after), rows, kernels)
+    walk = ChainSampler(state, rows, kernels)
+    walk.average_draws(50)
+    walk = ChainSampler(replace(walk.next_state(Running(walk.statistics, 1)), model=after), rows, kernels)
     walk.discard(40)
-    visited = torch.cat([path.position for path in walk.extend(100)])[:, :, 0]
+    visited = torch.cat([path.position for path in walk.average_draws(100)])[:, :, 0]
     copy = visited.reshape(100, rows.n_groups, -1).mean(0)
     grid = torch.linspace(-8.0, 8.0, 2001, dtype=torch.float64)
     share = after.log_joint(rows, grid.repeat(rows.n_groups)[:, None]).reshape(rows.n_groups, -1).softmax(1)
@@ -310,14 +310,14 @@ def test_densities_are_evaluated_again_when_parameters_change(problems):
 
 
 def distance(kernels, rows, truth, plan, rounds, start):
-    state = begin(rows, start, copies=plan.copies)
+    state = begin(rows, start, copies=plan.n_chains)
     outcome = run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds)
     return truth.distance(outcome.state.best)
 
 
 def test_a_wrong_density_is_far_from_the_maximum(problems):
     rows, truth = problems["bernoulli"]
-    plan = MonteCarloPlan(lambda k: 8, BurnIn(50, Power(0.7)), copies=8, smooth_after=100)
+    plan = MonteCarloPlan(lambda k: 8, BurnIn(50, Power(0.7)), n_chains=8, smooth_after=100)
     assert distance(random_walks, rows, truth, plan, 300, far("bernoulli")) < 0.25
     assert distance(half_a_prior, rows, truth, plan, 300, far("bernoulli")) > 0.5
 
@@ -325,7 +325,7 @@ def test_a_wrong_density_is_far_from_the_maximum(problems):
 def test_without_a_burn_in_the_start_is_not_forgotten(problems):
     """Where EM is slow: groups that say much about themselves, and an M step that is not expanded."""
     rows, truth = problems["poisson"]
-    plan = MonteCarloPlan(lambda k: 8, BurnIn(200, Power(1.0)), copies=8)
+    plan = MonteCarloPlan(lambda k: 8, BurnIn(200, Power(1.0)), n_chains=8)
     start = replace(far("poisson"), shared=())
     kept = distance(random_walks, rows, truth, plan, 400, start)
     lost = distance(random_walks, rows, truth, replace(plan, rate=Power(1.0)), 400, start)
@@ -334,15 +334,15 @@ def test_without_a_burn_in_the_start_is_not_forgotten(problems):
 
 def test_scales_reach_the_acceptance_that_is_best(problems):
     rows, truth = problems["poisson"]
-    walk = Walk(begin(rows, truth.model), rows, random_walks)
-    walk.extend(400)
-    assert 0.34 < float((walk.accepted / walk.steps).mean()) < 0.54
+    walk = ChainSampler(begin(rows, truth.model), rows, random_walks)
+    walk.average_draws(400)
+    assert 0.34 < float((walk.acceptance_sum / walk.steps).mean()) < 0.54
 
 
 def test_a_kernel_that_never_refuses_keeps_its_scale():
     rows, model = two_means()
     state = MonteCarloState.start(model, rows, 2, generator(0))
-    after = run(monte_carlo_em(rows, label_draws, MonteCarloPlan(copies=2)), state, max_iter=3).state
+    after = run(monte_carlo_em(rows, label_draws, MonteCarloPlan(n_chains=2)), state, max_iter=3).state
     assert torch.equal(after.log_scale, state.log_scale)
 
 
@@ -355,11 +355,11 @@ STATES = {
 @pytest.mark.parametrize("engine", ["fixed", "ascent"])
 def test_resumed_bit_for_bit(engine, problems, tmp_path: Path):
     rows, _ = problems["poisson"]
-    plan = MonteCarloPlan(lambda k: 4, BurnIn(2), copies=2, smooth_after=3)
+    plan = MonteCarloPlan(lambda k: 4, BurnIn(2), n_chains=2, smooth_after=3)
     step = (
         monte_carlo_em(rows, random_walks, plan)
         if engine == "fixed"
-        else ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, most=40))
+        else ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, max_draws=40))
     )
     start = begin(rows, far("poisson"), copies=2)
     straight = run(step, start, max_iter=8)
@@ -378,7 +378,7 @@ def test_ctrl_c_keeps_the_last_round(problems):
         if progress.iteration == 3 and not progress.stopped:
             raise KeyboardInterrupt
 
-    step = monte_carlo_em(rows, random_walks, MonteCarloPlan(copies=2))
+    step = monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=2))
     outcome = run(step, begin(rows, far("poisson"), copies=2), max_iter=9, observers=[watch])
     assert outcome.interrupted
     assert outcome.n_iter == outcome.state.round == 3
@@ -386,10 +386,10 @@ def test_ctrl_c_keeps_the_last_round(problems):
 
 def test_a_step_in_doubt_is_noted(problems):
     rows, truth = problems["bernoulli"]
-    step = ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, most=16))
+    step = ascent_em(rows, random_walks, AscentPlan(tol=1e-9, draws=4, max_draws=16))
     outcome = run(step, begin(rows, truth.model, copies=2), max_iter=3)
     assert not outcome.converged
-    assert any("could not be told from noise with 16 draws" in event for event in outcome.events)
+    assert any("within its Monte Carlo error with 16 draws" in event for event in outcome.events)
 
 
 @pytest.mark.parametrize(
@@ -409,8 +409,8 @@ def test_one_chain_has_no_error(problems):
     rows, truth = problems["bernoulli"]
     state = MonteCarloState.start(truth.model, rows, 1, generator(0))
     with pytest.raises(ValueError, match="at least 2 chains"):
-        assess(state, rows, random_walks)
+        louis_errors(state, rows, random_walks)
     with pytest.raises(ValueError, match="at least 2 chains"):
         run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=1)
-    with pytest.raises(ValueError, match="the plan has 4 chains a unit, the state 1"):
-        run(monte_carlo_em(rows, random_walks, MonteCarloPlan(copies=4)), state, max_iter=1)
+    with pytest.raises(ValueError, match=r"plan\.n_chains is 4, but the state has 1 chains per unit"):
+        run(monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=4)), state, max_iter=1)

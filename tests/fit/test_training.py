@@ -20,9 +20,9 @@ from boxloop.fit import (
     TrainPlan,
     TrainState,
     Warming,
-    continued,
-    epochs as order,
+    continue_training,
     hold_out,
+    train as order,
 )
 from boxloop.loop import run
 from boxloop.numeric import generator, normal
@@ -129,7 +129,9 @@ def test_a_checkpoint_resumes_bit_for_bit(tmp_path, rounds):
         trainer, TrainState.start(trainer.model, 7), max_iter=rounds,
         observers=[CheckpointWriter(path, {"fit": 1}, every=1)],
     )  # fmt: skip
-    found = continued(read_checkpoint(path, {"TrainState": TrainState}, {"fit": 1}), torch.device("cpu"))
+    found = continue_training(
+        read_checkpoint(path, {"TrainState": TrainState}, {"fit": 1}), torch.device("cpu")
+    )
     again = trained(made(), 6, resume=found)
     assert same(again.state, whole.state)
     assert again.trace == whole.trace
@@ -192,7 +194,7 @@ def test_a_loss_that_is_not_finite_is_refused_and_told(how):
         "iteration 3: 1 of 4 steps had a loss or gradient that is not finite: refused, learning rate lowered to 0.25 "
         "of its plan",
     ]
-    assert state.told()["refused"] == [1.0, 2.0, 2.0, 2.0]
+    assert state.history_by_name()["refused"] == [1.0, 2.0, 2.0, 2.0]
     assert all(math.isfinite(value) for value in outcome.trace)
 
 
@@ -236,8 +238,8 @@ def test_early_stopping_returns_the_best():
     best = trained(watched([9.0] * 4), 4).state.point
     assert torch.equal(outcome.state.best, best)
     assert not torch.equal(outcome.state.best, outcome.state.point)
-    assert outcome.state.told()["validation_loss"] == [5.0, 3.0, 4.0, 2.0, 2.5, 2.25, 2.125]
-    assert outcome.state.told()["validation_far"][0] == 6.0
+    assert outcome.state.history_by_name()["validation_loss"] == [5.0, 3.0, 4.0, 2.0, 2.5, 2.25, 2.125]
+    assert outcome.state.history_by_name()["validation_far"][0] == 6.0
 
 
 def test_patience_may_begin_late():
@@ -254,7 +256,7 @@ def test_patience_may_begin_late():
 def test_a_validation_that_is_not_finite_is_never_the_best():
     outcome = trained(watched([math.nan, 3.0, math.nan]), 3)
     assert outcome.state.lowest == 3.0
-    assert sum("validation rows is not finite" in event for event in outcome.events) == 2
+    assert sum("validation loss is not finite" in event for event in outcome.events) == 2
 
 
 def test_validation_draws_the_same_numbers_every_time():
@@ -272,7 +274,7 @@ def test_the_history_is_that_of_the_epochs():
     """Means over rows of the values before each step."""
     epochs = Epochs(ArraySource(ROWS[:50]), 16, seed=3)
     trainer = made(plain, epochs, TrainPlan(Constant(1e-12), block=3))
-    told = trained(trainer, 2).state.told()
+    told = trained(trainer, 2).state.history_by_name()
     wanted = float(plain(start(), ROWS[:50], torch.ones(50).double(), None)[0])
     assert told["loss"] == pytest.approx([wanted] * 2, rel=1e-9)
     assert told["far"] == told["loss"]
@@ -280,7 +282,9 @@ def test_the_history_is_that_of_the_epochs():
 
 
 def test_the_penalty_is_weighed_by_its_schedule():
-    told = trained(made(plain, plan=TrainPlan(Constant(1e-12), Constant(3.0)), penalty=pull), 1).state.told()
+    told = trained(
+        made(plain, plan=TrainPlan(Constant(1e-12), Constant(3.0)), penalty=pull), 1
+    ).state.history_by_name()
     assert told["loss"][0] == pytest.approx(told["far"][0] + 3.0 * told["penalty"][0], rel=1e-12)
     near = [
         float((trained(made(plain, plan=TrainPlan(Constant(0.05), Constant(w)), penalty=pull), 60).state.point[:3]
@@ -304,7 +308,7 @@ def test_a_penalty_that_has_not_begun_changes_nothing():
         weight = Warming(1.0, 5, after=12)
         beside = trained(made(plan=replace(made().plan, weight=weight), penalty=penalty), 2).state
         assert torch.equal(beside.point, alone.point)
-        assert beside.told()["loss"] == alone.told()["loss"]
+        assert beside.history_by_name()["loss"] == alone.history_by_name()["loss"]
     later = trained(made(plan=replace(made().plan, weight=Warming(1.0, 5, 6)), penalty=chancy), 2).state
     assert not torch.equal(later.point, alone.point)
 
@@ -316,7 +320,9 @@ def test_weights_are_repetitions():
     heavy = ArraySource(ROWS, weight)
     more = ArraySource(torch.cat([ROWS, ROWS[:10], ROWS[:10]]))
     told = [
-        trained(made(plain, Epochs(s, 200, 0), TrainPlan(Constant(1e-12))), 1).state.told()["far"][0]
+        trained(made(plain, Epochs(s, 200, 0), TrainPlan(Constant(1e-12))), 1).state.history_by_name()["far"][
+            0
+        ]
         for s in (heavy, more)
     ]
     level = float(start().slope.square().sum())

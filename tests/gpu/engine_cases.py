@@ -155,7 +155,7 @@ def words(device: str) -> dict[str, Any]:
     found = fit.spectral(ArraySource(rows), 2, generator(2, device))
     error = fit.spectral_errors(found)
     again, mean, spread = fit.bootstrap(ArraySource(rows), 2, generator(3, device), draws=3)
-    order = fit.match(found.probabilities, again.probabilities)
+    order = fit.match_topics(found.probabilities, again.probabilities)
     return {
         "weights": found.weights,
         "probabilities": found.probabilities,

@@ -34,15 +34,17 @@ def drawn(engine: str) -> Case:
     def case(device: str) -> dict[str, Any]:
         rows, model = groups(device)
         start = fit.MonteCarloState.start(model, rows, 4, generator(0, device))
-        start = fit.warmed(start, rows, walks, rounds=3)
-        if engine == "refine":
+        start = fit.warm_up(start, rows, walks, rounds=3)
+        if engine == "newton_refine":
             found = run(
-                fit.refine(rows, walks, precision=0.9, most=400), fit.Refined(start), max_iter=2
+                fit.newton_refine(rows, walks, precision=0.9, max_draws=400),
+                fit.RefinementState(start),
+                max_iter=2,
             ).state.found
-        elif engine == "assess":
-            found = fit.assess(start, rows, walks, draws=50, discard=5)
+        elif engine == "louis_errors":
+            found = fit.louis_errors(start, rows, walks, draws=50, discard=5)
         else:
-            plan = fit.MonteCarloPlan(draws=lambda k: 8, rate=fit.BurnIn(5), copies=4)
+            plan = fit.MonteCarloPlan(draws=lambda k: 8, rate=fit.BurnIn(5), n_chains=4)
             step = (
                 fit.monte_carlo_em(rows, walks, plan)
                 if engine == "saem"
@@ -90,10 +92,10 @@ def round_of(name: str) -> Case:
 
 
 CASES: dict[str, Case] = {
-    "monte_carlo_em-warmed": drawn("saem"),
+    "monte_carlo_em-warm_up": drawn("saem"),
     "ascent_em": drawn("mcem"),
-    "assess": drawn("assess"),
-    "refine": drawn("refine"),
+    "louis_errors": drawn("louis_errors"),
+    "newton_refine": drawn("newton_refine"),
     "energy_ascent": energetic,
     **{f"models-{name}": round_of(name) for name in model_cases()},
 }

@@ -53,11 +53,18 @@ UNLIMITED = {
         "monte_carlo_em",
     ),
     *("huber", "latent_target", "linear_regression", "mean_equation", "moment_penalty", "online_em"),
-    *("parameter_target", "quantile", "quantile_step", "residual_equation", "score_of", "warmed"),
+    *("parameter_target", "quantile", "quantile_step", "residual_equation", "score_of", "warm_up"),
     # Losses and norms, in a loop of the caller's, where the gradient is computed outside of them.
     *("channel_error", "elbo", "entrywise", "relevance_loss"),
     # Small arithmetic.
-    *("change_of_slope", "check_decay", "implied_precision", "match", "one_standard_error", "transition"),
+    *(
+        "change_of_slope",
+        "check_decay",
+        "implied_precision",
+        "match_topics",
+        "one_standard_error",
+        "transition",
+    ),
     *("weight_decay", "window_length"),
 }
 """Public functions that leave the threads as they are."""

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from boxloop.data import documents, sparse_source
 from boxloop.distributions import Multinomial
-from boxloop.fit import Documents
+from boxloop.fit import DocumentMoments
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from papers.experiment import Options
@@ -74,8 +74,8 @@ def test_all_documents_have_the_exact_moments():
     source = enumerate_documents(topics)
     assert source.n_rows == 84
     torch.testing.assert_close(source.weight.sum(), torch.tensor(1.0).double())
-    statistics = Documents.of(source, "documents", scaled=False)
-    first, pair, triple = statistics.projected(torch.eye(7).double())
+    statistics = DocumentMoments.measure(source, "documents", scaled=False)
+    first, pair, triple = statistics.project_moments(torch.eye(7).double())
     b, pi = topics.probabilities, topics.weights
     torch.testing.assert_close(first, pi @ b)
     torch.testing.assert_close(pair, (b.mT * pi) @ b)

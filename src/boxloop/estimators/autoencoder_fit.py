@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from boxloop.criticise import MomentPenalty
 from boxloop.data import ArraySource, Standardisation
-from boxloop.fit import ALONE, Workers, drawn_by_weight
+from boxloop.fit import SINGLE_PROCESS, Workers, resample_rows
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, join_words
 from boxloop.select import Array, Grouped, behind
@@ -49,13 +49,13 @@ class BoundLoss:
     draws: int = 1
     unit: float = 1.0
     level: float = 0.0
-    workers: Workers = ALONE
+    workers: Workers = SINGLE_PROCESS
 
     def __call__(
         self, model: Autoencoder, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its parts."""
-        mine, count = self.workers.mine(len(rows))
+        mine, count = self.workers.local_rows(len(rows))
         noise = model.noise((self.draws, len(rows)), stream)
         bound = model.bound_at(rows[mine], noise[:, mine])
         share = (weight[mine] / (self.unit * count)).to(bound.divergence)
@@ -118,7 +118,7 @@ class HeldOut:
     def _gap(self, model: Autoencoder, stream: Generator) -> Tensor:
         rows = self.rows.rows
         if self.by_weight and self.rows.weight is not None:
-            rows = drawn_by_weight(rows, self.rows.weight, stream)
+            rows = resample_rows(rows, self.rows.weight, stream)
         return self.gap.gap(model, rows, stream)
 
 

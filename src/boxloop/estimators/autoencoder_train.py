@@ -24,7 +24,7 @@ from boxloop.estimators.autoencoder_fit import (
 )
 from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, levelled, start_model
 from boxloop.estimators.learned import Run, plan_of, settled
-from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current, hold_out
+from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current_workers, hold_out
 from boxloop.loop import Outcome, Progress
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, seed, spawn
@@ -98,7 +98,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
     done = settled(estimator, outcome, ready.held is not None, "the validation bound still rose")
     return Trained(
         replace(model, score_draws=estimator.score_draws),
-        state.told(),
+        state.history_by_name(),
         state.count // ready.epochs.per_epoch,
         alpha,
         table,
@@ -112,7 +112,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
 
 def _untouched(estimator: BaseEstimator, state: TrainState, alpha: float) -> tuple[str, ...]:
     """Whether the pass that is kept came before the penalty did."""
-    values = state.told().get("validation_loss", [])
+    values = state.history_by_name().get("validation_loss", [])
     if callable(estimator.alpha) or not alpha or not values:
         return ()
     best = int(np.nanargmin(values)) + 1 if np.isfinite(values).any() else 0
@@ -150,7 +150,7 @@ def _prepared(
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
     start = levelled(start, estimator.likelihood, looked) if before is None else _again(start, before)
     unit = frame.weight / source.n_rows
-    loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame), current())
+    loss = BoundLoss(estimator.beta, estimator.n_draws, unit, level_of(frame), current_workers())
     epochs = Epochs(rows, estimator.batch_size, orders, mask)
     weighted = not has_equal_weights(source)
     gap = moment_gap(estimator.penalty_nodes, device)
@@ -195,7 +195,7 @@ def _run(estimator: BaseEstimator, ready: _Ready, alpha: Any, number: int) -> Ou
     penalised = callable(alpha) or last > 0.0
     penalty = moment_gap(estimator.penalty_nodes, ready.device).gap if penalised else None
     validate = None if ready.held is None else replace(ready.held, alpha=last)
-    trainer = Trainer(ready.start, ready.epochs, ready.loss, plan, penalty, validate, current())
+    trainer = Trainer(ready.start, ready.epochs, ready.loss, plan, penalty, validate, current_workers())
     several = isinstance(estimator.alpha, str)
     name = f"{type(estimator).__name__} alpha={alpha:g}" if several else ""
     watch = teller(trainer)
@@ -211,7 +211,7 @@ def teller(trainer: Trainer[Autoencoder]) -> Callable[[Progress[TrainState]], st
         said = [f"pass {trainer.epochs(state)}"]
         if now:
             said.append(f"elbo {now['elbo']:.4g} = {now['reconstruction']:.4g} - {now['divergence']:.4g}")
-        past = state.told()
+        past = state.history_by_name()
         if past.get("validation_elbo"):
             said.append(f"validation {past['validation_elbo'][-1]:.4g}, gap {past['validation_gap'][-1]:.3g}")
         elif "penalty" in now:

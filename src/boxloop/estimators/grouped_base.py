@@ -200,9 +200,9 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
                     f"the variance of {name} between groups cannot be told from zero ({value:.2g}, standard error "
                     f"{error:.2g}); standard errors mean little near that bound"
                 )
-        if fitted.found is not None and fitted.found.ratio > 2.0 * self.precision:
+        if fitted.found is not None and fitted.found.error_ratio > 2.0 * self.precision:
             worries.append(
-                f"the Monte Carlo error is {fitted.found.ratio:.2f} of the standard error: raise chains"
+                f"the Monte Carlo error is {fitted.found.error_ratio:.2f} of the standard error: raise chains"
             )
         if fitted.interrupted:
             worries.append(f"interrupted after iteration {fitted.outcome.n_iter}")

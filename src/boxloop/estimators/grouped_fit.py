@@ -15,17 +15,17 @@ from boxloop.average import Power, Running
 from boxloop.chain import Kernel
 from boxloop.fit import (
     AscentPlan,
-    Assessment,
     BurnIn,
     LogDensity,
+    LouisErrors,
     MonteCarloPlan,
     MonteCarloState,
-    Named,
-    Refined,
+    NamedParameters,
+    RefinementState,
     ascent_em,
     monte_carlo_em,
-    refine,
-    warmed,
+    newton_refine,
+    warm_up,
 )
 from boxloop.loop import Observer, Outcome, run
 from boxloop.models import BernoulliResponse, EffectSums, GroupedRows, PoissonResponse, RandomEffects
@@ -73,13 +73,13 @@ class GroupFit:
 
     model: RandomEffects
     outcome: Outcome[MonteCarloState[RandomEffects]]
-    found: Assessment[RandomEffects] | None
+    found: LouisErrors[RandomEffects] | None
     interrupted: bool
 
     @property
     def converged(self) -> bool:
         """Whether the last step was short: the score is zero within its error."""
-        return not self.interrupted and self.found is not None and self.found.near
+        return not self.interrupted and self.found is not None and self.found.is_short
 
 
 def random_walks(density: LogDensity, scale: Tensor, shape: Tensor) -> Kernel:
@@ -92,7 +92,7 @@ def fit_groups(
     start: RandomEffects,
     plan: GroupPlan,
     stream: Generator,
-    named: Named[RandomEffects],
+    named: NamedParameters[RandomEffects],
 ) -> GroupFit:
     """Fit by Monte Carlo or stochastic-approximation EM, then measure errors.
 
@@ -106,7 +106,7 @@ def fit_groups(
     resume, observers = _watched(plan, stream.device)
     state = MonteCarloState.start(start, rows, plan.chains, stream)
     if resume is None:
-        state = warmed(state, rows, random_walks)
+        state = warm_up(state, rows, random_walks)
     step: Any = (
         ascent_em(rows, random_walks, AscentPlan(tol=plan.tol, draws=4 * plan.chains))
         if plan.method == "mcem"
@@ -118,8 +118,8 @@ def fit_groups(
         return GroupFit(reached.model, outcome, None, True)
     watch: list[Observer[Any]] = [ProgressBar(show=True).stage("errors")] if plan.show else []
     last = run(
-        refine(rows, random_walks, precision=plan.precision, named=named),
-        Refined(reached),
+        newton_refine(rows, random_walks, precision=plan.precision, named=named),
+        RefinementState(reached),
         max_iter=LOOKS,
         observers=watch,
     )
@@ -132,7 +132,7 @@ def _approximation(plan: GroupPlan) -> MonteCarloPlan:
     return MonteCarloPlan(
         draws=lambda k: 2 * plan.chains,
         rate=BurnIn(plan.max_iter // 4, Power(0.7)),
-        copies=plan.chains,
+        n_chains=plan.chains,
         smooth_after=plan.max_iter // 2,
     )
 

@@ -18,7 +18,7 @@ from torch import nn
 from boxloop.average import Schedule
 from boxloop.caller import warn_caller
 from boxloop.data import fingerprint_source, fingerprint_values
-from boxloop.fit import Constant, Cooling, Trainer, TrainPlan, TrainState, continued
+from boxloop.fit import Constant, Cooling, Trainer, TrainPlan, TrainState, continue_training
 from boxloop.loop import Outcome, Progress, run
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
@@ -93,12 +93,12 @@ class Run:
             if workers.leads:
                 observers.append(CheckpointWriter(path, known, seconds=10.0))
             if path.exists():
-                resume = continued(read_checkpoint(path, {"TrainState": TrainState}, known), device)
+                resume = continue_training(read_checkpoint(path, {"TrainState": TrainState}, known), device)
         state = TrainState.start(self.trainer.model, self.seed)
         rounds = self.trainer.rounds(self.estimator.max_iter)
         if not workers.alone:
             state = self._alike(state, [rounds, 0 if resume is None else 1 + resume.n_iter])
-        with workers.together(self.trainer, device) as step:
+        with workers.interruptible(self.trainer, device) as step:
             return run(step, state, max_iter=rounds, observers=observers, resume=resume)
 
     def _alike(self, state: TrainState, numbers: list[int]) -> TrainState:
@@ -111,7 +111,7 @@ class Run:
         rows, weight = trainer.batches(0)
         plain = [*numbers, trainer.batches.per_epoch, state.seed, *rows.shape, len(state.point)]
         sums = torch.stack([_told(part) for part in (state.point, rows, weight)])
-        if not workers.alike(torch.cat([sums, sums.new_tensor(plain)])):
+        if not workers.have_equal(torch.cat([sums, sums.new_tensor(plain)])):
             raise ValueError(
                 "the processes do not train the same model on the same rows: all of them need the same data, whole, "
                 "the same parameters and checkpoint, and the same integer as random_state"

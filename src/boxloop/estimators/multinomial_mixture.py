@@ -14,7 +14,7 @@ from boxloop.distributions import Multinomial
 from boxloop.estimators._base import Array, latent_file, to_numpy
 from boxloop.estimators.counts import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, spectral_start, topic_errors
+from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from boxloop.persist import ModelFile
@@ -87,7 +87,7 @@ class MultinomialMixture(CountMixture):
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         if self.method == "spectral":  # needs no start, not even a warm one
             return fit_spectral(source, template, stream)
-        first, notes = spectral_start(source, template, stream)
+        first, notes = start_topics(source, template, stream)
         fit = super()._fit(source, plan, first)
         return replace(fit, concerns=(*notes, *fit.concerns))
 
@@ -98,7 +98,7 @@ class MultinomialMixture(CountMixture):
     def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         try:
-            return (spectral_start(source, template, generator(self.random_state))[0],)
+            return (start_topics(source, template, generator(self.random_state))[0],)
         except (
             SpectralError
         ):  # short documents, fractions, holes, or fewer topics: the other starts do without

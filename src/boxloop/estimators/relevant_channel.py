@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, PlacedTile, SourceView
-from boxloop.fit import stream_at
+from boxloop.fit import generator_at
 from boxloop.numeric import generator, seed
 from boxloop.twoview import Channel, TimeShift
 from boxloop.types import Source
@@ -40,7 +40,7 @@ def drawn(channel: Any, first: Source, stream: Generator) -> Source:
         return ArraySource(whole, None, first.names if whole.shape[1] == first.n_columns else None)
     key = seed(stream)
     rows, _ = next(iter(first.chunks(BLOCK)))
-    width = _made(channel, rows, stream_at(key, device=rows.device)).shape[1]
+    width = _made(channel, rows, generator_at(key, device=rows.device)).shape[1]
     names = first.names if width == first.n_columns else tuple(f"x{j}" for j in range(width))
     return Drawn(first, channel, key, names)
 
@@ -82,7 +82,7 @@ class Drawn(SourceView):
                 place = slice(start + here.start - block * BLOCK, start + here.stop - block * BLOCK)
                 whole = rows[here.start].expand(BLOCK, -1).clone()
                 whole[place] = rows[here]
-                found.append(_made(channel, whole, stream_at(key, block, device=rows.device))[place])
+                found.append(_made(channel, whole, generator_at(key, block, device=rows.device))[place])
             return torch.cat(found), weight, start
 
         return draw

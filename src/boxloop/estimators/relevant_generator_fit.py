@@ -12,7 +12,7 @@ from torch import nn
 from boxloop.data import Standardisation, fingerprint_values, select_rows
 from boxloop.estimators._params import pick_dtype
 from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
-from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current, hold_out
+from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.models import Layers, ModuleNetwork, Part
 from boxloop.numeric import generator, seed, spawn
@@ -75,10 +75,10 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     code = linear_code(moments, variables, estimator.n_components)
     coder = _start(estimator, code, source.n_columns, start)
     epochs = Epochs(rows, estimator.batch_size, seed(orders), mask)
-    loss = SquaredError(variables, frame.weight / source.n_rows, current())
-    validate = None if held is None else HeldError(held, variables, current())
+    loss = SquaredError(variables, frame.weight / source.n_rows, current_workers())
+    validate = None if held is None else HeldError(held, variables, current_workers())
     plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
-    trainer = Trainer(coder, epochs, loss, plan, None, validate, current())
+    trainer = Trainer(coder, epochs, loss, plan, None, validate, current_workers())
     also = {"code": fingerprint_values(coder.code)}
     outcome = Run(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
     state = outcome.state
@@ -93,7 +93,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
         model = with_mixture(model, codes, weight, estimator.prior_components, starts)
     return Generated(
         model,
-        _in_units(state.told(), frame),
+        _in_units(state.history_by_name(), frame),
         trainer.epochs(state),
         _error(fitted, judge, variables, frame),
         settled(estimator, outcome, held is not None, "the error of validation rows still fell"),
@@ -138,7 +138,7 @@ def teller(trainer: Trainer[Coder]) -> Callable[[Progress[TrainState]], str]:
 
     def told(progress: Progress[TrainState]) -> str:
         state = progress.state
-        past = state.told()
+        past = state.history_by_name()
         said = [f"pass {trainer.epochs(state)}"]
         if state.names:
             said.append(f"error {float(state.recent[0]):.4g}")

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from boxloop.data import ArraySource, has_equal_weights, sample_rows, select_rows
 from boxloop.estimators.learned import Run, plan_of, settled
-from boxloop.fit import Epochs, Trainer, TrainState, current, hold_out
+from boxloop.fit import Epochs, Trainer, TrainState, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.numeric import generator, seed, spawn
 from boxloop.twoview import BATCH_RATIO, RIDGES, HeldOut, RelevanceLoss, ViewPair
@@ -85,12 +85,12 @@ def train_views(
         validate = HeldOut(ArraySource(some.rows, some.weight), held.take(half[::2]), ridges)
         judges = held.take(half[1::2]) if len(half) > 1 else None
     channel = None if first is None else estimator.channel
-    loss = RelevanceLoss(ridge, estimator.constant, not has_equal_weights(both), channel, current())
+    loss = RelevanceLoss(ridge, estimator.constant, not has_equal_weights(both), channel, current_workers())
     judged = validate is not None
     plan = plan_of(
         estimator, estimator.max_iter * epochs.per_epoch, judged, graphs=False
     )  # the loss looks at pivots
-    trainer = Trainer(pair, epochs, loss, plan, None, validate, current())
+    trainer = Trainer(pair, epochs, loss, plan, None, validate, current_workers())
     outcome = Run(estimator, trainer, both, teller(trainer), own)()
     state = outcome.state
     learned = state.fitted(pair)
@@ -99,7 +99,7 @@ def train_views(
         ridge if validate is None else validate.best(learned)[2],
         train,
         judges,
-        state.told(),
+        state.history_by_name(),
         trainer.epochs(state),
         max(epochs.sizes),
         settled(estimator, outcome, judged, "the relevance of validation rows still rose"),
@@ -118,7 +118,7 @@ def teller(trainer: Trainer[ViewPair]) -> Callable[[Progress[TrainState]], str]:
 
     def told(progress: Progress[TrainState]) -> str:
         state = progress.state
-        now, past = dict(zip(state.names, state.recent.tolist())), state.told()
+        now, past = dict(zip(state.names, state.recent.tolist())), state.history_by_name()
         said = [f"pass {trainer.epochs(state)}"]
         if now:
             said.append(f"relevance {now['relevance']:.4g}")

@@ -3,16 +3,28 @@ from .adam import (
     Constant,
     Cooling,
     Warming,
-    clipped as clipped,
-    joined as joined,
-    parted as parted,
-    resumed as resumed,
-    stream_at as stream_at,
+    clip_gradient as clip_gradient,
+    flatten_parameters as flatten_parameters,
+    generator_at as generator_at,
+    restore_generator as restore_generator,
+    unflatten_parameters as unflatten_parameters,
 )
-from .cavi import Order as Order, cavi
-from .cavi_evidence import Evidence, evidence as evidence
-from .cavi_result import Cavi, NodeLaw
-from .documents import Documents as Documents, SpectralError
+from .cavi import Cavi, NodePosterior, Order as Order, cavi
+from .column_tiles import (
+    bind_outer_sum as bind_outer_sum,
+    bind_product as bind_product,
+    blockwise_product as blockwise_product,
+    cut_tiles as cut_tiles,
+    draw_orthonormal as draw_orthonormal,
+    tile_columns as tile_columns,
+    update_mean_and_deviations as update_mean_and_deviations,
+)
+from .distributed import (
+    SINGLE_PROCESS as SINGLE_PROCESS,
+    Workers,
+    current_workers as current_workers,
+    distributed,
+)
 from .em import (
     EMState,
     Step as Step,
@@ -23,9 +35,16 @@ from .em import (
     rounding_error as rounding_error,
 )
 from .energy import SHORTER as SHORTER, EnergyPlan, EnergyState, at as at, contrast as contrast, energy_ascent
-from .epochs import Epochs, hold_out as hold_out
-from .equations.faults import EquationError, EstimateWarning, NoRootError, NotIdentifiedError
-from .equations.functions import (
+from .equations.averages import group_outer as group_outer, measure_equations as measure_equations
+from .equations.estimate import (
+    EquationError,
+    Estimate,
+    EstimateWarning,
+    JTest,
+    NoRootError,
+    NotIdentifiedError,
+)
+from .equations.estimating_functions import (
     huber,
     linear_regression,
     mean_equation,
@@ -33,12 +52,20 @@ from .equations.functions import (
     quantile_step,
     residual_equation,
 )
-from .equations.matching import match_moments
+from .equations.moments import match_moments
 from .equations.objective import m_estimate
-from .equations.result import Estimate, JTest
 from .equations.roots import z_estimate
-from .equations.sums import group_outer as group_outer, measure_equations as measure_equations
 from .errors import ParameterErrors, standard_errors
+from .evidence import Evidence, compute_evidence as compute_evidence
+from .factor_gradient import GradientState as GradientState, GradientStream as GradientStream
+from .factor_stream import (
+    FactorStream as FactorStream,
+    PassWeights as PassWeights,
+    StreamSettings as StreamSettings,
+    StreamState as StreamState,
+    Variant as Variant,
+    factor_posterior as factor_posterior,
+)
 from .fit import (
     AT_FLOOR as AT_FLOOR,
     Coordinates as Coordinates,
@@ -54,61 +81,71 @@ from .fit import (
 from .gradient import AscentState, generalised_em, gradient_ascent
 from .linear import RACED_ROUNDS as RACED_ROUNDS, fit_linear as fit_linear
 from .mean_field import ConditionalError, MeanField as MeanField
-from .monte_carlo import BurnIn, MonteCarloPlan, monte_carlo_em, squares as squares, warmed
-from .monte_carlo_ascent import AscentPlan, ascent_em
-from .monte_carlo_errors import Assessment, Named as Named, assess
-from .monte_carlo_refine import Refined, refine
-from .monte_carlo_walk import Kernels as Kernels, LogDensity as LogDensity, MonteCarloState, Walk as Walk
+from .monte_carlo import (
+    AscentPlan,
+    BurnIn,
+    ChainSampler as ChainSampler,
+    Kernels as Kernels,
+    LogDensity as LogDensity,
+    LouisErrors,
+    MonteCarloPlan,
+    MonteCarloState,
+    NamedParameters as NamedParameters,
+    RefinementState,
+    ascent_em,
+    louis_errors,
+    monte_carlo_em,
+    newton_refine,
+    quadratic_draws as quadratic_draws,
+    warm_up,
+)
 from .online import Batches, OnlinePlan, OnlineState, online_em
-from .parallel import ALONE as ALONE, Workers, current as current, distributed
 from .profile import Profile as Profile, profiled as profiled
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
-    Spectral,
-    largest as largest,
-    match,
-    spectral,
-    to_simplex as to_simplex,
-)
-from .spectral_errors import (
     DocumentInfluence as DocumentInfluence,
+    DocumentMoments as DocumentMoments,
+    SpectralError,
     SpectralErrors,
+    SpectralTopics,
     bootstrap,
+    largest_eigenvalues as largest_eigenvalues,
+    match_topics,
+    project_to_simplex as project_to_simplex,
+    spectral,
     spectral_covariance,
     spectral_errors,
+    spherical_clusters as spherical_clusters,
+    spherical_responsibilities as spherical_responsibilities,
 )
-from .spectral_fit import (
-    fit_spectral as fit_spectral,
-    spectral_model as spectral_model,
-    spectral_start as spectral_start,
-    topic_errors as topic_errors,
-)
-from .spectral_gaussian import round_clusters as round_clusters, round_shares as round_shares
 from .start import AUTO as AUTO, PARTITIONS, Sample, lineup as lineup, race, start_mixture
-from .stream import FactorStream as FactorStream
-from .stream_gradient import GradientState as GradientState, GradientStream as GradientStream
-from .stream_small import Run as Run, posterior as posterior
-from .stream_state import StreamSettings as StreamSettings, StreamState as StreamState, Variant as Variant
-from .stream_tiles import (
-    blockwise_product as blockwise_product,
-    cut as cut,
-    deviate as deviate,
-    gather as gather,
-    orthonormal as orthonormal,
-    spread as spread,
-    tile_columns as tile_columns,
+from .topics import (
+    fit_spectral as fit_spectral,
+    start_topics as start_topics,
+    topic_errors as topic_errors,
+    topic_mixture as topic_mixture,
 )
-from .train_state import TrainPlan, TrainState, continued as continued, drawn_by_weight as drawn_by_weight
-from .training import Trainer
-from .variational import VariationalModel as VariationalModel, elbo
-from .variational_fit import fit_variational as fit_variational, standard_covariance as standard_covariance
-from .variational_linear import fit_variational_factor as fit_variational_factor
+from .train import (
+    Epochs,
+    Trainer,
+    TrainPlan,
+    TrainState,
+    continue_training as continue_training,
+    hold_out as hold_out,
+    resample_rows as resample_rows,
+)
+from .variational import (
+    VariationalModel as VariationalModel,
+    elbo,
+    fit_variational as fit_variational,
+    fit_variational_factor as fit_variational_factor,
+    standard_covariance as standard_covariance,
+)
 
 __all__ = [
     "PARTITIONS",
     "AscentPlan",
     "AscentState",
-    "Assessment",
     "Batches",
     "BurnIn",
     "Cavi",
@@ -124,19 +161,20 @@ __all__ = [
     "EstimateWarning",
     "Evidence",
     "JTest",
+    "LouisErrors",
     "MonteCarloPlan",
     "MonteCarloState",
     "NoRootError",
-    "NodeLaw",
+    "NodePosterior",
     "NotIdentifiedError",
     "OnlinePlan",
     "OnlineState",
     "ParameterErrors",
-    "Refined",
+    "RefinementState",
     "Sample",
-    "Spectral",
     "SpectralError",
     "SpectralErrors",
+    "SpectralTopics",
     "TrainPlan",
     "TrainState",
     "Trainer",
@@ -144,7 +182,6 @@ __all__ = [
     "Workers",
     "accelerated_em",
     "ascent_em",
-    "assess",
     "bootstrap",
     "cavi",
     "distributed",
@@ -155,22 +192,23 @@ __all__ = [
     "gradient_ascent",
     "huber",
     "linear_regression",
+    "louis_errors",
     "m_estimate",
-    "match",
     "match_moments",
+    "match_topics",
     "mean_equation",
     "monte_carlo_em",
+    "newton_refine",
     "online_em",
     "quantile",
     "quantile_step",
     "race",
-    "refine",
     "residual_equation",
     "spectral",
     "spectral_covariance",
     "spectral_errors",
     "standard_errors",
     "start_mixture",
-    "warmed",
+    "warm_up",
     "z_estimate",
 ]

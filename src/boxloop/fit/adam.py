@@ -1,10 +1,10 @@
-r"""AdamW on one vector, and what trainers by gradient share: rates, clipping, streams that a restart finds again.
+r"""AdamW on one vector, schedules of rates, clipping of gradients, and reproducible random generators.
 
 .. math:: m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad
     \theta_t = \theta_{t-1} - \alpha_t \left( \frac{m_t / (1 - \beta_1^t)}{\sqrt{v_t / (1 - \beta_2^t)} + \epsilon}
     + \lambda \theta_{t-1} \right)
 
-Kingma and Ba (2015), with the weight decay of Loshchilov and Hutter (2019), apart from the gradient.
+Kingma and Ba (2015), with the decoupled weight decay of Loshchilov and Hutter (2019).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Generator, Tensor
 
 from boxloop.tree import Tree
 
-FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
-"""Adam's two memories, and what keeps it from dividing by zero."""
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+"""Decay rates of Adam's two means, and the constant that avoids division by zero."""
 
 PATIENCE = 10
-"""Steps in a row that may be refused before a fit gives up."""
+"""Consecutive refused steps after which a fit fails."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Cooling:
-    r"""Learning rates that fall to zero, :math:`\alpha_t = \tfrac{\alpha}{2} (1 + \cos \pi t / T)`.
+    r"""Cosine schedule of learning rates, :math:`\alpha_t = \tfrac{\alpha}{2} (1 + \cos \pi t / T)`.
 
     Args:
-        rate: the first.
+        rate: initial rate.
         rounds: T.
 
     Example:
@@ -65,12 +65,12 @@ class Cooling:
 
 @dataclass(frozen=True)
 class Warming:
-    r"""Weights that rise to their full value, :math:`\alpha_t = \alpha \min(1, (t - a)_+ / T)`.
+    r"""Linear warm-up of a weight, :math:`\alpha_t = \alpha \min(1, (t - a)_+ / T)`.
 
     Args:
-        weight: the last.
+        weight: final weight.
         rounds: T.
-        after: a, updates without any.
+        after: a, updates with weight 0.
 
     Example:
         >>> [Warming(0.5, 10, after=10)(t) for t in (0, 10, 15, 20, 30)]
@@ -88,7 +88,7 @@ class Warming:
 
 @dataclass(frozen=True)
 class Adam(Tree):
-    """The running means that AdamW keeps.
+    """Running means of AdamW.
 
     Args:
         first: of the gradient, (p,).
@@ -107,7 +107,7 @@ class Adam(Tree):
 
     @classmethod
     def start(cls, point: Tensor) -> Adam:
-        """Before the first gradient of these parameters."""
+        """The state before the first gradient."""
         zero = torch.zeros_like(point)
         return cls(zero, zero)
 
@@ -119,63 +119,63 @@ class Adam(Tree):
         rate: float | Tensor,
         decay: float = 0.0,
     ) -> tuple[Adam, Tensor]:
-        """The means and the parameters after one update.
+        """Means and parameters after one update.
 
         Args:
             point: parameters, (p,).
-            gradient: of what is to be lowered, (p,).
+            gradient: of the loss, (p,).
             t: number of this update, from 1.
             rate: learning rate.
             decay: weight decay; a step shrinks the parameters by ``rate * decay``.
         """
-        first = torch.lerp(self.first, gradient, 1.0 - FIRST)
-        second = torch.addcmul(SECOND * self.second, gradient, gradient, value=1.0 - SECOND)
-        move = torch.div(first, second.sqrt().div_((1.0 - SECOND**t) ** 0.5).add_(TINY))
-        kept = point * (1.0 - rate * decay) if decay else point
-        return Adam(first, second), kept - move.mul_(rate / (1.0 - FIRST**t))
+        first = torch.lerp(self.first, gradient, 1.0 - BETA1)
+        second = torch.addcmul(BETA2 * self.second, gradient, gradient, value=1.0 - BETA2)
+        move = torch.div(first, second.sqrt().div_((1.0 - BETA2**t) ** 0.5).add_(EPSILON))
+        decayed = point * (1.0 - rate * decay) if decay else point
+        return Adam(first, second), decayed - move.mul_(rate / (1.0 - BETA1**t))
 
 
-def clipped(gradient: Tensor, limit: float, norm: Tensor | None = None) -> Tensor:
-    """The gradient, shortened to ``limit`` where it is longer; nothing waits for the device.
+def clip_gradient(gradient: Tensor, limit: float, norm: Tensor | None = None) -> Tensor:
+    """The gradient, scaled down to norm ``limit`` if longer, without synchronisation.
 
     Args:
         gradient: (p,).
         limit: largest norm.
-        norm: of the gradient, where it is known.
+        norm: of the gradient, if it is known.
 
     Example:
         >>> import torch
-        >>> clipped(torch.tensor([3.0, 4.0]), 1.0)
+        >>> clip_gradient(torch.tensor([3.0, 4.0]), 1.0)
         tensor([0.6000, 0.8000])
     """
     norm = gradient.norm() if norm is None else norm
     return gradient * (torch.full_like(norm, limit) / norm).clamp(max=1.0)
 
 
-def joined(parameters: Sequence[Tensor]) -> Tensor:
+def flatten_parameters(parameters: Sequence[Tensor]) -> Tensor:
     """Tensors as one vector, (p,)."""
     return torch.cat([value.reshape(-1) for value in parameters])
 
 
-def parted(point: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The inverse of :func:`joined`, in the shapes of ``like``; differentiable."""
+def unflatten_parameters(point: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The inverse of :func:`flatten_parameters`, in the shapes of ``like``; differentiable."""
     parts = torch.split(point, [value.numel() for value in like])
     return tuple(part.reshape(value.shape) for part, value in zip(parts, like, strict=True))
 
 
-def resumed(state: Tensor, device: torch.device) -> Generator:
-    """A generator that goes on from a state that was kept."""
+def restore_generator(state: Tensor, device: torch.device) -> Generator:
+    """A generator that continues from a saved state."""
     stream = Generator(device)
     stream.set_state(state)
     return stream
 
 
-def stream_at(seed: int, *place: int, device: torch.device | str = "cpu") -> Generator:
-    """The stream of one place in a fit: it needs no state, so a restart finds it again, on any device.
+def generator_at(seed: int, *place: int, device: torch.device | str = "cpu") -> Generator:
+    """The generator of one position in a fit: reproducible after a restart without saved state, on any device.
 
     Example:
         >>> import torch
-        >>> one, same, other = (torch.rand((), generator=stream_at(3, t)) for t in (5, 5, 6))
+        >>> one, same, other = (torch.rand((), generator=generator_at(3, t)) for t in (5, 5, 6))
         >>> bool(one == same), bool(one == other)
         (True, False)
     """

@@ -1,23 +1,191 @@
-r"""Coordinate-ascent variational inference for small models of one's own.
+r"""Coordinate-ascent variational inference for small user-defined models.
 
-Draw or choose j; replace :math:`q_j` by the best one for the others; repeat (document 002, section 3.2). Each
-replacement raises the bound by exactly :math:`KL(q_j \| \tilde q_j)`, so the loop knows what every step was worth.
+Choose j; replace :math:`q_j` by the optimal factor given the others; repeat (Le Corff, section 3.2). Each replacement
+raises the bound by exactly :math:`KL(q_j \| \tilde q_j)`, so the gain of every step is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from boxloop.distributions import Node
-from boxloop.fit.cavi_result import Cavi, CaviState
-from boxloop.fit.mean_field import Conditional, LogJoint, MeanField, mean_field
+from boxloop.data import make_frame
+from boxloop.distributions import Node, Statistic
+from boxloop.fit.evidence import MAX_POINTS, Evidence, compute_evidence
+from boxloop.fit.mean_field import Conditional, LogJoint, MeanField, build_mean_field
 from boxloop.loop import Iteration, Observer, Outcome, run
-from boxloop.numeric import RandomState, generator, seed, single_threaded
+from boxloop.numeric import RandomState, SingleThreaded, generator, seed, single_threaded
+from boxloop.tree import Tree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+MAX_LINES = 20
+
+
+@dataclass(frozen=True)
+class CaviState(Tree):
+    """State of coordinate ascent.
+
+    Args:
+        natural: natural parameters of each node, (m, p).
+        settled: variables whose last update gained almost nothing, with no larger gain since, (m,).
+        seed: of the next iteration in random order.
+    """
+
+    natural: tuple[Tensor, ...]
+    settled: tuple[Tensor, ...]
+    seed: int
+
+    def by_name(self, field: MeanField) -> dict[str, Tensor]:
+        """Natural parameters of each node by its name."""
+        return dict(zip(field.nodes, self.natural, strict=True))
+
+
+@dataclass(frozen=True)
+class NodePosterior:
+    """The factor of one node: its variables are independent.
+
+    Args:
+        node: family and size.
+        natural: natural parameters of each, (m, p).
+    """
+
+    node: Node
+    natural: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each variable."""
+        return self.node.moments(self.natural)[0]
+
+    @property
+    def sd(self) -> Tensor:
+        """Standard deviation of each variable."""
+        return self.node.moments(self.natural)[1]
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Parameters under their usual names."""
+        return self.node.parameters(self.natural)
+
+    @property
+    def statistics(self) -> Statistic:
+        """Mean statistics under their names."""
+        return self.node.named(self.node.expected(self.natural))
+
+    @property
+    def entropy(self) -> float:
+        """Entropy of all variables together."""
+        return float(self.node.entropy(self.natural, self.node.expected(self.natural)).sum())
+
+
+@dataclass(frozen=True, repr=False)
+class Cavi(SingleThreaded):
+    """A factorised approximation of a posterior, from :func:`cavi`.
+
+    Args:
+        field: the model.
+        outcome: of the loop.
+        elbo: final evidence lower bound.
+        elbos: final bound of every start, in order.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.distributions import Node
+        >>> from boxloop.fit import cavi
+        >>> spins = {"a": Node.bernoulli(), "b": Node.bernoulli()}
+        >>> found = cavi(spins, lambda t: t["a"].value * t["b"].value + t["a"].value, random_state=0)
+        >>> found["a"].parameters
+        {'probability': tensor(0.8455, dtype=torch.float64)}
+        >>> found.table().index.tolist()
+        ['a', 'b']
+    """
+
+    field: MeanField
+    outcome: Outcome[CaviState]
+    elbo: float
+    elbos: tuple[float, ...]
+
+    def __getitem__(self, name: str) -> NodePosterior:
+        return NodePosterior(self.field.nodes[name], self.outcome.state.by_name(self.field)[name])
+
+    @property
+    def trace(self) -> list[float]:
+        """The bound at the start and after every iteration."""
+        return [*self.outcome.trace, self.elbo]
+
+    @property
+    def n_iter(self) -> int:
+        """Number of iterations."""
+        return self.outcome.n_iter
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last iteration gained less than the tolerance."""
+        return self.outcome.converged
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the fit."""
+        return self.outcome.interrupted
+
+    def evidence(
+        self, *, collapse: str | None = None, tol: float = 1e-6, max_points: int = MAX_POINTS
+    ) -> Evidence:
+        """The log evidence by quadrature, for small models: see :func:`compute_evidence`."""
+        natural = self.outcome.state.by_name(self.field)
+        return compute_evidence(self.field, natural, collapse=collapse, tol=tol, max_points=max_points)
+
+    def table(self) -> Any:
+        """A data frame with mean and standard deviation of each variable."""
+        lines = [line for name in self.field.nodes for line in self._summary_lines(name)]
+        return make_frame(
+            {"mean": [line[1] for line in lines], "sd": [line[2] for line in lines]},
+            [line[0] for line in lines],
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Plot the bound over iterations.
+
+        Args:
+            ax: axes to draw on; those of a new figure when None.
+
+        Returns:
+            The axes.
+        """
+        from boxloop.figures import trace
+
+        status = "converged" if self.converged else "not converged"
+        return trace(self.trace, ax, title="Evidence lower bound", up="bound", told=status)
+
+    def __repr__(self) -> str:
+        ended = "" if self.converged else ", interrupted" if self.interrupted else ", not converged"
+        iterations = f"{self.n_iter} iteration{'' if self.n_iter == 1 else 's'}"
+        lines = [f"Coordinate ascent, {iterations}{ended}: bound {self.elbo:.6g}"]
+        rows = [line for name in self.field.nodes for line in self._summary_lines(name)]
+        width = max(len(name) for name, _, _ in rows[:MAX_LINES])
+        lines += [f"  {name:<{width}} {mean:.6g} ± {sd:.3g}" for name, mean, sd in rows[:MAX_LINES]]
+        if len(rows) > MAX_LINES:
+            lines.append(f"  and {len(rows) - MAX_LINES} more")
+        return "\n".join(lines)
+
+    def _summary_lines(self, name: str) -> list[tuple[str, float, float]]:
+        """Name, mean and standard deviation of each variable of a node."""
+        mean, sd = self[name].mean, self[name].sd
+        if mean.dim() == 0:
+            return [(name, float(mean), float(sd))]
+        places = [tuple(place) for place in (mean == mean).nonzero().tolist()]
+        return [
+            (f"{name}[{', '.join(map(str, place))}]", float(mean[place]), float(sd[place]))
+            for place in places
+        ]
+
 
 Order = Literal["sweep", "random"]
 Step = Callable[[CaviState], Iteration[CaviState]]
@@ -37,52 +205,49 @@ def cavi(
     observers: Sequence[Observer[CaviState]] = (),
     resume: Cavi | None = None,
 ) -> Cavi:
-    r"""Approximate a posterior by independent laws, one for each latent variable.
+    r"""Approximate a posterior by a product of independent distributions, one per latent variable.
 
     .. math:: q_j(z_j) \propto \exp\left(E_{q_{-j}}[\log p(z_j \mid Z_{-j}, x)]\right), \qquad
               L(q) = E_q[\log p(Z, x)] - E_q[\log q(Z)] \le \log p(x)
 
-    Document 002, sections 3.1 and 3.2; Blei, Kucukelbir and McAuliffe (2017).
+    Le Corff, sections 3.1 and 3.2; Blei, Kucukelbir and McAuliffe (2017).
 
-    A model is its log-joint, written once as a function of the *statistics* of its nodes (see
-    :class:`boxloop.distributions.nodes.Node`) and linear in those of each node. Its gradient is every update,
-    its value at mean
-    statistics is the expected log-joint: there is nothing to derive by hand. The variables of one node must be
-    independent given all others; those that are not belong in nodes of their own.
+    A model is its log-joint as a function of the *statistics* of its nodes (see :class:`boxloop.distributions.Node`),
+    linear in those of each node. Its gradient gives every update and its value at mean statistics is the expected
+    log-joint, so nothing is derived by hand. The variables of one node must be independent given all others; those
+    that are not belong in nodes of their own.
 
     Args:
         nodes: latent variables by name, in the order in which a sweep visits them. The first needs no start.
-        log_joint: named statistics of every node -> log p(z, x), a tensor of one number, with respect to the usual
-            (Lebesgue or counting) measure. Of torch operations that :func:`torch.vmap` understands.
-        conditionals: complete conditionals, instead of the log-joint or beside it: by name, functions from the
+        log_joint: named statistics of every node -> log p(z, x), a tensor with one element, with respect to Lebesgue or
+            counting measure, in torch operations that :func:`torch.vmap` supports.
+        conditionals: complete conditionals instead of, or in addition to, the log-joint: by name, functions from the
             statistics of the other nodes to the coefficients of this node's statistics in
-            :math:`\log p(z_j \mid z_{-j}, x)`, in their order. Beside a log-joint they are checked against it; without
-            one, each node needs one, they are checked against one another, and the bound is that of a log-joint
-            without its constant.
+            :math:`\log p(z_j \mid z_{-j}, x)`, in their order. With a log-joint they are checked against it; without
+            one, every node needs one, they are checked against one another, and the bound lacks a constant.
         order: ``"sweep"`` visits every node in turn; ``"random"`` draws one variable after another, uniformly among
-            all variables of all nodes, as in the document's algorithm. A round has as many updates as there are
-            variables, either way.
-        max_iter: most rounds.
-        tol: stop when a sweep gains less, or, in random order, when no variable gains its share of it.
-        n_starts: how many starts; the highest bound is kept. Only nodes without a start of their own differ.
+            all variables of all nodes, as in Le Corff's algorithm. An iteration has as many updates as variables.
+        max_iter: most iterations.
+        tol: stop when a sweep gains less or, in random order, when no variable gains its share of ``tol``.
+        n_starts: number of starts, of which the highest bound wins. They differ in nodes without a given start.
         random_state: seed or generator, for starts and random order.
-        observers: called after each round, such as :class:`boxloop.progress.ProgressBar`.
-        resume: an earlier result of the same model to continue; it keeps its order of visits.
+        observers: called after each iteration, such as :class:`boxloop.progress.ProgressBar`.
+        resume: an earlier result of the same model to continue.
 
     Returns:
-        The laws of the nodes, the bound, its trace, and its check against quadrature.
+        The factors, the bound, its trace, and its comparison with quadrature.
 
     Raises:
-        ConditionalError: a log-joint that is not linear in a node, a conditional that is not a law or not that of the
-            joint law; the message names the node.
+        ConditionalError: a log-joint that is not linear in a node, a conditional that is not normalisable or disagrees
+            with the log-joint; the message names the node.
         MonotonicityError: the bound fell.
 
     Example:
         A normal sample with unknown mean and precision, :math:`\mu \sim N(0, 100)`, :math:`\tau \sim G(1, 1)`:
 
         >>> import torch
-        >>> from boxloop.fit.cavi import cavi
-        >>> from boxloop.distributions.nodes import Node
+        >>> from boxloop.distributions import Node
+        >>> from boxloop.fit import cavi
         >>> x = torch.tensor([1.0, 2.0, 2.5, 4.0, 5.5]).double()
         >>> def log_joint(t):
         ...     mu, tau = t["mu"], t["tau"]
@@ -107,12 +272,12 @@ def cavi(
     if n_starts < 1:
         raise ValueError(f"n_starts must be at least 1, got {n_starts}")
     stream = generator(random_state)
-    field = mean_field(nodes, log_joint, conditionals, stream)
-    step = _swept(field, tol) if order == "sweep" else _drawn(field, tol)
+    field = build_mean_field(nodes, log_joint, conditionals, stream)
+    step = _sweep_step(field, tol) if order == "sweep" else _random_step(field, tol)
     if resume is not None:
         before = [replace(resume.outcome, converged=False)]
     else:
-        before = [Outcome(_start(field, seed(stream))) for _ in range(n_starts)]
+        before = [Outcome(_initialise(field, seed(stream))) for _ in range(n_starts)]
     outcomes: list[Outcome[CaviState]] = []
     for start in before:
         outcomes.append(
@@ -120,25 +285,25 @@ def cavi(
         )
         if outcomes[-1].interrupted:
             break
-    heights = [_height(field, outcome.state) for outcome in outcomes]
-    best = max(range(len(heights)), key=heights.__getitem__)
-    return Cavi(field, outcomes[best], heights[best], tuple(heights))
+    bounds = [_bound(field, outcome.state) for outcome in outcomes]
+    best = max(range(len(bounds)), key=bounds.__getitem__)
+    return Cavi(field, outcomes[best], bounds[best], tuple(bounds))
 
 
-def _start(field: MeanField, number: int) -> CaviState:
+def _initialise(field: MeanField, number: int) -> CaviState:
     stream = generator(number)
     natural = tuple(node.begin(stream) for node in field.nodes.values())
     settled = tuple(torch.zeros(node.size, dtype=torch.bool) for node in field.nodes.values())
     return CaviState(natural, settled, seed(stream))
 
 
-def _height(field: MeanField, state: CaviState) -> float:
+def _bound(field: MeanField, state: CaviState) -> float:
     natural = state.by_name(field)
     return field.bound(natural, field.expected(natural))
 
 
-def _swept(field: MeanField, tol: float) -> Step:
-    """Every node in turn; the last round is one that gained less than ``tol``."""
+def _sweep_step(field: MeanField, tol: float) -> Step:
+    """An iteration that updates every node in turn; the last one gains less than ``tol``."""
 
     def step(state: CaviState) -> Iteration[CaviState]:
         natural = state.by_name(field)
@@ -146,16 +311,16 @@ def _swept(field: MeanField, tol: float) -> Step:
         height = field.bound(natural, expected)
         gained = 0.0
         for name, node in field.nodes.items():
-            fresh = field.best(name, expected)
-            gained += float(_gain(node, natural[name], fresh, expected[name]).sum())
+            fresh = field.optimal_natural(name, expected)
+            gained += float(_bound_gain(node, natural[name], fresh, expected[name]).sum())
             natural[name], expected[name] = fresh, node.expected(fresh)
         return Iteration(replace(state, natural=tuple(natural.values())), height, final=gained < tol)
 
     return step
 
 
-def _drawn(field: MeanField, tol: float) -> Step:
-    """Variables drawn uniformly, each replaced alone; the last round ends with all of them settled."""
+def _random_step(field: MeanField, tol: float) -> Step:
+    """An iteration that updates variables drawn uniformly, one by one; the last one ends with all of them settled."""
     names = list(field.nodes)
     owner = torch.cat([torch.full((field.nodes[name].size,), j) for j, name in enumerate(names)])
     first = [int((owner < j).sum()) for j in range(len(names))]
@@ -171,8 +336,8 @@ def _drawn(field: MeanField, tol: float) -> Step:
             name = names[int(owner[place])]
             node, member = field.nodes[name], place - first[int(owner[place])]
             one = slice(member, member + 1)
-            fresh = field.best(name, expected)[one]
-            gained = float(_gain(node, natural[name][one], fresh, expected[name][one]))
+            fresh = field.optimal_natural(name, expected)[one]
+            gained = float(_bound_gain(node, natural[name][one], fresh, expected[name][one]))
             natural[name] = natural[name].index_copy(0, torch.tensor([member]), fresh)
             expected[name] = expected[name].index_copy(0, torch.tensor([member]), node.expected(fresh))
             settled = settled if gained < enough else torch.zeros_like(settled)
@@ -184,7 +349,7 @@ def _drawn(field: MeanField, tol: float) -> Step:
     return step
 
 
-def _gain(node: Node, before: Tensor, after: Tensor, expected: Tensor) -> Tensor:
-    r"""What a replacement adds to the bound, :math:`KL(q_j \| \tilde q_j)`, of each member, (m,)."""
+def _bound_gain(node: Node, before: Tensor, after: Tensor, expected: Tensor) -> Tensor:
+    r"""Increase of the bound, :math:`KL(q_j \| \tilde q_j)`, by the replacement of each variable, (m,)."""
     change = torch.where(expected == 0.0, 0.0, (after - before) * expected).sum(1)
     return node.log_partition(after) - node.log_partition(before) - change

@@ -20,7 +20,14 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
 from boxloop.chain import Kernel, Path, advance
-from boxloop.fit.adam import PATIENCE, Adam, clipped, joined, parted, resumed
+from boxloop.fit.adam import (
+    PATIENCE,
+    Adam,
+    clip_gradient,
+    flatten_parameters,
+    restore_generator,
+    unflatten_parameters,
+)
 from boxloop.loop import Iteration
 from boxloop.models import EnergyModel
 from boxloop.numeric import RandomState, generator
@@ -111,7 +118,7 @@ class EnergyState(Tree):
         scale: float = 1.0,
     ) -> EnergyState:
         """From a model and a buffer of draws from a base law."""
-        point = joined(model.parameters)
+        point = flatten_parameters(model.parameters)
         stream = generator(random_state, point.device)
         position = base.draw(buffer, stream)[0].to(point)
         zero = torch.zeros_like(point)
@@ -124,7 +131,7 @@ class EnergyState(Tree):
 
 def at(model: EnergyModel, point: Tensor) -> EnergyModel:
     """The model at other parameters, given as one vector; differentiable."""
-    return replace(model, parameters=parted(point, model.parameters))
+    return replace(model, parameters=unflatten_parameters(point, model.parameters))
 
 
 def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +198,7 @@ def energy_ascent(
     """
 
     def step(state: EnergyState) -> Iteration[EnergyState]:
-        stream = resumed(state.stream, state.position.device)
+        stream = restore_generator(state.stream, state.position.device)
         here = at(model, state.point)
         place, path, short = _move(state, here, kernels, base, plan, stream)
         drawn = path.chains.position
@@ -235,7 +242,7 @@ def _updated(state: EnergyState, gradient: Tensor, plan: EnergyPlan) -> EnergySt
     """One step of AdamW, and the average over the path."""
     t = state.count + 1
     kept, rate = Adam(state.first, state.second), state.slower * plan.rate(t)
-    kept, point = kept.step(state.point, clipped(gradient, plan.clip), t, rate, plan.decay)
+    kept, point = kept.step(state.point, clip_gradient(gradient, plan.clip), t, rate, plan.decay)
     average = state.average + plan.smoothing(t) * (point - state.average)
     return replace(
         state, point=point, first=kept.first, second=kept.second, average=average, count=t, refused=0

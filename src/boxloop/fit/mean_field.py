@@ -2,7 +2,7 @@ r"""Mean-field variational families whose log-joint is linear in every node's st
 
 With :math:`q(z) = \prod_j q_j(z_j)` and :math:`\log p(z, x)` linear in each :math:`T_j(z_j)`, expectations go inside:
 :math:`E_q[\log p(Z, x)] = f(E[T_1], \dots, E[T_d])`. The complete conditional of node j is then in its family, and the
-best :math:`q_j` for the others (document 002, section 3.2) has as coefficients of :math:`T_j` the derivative
+best :math:`q_j` for the others (Le Corff, section 3.2) has as coefficients of :math:`T_j` the derivative
 
 .. math:: \tilde q_j(z_j) \propto \exp\left(E_{q_{-j}}[\log p(z_j \mid Z_{-j}, x)]\right)
           \propto \exp \left\langle \frac{\partial f}{\partial T_j}, T_j(z_j) \right\rangle .
@@ -34,22 +34,22 @@ Conditional = Callable[[dict[str, Any]], Sequence[Any]]
 Statistics = Mapping[str, Tensor]
 """Flat statistics of every node, (m, p)."""
 
-LINEAR = 1e-10
-"""Largest second difference, relative to the values it is taken from, that rounding may cause."""
+LINEARITY_TOLERANCE = 1e-10
+"""Largest relative second difference that is attributed to rounding."""
 
 
 class ConditionalError(ValueError):
-    """A complete conditional that is not what it should be: the message names the node."""
+    """A complete conditional is invalid; the message names the node."""
 
 
 @dataclass(frozen=True)
 class MeanField:
-    """Nodes, and the log-joint of their statistics.
+    """A model: nodes, and the log-joint of their statistics.
 
     Args:
         nodes: by name, in the order in which a sweep visits them.
         log_joint: a number from named statistics, linear in those of each node.
-        conditionals: complete conditionals by name, for some nodes or all; the others are found by autograd.
+        conditionals: complete conditionals by name, for some nodes or all; the others are derived by autograd.
     """
 
     nodes: Mapping[str, Node]
@@ -62,13 +62,13 @@ class MeanField:
 
     def value(self, statistics: Statistics) -> Tensor:
         """The log-joint at any statistics; at expected ones, its expectation."""
-        found = self.log_joint(self.named(statistics))
-        if not isinstance(found, Tensor) or found.numel() != 1:
-            raise TypeError(f"the log-joint must return a tensor of one number, not {_told(found)}")
-        return found.reshape(())
+        value = self.log_joint(self.named(statistics))
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            raise TypeError(f"log_joint must return a tensor with one element, not {_describe(value)}")
+        return value.reshape(())
 
-    def slope(self, name: str, statistics: Statistics) -> Tensor:
-        """Derivative of the log-joint in the statistics of one node, (m, p), by autograd."""
+    def gradient(self, name: str, statistics: Statistics) -> Tensor:
+        """Gradient of the log-joint in the statistics of one node, (m, p), by autograd."""
         here = statistics[name].detach().clone().requires_grad_()
         with torch.enable_grad():
             value = self.value({**statistics, name: here})
@@ -80,15 +80,15 @@ class MeanField:
     def coefficients(self, name: str, statistics: Statistics) -> Tensor:
         """Coefficients of the complete conditional of one node, averaged over the others, (m, p)."""
         if name not in self.conditionals:
-            return self.slope(name, statistics)
+            return self.gradient(name, statistics)
         others = self.named({other: value for other, value in statistics.items() if other != name})
         return self.nodes[name].flat(self.conditionals[name](others))
 
-    def best(self, name: str, statistics: Statistics) -> Tensor:
-        """Natural parameters of the best law of one node, the others held, (m, p).
+    def optimal_natural(self, name: str, statistics: Statistics) -> Tensor:
+        """Natural parameters of the optimal factor of one node given the others, (m, p).
 
         Raises:
-            ConditionalError: the complete conditional is not a law.
+            ConditionalError: the complete conditional cannot be normalised.
         """
         node = self.nodes[name]
         natural = self.coefficients(name, statistics) - node.family.base()
@@ -96,7 +96,7 @@ class MeanField:
         if not bool(inside.all()):
             member = int(torch.nonzero(~inside)[0])
             raise ConditionalError(
-                f"the complete conditional of node {name!r} is not a law of its family: the natural parameter of "
+                f"The complete conditional of node {name!r} cannot be normalised: the natural parameter of "
                 f"member {member} is {[round(x, 6) for x in natural[member].tolist()]}"
             )
         return natural
@@ -112,40 +112,40 @@ class MeanField:
             return float(self.value(expected) + torch.stack(entropies).sum())
 
     def check(self, stream: Generator) -> None:
-        """Look for nodes that break the rules, at random statistics.
+        """Check linearity and conditionals at random statistics.
 
         Raises:
             ConditionalError: a log-joint that is not linear in a node, or conditionals that disagree with it.
         """
-        here, one, two = (self._anywhere(stream) for _ in range(3))
+        here, one, two = (self._random_statistics(stream) for _ in range(3))
         for name, node in self.nodes.items():
             corners = [here[name], one[name], two[name], one[name] + two[name] - here[name]]
             with torch.no_grad():
                 values = torch.stack([self.value({**here, name: corner}) for corner in corners])
-            bend = float(values[0] - values[1] - values[2] + values[3])
-            if not abs(bend) <= LINEAR * max(float(values.abs().max()), 1.0):
+            curvature = float(values[0] - values[1] - values[2] + values[3])
+            if not abs(curvature) <= LINEARITY_TOLERANCE * max(float(values.abs().max()), 1.0):
                 raise ConditionalError(
-                    f"the log-joint is not linear in the statistics of node {name!r} "
-                    f"({', '.join(node.named(here[name])._fields)}): its second difference is {bend:.3g}, not 0. "
+                    f"The log-joint is not linear in the statistics of node {name!r} "
+                    f"({', '.join(node.named(here[name])._fields)}): its second difference is {curvature:.3g}, not 0. "
                     "Products of members of one node belong in nodes of their own; functions of a variable other "
-                    "than its statistics do not belong in this family"
+                    "than its statistics do not belong in this family."
                 )
         for name in self.conditionals:
             self._check_conditional(name, here)
 
     def _check_conditional(self, name: str, here: Statistics) -> None:
-        ours, given = self.slope(name, here), self.coefficients(name, here)
-        apart = (ours - given).abs()
-        if not bool((apart <= 1e-8 * (1.0 + ours.abs())).all()):
-            member, which = divmod(int(apart.argmax()), apart.shape[1])
+        ours, given = self.gradient(name, here), self.coefficients(name, here)
+        difference = (ours - given).abs()
+        if not bool((difference <= 1e-8 * (1.0 + ours.abs())).all()):
+            member, which = divmod(int(difference.argmax()), difference.shape[1])
             raise ConditionalError(
-                f"the complete conditional of node {name!r} is not that of the joint law: coefficient {which} of "
-                f"member {member} is {float(given[member, which]):.6g}, and the joint has "
+                f"The complete conditional of node {name!r} disagrees with the log-joint: coefficient {which} of "
+                f"member {member} is {float(given[member, which]):.6g}, and the log-joint gives "
                 f"{float(ours[member, which]):.6g}"
             )
 
-    def _anywhere(self, stream: Generator) -> dict[str, Tensor]:
-        """Statistics near those of a random start, and not exactly those of any law."""
+    def _random_statistics(self, stream: Generator) -> dict[str, Tensor]:
+        """Statistics near those of a random start, but not the mean statistics of any distribution."""
         found = {}
         for name, node in self.nodes.items():
             mean = node.expected(node.begin(stream))
@@ -153,34 +153,36 @@ class MeanField:
         return found
 
 
-def mean_field(
+def build_mean_field(
     nodes: Mapping[str, Node],
     log_joint: LogJoint | None,
     conditionals: Mapping[str, Conditional] | None,
     stream: Generator,
 ) -> MeanField:
-    """Put a problem together, and check it; without a log-joint, that of the conditionals by Brook's lemma."""
+    """Build and check a model; without a log-joint it is derived from the conditionals by Brook's lemma."""
     given_nodes: object = nodes
     if not isinstance(given_nodes, Mapping):
         raise TypeError(f"nodes must be a mapping from names to nodes, got a {type(given_nodes).__name__}")
     if not nodes:
-        raise ValueError("there are no nodes")
+        raise ValueError("nodes must not be empty")
     given = dict(conditionals or {})
     unknown = set(given) - set(nodes)
     if unknown:
-        raise ValueError(f"conditionals of nodes that do not exist: {', '.join(sorted(unknown))}")
+        raise ValueError(f"conditionals has names that are not nodes: {', '.join(sorted(unknown))}")
     if log_joint is None:
         missing = [name for name in nodes if name not in given]
         if missing:
-            raise ValueError(f"without a log-joint every node needs its conditional: {', '.join(missing)}")
-        log_joint = from_conditionals(nodes, given)
+            raise ValueError(
+                f"Without log_joint every node needs a conditional; missing: {', '.join(missing)}"
+            )
+        log_joint = joint_from_conditionals(nodes, given)
     field = MeanField(dict(nodes), log_joint, given)
     field.check(stream)
     return field
 
 
-def from_conditionals(nodes: Mapping[str, Node], conditionals: Mapping[str, Conditional]) -> LogJoint:
-    """The log-joint that has these complete conditionals, less a constant: Brook's lemma, the reference at zero."""
+def joint_from_conditionals(nodes: Mapping[str, Node], conditionals: Mapping[str, Conditional]) -> LogJoint:
+    """The log-joint with these complete conditionals up to a constant, by Brook's lemma from zero."""
 
     def log_joint(t: dict[str, Any]) -> Tensor:
         seen = {name: type(parts)(*(torch.zeros_like(part) for part in parts)) for name, parts in t.items()}
@@ -197,5 +199,5 @@ def from_conditionals(nodes: Mapping[str, Node], conditionals: Mapping[str, Cond
     return log_joint
 
 
-def _told(found: object) -> str:
+def _describe(found: object) -> str:
     return f"one of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

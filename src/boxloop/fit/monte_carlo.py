@@ -1,37 +1,261 @@
-r"""Monte Carlo EM: the averages of the E step are taken over Markov chains, one latent value at a time.
+r"""Monte Carlo EM: the averages of the E step are taken over Markov chains of the latent values.
 
 .. math:: \hat s_k = \frac1m \sum_{j=1}^m t(x, z_j), \quad z_j \sim p_{\theta_{k-1}}(z \mid x), \qquad
           s_k = s_{k-1} + \gamma_k (\hat s_k - s_{k-1}), \qquad \theta_k = \mathrm{solve}(s_k)
 
-Document 002, section 2.6 (which it leaves empty). The rate and the number of draws decide what this is: rate 1 and a
-growing m is Monte Carlo EM (Wei and Tanner 1990), rate 1 and m = 1 stochastic EM (which never settles), a falling rate
-with few draws stochastic-approximation EM (Delyon, Lavielle and Moulines 1999; Kuhn and Lavielle 2004).
-Caffo, Jank and Jones (2005),
-:mod:`boxloop.fit.monte_carlo_ascent`, let the Monte Carlo error choose m.
+The rate and the number of draws decide the method: rate 1 and a growing m is Monte Carlo EM (Wei and Tanner 1990), rate
+1 and m = 1 stochastic EM (which never converges), a decreasing rate with few draws stochastic-approximation EM (Delyon,
+Lavielle and Moulines 1999; Kuhn and Lavielle 2004). Section 2.6 of Le Corff's notes is about these and is empty.
 
-Every unit (a group of rows, or one row) has chains of its own, and all of them move together. They persist: a round
-starts where the last one ended, since its law is nearly that of the new model. Only the *density* stored with a
-position is wrong once parameters have changed, so ``kernel.init`` evaluates it again. Every round has a kernel that is
-fixed before it starts; between rounds the scale of each unit's proposals moves towards the acceptance that is best.
+Every unit (a group of rows, or one row) has chains of its own, and all of them move together. They persist: an
+iteration starts where the last one ended, since the posterior changes little. Only the *density* cached with a
+position is wrong once parameters have changed, so ``kernel.init`` evaluates it again. The kernel is fixed within an
+iteration; between iterations the scale of each unit's proposals adapts to the optimal acceptance rate.
+
+Ascent-based EM (Caffo, Jank and Jones 2005) lets the Monte Carlo error choose m. A step that raises Q raises the
+likelihood, but Monte Carlo EM only has an estimate
+
+.. math:: \Delta = \frac1m \sum_j \log \frac{p_{\theta'}(x, z_j)}{p_\theta(x, z_j)}, \qquad z_j \sim p_\theta(z \mid x)
+
+so the step is taken when :math:`\Delta - c\,\sigma_\Delta > 0`; otherwise more draws are added. The next iteration
+begins with as many draws as would have shown this step with twice the confidence. The fit ends when
+:math:`\Delta + c\,\sigma_\Delta` is below a tolerance. The error :math:`\sigma_\Delta` comes from independent chains
+of the same unit, so it needs no model of the autocorrelation and no batch length.
+
+Standard errors come from chains that continue at the fitted parameters :math:`\hat\theta` with a fixed kernel. With
+:math:`s_i = \nabla \log p_\theta(x_i, z_i)` the complete-data score of a unit, score and observed information are
+
+.. math:: \nabla \ell = \sum_i E[s_i], \qquad
+          I = \sum_i E[-\nabla^2 \log p_\theta(x_i, z_i)] - \sum_i \mathrm{Cov}(s_i)
+
+given the rows (Fisher's and Louis' identities; Louis 1982). They hold for any latent coordinates, so latent values may
+follow the parameters (``model.follow``), which removes most of the noise. The reported estimate is
+:math:`\hat\theta + I^{-1} \widehat{\nabla \ell}`, one Newton step on the likelihood. It removes what EM has not
+gained yet, whatever engine and rate were used, and its Monte Carlo error is known, :math:`I^{-1} V I^{-1}` with V
+the error of the score, from the differences between chains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from statistics import NormalDist
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from boxloop.average import Power, Schedule
-from boxloop.fit.monte_carlo_walk import Kernels, MonteCarloState, SampledModel, Walk
+import torch
+from torch import Generator, Tensor
+
+from boxloop.average import Power, Running, Schedule
+from boxloop.chain import Chains, Kernel, Path, advance
 from boxloop.loop import Iteration
+from boxloop.models import jacobian
+from boxloop.numeric import ConditionError, safe_cholesky, single_threaded
+from boxloop.tree import Tree, flatten, unflatten
+
+LogDensity = Callable[[Tensor], Tensor]
+Kernels = Callable[[LogDensity, Tensor, Tensor], Kernel]
+"""Makes a kernel from a log-density (c, q) -> (c,), proposal scales (c, 1) and a proposal factor (q, q)."""
+
+MAX_BLOCK = 1 << 18
+"""Most numbers of positions in memory at once."""
+ADAPTATION_RATE = Power(0.6)
+"""Step of the log scale in iteration k per unit of excess acceptance; times 2."""
+
+
+class SampledModel(Protocol):
+    """A model of units whose latent values are drawn. ``z`` has m values per unit, (units m, q), grouped by unit."""
+
+    def log_joint(self, rows: Any, z: Tensor) -> Tensor:
+        """Joint log-density of each unit's rows and each of its latent values, (units m,)."""
+
+    def statistics(self, rows: Any, z: Tensor) -> Any:
+        """A tree of complete-data statistics: means over the m draws, summed over units."""
+
+    def solve(self, statistics: Any) -> Self:
+        """M step."""
+
+    def carry(self, statistics: Any, z: Tensor) -> tuple[Any, Tensor]:
+        """Statistics and latent values in the coordinates of the solved model, if the M step changes coordinates."""
+
+    def follow(self, origin: Self, z: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+        """Latent values that correspond to z under ``origin``, and the log-Jacobian of that map, (units m,).
+
+        Any smooth map is valid that is the identity at ``origin``: (z, zeros) is. A good one makes scores vary little;
+        it may use an approximate posterior covariance of each unit's latent values, ``spread``, (units, q, q).
+        """
+
+    def draw(self, rows: Any, n_chains: int, stream: Generator) -> Tensor:
+        """Latent values where chains may start, (units n_chains, q)."""
+
+    def shape(self) -> Tensor:
+        """Lower factor of the covariance that proposals should resemble, (q, q)."""
+
+    def free(self) -> dict[str, Tensor]:
+        """Unconstrained parameters, in which the likelihood is nearly quadratic."""
+
+    def with_free(self, free: dict[str, Tensor]) -> Self:
+        """The model at other values of :meth:`free`, differentiable; ConditionError where there is none."""
+
+    def named(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+
 
 M = TypeVar("M", bound=SampledModel)
 
 
 @dataclass(frozen=True)
+class MonteCarloState(Tree, Generic[M]):
+    """State of Monte Carlo EM, random generator included.
+
+    Args:
+        model: current parameters.
+        position: of all chains, (units n_chains, q), grouped by unit.
+        log_scale: log scale of each unit's proposals, (units,).
+        stream: state of the random generator.
+        average: averaged statistics.
+        smooth: average of their path.
+        round: iterations done.
+        spent: steps of all chains of a unit so far.
+        draws: per unit, at which the next iteration of :func:`ascent_em` begins.
+        gain: in Q of the last iteration, where it was measured.
+        error: standard error of ``gain``.
+    """
+
+    model: M
+    position: Tensor
+    log_scale: Tensor
+    stream: Tensor
+    average: Running[Any] = field(default_factory=Running)
+    smooth: Running[Any] = field(default_factory=Running)
+    round: int = 0
+    spent: int = 0
+    draws: int = 0
+    gain: float = math.nan
+    error: float = math.nan
+
+    @classmethod
+    def start(cls, model: M, rows: Any, n_chains: int, stream: Generator) -> Self:
+        """Chains at draws from the prior of latent values; ``stream`` is advanced."""
+        position = model.draw(rows, n_chains, stream)
+        first = math.log(2.4 / math.sqrt(position.shape[1]))
+        scale = position.new_full((len(position) // n_chains,), first)
+        return cls(model, position, scale, stream.get_state())
+
+    @property
+    def n_chains(self) -> int:
+        """Chains per unit."""
+        return len(self.position) // len(self.log_scale)
+
+    @property
+    def best(self) -> M:
+        """The model of the smoothed path, if there is one."""
+        return self.model if self.smooth.value is None else self.model.solve(self.smooth.value)
+
+
+class ChainSampler(Generic[M]):
+    """The chains of one iteration: a fixed kernel, and sums over the visited positions."""
+
+    def __init__(
+        self, state: MonteCarloState[M], rows: Any, kernels: Kernels, persistent: bool = True
+    ) -> None:
+        self.state, self.rows = state, rows
+        self.units, self.n_chains = len(state.log_scale), state.n_chains
+        self.stream = Generator(state.position.device)
+        self.stream.set_state(state.stream)
+        scale = state.log_scale.exp().repeat_interleave(self.n_chains)[:, None]
+        self.kernel = kernels(lambda z: state.model.log_joint(rows, z), scale, state.model.shape())
+        place = state.position if persistent else state.model.draw(rows, self.n_chains, self.stream)
+        self.chains: Chains = self.kernel.init(place)
+        self.spent = 0
+        self.steps = 0
+        self.log_density_sum = 0.0
+        self.acceptance_sum: Tensor | None = None
+        self.sums: Any = None
+
+    def advance_chains(self, steps: int) -> Iterator[Path]:
+        """Advance by ``steps``, in blocks that fit in memory."""
+        block = max(1, MAX_BLOCK // self.chains.position.numel())
+        while steps > 0:
+            path = advance(self.kernel, self.chains, min(block, steps), self.stream)
+            self.chains = path.chains
+            self.spent += len(path.position) * self.n_chains
+            steps -= len(path.position)
+            yield path
+
+    def discard(self, steps: int) -> None:
+        """Advance without averaging."""
+        for _ in self.advance_chains(steps):
+            pass
+
+    def average_draws(self, steps: int) -> list[Path]:
+        """Advance and add the positions to the averages; return the paths."""
+        paths = []
+        for path in self.advance_chains(steps):
+            length = len(path.position)
+            fresh = self.state.model.statistics(self.rows, self.group_by_unit(path.position)) * float(length)
+            self.sums = fresh if self.sums is None else self.sums + fresh
+            self.log_density_sum += float(path.log_density.sum()) / self.n_chains
+            if path.log_ratio is not None:
+                probability = path.log_ratio.nan_to_num(nan=-math.inf).clamp(max=0.0).exp()
+                accepted = probability.reshape(length, self.units, -1).mean(2).sum(0)
+                self.acceptance_sum = (
+                    accepted if self.acceptance_sum is None else self.acceptance_sum + accepted
+                )
+            self.steps += length
+            paths.append(path)
+        return paths
+
+    def group_by_unit(self, position: Tensor) -> Tensor:
+        """Positions (t, units copies, q) as t copies draws of every unit, a unit's together."""
+        q = position.shape[-1]
+        return position.reshape(-1, self.units, self.n_chains, q).transpose(0, 1).reshape(-1, q)
+
+    @property
+    def statistics(self) -> Any:
+        """Means over all averaged draws."""
+        return self.sums * (1.0 / self.steps)
+
+    @property
+    def objective(self) -> float:
+        """Mean log-joint of a unit: Q of the model given itself."""
+        return self.log_density_sum / (self.steps * self.units)
+
+    def log_scale(self, number: int) -> Tensor:
+        """Scales after iteration ``number``: larger where too much was accepted; unchanged for kernels without
+        rejection.
+        """
+        if self.acceptance_sum is None:
+            return self.state.log_scale
+        return self.state.log_scale + 2.0 * ADAPTATION_RATE(number) * (
+            self.acceptance_sum / self.steps - self.target_acceptance
+        )
+
+    @property
+    def target_acceptance(self) -> float:
+        """Optimal acceptance rate: 0.44 in one dimension, 0.234 in many (Roberts, Gelman and Gilks 1997)."""
+        q = self.chains.position.shape[1]
+        return 0.44 if q == 1 else 0.35 if q < 5 else 0.234
+
+    def next_state(self, average: Running[Any]) -> MonteCarloState[M]:
+        """The state after an M step on averaged statistics."""
+        old = self.state
+        carried, position = old.model.carry(average.value, self.chains.position)
+        return replace(
+            old,
+            model=old.model.solve(average.value),
+            position=position,
+            log_scale=self.log_scale(old.round + 1),
+            stream=self.stream.get_state(),
+            average=Running(carried, average.count),
+            round=old.round + 1,
+            spent=old.spent + self.spent,
+        )
+
+
+@dataclass(frozen=True)
 class BurnIn:
-    """Rate 1 for some rounds, so that the start is forgotten; then another schedule from its beginning.
+    """Rate 1 for some iterations, to forget the start; then another schedule from its beginning.
 
     Example:
         >>> [BurnIn(2, Power(1.0))(t) for t in (1, 2, 3, 4)]
@@ -42,51 +266,51 @@ class BurnIn:
     then: Schedule = field(default_factory=lambda: Power(0.7))
 
     def __call__(self, t: int) -> float:
-        """Rate of round t."""
+        """Rate of iteration t."""
         return 1.0 if t <= self.rounds else self.then(t - self.rounds)
 
 
-def squares(k: int) -> int:
-    """k² draws in round k."""
+def quadratic_draws(k: int) -> int:
+    """k² draws in iteration k."""
     return k * k
 
 
 @dataclass(frozen=True)
 class MonteCarloPlan:
-    """How the averages are taken.
+    """Draws and rates of Monte Carlo EM.
 
     Args:
-        draws: number of draws for each unit in round k = 1, 2, ..., all its chains together.
-        rate: step of round k: 1 replaces the averages whole.
-        copies: chains a unit.
-        discard: steps of every chain at the start of a round that are not averaged.
-        persistent: whether chains go on where they were; otherwise every round starts at draws from the prior.
-        smooth_after: round after which the path of the averages is itself averaged (Polyak and Ruppert); None never.
+        draws: per unit in iteration k = 1, 2, ..., over all its chains.
+        rate: step of iteration k: 1 replaces the averages.
+        n_chains: chains per unit.
+        discard: steps of every chain at the start of an iteration that are not averaged.
+        persistent: whether chains continue where they were; otherwise they start at draws from the prior.
+        smooth_after: iteration after which the path of the averages is averaged (Polyak and Ruppert); None for never.
     """
 
-    draws: Callable[[int], int] = squares
+    draws: Callable[[int], int] = quadratic_draws
     rate: Schedule = field(default_factory=lambda: Power(0.0))
-    copies: int = 1
+    n_chains: int = 1
     discard: int = 0
     persistent: bool = True
     smooth_after: int | None = None
 
     def steps(self, k: int) -> int:
-        """Steps of every chain in round k."""
-        return max(1, math.ceil(self.draws(k) / self.copies))
+        """Steps of every chain in iteration k."""
+        return max(1, math.ceil(self.draws(k) / self.n_chains))
 
 
-def warmed(
+def warm_up(
     state: MonteCarloState[M], rows: Any, kernels: Kernels, rounds: int = 15, steps: int = 10
 ) -> MonteCarloState[M]:
-    """Move the chains of a new state to where they belong, and tune their scales, before any parameter changes.
+    """Burn in the chains of a new state and adapt their scales, before any parameter changes.
 
-    Draws from the prior may have a very small likelihood (a rate is the exponential of an effect), and averages over
-    them would ruin the first M step.
+    Draws from the prior may have a very small likelihood (a rate is the exponential of an effect), so averages over
+    them would make the first M step useless.
     """
     for number in range(1, rounds + 1):
-        walk = Walk(state, rows, kernels)
-        walk.extend(steps)
+        walk = ChainSampler(state, rows, kernels)
+        walk.average_draws(steps)
         state = replace(
             state,
             position=walk.chains.position,
@@ -104,12 +328,12 @@ def monte_carlo_em(
 
     Args:
         rows: what the model's ``log_joint`` takes.
-        kernels: makes a kernel for a log-density; engines do not import one another, so it is passed.
+        kernels: makes a kernel for a log-density.
         plan: draws and rates.
 
     Returns:
-        A step for :func:`boxloop.loop.run`. Its objective is the mean log-joint of a unit under its own model, which
-        is no likelihood: it need not rise.
+        A step for :func:`boxloop.loop.run`. Its objective is the mean complete-data log-density of a unit,
+        which is not a likelihood and need not increase.
 
     Example:
         >>> import torch
@@ -124,8 +348,8 @@ def monte_carlo_em(
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
-        >>> start = warmed(MonteCarloState.start(model, rows, 4, generator(1)), rows, kernels)
-        >>> plan = MonteCarloPlan(draws=lambda k: 8, rate=BurnIn(20), copies=4)  # stochastic approximation
+        >>> start = warm_up(MonteCarloState.start(model, rows, 4, generator(1)), rows, kernels)
+        >>> plan = MonteCarloPlan(draws=lambda k: 8, rate=BurnIn(20), n_chains=4)  # stochastic approximation
         >>> outcome = run(monte_carlo_em(rows, kernels, plan), start, max_iter=60)
         >>> rate = (outcome.state.model.coefficients + outcome.state.model.covariance[0] / 2).exp()
         >>> bool(1.8 < rate < 2.7)  # of groups whose counts are 0 to 4, so 2 on average
@@ -133,15 +357,459 @@ def monte_carlo_em(
     """
 
     def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
-        if state.copies != plan.copies:
-            raise ValueError(f"the plan has {plan.copies} chains a unit, the state {state.copies}")
-        walk = Walk(state, rows, kernels, plan.persistent)
+        if state.n_chains != plan.n_chains:
+            raise ValueError(
+                f"plan.n_chains is {plan.n_chains}, but the state has {state.n_chains} chains per unit."
+            )
+        walk = ChainSampler(state, rows, kernels, plan.persistent)
         walk.discard(plan.discard)
-        walk.extend(plan.steps(state.round + 1))
+        walk.average_draws(plan.steps(state.round + 1))
         average = state.average.update(walk.statistics, plan.rate)
-        after = walk.state_after(average)
+        after = walk.next_state(average)
         if plan.smooth_after is not None and after.round > plan.smooth_after:
             after = replace(after, smooth=state.smooth.update(after.average.value, Power(1.0)))
         return Iteration(after, walk.objective)
+
+    return step
+
+
+@dataclass(frozen=True)
+class AscentPlan:
+    """Confidence and effort of ascent-based Monte Carlo EM.
+
+    Args:
+        tol: stop when the upper bound of the gain in Q is below it.
+        confidence: of each one-sided bound.
+        draws: per unit in the first iteration.
+        growth: relative growth of draws while the sign of a gain is uncertain.
+        max_draws: per unit and iteration; with these a step is taken anyway, with a note.
+        discard: steps of every chain at the start of an iteration that are not averaged.
+    """
+
+    tol: float = 1e-2
+    confidence: float = 0.9
+    draws: int = 32
+    growth: float = 0.5
+    max_draws: int = 20_000
+    discard: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.confidence < 1.0:
+            raise ValueError(f"confidence must lie between 0.5 and 1, got {self.confidence}")
+        if not self.tol > 0.0 or not self.growth > 0.0:
+            raise ValueError(f"tol and growth must be positive, got {self.tol} and {self.growth}")
+        if not 1 <= self.draws <= self.max_draws:
+            raise ValueError(f"draws must lie between 1 and most={self.max_draws}, got {self.draws}")
+
+
+def ascent_em(
+    rows: Any, kernels: Kernels, plan: AscentPlan
+) -> Callable[[MonteCarloState[M]], Iteration[MonteCarloState[M]]]:
+    """Monte Carlo EM with as many draws as each step needs.
+
+    A step that certainly *lowers* Q (the M step may be one Newton step, which can overshoot) is halved, by
+    interpolating the statistics.
+
+    Args:
+        rows: what the model's ``log_joint`` takes.
+        kernels: makes a kernel for a log-density.
+        plan: confidence and effort.
+
+    Returns:
+        A step for :func:`boxloop.loop.run`, which ends the loop itself; its objective is that of
+        :func:`monte_carlo_em`.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.random_effects import GroupedRows
+        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.numeric import generator
+        >>> from boxloop.loop import run
+        >>> from boxloop.sample.random_walk import RandomWalk
+        >>> from boxloop.sample.target import Target
+        >>> one = torch.ones(300, 1).double()
+        >>> counts = torch.poisson(torch.full((300,), 4.0), generator=generator(0))
+        >>> rows = GroupedRows.of(counts, one, one, torch.arange(300) // 6)
+        >>> def kernels(density, scale, shape):
+        ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
+        >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse())
+        >>> start = MonteCarloState.start(model, rows, 8, generator(1))
+        >>> outcome = run(ascent_em(rows, kernels, AscentPlan(tol=0.1)), start, max_iter=50)
+        >>> outcome.converged, outcome.state.gain + 1.29 * outcome.state.error < 0.1
+        (True, True)
+    """
+    quantile = NormalDist().inv_cdf(plan.confidence)
+
+    def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
+        if state.n_chains < 2:
+            raise ValueError(f"ascent_em needs at least 2 chains per unit, got {state.n_chains}")
+        walk = ChainSampler(state, rows, kernels)
+        walk.discard(plan.discard)
+        paths: list[Path] = []
+        rate, more = 1.0, math.ceil(max(state.draws, plan.draws) / walk.n_chains)
+        while True:
+            paths += walk.average_draws(more)
+            average = _interpolate(state.average, walk.statistics, rate)
+            gain, error = _estimate_gain(walk, average, paths)
+            falls = gain + quantile * error < 0.0 and state.average.count > 0
+            small = gain + quantile * error < plan.tol
+            uncertain = not falls and not small and walk.steps * walk.n_chains >= plan.max_draws
+            if not falls and (gain - quantile * error > 0.0 or small or uncertain):
+                break
+            rate, more = (0.5 * rate, 0) if falls else (rate, math.ceil(plan.growth * walk.steps))
+        after = walk.next_state(Running(average, state.average.count + 1))
+        ratio = 2.0 * quantile * error / gain if gain > 0.0 else 1.0
+        wanted = walk.steps * walk.n_chains * min(ratio, plan.max_draws) ** 2
+        draws = int(min(max(state.draws, plan.draws, wanted), plan.max_draws))
+        events = (
+            (f"a step was within its Monte Carlo error with {plan.max_draws} draws per unit",)
+            if uncertain
+            else ()
+        )
+        return Iteration(
+            replace(after, draws=draws, gain=gain, error=error),
+            walk.objective,
+            events,
+            final=small,
+        )
+
+    return step
+
+
+def _interpolate(old: Running[Any], fresh: Any, rate: float) -> Any:
+    return fresh if old.value is None or rate == 1.0 else old.value * (1.0 - rate) + fresh * rate
+
+
+def _estimate_gain(walk: ChainSampler[M], statistics: Any, paths: Sequence[Path]) -> tuple[float, float]:
+    """Gain in Q from solving ``statistics``, estimated on the draws and summed over units, and its standard error.
+
+    Where the M step changes the coordinates of latent values, the draws are transformed with them.
+    """
+    model = walk.state.model.solve(statistics)
+    total = torch.zeros(walk.units, walk.n_chains, dtype=torch.float64, device=paths[0].position.device)
+    for path in paths:
+        _, z = walk.state.model.carry(statistics, walk.group_by_unit(path.position))
+        after = model.log_joint(walk.rows, z).reshape(walk.units, -1, walk.n_chains)
+        before = path.log_density.reshape(-1, walk.units, walk.n_chains).sum(0)
+        total += after.sum(1) - before
+    mean = total / walk.steps
+    return float(mean.mean(1).sum()), float(variance_over_chains(mean).sum().sqrt())
+
+
+def variance_over_chains(mean: Tensor) -> Tensor:
+    """Variance of the mean over chains, (units, n_chains) -> (units,)."""
+    return mean.var(1) / mean.shape[1]
+
+
+NamedParameters = Callable[[M], Mapping[str, Tensor]]
+
+MIN_INFORMATION = 1e-4
+"""Smallest observed fraction of the complete-data information that is not treated as zero."""
+MAX_STEP = 1.0
+"""Longest Newton step, in standard errors: beyond it the quadratic approximation is poor."""
+SHORT_STEP = 0.3
+"""Longest step after which no other is needed."""
+MAX_STRETCH = 20.0
+"""Longest step relative to that of EM, in case noise makes the estimated information too small."""
+
+
+@dataclass(frozen=True)
+class LouisErrors(Generic[M]):
+    """A fit after one Newton step on the likelihood, with its standard errors and Monte Carlo errors.
+
+    Args:
+        model: after the step, which is at most one standard error long.
+        step: its length before that limit, in standard errors; NaN where the information is not positive.
+        noise_step: length that Monte Carlo error alone would give it.
+        covariance: of the free parameters, (p, p).
+        monte_carlo_covariance: Monte Carlo covariance of the free parameters, (p, p).
+        errors: standard errors by public name, NaN where the likelihood is flat.
+        monte_carlo_errors: by public name.
+        latent_mean: posterior mean of each unit's latent values, (units, q).
+        latent_covariance: (units, q, q).
+        draws: per unit.
+        state: with the model after the step, and the present chains.
+    """
+
+    model: M
+    step: float
+    noise_step: float
+    covariance: Tensor
+    monte_carlo_covariance: Tensor
+    errors: Mapping[str, Tensor]
+    monte_carlo_errors: Mapping[str, Tensor]
+    latent_mean: Tensor
+    latent_covariance: Tensor
+    draws: int
+    state: MonteCarloState[M]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the step was of the length that noise gives it, so that the quadratic approximation suffices."""
+        return self.step < min(SHORT_STEP, max(0.1, 2.0 * self.noise_step))
+
+    @property
+    def error_ratio(self) -> float:
+        """Largest ratio of Monte Carlo error to standard error over public parameters; NaN where none is known."""
+        ratios = [(self.monte_carlo_errors[name] / error).reshape(-1) for name, error in self.errors.items()]
+        known = torch.cat(ratios)
+        known = known[torch.isfinite(known)]
+        return float(known.max()) if len(known) else math.nan
+
+
+@single_threaded
+def louis_errors(
+    state: MonteCarloState[M],
+    rows: Any,
+    kernels: Kernels,
+    draws: int = 2000,
+    discard: int = 50,
+    named: NamedParameters[M] | None = None,
+) -> LouisErrors[M]:
+    """Standard errors by Louis' identity, Monte Carlo errors, and the fit after one Newton step.
+
+    Args:
+        state: of the fit, whose chains are continued.
+        rows: that were fitted.
+        kernels: as in the fit.
+        draws: per unit, over all its chains.
+        discard: initial steps of every chain, which only estimate the covariance of each unit's latent values.
+        named: parameters whose errors are wanted, as a differentiable function of the model; ``model.named`` if None.
+
+    Returns:
+        Errors and the improved fit; ``state`` is unchanged.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.random_effects import GroupedRows
+        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.numeric import generator
+        >>> from boxloop.sample.random_walk import RandomWalk
+        >>> from boxloop.sample.target import Target
+        >>> one = torch.ones(400, 1).double()
+        >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
+        >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse())
+        >>> start = MonteCarloState.start(model, rows, 10, generator(0))
+        >>> def kernels(density, scale, shape):
+        ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
+        >>> found = louis_errors(start, rows, kernels)
+        >>> found.errors["coefficients"].shape, bool(found.error_ratio < 0.2)
+        (torch.Size([1]), True)
+    """
+    if state.n_chains < 2:
+        raise ValueError(f"Monte Carlo errors need at least 2 chains per unit, got {state.n_chains}")
+    walk = ChainSampler(state, rows, kernels)
+    sums = _ScoreSums(walk, _latent_covariance(walk, discard))
+    for path in walk.advance_chains(-(-draws // walk.n_chains)):
+        sums.add(path.position)
+    return _solve_errors(state, sums, named or (lambda model: model.named()))
+
+
+def _latent_covariance(walk: ChainSampler[M], steps: int) -> Tensor:
+    """Covariance of each unit's latent values over the next steps, (units, q, q)."""
+    visited = torch.cat([path.position for path in walk.advance_chains(steps)])
+    z = walk.group_by_unit(visited).reshape(walk.units, -1, visited.shape[2])
+    apart = z - z.mean(1, keepdim=True)
+    return apart.mT @ apart / z.shape[1]
+
+
+class _ScoreSums(Generic[M]):
+    """Sums over draws of scores, products of scores, curvature, and latent values."""
+
+    def __init__(self, walk: ChainSampler[M], spread: Tensor) -> None:
+        self.walk, self.spread = walk, spread
+        self.free = walk.state.model.free()
+        self.point = flatten(self.free)
+        p, q = len(self.point), walk.state.position.shape[1]
+        self.steps = 0
+        self.score = self.point.new_zeros(walk.units, walk.n_chains, p)
+        self.product = self.point.new_zeros(p, p)
+        self.curvature = self.point.new_zeros(p, p)
+        self.latent = self.point.new_zeros(walk.units, q)
+        self.square = self.point.new_zeros(walk.units, q, q)
+
+    def add(self, position: Tensor) -> None:
+        walk, z = self.walk, self.walk.group_by_unit(position)
+
+        def joint(vector: Tensor) -> Tensor:
+            there = walk.state.model.with_free(unflatten(vector, self.free))
+            moved, volume = there.follow(walk.state.model, z, self.spread)
+            return there.log_joint(walk.rows, moved) + volume
+
+        score, curvature = _score_derivatives(joint, self.point)
+        self.product += score.mT @ score / walk.n_chains
+        self.score += score.reshape(walk.units, -1, walk.n_chains, score.shape[1]).sum(1)
+        self.curvature -= curvature / walk.n_chains
+        draws = z.reshape(walk.units, -1, z.shape[1])
+        self.latent += draws.sum(1) / walk.n_chains
+        self.square += draws.mT @ draws / walk.n_chains
+        self.steps += len(position)
+
+    def information(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Score (p,), its Monte Carlo covariance, and the observed information, (p, p) each."""
+        copy = self.score / self.steps
+        unit = copy.mean(1)
+        apart = (copy - unit[:, None]).reshape(-1, copy.shape[2])
+        error = apart.mT @ apart / (self.walk.n_chains * (self.walk.n_chains - 1))
+        # The square of an estimated mean exceeds that of the mean by the variance of the estimate.
+        missing = self.product / self.steps - unit.mT @ unit + error
+        information = self.curvature / self.steps - missing
+        return unit.sum(0), error, 0.5 * (information + information.mT)
+
+
+def _score_derivatives(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of each of N outputs, (N, p), and the second derivatives of their sum, (p, p).
+
+    The gradient of a weighted sum is linear in the weights, so its derivative in them is the gradient of every
+    output, at the cost of p backward passes instead of N.
+    """
+    with torch.enable_grad():
+        moving = point.clone().requires_grad_()
+        value = function(moving)
+        weight = torch.ones_like(value, requires_grad=True)
+        (total,) = torch.autograd.grad(value, moving, weight, create_graph=True)
+        pairs = [torch.autograd.grad(slope, (weight, moving), retain_graph=True) for slope in total]
+    return torch.stack([each for each, _ in pairs], dim=1), torch.stack([curve for _, curve in pairs])
+
+
+def _information_fractions(complete: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Observed fractions of the complete-data information, along directions with complete-data information 1.
+
+    Returns:
+        Directions as columns, (p, p), and fractions, (p,): the rate of EM along each is one minus its fraction.
+    """
+    try:
+        half = safe_cholesky(complete)
+    except ConditionError:  # far from a maximum; any scale of the parameters serves
+        half = torch.diag(complete.diagonal().abs().clamp(min=1e-300).sqrt())
+    inner = torch.linalg.solve_triangular(half, observed, upper=False)
+    inner = torch.linalg.solve_triangular(half.mT, inner, upper=True, left=False)
+    share, vectors = torch.linalg.eigh(0.5 * (inner + inner.mT))
+    return torch.linalg.solve_triangular(half.mT, vectors, upper=True), share
+
+
+def _take_step(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -> M:
+    """The model after a step, which is halved until the model exists."""
+    for _ in range(30):
+        try:
+            return model.with_free(unflatten(point + move, free))
+        except ConditionError:
+            move = 0.5 * move
+    return model
+
+
+def _solve_errors(
+    state: MonteCarloState[M], sums: _ScoreSums[M], named: NamedParameters[M]
+) -> LouisErrors[M]:
+    score, error, information = sums.information()
+    model, point, free = state.model, sums.point, sums.free
+    basis, share = _information_fractions(sums.curvature / sums.steps, information)
+    good = share > MIN_INFORMATION
+    covariance = (basis[:, good] / share[good]) @ basis[:, good].mT
+    monte_carlo_covariance = covariance @ error @ covariance
+    noise_step = float((covariance * error).sum().clamp(min=0.0).sqrt())
+    along = basis.mT @ score
+    length = float((along.square() / share).sum().sqrt()) if bool(good.all()) else torch.nan
+    stretch = 1.0 / share.clamp(min=1.0 / MAX_STRETCH)
+    reach = float((along.square() * stretch).sum().sqrt())
+    model = _take_step(
+        model, free, point, basis @ (along * stretch) * min(1.0, MAX_STEP / max(reach, MAX_STEP))
+    )
+    point = flatten(model.free())
+    flat = basis[:, ~good]
+    errors: dict[str, Tensor] = {}
+    monte_carlo: dict[str, Tensor] = {}
+    for name in named(model):
+
+        def value(vector: Tensor, name: str = name) -> Tensor:
+            return named(state.model.with_free(unflatten(vector, free)))[name]
+
+        slope = jacobian(value, point)
+        blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope @ basis).norm(dim=-1)
+        for to, spread in ((errors, covariance), (monte_carlo, monte_carlo_covariance)):
+            variance = torch.einsum("...i,ij,...j->...", slope, spread, slope)
+            to[name] = torch.where(blind, torch.nan, variance.clamp(min=0.0).sqrt())
+    mean = sums.latent / sums.steps
+    spread = sums.square / sums.steps - mean[:, :, None] * mean[:, None, :]
+    walk = sums.walk
+    after = replace(state, model=model, position=walk.chains.position, stream=walk.stream.get_state())
+    draws = sums.steps * walk.n_chains
+    return LouisErrors(
+        model,
+        length,
+        noise_step,
+        covariance,
+        monte_carlo_covariance,
+        errors,
+        monte_carlo,
+        mean,
+        spread,
+        draws,
+        after,
+    )
+
+
+@dataclass(frozen=True)
+class RefinementState(Generic[M]):
+    """The fit so far, its latest errors, and the draws of the next evaluation."""
+
+    state: MonteCarloState[M]
+    found: LouisErrors[M] | None = None
+    draws: int = 1000
+
+
+@single_threaded
+def newton_refine(
+    rows: Any,
+    kernels: Kernels,
+    *,
+    precision: float = 0.1,
+    max_draws: int = 20_000,
+    named: NamedParameters[M] | None = None,
+) -> Callable[[RefinementState[M]], Iteration[RefinementState[M]]]:
+    """Newton steps on the likelihood until the step is short and the Monte Carlo errors are small.
+
+    Args:
+        rows: that were fitted.
+        kernels: as in the fit.
+        precision: largest ratio of Monte Carlo error to standard error.
+        max_draws: per unit and step.
+        named: as in :func:`louis_errors`.
+
+    Returns:
+        A step for :func:`boxloop.loop.run`, final once both hold or cannot: with ``max_draws`` draws, or where
+        the information is not positive. Its objective is minus the length of the step.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.models.random_effects import GroupedRows
+        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.numeric import generator
+        >>> from boxloop.loop import run
+        >>> from boxloop.sample.random_walk import RandomWalk
+        >>> from boxloop.sample.target import Target
+        >>> one = torch.ones(400, 1).double()
+        >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
+        >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
+        >>> start = MonteCarloState.start(model, rows, 10, generator(0))
+        >>> def kernels(density, scale, shape):
+        ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
+        >>> outcome = run(newton_refine(rows, kernels, precision=0.05), RefinementState(start), max_iter=6)
+        >>> outcome.converged, outcome.state.found.error_ratio < 0.05
+        (True, True)
+    """
+
+    def step(last: RefinementState[M]) -> Iteration[RefinementState[M]]:
+        found = louis_errors(last.state, rows, kernels, last.draws, named=named)
+        no_information = math.isnan(found.step)
+        precise = not found.error_ratio > precision
+        more = 4.0 if no_information else 1.3 * (found.error_ratio / precision) ** 2
+        # Far from the maximum more draws would be wasted.
+        enough = not no_information and (precise or found.step > MAX_STEP)
+        draws = last.draws if enough else min(max_draws, int(more * last.draws))
+        final = (precise and found.is_short) or (
+            last.draws == max_draws and (no_information or found.is_short)
+        )
+        return Iteration(RefinementState(found.state, found, draws), -found.step, final=final)
 
     return step

@@ -26,9 +26,8 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, sample_rows
 from boxloop.distributions import Family, PooledSums, Sums
-from boxloop.fit.documents import SpectralError
 from boxloop.fit.em import EMState, accelerated_em, rounding_error
-from boxloop.fit.spectral_gaussian import round_shares
+from boxloop.fit.spectral import SpectralError, spherical_responsibilities
 from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.models import Mixture
 from boxloop.numeric import normal, seed, single_threaded
@@ -152,9 +151,11 @@ def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 
 def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """Responsibilities of round clusters that second and third moments show; see :func:`round_clusters`."""
+    """Responsibilities of spherical clusters that second and third moments show; see :func:`spherical_clusters`."""
     weight = (sample.weight / sample.weight.sum()).cpu().numpy()
-    return torch.from_numpy(round_shares(sample.filled, weight, k, generator)).to(sample.rows.device)
+    return torch.from_numpy(spherical_responsibilities(sample.filled, weight, k, generator)).to(
+        sample.rows.device
+    )
 
 
 def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxloop.data import ConcatenatedRows, Topics, check_count, check_level, make_frame, open_source
-from boxloop.fit import Documents, largest, spectral
+from boxloop.fit import DocumentMoments, largest_eigenvalues, spectral
 from boxloop.numeric import generator, single_threaded
 
 if TYPE_CHECKING:
@@ -123,9 +123,9 @@ def topic_spectrum(
         raise ValueError(
             f"draws={draws} cannot show a p-value of {level:g}: {int(np.ceil(1 / level - 1))} can"
         )
-    made = Documents.of(source)
+    made = DocumentMoments.measure(source)
     width = min(most, source.n_columns)
-    shares = source.reduce(lambda rows, weight: ConcatenatedRows.of(made.shares(rows, weight)[0]))
+    shares = source.reduce(lambda rows, weight: ConcatenatedRows.of(made.document_weights(rows, weight)[0]))
     lengths = shares.concatenate().long().cpu()
     values = _values(made, width, stream)
     null: list[Array] = []
@@ -133,12 +133,12 @@ def topic_spectrum(
         found = spectral(source, j, stream)
         fewer = Topics(found.weights.cpu(), found.probabilities.cpu())
         drawn = (fewer.source(len(lengths), lengths, stream) for _ in range(draws))
-        null.append(np.array([_values(Documents.of(noise), j + 1, stream)[j] for noise in drawn]))
+        null.append(np.array([_values(DocumentMoments.measure(noise), j + 1, stream)[j] for noise in drawn]))
         if (1 + (null[-1] >= values[j]).sum()) / (1 + draws) > level:
             break
     return Spectrum(values, np.array(null).reshape(-1, draws), level, made.skipped)
 
 
-def _values(documents: Documents, width: int, stream: torch.Generator) -> Array:
-    values, _ = largest(documents, width, stream)
+def _values(documents: DocumentMoments, width: int, stream: torch.Generator) -> Array:
+    values, _ = largest_eigenvalues(documents, width, stream)
     return np.asarray(values[:width].cpu().numpy())

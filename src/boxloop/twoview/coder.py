@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, MappedSource, Standardisation, find_array
-from boxloop.fit import ALONE, Workers
+from boxloop.fit import SINGLE_PROCESS, Workers
 from boxloop.models import Part
 from boxloop.numeric import product, signs, upper_gram
 from boxloop.tree import Tree
@@ -70,13 +70,13 @@ class SquaredError:
 
     variables: int
     unit: float = 1.0
-    workers: Workers = ALONE
+    workers: Workers = SINGLE_PROCESS
 
     def __call__(
         self, model: Coder, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The error; there is nothing random in it."""
-        mine, count = self.workers.mine(len(rows))
+        mine, count = self.workers.local_rows(len(rows))
         own = rows[mine]
         apart = (model(own[:, : self.variables]) - own[:, self.variables :]).square().mean(1)
         return apart @ (weight[mine] / (self.unit * count)).to(apart), {}
@@ -94,7 +94,7 @@ class HeldError:
 
     rows: ArraySource
     variables: int
-    workers: Workers = ALONE
+    workers: Workers = SINGLE_PROCESS
 
     def __call__(self, model: Coder, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean squared error, over rows by their weight."""

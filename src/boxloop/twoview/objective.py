@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from boxloop.data import check_kind, check_number
-from boxloop.fit import ALONE, Workers
+from boxloop.fit import SINGLE_PROCESS, Workers
 from boxloop.numeric import gram, product
 
 Constant = Literal["enforced", "learned"]
@@ -37,7 +37,7 @@ def relevance_loss(
     *,
     ridge: float = 0.0,
     constant: Constant = "enforced",
-    workers: Workers = ALONE,
+    workers: Workers = SINGLE_PROCESS,
 ) -> Tensor:
     r"""What two families of features fail to say about each other.
 

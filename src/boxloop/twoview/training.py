@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, check_kind
-from boxloop.fit import ALONE, Workers
+from boxloop.fit import SINGLE_PROCESS, Workers
 from boxloop.twoview.canonical import Canonical
 from boxloop.twoview.moments import Products
 from boxloop.twoview.objective import Constant, relevance_loss
@@ -42,13 +42,13 @@ class RelevanceLoss:
     constant: Constant = "enforced"
     weighted: bool = False
     channel: Channel | None = None
-    workers: Workers = ALONE
+    workers: Workers = SINGLE_PROCESS
 
     def __call__(
         self, pair: ViewPair, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss, and the total relevance in the batch."""
-        mine, _ = self.workers.mine(len(rows))
+        mine, _ = self.workers.local_rows(len(rows))
         left, right = pair(with_channel(rows, self.channel, stream)[mine])
         mass = weight[mine] if self.weighted else None
         loss = relevance_loss(

@@ -2,7 +2,7 @@ r"""Factor analysis of the trajectory by online EM (document 004, Algorithm 2).
 
 .. math:: \theta_t = \bar\theta + F z_t + \psi^{1/2} \odot \epsilon_t
 
-:class:`~boxloop.fit.stream.FactorStream` learns it, in passes over D x K numbers that a few vectors share; nothing
+:class:`~boxloop.fit.FactorStream` learns it, in passes over D x K numbers that a few vectors share; nothing
 here is a second implementation.
 """
 
@@ -125,7 +125,7 @@ class FactorFollower:
         """Learn from one vector."""
         if self.count + 1 == self._warmup and self._method.variant == "exact":
             self._wait_for_spread(vector)
-        self._stream.take(vector[None])
+        self._stream.observe_checked(vector[None])
 
     def law(self) -> WeightLaw:
         """The stream's model, with no more directions than vectors can tell."""

@@ -1,6 +1,6 @@
 r"""Factor analysis of the trajectory by online gradient ascent (document 004, Algorithm 1).
 
-The stream, :class:`~boxloop.fit.stream_gradient.GradientStream`, has a learning rate in units of the data and
+The stream, :class:`~boxloop.fit.GradientStream`, has a learning rate in units of the data and
 starts at unit scale, while weights spread by a thousandth or so. So it follows standardised vectors,
 
 .. math:: z_t = (\theta_t - a) / \sigma, \qquad

@@ -1,9 +1,10 @@
-"""M-estimation: the maximum of a mean objective, with sandwich and information errors."""
+"""M-estimation: the maximum of a mean objective by a safeguarded Newton method, with sandwich errors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,29 +12,157 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import check_callable, open_source
-from boxloop.fit.equations.ascent import (
-    AscentPoint,
-    ascent,
-    derivatives,
-    level,
-    measure_objective,
-    scaled_curvature,
+from boxloop.fit.equations.averages import (
+    EquationMoments,
+    EquationSums,
+    RowFunction,
+    average_sums,
+    check_identified,
+    describe_bad_row,
+    drop_weightless,
+    equilibrate,
+    sandwich,
+    small_sample_factor,
+    sum_tile,
 )
-from boxloop.fit.equations.faults import EquationError, EstimateWarning, NoRootError
-from boxloop.fit.equations.identified import check_identified, scales
-from boxloop.fit.equations.newton import left_over
-from boxloop.fit.equations.parameters import Parameters, read_start
-from boxloop.fit.equations.result import Estimate
-from boxloop.fit.equations.roots import Equations
-from boxloop.fit.equations.sandwich import sandwich, small_sample
-from boxloop.fit.equations.search import NEARLY, distinct
-from boxloop.fit.equations.sums import RowFunction, first_bad_row
-from boxloop.loop import run
+from boxloop.fit.equations.estimate import (
+    EquationError,
+    Estimate,
+    EstimateWarning,
+    NoRootError,
+    Parameters,
+    read_start,
+)
+from boxloop.fit.equations.roots import (
+    NEAR_ZERO,
+    Equations,
+    RootState,
+    distinct_points,
+    residual_z,
+    root_test,
+)
+from boxloop.loop import Iteration, run
 from boxloop.numeric import single_threaded
 from boxloop.types import Source
 
-BEYOND = 1e50
-"""Parameters that large are on their way to infinity."""
+ARMIJO = 1e-4
+MIN_CURVATURE = 1e-6
+"""Smallest curvature of a direction, relative to the largest, that a step uses as it is."""
+ROUNDING = 1e-13
+
+
+@dataclass(frozen=True)
+class AscentPoint:
+    """A point, the objective with its rounding error, the moments of the gradient, and whether no step helps."""
+
+    point: Tensor
+    value: float
+    noise: float
+    moments: EquationMoments
+    is_stuck: bool = False
+
+    def is_finite(self) -> bool:
+        """Whether value and gradient are finite."""
+        return math.isfinite(self.value) and self.moments.is_finite()
+
+
+def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> AscentPoint:
+    r"""Mean objective, moments of its row gradients, and its second derivative, in one pass over the rows.
+
+    The gradient of the weighted sum, :math:`g = \sum_i w_i \nabla m(x_i)`, is linear in the weights: its derivative in
+    w is the gradient of every row, and its derivative in theta the second derivative. Both come from the same p passes.
+
+    Args:
+        objective: (parameters (p,), rows (n, d)) -> (n,).
+        source: the rows.
+        point: (p,).
+    """
+
+    def tile(rows: Tensor, weight: Tensor) -> EquationSums:
+        rows, weight, at = drop_weightless(rows, weight, point)
+        value, gradient, curvature = derivatives(objective, rows, weight, at)
+        first = (weight @ gradient)[None]
+        both = torch.cat([value[:, None], gradient], dim=1)
+        return sum_tile(both, torch.cat([first, curvature]), weight)
+
+    both = average_sums(source.reduce(tile))
+    moments = EquationMoments(both.mean[1:], both.slope[1:], both.second[1:, 1:], both.weight)
+    return AscentPoint(point, float(both.mean[0]), ROUNDING * float(both.second[0, 0].sqrt()), moments)
+
+
+def derivatives(
+    objective: RowFunction, rows: Tensor, weight: Tensor, point: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Objective (n,) and gradient (n, p) of each row, and the second derivative (p, p) of their weighted sum."""
+    share = weight.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = objective(point, rows)
+        total = share @ value
+        if not total.requires_grad or not value.requires_grad:
+            zero = value.new_zeros(len(value), len(point))
+            return value.detach(), zero, value.new_zeros(len(point), len(point))
+        (gradient,) = torch.autograd.grad(total, point, create_graph=True)
+        by_row, curvature = [], []
+        for one in gradient:
+            row, bend = torch.autograd.grad(one, (share, point), retain_graph=True, allow_unused=True)
+            by_row.append(torch.zeros_like(share) if row is None else row)
+            curvature.append(torch.zeros_like(point) if bend is None else bend)
+    return value.detach(), torch.stack(by_row, dim=1).detach(), torch.stack(curvature).detach()
+
+
+def newton_ascent(
+    measure: Callable[[Tensor], AscentPoint], tol: float
+) -> Callable[[AscentPoint], Iteration[AscentPoint]]:
+    """An iteration: a Newton step, shortened until the mean objective rises.
+
+    Args:
+        measure: objective and derivatives at a point.
+        tol: largest mean gradient at a maximum, in units of its standard error.
+    """
+
+    def step(state: AscentPoint) -> Iteration[AscentPoint]:
+        if is_stationary(state, tol):
+            return Iteration(state, state.value, final=True)
+        move = ascent_step(state.moments)
+        gain = float(state.moments.mean @ move)
+        for halving in range(40):
+            length = 0.5**halving
+            trial = measure(state.point + length * move)
+            if not trial.is_finite():
+                continue
+            rises = trial.value >= state.value + ARMIJO * length * gain
+            # Near the maximum the rise is below rounding error; there the gradient decides.
+            steady = trial.value >= state.value - state.noise
+            if rises or (steady and float(trial.moments.z.norm()) < float(state.moments.z.norm())):
+                return Iteration(trial, state.value)
+        return Iteration(replace(state, is_stuck=True), state.value, final=True)
+
+    return step
+
+
+def is_stationary(state: AscentPoint, tol: float) -> bool:
+    """Whether the mean gradient is zero."""
+    return root_test(tol)(RootState(state.point, state.moments))
+
+
+def ascent_step(moments: EquationMoments) -> Tensor:
+    """Newton's step with the absolute values of the curvature, so that it is always uphill."""
+    curvature, unit = scaled_curvature(moments)
+    values, vectors = torch.linalg.eigh(curvature)
+    size = values.abs().clamp(min=MIN_CURVATURE * max(float(values.abs().max()), 1e-300))
+    return unit * (vectors @ ((vectors.mT @ (unit * moments.mean)) / size))
+
+
+def scaled_curvature(moments: EquationMoments) -> tuple[Tensor, Tensor]:
+    """The second derivative scaled to a diagonal of absolute value one, and the scales."""
+    curvature = 0.5 * (moments.slope + moments.slope.mT)
+    diagonal = curvature.diagonal().abs()
+    unit = torch.where(diagonal > 0, diagonal.clamp(min=1e-300).rsqrt(), 1.0 / moments.size)
+    return curvature * unit * unit[:, None], unit
+
+
+DIVERGED = 1e50
+"""Parameters of this size are taken to diverge."""
 
 
 @single_threaded
@@ -52,27 +181,27 @@ def m_estimate(
     tol: float = 1e-8,
     names: Sequence[str] | None = None,
 ) -> Estimate:
-    r"""The maximum of a mean objective, with sandwich standard errors.
+    r"""Maximum of a mean objective, with sandwich standard errors.
 
     .. math:: \hat\theta = \arg\max_\theta M_n(\theta), \qquad M_n(\theta) = \frac1n \sum_{i=1}^n m_\theta(x_i), \qquad
               \widehat{\mathrm{Cov}}(\hat\theta) = \frac1n H^{-1} B H^{-1}
 
-    with H the mean second derivative and B the mean outer product of gradients (document 002, section A.4). Newton's
-    method with autograd's second derivative, held in check so that :math:`M_n` rises in every round.
+    with H the mean second derivative and B the mean outer product of gradients (Le Corff, section A.4). Newton's
+    method uses second derivatives by autograd, safeguarded so that :math:`M_n` rises in every iteration.
 
     Args:
         objective: ``objective(theta, rows)``, a smooth torch function of the parameters and of rows (n, d) that
             returns (n,). For one with kinks (absolute values) use :func:`boxloop.z_estimate` with ``smooth``.
         X: any table that :func:`boxloop.data.open_source` opens.
-        start: where to begin: p numbers, or a dictionary of tensors, which the objective then gets.
-        minimise: look for the minimum, of a loss.
+        start: p numbers, or a dictionary of tensors, which the objective then gets.
+        minimise: find the minimum instead, of a loss.
         likelihood: the objective is a log-density: also give the covariance :math:`(-n H)^{-1}` of the information,
-            which is right only if the model is.
-        sample_weight: one weight a row, or the name of a column; a row of weight 2 is two rows.
-        groups: a label a row, or the name of a column: rows of a group may depend on one another.
-        starts: other places to begin at; the highest maximum is taken, all are kept in ``roots``.
+            which is valid only if the model is.
+        sample_weight: one weight per row, or the name of a column; a row of weight 2 is two rows.
+        groups: a label per row, or the name of a column: rows of a group may depend on one another.
+        starts: further starting points; the highest maximum is the estimate, all are kept in ``roots``.
         correction: multiply the sandwich by n / (n - p), with groups by G / (G - 1) x (n - 1) / (n - p).
-        max_iter: most rounds.
+        max_iter: most iterations.
         tol: largest mean gradient at the maximum, in units of its standard error.
         names: of the parameters.
 
@@ -80,35 +209,37 @@ def m_estimate(
         The estimate with its errors.
 
     Raises:
-        EquationError: a wrong shape, or a value that is not finite at a row that is named.
+        EquationError: a wrong shape, or a value that is not finite at a row, which is named.
         NoRootError: the search ended at a point that is no maximum.
         NotIdentifiedError: the objective is flat along a direction, which is named.
 
     Example:
         >>> import torch
         >>> rows = torch.tensor([[0.5], [1.0], [4.5]])
-        >>> def log_density(theta, rows):  # an exponential law with this rate
+        >>> def log_density(theta, rows):  # an exponential distribution with this rate
         ...     return theta[0].log() - theta[0] * rows[:, 0]
         >>> m_estimate(log_density, rows, [1.0], likelihood=True, names=["rate"])
-        M-estimate from 3 rows, 1 round
+        M-estimate from 3 rows, 1 iteration
           rate 0.5 ± 0.257 (from the information 0.289)
     """
     source = open_source(X, sample_weight)
     check_callable(objective, "objective", "parameters and rows")
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
-    values = _signed(objective, first, minimise)
-    tops, rounds = _tops(values, source, begin, max_iter, tol)
-    best = max(range(len(tops)), key=lambda j: tops[j].value)
-    estimate = _estimate(Equations(_gradient(values), source, None, groups), first, tops[best], correction)
-    estimate = replace(estimate, n_iter=rounds[best], converged=level(tops[best], NEARLY))
+    values = _check_objective(objective, first, minimise)
+    maxima, rounds = _search_maxima(values, source, begin, max_iter, tol)
+    best = max(range(len(maxima)), key=lambda j: maxima[j].value)
+    estimate = _build_estimate(
+        Equations(_row_gradients(values), source, None, groups), first, maxima[best], correction
+    )
+    estimate = replace(estimate, n_iter=rounds[best], converged=is_stationary(maxima[best], NEAR_ZERO))
     if likelihood:
-        estimate = replace(estimate, information=_information(tops[best]))
-    if len(tops) == 1:
+        estimate = replace(estimate, information=_information(maxima[best]))
+    if len(maxima) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
-    order = [tops[best], *tops[:best], *tops[best + 1 :]]
-    found = distinct([top.point for top in order], error)
+    order = [maxima[best], *maxima[:best], *maxima[best + 1 :]]
+    found = distinct_points([top.point for top in order], error)
     if len(found) > 1:
         warn_caller(
             f"{len(found)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
@@ -117,107 +248,112 @@ def m_estimate(
     return replace(estimate, roots=tuple(first.shaped(point) for point in found))
 
 
-def _signed(objective: Callable[[Any, Tensor], Tensor], first: Parameters, minimise: bool) -> RowFunction:
-    """The user's function of a vector, its answer checked, to be maximised."""
+def _check_objective(
+    objective: Callable[[Any, Tensor], Tensor], first: Parameters, minimise: bool
+) -> RowFunction:
+    """The user's function of a vector with its result checked, to be maximised."""
 
     def values(vector: Tensor, rows: Tensor) -> Tensor:
         found = objective(first.shaped(vector), rows)
         if not isinstance(found, Tensor) or found.shape != (rows.shape[0],):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise EquationError(
-                f"the objective must return a tensor ({rows.shape[0]},) here; it returned {shape}"
+                f"objective must return a tensor ({rows.shape[0]},) here; it returned {shape}"
             )
         return -found.to(torch.float64) if minimise else found.to(torch.float64)
 
     return values
 
 
-def _gradient(values: RowFunction) -> RowFunction:
+def _row_gradients(values: RowFunction) -> RowFunction:
     """The gradient of each row, (n, p)."""
 
-    def rows_of(vector: Tensor, rows: Tensor) -> Tensor:
+    def evaluate(vector: Tensor, rows: Tensor) -> Tensor:
         ones = torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device)
         return derivatives(values, rows, ones, vector.detach().clone().requires_grad_())[1]
 
-    return rows_of
+    return evaluate
 
 
-def _tops(
+def _search_maxima(
     values: RowFunction, source: Source, begin: Sequence[Parameters], max_iter: int, tol: float
 ) -> tuple[list[AscentPoint], list[int]]:
-    """Where each start leads, and in how many rounds."""
-    tops, rounds = [], []
+    """The maximum from each start, and its number of iterations."""
+    maxima, rounds = [], []
     for one in begin:
         first = measure_objective(values, source, one.vector)
         if not first.is_finite():
             raise EquationError(f"at the start {_bad_row(values, source, one.vector)}")
-        step = ascent(lambda point: measure_objective(values, source, point), tol)
+        step = newton_ascent(lambda point: measure_objective(values, source, point), tol)
         outcome = run(step, first, max_iter=max_iter)
         top = outcome.state
-        if not level(top, tol):
-            _worry(top, one, outcome.n_iter)
-        tops.append(top)
+        if not is_stationary(top, tol):
+            _check_maximum(top, one, outcome.n_iter)
+        maxima.append(top)
         rounds.append(max(outcome.n_iter - int(outcome.converged), 0))
-    return tops, rounds
+    return maxima, rounds
 
 
 def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
-    gradient = _gradient(values)
+    gradient = _row_gradients(values)
 
     def both(vector: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([values(vector, rows)[:, None], gradient(vector, rows)], dim=1)
 
-    return first_bad_row(both, source, point, "the objective or its gradient")
+    return describe_bad_row(both, source, point, "the objective or its gradient")
 
 
-def _worry(top: AscentPoint, one: Parameters, rounds: int) -> None:
-    """Say what a search that did not settle means."""
-    worst = float(top.here.z.abs().max())
-    if worst <= NEARLY:
+def _check_maximum(top: AscentPoint, one: Parameters, rounds: int) -> None:
+    """Raise or warn about a search that did not converge."""
+    worst = float(top.moments.z.abs().max())
+    if worst <= NEAR_ZERO:
         return
-    if float(top.point.abs().max()) > BEYOND:
+    if float(top.point.abs().max()) > DIVERGED:
         raise NoRootError(
-            "the objective rises without end: it has no maximum (minimise=True for one that falls)"
+            "The objective rises without bound, so it has no maximum: use minimise=True for a loss."
         )
-    if top.stuck:
+    if top.is_stuck:
         place = ", ".join(f"{name} = {float(value):.6g}" for name, value in zip(one.names[:6], top.point))
         raise NoRootError(
-            f"the objective stopped rising at ({place}), where its mean gradient is {float(top.here.mean.norm()):.3g}, "
+            f"The objective stopped rising at ({place}), where its mean gradient is "
+            f"{float(top.moments.mean.norm()):.3g}, "
             f"{worst:.3g} standard errors from zero: is it smooth? (for kinks give its gradient to z_estimate, "
             "with smooth=)"
         )
     warn_caller(
-        f"the maximum was not reached in {rounds} rounds: the mean gradient is still {worst:.3g} standard errors from "
-        "zero, and the maximum may lie at infinity",
+        f"The maximum was not reached in {rounds} iterations: the mean gradient is still {worst:.3g} standard "
+        f"errors from "
+        "zero, and the maximum may be at infinity",
         EstimateWarning,
     )
 
 
-def _estimate(equations: Equations, first: Parameters, top: AscentPoint, correction: bool) -> Estimate:
-    here = top.here
-    check_identified(here.slope, first.names)
-    curvature, _ = scaled_curvature(here)
-    if level(top, NEARLY) and float(torch.linalg.eigvalsh(curvature)[-1]) > 0.0:
+def _build_estimate(equations: Equations, first: Parameters, top: AscentPoint, correction: bool) -> Estimate:
+    moments = top.moments
+    check_identified(moments.slope, first.names)
+    curvature, _ = scaled_curvature(moments)
+    if is_stationary(top, NEAR_ZERO) and float(torch.linalg.eigvalsh(curvature)[-1]) > 0.0:
         raise NoRootError(
-            "the gradient is zero at a saddle or a minimum, not at a maximum: begin somewhere else"
+            "The gradient is zero at a saddle point or a minimum, not at a maximum: use another start."
         )
-    meat, n_groups = equations.meat(top.point, here, centre=False)
-    factor = small_sample(here.weight, len(top.point), n_groups) if correction else 1.0
+    meat, n_groups = equations.meat(top.point, moments, centre=False)
+    factor = small_sample_factor(moments.weight, len(top.point), n_groups) if correction else 1.0
     return Estimate(
         theta=first.shaped(top.point),
         names=first.names,
-        covariance=factor * sandwich(here.slope, meat, here.weight, torch.diag(scales(here.slope)[0])),
+        covariance=factor
+        * sandwich(moments.slope, meat, moments.weight, torch.diag(equilibrate(moments.slope)[0])),
         method="M-estimate",
-        weight=here.weight,
+        weight=moments.weight,
         n_iter=0,
         converged=True,
-        residual=float(left_over(top.point, here).max()),
+        residual=float(residual_z(top.point, moments).max()),
         n_groups=n_groups,
     )
 
 
 def _information(top: AscentPoint) -> Tensor:
-    """Inverse of the curvature of the whole log-likelihood, downward, (p, p)."""
-    curvature, unit = scaled_curvature(top.here)
-    inverse = torch.linalg.inv(-curvature) * unit * unit[:, None] / top.here.weight
+    """Inverse of the observed information, (p, p)."""
+    curvature, unit = scaled_curvature(top.moments)
+    inverse = torch.linalg.inv(-curvature) * unit * unit[:, None] / top.moments.weight
     return 0.5 * (inverse + inverse.mT)

@@ -1,34 +1,410 @@
-"""Z-estimation: the root of mean equations, with sandwich errors."""
+r"""Z-estimation: roots of mean estimating equations by a safeguarded Newton method, with sandwich errors.
+
+With more equations than parameters, the generalised method of moments minimises their weighted square. An iteration
+solves :math:`C A \delta = -C \bar\psi` through the singular values of the scaled slope: the full step first,
+then shorter ones, then damped ones (Levenberg and Marquardt) and longer ones, until :math:`|C \bar\psi|` falls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import check_callable, open_source
-from boxloop.fit.equations.faults import EstimateWarning, NoRootError
-from boxloop.fit.equations.identified import check_identified, scales
-from boxloop.fit.equations.newton import left_over
-from boxloop.fit.equations.parameters import Parameters, read_start
-from boxloop.fit.equations.result import Estimate
-from boxloop.fit.equations.sandwich import read_groups, sandwich, small_sample
-from boxloop.fit.equations.search import Found, distinct, find_root, measured
-from boxloop.fit.equations.sums import (
-    Measure,
+from boxloop.fit.equations.averages import (
+    EquationMoments,
     RowFunction,
-    checked,
-    first_bad_row,
+    check_function,
+    check_identified,
+    describe_bad_row,
+    describe_free_direction,
+    equilibrate,
     group_outer,
     measure_equations,
+    read_groups,
+    sandwich,
+    small_sample_factor,
 )
-from boxloop.fit.equations.weighing import TOLD, Steps, find_weighed, hansen
+from boxloop.fit.equations.estimate import (
+    EquationError,
+    Estimate,
+    EstimateWarning,
+    JTest,
+    NoRootError,
+    Parameters,
+    read_start,
+)
+from boxloop.loop import Iteration, run
 from boxloop.numeric import single_threaded
 from boxloop.types import Source
+
+MeasureFunction = Callable[[Tensor], EquationMoments]
+ROUNDING = 64.0 * torch.finfo(torch.float64).eps
+"""Rounding error of a mean equation, relative to the terms of the parameters in it."""
+SINGULAR_TOLERANCE = 1e-12
+SUFFICIENT_DECREASE = 0.1
+"""Fraction of the predicted decrease that a step must reach; if none does, the best decrease is taken."""
+STEP_GROWTH = 2.0
+"""Most growth of the next step: near a root steps shrink; where psi saturates they explode."""
+
+
+@dataclass(frozen=True)
+class RootState:
+    """A point, the moments of the equations there, and whether no step from it helps."""
+
+    point: Tensor
+    moments: EquationMoments
+    is_stuck: bool = False
+
+
+def newton(
+    measure: MeasureFunction, whiten: Tensor, is_settled: Callable[[RootState], bool]
+) -> Callable[[RootState], Iteration[RootState]]:
+    """An iteration of the safeguarded search, for :func:`boxloop.loop.run`.
+
+    Args:
+        measure: mean equations and slope at a point.
+        whiten: C, (q, q), in which the size of the equations is measured.
+        is_settled: whether a state is a solution.
+    """
+
+    def step(state: RootState) -> Iteration[RootState]:
+        residual = whiten @ state.moments.mean
+        length = float(residual.norm())
+        if is_settled(state):
+            return Iteration(state, -length, final=True)
+        slope = whiten @ state.moments.slope
+        is_calm = _step_length_test(whiten, state.moments)
+        best: tuple[bool, RootState] | None = None
+        for move, gain in candidate_steps(slope, residual):
+            trial = measure(state.point + move)
+            if not trial.is_finite():
+                continue
+            candidate, calm = RootState(state.point + move, trial), is_calm(trial)
+            fall = length**2 - float((whiten @ trial.mean).norm()) ** 2
+            if calm and (
+                (gain > 0.0 and fall >= SUFFICIENT_DECREASE * gain)
+                or _lowers_gradient(whiten, state.moments, trial)
+            ):
+                return Iteration(candidate, -length)
+            rival = state.moments if best is None or calm > best[0] else best[1].moments
+            shorter = (whiten @ trial.mean).norm() < (whiten @ rival.mean).norm()
+            if (best is None or calm >= best[0]) and bool(shorter):
+                best = (calm, candidate)
+        return Iteration(
+            replace(state, is_stuck=True) if best is None else best[1], -length, final=best is None
+        )
+
+    return step
+
+
+def _step_length_test(whiten: Tensor, moments: EquationMoments) -> Callable[[EquationMoments], bool]:
+    """A test that the step after a step would not be much longer, which distinguishes roots from flat regions."""
+    slope = whiten @ moments.slope
+    unit = slope.norm(dim=0)
+    stride = float((unit * next(candidate_steps(slope, whiten @ moments.mean))[0]).norm())
+
+    def calm(trial: EquationMoments) -> bool:
+        if slope.shape[0] > slope.shape[1]:
+            return True
+        ahead = next(candidate_steps(whiten @ trial.slope, whiten @ trial.mean))[0]
+        return float((unit * ahead).norm()) <= STEP_GROWTH * stride
+
+    return calm
+
+
+def _lowers_gradient(whiten: Tensor, moments: EquationMoments, trial: EquationMoments) -> bool:
+    """Whether the gradient falls, near a minimum where a decrease is below rounding error."""
+    before, after = (float((whiten @ one.mean).norm()) for one in (moments, trial))
+    if moments.slope.shape[0] == moments.slope.shape[1] or after > (1.0 + 1e-12) * before:
+        return False
+    return bool(scaled_gradient(whiten, trial).norm() < 0.5 * scaled_gradient(whiten, moments).norm())
+
+
+def scaled_gradient(whiten: Tensor, moments: EquationMoments) -> Tensor:
+    """Gradient of half the squared whitened equations, per unit of their change with each parameter, (p,)."""
+    slope, residual = whiten @ moments.slope, whiten @ moments.mean
+    length = slope.norm(dim=0)
+    return (slope.mT @ residual) / torch.where(length > 0, length, 1.0)
+
+
+def candidate_steps(slope: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, float]]:
+    """Steps to try, the full one first, each with the decrease of the squared length in the linear model."""
+    length = slope.norm(dim=0)
+    unit = torch.where(length > 0, 1.0 / length.clamp(min=1e-300), 0.0)
+    left, size, right = torch.linalg.svd(slope * unit, full_matrices=False)
+    good = size > SINGULAR_TOLERANCE * size[0]
+    share = torch.where(good, left.mT @ residual, 0.0)
+    full = -unit * (right.mT @ (share / torch.where(good, size, 1.0)))
+    reach = float(share.square().sum())
+    for halving in range(13):
+        yield full * 0.5**halving, (1.0 - (1.0 - 0.5**halving) ** 2) * reach
+    for power in range(-3, 10):
+        damping = size[0].square() * 10.0**power / (size.square() + size[0].square() * 10.0**power)
+        move = -unit * (right.mT @ (share * (1.0 - damping) / torch.where(good, size, 1.0)))
+        yield move, float(((1.0 - damping.square()) * share.square()).sum())
+    for longer in (1.2, 1.4, 1.7, 2.0, 3.0, 5.0, 10.0):  # across a plateau of discontinuous equations
+        yield full * longer, 0.0
+
+
+def root_test(tol: float) -> Callable[[RootState], bool]:
+    """A test that every mean equation is zero, within ``tol`` standard errors or rounding."""
+    return lambda state: bool((residual_z(state.point, state.moments) <= tol).all())
+
+
+def residual_z(point: Tensor, moments: EquationMoments) -> Tensor:
+    """Absolute mean equations in units of their standard errors, (q,); 0 within rounding error."""
+    noise = ROUNDING * (moments.slope.abs() @ point.abs())
+    return torch.where(moments.mean.abs() <= noise, 0.0, moments.z.abs())
+
+
+def minimum_test(whiten: Tensor, tol: float) -> Callable[[RootState], bool]:
+    """A test that the squared length of the whitened equations is minimal."""
+
+    def is_settled(state: RootState) -> bool:
+        moments = state.moments
+        left = float(scaled_gradient(whiten, moments).abs().max())
+        noise = ROUNDING * float(((whiten @ moments.slope).abs() @ state.point.abs()).norm())
+        return moments.weight**0.5 * left <= tol or left <= noise
+
+    return is_settled
+
+
+NEAR_ZERO = 1e-4
+"""Standard errors from zero that rounding may leave where no step helps."""
+STEP_TOLERANCE = 0.05
+"""The same for discontinuous equations, or 6 p / sqrt(n) if more: they need no exact root (Le Corff, theorem A.6)."""
+DISTINCT = 1e-3
+"""Standard errors beyond which two roots are different."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The end of a search."""
+
+    point: Tensor
+    moments: EquationMoments
+    n_iter: int
+    converged: bool
+
+
+def find_root(
+    measure: MeasureFunction,
+    start: Tensor,
+    names: Sequence[str],
+    *,
+    max_iter: int,
+    tol: float,
+    stepped: bool = False,
+    bad: Callable[[Tensor], str],
+) -> SearchResult:
+    """Root of as many mean equations as parameters.
+
+    Args:
+        measure: mean equations and slope at a point.
+        start: (p,).
+        names: of the parameters.
+        max_iter: most iterations.
+        tol: largest mean equation, in units of its standard error.
+        stepped: whether the equations are discontinuous, so that an exact root need not exist.
+        bad: describes the row at which the equations are not finite.
+
+    Raises:
+        EquationError: the equations are not finite at the start.
+        NoRootError: the search ended at a point that is no root, and no step from it helps.
+    """
+    first = measure_start(measure, start, bad)
+    whiten = torch.diag(1.0 / first.size)
+    is_settled = root_test(tol)
+    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
+    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
+    if is_settled(state):
+        return SearchResult(state.point, state.moments, rounds, True)
+    left, p = residual_z(state.point, state.moments), len(start)
+    worst = float(left.max())
+    enough = max(STEP_TOLERANCE, 6.0 * p / state.moments.weight**0.5) if stepped else NEAR_ZERO
+    if worst <= enough and (state.is_stuck or stepped):
+        return SearchResult(state.point, state.moments, rounds, True)
+    if state.is_stuck or _is_minimum(state, whiten):
+        raise NoRootError(_describe_failure(state, names))
+    warn_caller(
+        f"The search for a root did not converge in {rounds} iterations: the mean of equation "
+        f"{int(left.argmax())} is still {worst:.3g} standard errors from zero",
+        EstimateWarning,
+    )
+    return SearchResult(state.point, state.moments, rounds, False)
+
+
+def measure_start(measure: MeasureFunction, start: Tensor, bad: Callable[[Tensor], str]) -> EquationMoments:
+    """Moments at the start, which must be finite."""
+    first = measure(start)
+    if not first.is_finite():
+        raise EquationError(f"at the start {bad(start)}")
+    return first
+
+
+def find_minimum(
+    measure: MeasureFunction,
+    whiten: Tensor,
+    start: Tensor,
+    first: EquationMoments,
+    *,
+    max_iter: int,
+    tol: float,
+) -> SearchResult:
+    """Minimum of the squared whitened mean equations, more of them than parameters.
+
+    Args:
+        measure: mean equations and slope at a point.
+        whiten: (q, q).
+        start: (p,).
+        first: moments at the start.
+        max_iter: most iterations.
+        tol: error of a parameter at the minimum, in standard errors.
+    """
+    is_settled = minimum_test(whiten, tol)
+    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
+    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
+    done = is_settled(state) or (state.is_stuck and minimum_test(whiten, NEAR_ZERO)(state))
+    if not done:
+        warn_caller(
+            f"The weighted equations did not reach their minimum in {rounds} iterations: raise max_iter",
+            EstimateWarning,
+        )
+    return SearchResult(state.point, state.moments, rounds, done)
+
+
+def distinct_points(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
+    """The points that differ, in units of the parameters' standard errors."""
+    kept: list[Tensor] = []
+    unit = torch.where(error > 0, error, 1.0)
+    for point in points:
+        if all(float(((point - other) / unit).abs().max()) > DISTINCT for other in kept):
+            kept.append(point)
+    return kept
+
+
+def _is_minimum(state: RootState, whiten: Tensor) -> bool:
+    """Whether the length of the equations is minimal, so that more iterations would not help."""
+    return float(scaled_gradient(whiten, state.moments).norm()) <= 1e-3 * float(
+        (whiten @ state.moments.mean).norm()
+    )
+
+
+def _describe_failure(state: RootState, names: Sequence[str]) -> str:
+    moments, z = state.moments, residual_z(state.point, state.moments)
+    worst = int(z.argmax())
+    place = ", ".join(f"{name} = {float(value):.6g}" for name, value in zip(names[:6], state.point))
+    text = (
+        f"No root was found: at the best point ({place}{', ...' if len(names) > 6 else ''}) |mean psi| is "
+        f"{float(moments.mean.norm()):.3g}, with equation {worst} {float(z[worst]):.3g} standard errors from zero"
+    )
+    free = describe_free_direction(moments.slope, names)
+    return text if free is None else f"{text}; there {free}"
+
+
+Steps = Literal["one", "two", "iterated"]
+STEP_NAMES = {"one": "one step", "two": "two steps", "iterated": "iterated"}
+DEPENDENCE_TOLERANCE = 1e-10
+"""Smallest relative eigenvalue of the correlation of the equations that is not zero."""
+
+
+@dataclass(frozen=True)
+class WeightedSearch:
+    """The end of the last search, its weighting, and the covariance of the equations there."""
+
+    found: SearchResult
+    whiten: Tensor
+    meat: Tensor
+
+
+def solve_weighted(
+    measure: MeasureFunction,
+    start: Tensor,
+    first: EquationMoments,
+    meat: Callable[[SearchResult | None], Tensor],
+    steps: Steps,
+    *,
+    max_iter: int,
+    tol: float,
+) -> WeightedSearch:
+    r"""Minimise the weighted square of the mean equations.
+
+    .. math:: \hat\theta = \arg\min_\theta \bar\psi(\theta)^\top W \bar\psi(\theta)
+
+    W is diagonal in the first step, with the inverse variances of the equations; then the inverse of their
+    covariance at the last estimate, which is efficient (Hansen 1982).
+
+    Args:
+        measure: mean equations and slope at a point.
+        start: (p,).
+        first: moments at the start.
+        meat: covariance of the equations at the end of a search, (q, q), including that of a simulation.
+        steps: ``one``, ``two``, or ``iterated`` until the weighting no longer changes the estimate.
+        max_iter: most iterations of each search, and most changes of weighting.
+        tol: error of a parameter, in standard errors.
+    """
+    whiten = torch.diag(1.0 / _standard_deviations(meat(None)))
+    found = find_minimum(measure, whiten, start, first, max_iter=max_iter, tol=tol)
+    rounds = found.n_iter
+    for _ in range({"one": 0, "two": 1, "iterated": max_iter}[steps]):
+        before = found.point
+        whiten = whitening_matrix(meat(found))
+        found = find_minimum(measure, whiten, before, found.moments, max_iter=max_iter, tol=tol)
+        rounds += found.n_iter
+        moved = whiten @ found.moments.slope @ (found.point - before)
+        if float(found.moments.weight**0.5 * moved.norm()) <= DISTINCT * tol**0.5:
+            break
+    done = SearchResult(found.point, found.moments, rounds, found.converged)
+    return WeightedSearch(done, whiten, meat(found))
+
+
+def hansen_test(weighed: WeightedSearch, p: int) -> JTest:
+    r"""Hansen's test of over-identification.
+
+    .. math:: J = n\, \bar\psi(\hat\theta)^\top S^{-1} \bar\psi(\hat\theta) \sim \chi^2_{q - p}
+
+    The distribution holds for the efficient weighting, ``steps`` two or iterated.
+    """
+    moments = weighed.found.moments
+    statistic = moments.weight * float((whitening_matrix(weighed.meat) @ moments.mean).square().sum())
+    degrees = len(moments.mean) - p
+    return JTest(statistic, degrees, float(stats.chi2.sf(statistic, degrees)))
+
+
+def whitening_matrix(covariance: Tensor) -> Tensor:
+    """C with C' C the inverse of a covariance, computed from its correlations."""
+    spread = _standard_deviations(covariance)
+    correlation = covariance / spread / spread[:, None]
+    values, vectors = torch.linalg.eigh(correlation)
+    if float(values[0]) <= DEPENDENCE_TOLERANCE * float(values[-1]):
+        raise EquationError(
+            f"The equations are linearly dependent: {_describe_combination(vectors[:, 0])} does not vary"
+        )
+    factor = torch.linalg.cholesky(correlation)
+    eye = torch.eye(len(spread), dtype=factor.dtype)
+    return torch.linalg.solve_triangular(factor, eye, upper=False) / spread
+
+
+def _standard_deviations(covariance: Tensor) -> Tensor:
+    found = covariance.diagonal().clamp(min=0.0).sqrt()
+    if not bool((found > 0).all()):
+        raise EquationError(
+            f"equation {int((found <= 0).float().argmax())} is the same on every row, so it cannot be weighted "
+            f"by its standard error"
+        )
+    return found
+
+
+def _describe_combination(vector: Tensor) -> str:
+    parts: Sequence[int] = torch.nonzero(vector.abs() > 1e-3)[:, 0].tolist()
+    return " ".join(f"{float(vector[j]):+.2g} x equation {j}" for j in parts[:4])
 
 
 @single_threaded
@@ -47,33 +423,33 @@ def z_estimate(
     tol: float = 1e-8,
     names: Sequence[str] | None = None,
 ) -> Estimate:
-    r"""The root of mean estimating equations, with sandwich standard errors.
+    r"""Root of mean estimating equations, with sandwich standard errors.
 
     .. math:: \frac1n \sum_{i=1}^n \psi(\hat\theta, x_i) = 0, \qquad
               \widehat{\mathrm{Cov}}(\hat\theta) = \frac1n A^{-1} B A^{-\top}, \quad
               A = \frac1n \sum_i \frac{\partial \psi}{\partial \theta}(\hat\theta, x_i), \quad
               B = \frac1n \sum_i \psi \psi^\top(\hat\theta, x_i)
 
-    Document 002, section A.2; van der Vaart 1998, theorem 5.21. The derivative is autograd's. Sums of psi, of its
-    derivative and of its outer products are all that is kept of the rows, so files larger than memory do.
+    Le Corff, section A.2; van der Vaart 1998, theorem 5.21. The derivative is by autograd. Only sums of psi, of its
+    derivative and of its outer products are needed, so files may be larger than memory.
 
     Args:
         psi: ``psi(theta, rows)``, a torch function of the parameters and of rows (n, d) that returns (n, q). With
-            q more than p parameters, the equations are weighed by the generalised method of moments.
+            q more than p parameters, the generalised method of moments is used.
         X: any table that :func:`boxloop.data.open_source` opens.
-        start: where to begin: p numbers, or a dictionary of tensors, which psi then gets.
-        sample_weight: one weight a row, or the name of a column; a row of weight 2 is two rows. For sampling weights,
-            which say how many rows a row stands for without having seen them, add ``groups=range(n)``.
-        groups: a label a row, or the name of a column: rows of a group may depend on one another, and the errors
-            take sums of psi within groups. One line of q numbers a group is held.
-        smooth: for a psi that jumps (quantiles): steps h, one or p, by which the mean of psi is differenced,
+        start: p numbers, or a dictionary of tensors, which psi then gets.
+        sample_weight: one weight per row, or the name of a column; a row of weight 2 is two rows. For sampling
+            weights (inverse inclusion probabilities) add ``groups=range(n)``.
+        groups: a label per row, or the name of a column: rows of a group may depend on one another, and the errors
+            use sums of psi within groups. Memory: q numbers per group.
+        smooth: for a discontinuous psi (quantiles): steps h, one or p, of central differences of the mean of psi,
             :math:`(\bar\psi(\theta + h) - \bar\psi(\theta - h)) / 2h`. For a quantile that is a density estimate with a
             box of half-width h; it must shrink with n, but slower than :math:`n^{-1/2}`.
         steps: with more equations than parameters: ``one``, ``two`` or ``iterated`` weightings.
-        starts: other places to begin at; all roots are kept in ``roots``, and a warning is given if they differ. Not
-            for more equations than parameters.
+        starts: further starting points; all roots are kept in ``roots``, with a warning if they differ. Not for more
+            equations than parameters.
         correction: multiply the covariance by n / (n - p), with groups by G / (G - 1) x (n - 1) / (n - p).
-        max_iter: most rounds of Newton's method.
+        max_iter: most iterations of Newton's method.
         tol: largest mean equation at a root, in units of its standard error.
         names: of the parameters.
 
@@ -81,8 +457,9 @@ def z_estimate(
         The estimate with its errors.
 
     Raises:
-        EquationError: psi has a wrong shape, fewer equations than parameters, or is NaN at a row that is named.
-        NoRootError: no root; the message says how far from zero the best point is.
+        EquationError: psi has a wrong shape, fewer equations than parameters, or is not finite at a row, which is
+            named.
+        NoRootError: no root; the message gives the best point.
         NotIdentifiedError: the equations leave a direction free, which is named.
 
     Example:
@@ -92,7 +469,7 @@ def z_estimate(
         ...     x, y = rows[:, 0], rows[:, 1]
         ...     return torch.stack([torch.ones_like(x), x], 1) * (y - theta[0] - theta[1] * x)[:, None]
         >>> z_estimate(line, rows, [0.0, 0.0], names=["intercept", "slope"])
-        Z-estimate from 4 rows, 1 round
+        Z-estimate from 4 rows, 1 iteration
           intercept 0.7 ± 0.278
           slope     2.2 ± 0.254
     """
@@ -100,18 +477,18 @@ def z_estimate(
     check_callable(psi, "psi", "parameters and rows")
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
-    values = checked(lambda vector, rows: psi(first.shaped(vector), rows), len(first.vector))
-    equations = Equations(values, source, _steps(smooth, len(first.vector)), groups)
+    values = check_function(lambda vector, rows: psi(first.shaped(vector), rows), len(first.vector))
+    equations = Equations(values, source, _check_smooth(smooth, len(first.vector)), groups)
     if equations.width(first.vector) > len(first.vector):
         if starts:
-            raise ValueError("starts are for as many equations as parameters")
-        return _weighed(equations, first, steps, correction, max_iter, tol)
-    found = _roots(equations, begin, max_iter, tol)
-    estimate = _estimate(equations, first, found[0], correction)
+            raise ValueError("starts are for as many equations as parameters; give a single start")
+        return _estimate_weighted(equations, first, steps, correction, max_iter, tol)
+    found = _search_roots(equations, begin, max_iter, tol)
+    estimate = _build_estimate(equations, first, found[0], correction)
     if len(found) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
-    roots = distinct([one.point for one in found if one.converged], error)
+    roots = distinct_points([one.point for one in found if one.converged], error)
     if len(roots) > 1:
         warn_caller(
             f"{len(roots)} different roots were found from {len(begin)} starts; see .roots", EstimateWarning
@@ -121,46 +498,48 @@ def z_estimate(
 
 @dataclass(frozen=True)
 class Equations:
-    """Equations of a vector over a source, with how they are differentiated and grouped."""
+    """Equations over a source, with smoothing steps and groups."""
 
     values: RowFunction
     source: Source
     smooth: Tensor | None = None
     groups: object = None
 
-    def measure(self, point: Tensor) -> Measure:
-        """What the rows say at a point."""
+    def measure(self, point: Tensor) -> EquationMoments:
+        """Moments of the equations at a point."""
         return measure_equations(self.values, self.source, point, self.smooth)
 
     def width(self, point: Tensor) -> int:
-        """How many equations there are."""
+        """Number of equations."""
         row, _ = next(iter(self.source.chunks(1)))
         with torch.no_grad():
             return self.values(point.to(row.device), row).shape[1]
 
     def bad(self, point: Tensor) -> str:
-        """Which row is at fault at a point."""
-        return first_bad_row(self.values, self.source, point)
+        """A sentence about the first row at which the equations are not finite."""
+        return describe_bad_row(self.values, self.source, point)
 
-    def meat(self, point: Tensor, here: Measure, centre: bool) -> tuple[Tensor, int | None]:
-        """Covariance of the equations of one row, (q, q), and how many groups there are."""
+    def meat(self, point: Tensor, moments: EquationMoments, centre: bool) -> tuple[Tensor, int | None]:
+        """Covariance of the equations of one row, (q, q), and the number of groups."""
         if self.groups is None:
-            return (here.centred if centre else here.second), None
+            return (moments.centred if centre else moments.second), None
         groups, count = read_groups(self.groups, self.source, len(point))
-        return group_outer(self.values, self.source, point, groups, here.mean if centre else None), count
+        return group_outer(self.values, self.source, point, groups, moments.mean if centre else None), count
 
 
-def _steps(smooth: float | Sequence[float] | Tensor | None, p: int) -> Tensor | None:
+def _check_smooth(smooth: float | Sequence[float] | Tensor | None, p: int) -> Tensor | None:
     if smooth is None:
         return None
     found = torch.as_tensor(smooth, dtype=torch.float64)
     if found.ndim > 1 or (found.ndim == 1 and len(found) != p) or not bool((found > 0).all()):
-        raise ValueError(f"smooth must be one positive step, or {p} of them")
+        raise ValueError(f"smooth must be one positive step or {p} of them")
     return found.expand(p)
 
 
-def _roots(equations: Equations, begin: Sequence[Parameters], max_iter: int, tol: float) -> list[Found]:
-    """Where each start leads; a start that leads nowhere is left out as long as another leads somewhere."""
+def _search_roots(
+    equations: Equations, begin: Sequence[Parameters], max_iter: int, tol: float
+) -> list[SearchResult]:
+    """The root from each start; a start without a root is an error only if no other has one."""
     found, failure = [], None
     for one in begin:
         try:
@@ -182,41 +561,43 @@ def _roots(equations: Equations, begin: Sequence[Parameters], max_iter: int, tol
     return found
 
 
-def _estimate(equations: Equations, first: Parameters, found: Found, correction: bool) -> Estimate:
-    here = found.here
-    check_identified(here.slope, first.names)
-    meat, n_groups = equations.meat(found.point, here, centre=False)
-    whiten = torch.diag(scales(here.slope)[0])
-    factor = small_sample(here.weight, len(found.point), n_groups) if correction else 1.0
+def _build_estimate(
+    equations: Equations, first: Parameters, found: SearchResult, correction: bool
+) -> Estimate:
+    moments = found.moments
+    check_identified(moments.slope, first.names)
+    meat, n_groups = equations.meat(found.point, moments, centre=False)
+    whiten = torch.diag(equilibrate(moments.slope)[0])
+    factor = small_sample_factor(moments.weight, len(found.point), n_groups) if correction else 1.0
     return Estimate(
         theta=first.shaped(found.point),
         names=first.names,
-        covariance=factor * sandwich(here.slope, meat, here.weight, whiten),
+        covariance=factor * sandwich(moments.slope, meat, moments.weight, whiten),
         method="Z-estimate",
-        weight=here.weight,
+        weight=moments.weight,
         n_iter=found.n_iter,
         converged=found.converged,
-        residual=float(left_over(found.point, here).max()),
+        residual=float(residual_z(found.point, moments).max()),
         n_groups=n_groups,
     )
 
 
-def _weighed(
+def _estimate_weighted(
     equations: Equations, first: Parameters, steps: Steps, correction: bool, max_iter: int, tol: float
 ) -> Estimate:
-    start = measured(equations.measure, first.vector, equations.bad)
+    start = measure_start(equations.measure, first.vector, equations.bad)
 
-    def meat(found: Found | None) -> Tensor:
-        point, here = (first.vector, start) if found is None else (found.point, found.here)
-        return equations.meat(point, here, centre=True)[0]
+    def meat(found: SearchResult | None) -> Tensor:
+        point, moments = (first.vector, start) if found is None else (found.point, found.moments)
+        return equations.meat(point, moments, centre=True)[0]
 
-    done = find_weighed(equations.measure, first.vector, start, meat, steps, max_iter=max_iter, tol=tol)
-    estimate = _estimate(equations, first, done.found, correction=False)
-    here, p = done.found.here, len(first.vector)
-    factor = small_sample(here.weight, p, estimate.n_groups) if correction else 1.0
+    done = solve_weighted(equations.measure, first.vector, start, meat, steps, max_iter=max_iter, tol=tol)
+    estimate = _build_estimate(equations, first, done.found, correction=False)
+    moments, p = done.found.moments, len(first.vector)
+    factor = small_sample_factor(moments.weight, p, estimate.n_groups) if correction else 1.0
     return replace(
         estimate,
-        covariance=factor * sandwich(here.slope, done.meat, here.weight, done.whiten),
-        method=f"weighted equations, {TOLD[steps]},",
-        j_test=None if steps == "one" else hansen(done, p),
+        covariance=factor * sandwich(moments.slope, done.meat, moments.weight, done.whiten),
+        method=f"weighted equations, {STEP_NAMES[steps]},",
+        j_test=None if steps == "one" else hansen_test(done, p),
     )

@@ -1,15 +1,14 @@
-r"""The evidence of a small mean-field model by enumeration and quadrature: what its bound must not exceed.
+r"""Evidence of a small mean-field model by enumeration and quadrature, to compare with its lower bound.
 
-The log-joint is linear in each node's statistics, so one node is summed or integrated out in closed form,
+The log-joint is linear in each node's statistics, so one node is integrated out in closed form,
 
 .. math:: \int e^{f(T_1, \dots, T_d)} dz_j = \exp\left( A_j\!\left(\frac{\partial f}{\partial T_j} - b_j\right)
           + f(T_1, \dots, 0, \dots, T_d) \right),
 
-with b as in :mod:`boxloop.distributions.exponential`. The other nodes are enumerated, or walked over by the
-trapezoidal rule in
-coordinates that range over all real numbers (logs, log-ratios): for smooth functions that vanish at both ends its error
-falls exponentially with the number of points (Trefethen and Weideman 2014). Leaving out every other point gives the
-error estimate, which is that of the coarser rule and so far too careful.
+with b the base measure of the node's family. The other nodes are enumerated, or integrated by the trapezoidal rule in
+unconstrained coordinates (logs, log-ratios): for smooth functions that vanish at both ends its error falls
+exponentially with the number of points (Trefethen and Weideman 2014). The error estimate is the change when every other
+point is left out, which is the error of the coarser rule and so far too large.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from boxloop.distributions import Statistic
 from boxloop.fit.mean_field import MeanField
 from boxloop.numeric import generator
 
-MOST_POINTS = 4_000_000
+MAX_POINTS = 4_000_000
 CHUNK = 4096
-REACH = 6.0
-"""Half of the first grid's width, in deviations of the factorised law."""
-EDGE = 1e-11
-"""Share of the integral that the outermost points may hold."""
-GUESS = 40
-"""Points of an axis, when the node to integrate out is chosen."""
+HALF_WIDTH = 6.0
+"""Half of the width of the first grid, in standard deviations of the factorised approximation."""
+EDGE_SHARE = 1e-11
+"""Largest share of the integral at the outermost points."""
+TYPICAL_POINTS = 40
+"""Points per axis assumed in choosing the node to integrate out."""
 
 
 @dataclass(frozen=True, repr=False)
 class Evidence:
-    """A bound beside what it bounds.
+    """The evidence lower bound and the evidence.
 
     Args:
         elbo: the evidence lower bound.
         log_evidence: log p(x) by quadrature.
         error: of ``log_evidence``: its change when every other point of the grid is left out.
         collapsed: name of the node that was integrated out in closed form.
-        points: of the grid.
+        points: number of grid points.
         statistics: exact posterior means of the statistics of every node, under their names.
     """
 
@@ -57,7 +56,7 @@ class Evidence:
 
     @property
     def gap(self) -> float:
-        """How far the bound is below: the divergence of the factorised law from the posterior."""
+        """Log evidence minus bound: the Kullback-Leibler divergence of the approximation from the posterior."""
         return self.log_evidence - self.elbo
 
     def __repr__(self) -> str:
@@ -73,16 +72,16 @@ class Axis:
 
     Args:
         name: of the node.
-        points: values of a free coordinate, or places in the support, (g,).
-        spacing: between values; None where they are enumerated.
+        points: values of an unconstrained coordinate, or indices of the support, (g,).
+        spacing: between values; None where the support is enumerated.
     """
 
     name: str
     points: Tensor
     spacing: float | None = None
 
-    def wider(self, low: bool, high: bool) -> Axis:
-        """With half as many points more on each side that needs them."""
+    def widen(self, low: bool, high: bool) -> Axis:
+        """Extend by half as many points on each side that needs them."""
         if self.spacing is None:
             return self
         more = self.spacing * torch.arange(1, len(self.points) // 4 * 2 + 1, dtype=torch.float64)
@@ -90,15 +89,15 @@ class Axis:
         after = [self.points[-1] + more] if high else []
         return Axis(self.name, torch.cat([*before, self.points, *after]), self.spacing)
 
-    def trimmed(self, share: Tensor) -> Axis:
-        """Without the ends that hold next to nothing of the integral; ``share`` is what each point holds, (g,)."""
+    def trim(self, share: Tensor) -> Axis:
+        """Drop the ends with almost none of the integral; ``share`` is that of each point, (g,)."""
         if self.spacing is None:
             return self
-        kept = torch.nonzero(share > 0.1 * EDGE)[:, 0]
-        return Axis(self.name, self.points[max(int(kept[0]) - 1, 0) : int(kept[-1]) + 2], self.spacing)
+        inside = torch.nonzero(share > 0.1 * EDGE_SHARE)[:, 0]
+        return Axis(self.name, self.points[max(int(inside[0]) - 1, 0) : int(inside[-1]) + 2], self.spacing)
 
-    def finer(self) -> Axis:
-        """With a point between each two."""
+    def refine_spacing(self) -> Axis:
+        """Halve the spacing."""
         if self.spacing is None:
             return self
         ends = float(self.points[0]), float(self.points[-1])
@@ -109,26 +108,26 @@ class Axis:
         )
 
 
-def evidence(
+def compute_evidence(
     field: MeanField,
     natural: Mapping[str, Tensor],
     *,
     collapse: str | None = None,
     tol: float = 1e-6,
-    max_points: int = MOST_POINTS,
+    max_points: int = MAX_POINTS,
 ) -> Evidence:
-    """Log evidence of a small model, with its own error, beside the bound.
+    """Log evidence of a small model with an error estimate, and the bound.
 
-    The first grid spans the factorised law; one that cuts something off is made wider, one that is too coarse is made
-    finer. Variables of one node share their range, so that a posterior that is the same after variables have changed
-    places is seen whole.
+    The first grid spans the factorised approximation; it is widened where it truncates the integrand and refined until
+    the error is small. Variables of one node share their range, so that every mode of an exchangeable posterior is
+    covered.
 
     Args:
         field: the model.
-        natural: natural parameters of the factorised law, by name.
-        collapse: name of the node to integrate out in closed form; the one that leaves the smallest grid if omitted.
+        natural: natural parameters of the approximation, by name.
+        collapse: name of the node to integrate out in closed form; when None the one that leaves the smallest grid.
         tol: of the log evidence.
-        max_points: largest grid.
+        max_points: most grid points.
 
     Returns:
         The bound, the log evidence, its error, and posterior means of the statistics.
@@ -137,23 +136,29 @@ def evidence(
         ValueError: the grid would need more points than allowed, or there is no such node.
     """
     if collapse is None:
-        collapse = min(field.nodes, key=lambda name: sum(_effort(field, n) for n in field.nodes if n != name))
+        collapse = min(
+            field.nodes, key=lambda name: sum(_log_grid_size(field, n) for n in field.nodes if n != name)
+        )
     elif collapse not in field.nodes:
         raise ValueError(
-            f"there is no node {collapse!r} to integrate out; there are: {', '.join(field.nodes)}"
+            f"collapse={collapse!r}: there is no node {collapse!r}; the nodes are {', '.join(field.nodes)}"
         )
     grid = Grid(field, collapse)
-    axes = [axis for name in field.nodes if name != collapse for axis in _axes(field, name, natural[name])]
-    axes, heights = _spanned(grid, axes, max_points)
+    axes = [
+        axis for name in field.nodes if name != collapse for axis in _initial_axes(field, name, natural[name])
+    ]
+    axes, log_integrand = _widen_axes(grid, axes, max_points)
     while True:
-        total, coarse = _total(heights, axes, 1), _total(heights, axes, 2)
-        finer = [axis.trimmed(_marginal(heights, j)).finer() for j, axis in enumerate(axes)]
-        if abs(total - coarse) <= tol or _size(finer) > max_points:
+        total, coarse = _log_integral(log_integrand, axes, 1), _log_integral(log_integrand, axes, 2)
+        refine_spacing = [
+            axis.trim(_axis_weights(log_integrand, j)).refine_spacing() for j, axis in enumerate(axes)
+        ]
+        if abs(total - coarse) <= tol or _grid_size(refine_spacing) > max_points:
             break
-        axes, heights = finer, grid.heights(finer)
+        axes, log_integrand = refine_spacing, grid.log_integrand(refine_spacing)
     error = max(abs(total - coarse), 1e-14 * abs(total))
     bound = field.bound(natural, field.expected(natural))
-    return Evidence(bound, total, error, collapse, _size(axes), grid.statistics(axes, heights))
+    return Evidence(bound, total, error, collapse, _grid_size(axes), grid.statistics(axes, log_integrand))
 
 
 @dataclass(frozen=True)
@@ -163,31 +168,31 @@ class Grid:
     field: MeanField
     collapse: str
 
-    def heights(self, axes: list[Axis]) -> Tensor:
-        """Log of the integrand at every point, one axis of the result for each axis."""
-        chunks = torch.arange(_size(axes)).split(CHUNK)
+    def log_integrand(self, axes: list[Axis]) -> Tensor:
+        """Log of the integrand at every grid point, with one dimension per axis."""
+        chunks = torch.arange(_grid_size(axes)).split(CHUNK)
         parts = []
         for chunk in chunks:
-            statistics, volume = self._unfolded(axes, chunk)
-            parts.append(torch.vmap(self._height)(statistics) + volume)
+            statistics, volume = self._statistics_at(axes, chunk)
+            parts.append(torch.vmap(self._log_height)(statistics) + volume)
         return torch.cat(parts).reshape([len(axis.points) for axis in axes])
 
-    def statistics(self, axes: list[Axis], heights: Tensor) -> dict[str, Statistic]:
+    def statistics(self, axes: list[Axis], log_integrand: Tensor) -> dict[str, Statistic]:
         """Posterior means of the statistics of every node."""
-        share = heights.reshape(-1).softmax(0)
+        share = log_integrand.reshape(-1).softmax(0)
         sums = {
             name: torch.zeros(node.size, len(node.family.base())).double()
             for name, node in self.field.nodes.items()
         }
         for chunk in torch.nonzero(share > 1e-18)[:, 0].split(CHUNK):
-            statistics, _ = self._unfolded(axes, chunk)
+            statistics, _ = self._statistics_at(axes, chunk)
             statistics[self.collapse] = torch.vmap(self._mean)(statistics)
             for name, values in statistics.items():
                 sums[name] += torch.einsum("n,nmp->mp", share[chunk], values)
         return self.field.named(sums)
 
-    def _unfolded(self, axes: list[Axis], chunk: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Statistics (n, m, p) of each node at some points, and the log of the volume each point stands for, (n,)."""
+    def _statistics_at(self, axes: list[Axis], chunk: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Statistics (n, m, p) of each node at grid points, and the log-Jacobian at each point, (n,)."""
         columns: dict[str, list[Tensor]] = {name: [] for name in self.field.nodes if name != self.collapse}
         rest = chunk
         for axis in reversed(axes):
@@ -216,7 +221,7 @@ class Grid:
         slope, rest = torch.func.grad_and_value(along)(zero)
         return slope - node.family.base(), rest
 
-    def _height(self, statistics: dict[str, Tensor]) -> Tensor:
+    def _log_height(self, statistics: dict[str, Tensor]) -> Tensor:
         natural, rest = self._natural(statistics)
         return rest + self.field.nodes[self.collapse].log_partition(natural).sum()
 
@@ -225,60 +230,64 @@ class Grid:
         return torch.func.grad(lambda n: self.field.nodes[self.collapse].log_partition(n).sum())(natural)
 
 
-def _spanned(grid: Grid, axes: list[Axis], max_points: int) -> tuple[list[Axis], Tensor]:
-    """Axes wide enough that next to nothing is left outside, and the log of the integrand over them."""
+def _widen_axes(grid: Grid, axes: list[Axis], max_points: int) -> tuple[list[Axis], Tensor]:
+    """Widen axes until almost nothing is outside; returns them and the log of the integrand."""
     while True:
-        if _size(axes) > max_points:
+        if _grid_size(axes) > max_points:
             raise ValueError(
-                f"quadrature over {len(axes)} coordinates needs {_size(axes)} points, more than "
+                f"Quadrature over {len(axes)} coordinates needs {_grid_size(axes)} points, more than "
                 f"max_points = {max_points}"
             )
-        heights = grid.heights(axes)
-        ends = [_marginal(heights, j)[[0, -1]] > EDGE for j in range(len(axes))]
+        log_integrand = grid.log_integrand(axes)
+        ends = [_axis_weights(log_integrand, j)[[0, -1]] > EDGE_SHARE for j in range(len(axes))]
         if not any(bool(end.any()) for axis, end in zip(axes, ends) if axis.spacing):
-            return axes, heights
-        axes = [axis.wider(bool(end[0]), bool(end[1])) for axis, end in zip(axes, ends)]
+            return axes, log_integrand
+        axes = [axis.widen(bool(end[0]), bool(end[1])) for axis, end in zip(axes, ends)]
 
 
-def _axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
-    """The coordinates of one node, each over the range that all its variables need together."""
+def _initial_axes(field: MeanField, name: str, natural: Tensor) -> list[Axis]:
+    """The coordinates of one node, each over the range that all its variables need."""
     node = field.nodes[name]
     support = node.family.support()
     if support is not None:
         return [Axis(name, torch.arange(len(support)))] * node.size
-    centre, deviation = node.family.window(natural)
-    low, high = (centre - REACH * deviation).amin(0), (centre + REACH * deviation).amax(0)
-    found = []
+    centre, sd = node.family.window(natural)
+    low, high = (centre - HALF_WIDTH * sd).amin(0), (centre + HALF_WIDTH * sd).amax(0)
+    axes = []
     for j in range(centre.shape[1]):
-        steps = math.ceil(float((high[j] - low[j]) / deviation[:, j].min()))
+        steps = math.ceil(float((high[j] - low[j]) / sd[:, j].min()))
         points = torch.linspace(float(low[j]), float(high[j]), steps + 1, dtype=torch.float64)
-        found.append(Axis(name, points, float(points[1] - points[0])))
-    return found * node.size
+        axes.append(Axis(name, points, float(points[1] - points[0])))
+    return axes * node.size
 
 
-def _effort(field: MeanField, name: str) -> float:
-    """Log of the number of points that a node adds to the grid."""
+def _log_grid_size(field: MeanField, name: str) -> float:
+    """Log of the number of grid points due to a node."""
     node = field.nodes[name]
     support = node.family.support()
     if support is not None:
         return node.size * math.log(len(support))
-    return node.size * node.family.window(node.family.start(1, generator(0)))[0].shape[1] * math.log(GUESS)
+    return (
+        node.size
+        * node.family.window(node.family.start(1, generator(0)))[0].shape[1]
+        * math.log(TYPICAL_POINTS)
+    )
 
 
-def _size(axes: list[Axis]) -> int:
+def _grid_size(axes: list[Axis]) -> int:
     return math.prod(len(axis.points) for axis in axes)
 
 
-def _marginal(heights: Tensor, j: int) -> Tensor:
-    """Share of the integral that each point of an axis holds, (g,)."""
-    return heights.movedim(j, 0).reshape(heights.shape[j], -1).logsumexp(1).softmax(0)
+def _axis_weights(log_integrand: Tensor, j: int) -> Tensor:
+    """Share of the integral at each point of an axis, (g,)."""
+    return log_integrand.movedim(j, 0).reshape(log_integrand.shape[j], -1).logsumexp(1).softmax(0)
 
 
-def _total(heights: Tensor, axes: list[Axis], every: int) -> float:
-    """Log of the integral by every, or every other, point of the axes that are not enumerated."""
+def _log_integral(log_integrand: Tensor, axes: list[Axis], stride: int) -> float:
+    """Log of the integral from every point, or every other point, of the axes that are not enumerated."""
     volume = 0.0
     for j, axis in enumerate(axes):
         if axis.spacing is not None:
-            heights = heights.movedim(j, 0)[::every].movedim(0, j)
-            volume += math.log(every * axis.spacing)
-    return float(heights.reshape(-1).logsumexp(0)) + volume
+            log_integrand = log_integrand.movedim(j, 0)[::stride].movedim(0, j)
+            volume += math.log(stride * axis.spacing)
+    return float(log_integrand.reshape(-1).logsumexp(0)) + volume

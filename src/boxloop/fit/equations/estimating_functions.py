@@ -19,7 +19,7 @@ Psi = Callable[[Tensor, Tensor], Tensor]
 
 
 def mean_equation(theta: Tensor, rows: Tensor) -> Tensor:
-    """The means of all columns, psi = x - theta (document 002, example A.2).
+    """The means of all columns, psi = x - theta (Le Corff, example A.2).
 
     Args:
         theta: (d,).
@@ -35,7 +35,7 @@ def linear_regression(outcome: int = -1, *, intercept: bool = True) -> Psi:
 
     Its root solves :math:`\Phi^\top \Phi \beta = \Phi^\top Y`.
 
-    Deviation: document 002, example A.5 has :math:`\Phi \Phi^\top \beta = \Phi Y`, whose shapes do not fit.
+    Deviation: Le Corff, example A.5 has :math:`\Phi \Phi^\top \beta = \Phi Y`, whose shapes do not fit.
 
     Args:
         outcome: place of the column y.

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.fit import FactorStream, stream_fused
+from boxloop.fit import FactorStream, factor_kernels
 
 needs_gpu = pytest.mark.skipif(
-    stream_fused.triton is None or not torch.cuda.is_available(), reason="needs a GPU and Triton"
+    factor_kernels.triton is None or not torch.cuda.is_available(), reason="needs a GPU and Triton"
 )
 
 
@@ -25,7 +25,7 @@ def run(columns: int, rank: int, fused: bool, options: dict[str, object]) -> tup
     for _ in range(120):
         z, noise = torch.randn(batch, 3, generator=draws), torch.randn(batch, columns, generator=draws)
         stream.observe((1.0 + z @ loadings.mT + noise).to(device))
-    assert (stream._sheet._fused is not None) == fused
+    assert stream.uses_kernels == fused
     model = stream.model().to("cpu", torch.float64)
     return model.mean, model.noise, model.loadings @ (model.loadings.mT @ loadings[:, :2].double())
 
@@ -62,4 +62,4 @@ def test_a_stream_may_change_device() -> None:
 
 
 def test_without_a_gpu_the_plain_pass_is_taken() -> None:
-    assert not stream_fused.fits(torch.zeros(3, 10), 2)
+    assert not factor_kernels.supports(torch.zeros(3, 10), 2)

@@ -51,7 +51,7 @@ class Shared:
     workers: Workers
 
     def __call__(self, model, rows, weight, stream):
-        mine, count = self.workers.mine(len(rows))
+        mine, count = self.workers.local_rows(len(rows))
         moved = (rows + 0.1 * normal(tuple(rows.shape), stream))[mine]
         far = (moved - model.at).square().sum(1) @ weight[mine] / count
         bent = (rows[mine] @ model.slope - rows[mine]).square().sum(1) @ weight[mine] / count
@@ -64,7 +64,7 @@ class Broken(Shared):
 
     def __call__(self, model, rows, weight, stream):
         loss, parts = super().__call__(model, rows, weight, stream)
-        mine, _ = self.workers.mine(len(rows))
+        mine, _ = self.workers.local_rows(len(rows))
         bad = (rows[mine][:, 0] == ROWS[5, 0]).any() & (model.at.abs().sum() < 1.0)
         return loss + torch.where(bad, torch.nan, 0.0) * model.at.sum(), parts
 
@@ -77,7 +77,7 @@ class Related:
     weighted: bool
 
     def __call__(self, model, rows, weight, stream):
-        mine, _ = self.workers.mine(len(rows))
+        mine, _ = self.workers.local_rows(len(rows))
         left, right = features(model, rows[mine])
         mass = weight[mine] if self.weighted else None
         loss = relevance_loss(left, right, mass, ridge=1e-3, workers=self.workers)
@@ -125,7 +125,7 @@ def told(outcome: Outcome[TrainState]) -> Found:
 
 def trained(trainer: Trainer, epochs: int = 4) -> Found:
     first = TrainState.start(trainer.model, 7)
-    with trainer.workers.together(trainer, torch.device("cpu")) as step:
+    with trainer.workers.interruptible(trainer, torch.device("cpu")) as step:
         return told(run(step, first, max_iter=trainer.rounds(epochs)))
 
 
@@ -154,7 +154,7 @@ def objective(workers: Workers) -> Found:
         for constant in ("enforced", "learned"):
             for weighted in (False, True):
                 leaf = start().slope.clone().requires_grad_()
-                mine, _ = workers.mine(n)
+                mine, _ = workers.local_rows(n)
                 left, right = features(Place(start().at, leaf), ROWS[:n][mine])
                 mass = WEIGHT[:n][mine] if weighted else None
                 loss = relevance_loss(left, right, mass, ridge=0.01, constant=constant, workers=workers)
@@ -211,7 +211,7 @@ def abandoned(workers: Workers, leave: Callable[[], None]) -> Found:
 def unlike(workers: Workers) -> Found:
     numbers = torch.tensor([1.0, 2.0, torch.nan]).double()
     near, far = numbers * (1.0 + 1e-9 * workers.rank), numbers + 0.1 * workers.rank
-    return {"same": workers.alike(near), "other": workers.alike(far)}
+    return {"same": workers.have_equal(near), "other": workers.have_equal(far)}
 
 
 def _kept(path: Path, found: dict[str, Found]) -> None:

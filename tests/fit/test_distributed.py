@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.fit import ALONE, Workers, current, distributed
-from fit import parallel_cases as cases
+from boxloop.fit import SINGLE_PROCESS, Workers, current_workers, distributed
+from fit import distributed_cases as cases
 
 SIZE = 3
 Found = dict[str, np.ndarray]
@@ -46,7 +46,7 @@ def part(found: Found, case: str) -> Found:
 @pytest.mark.parametrize("size", ["", "two "])
 @pytest.mark.parametrize("case", cases.CASES)
 def test_several_processes_train_as_one(ranks: list[Found], case: str, size: str) -> None:
-    one = {name: np.asarray(value) for name, value in cases.CASES[case](ALONE).items()}
+    one = {name: np.asarray(value) for name, value in cases.CASES[case](SINGLE_PROCESS).items()}
     for found in ranks[: 2 if size else SIZE]:
         several = part(found, size + case)
         assert several.keys() == one.keys()
@@ -55,7 +55,7 @@ def test_several_processes_train_as_one(ranks: list[Found], case: str, size: str
 
 
 def test_a_step_that_is_not_finite_on_one_process_is_refused_on_all(ranks: list[Found]) -> None:
-    lost = cases.trained(cases.made(cases.Broken(ALONE), ALONE))
+    lost = cases.trained(cases.made(cases.Broken(SINGLE_PROCESS), SINGLE_PROCESS))
     assert lost["slower"] < 1.0  # the case is one where steps are refused
     assert {float(part(found, "broken")["slower"]) for found in ranks} == {lost["slower"]}
 
@@ -104,7 +104,7 @@ def test_a_process_that_dies_is_an_error_at_once(ranks: list[Found]) -> None:
 @pytest.mark.parametrize("n", [1, 2, 7, 20])
 def test_shares_are_all_rows_and_their_mean_that_of_all(n: int, size: int) -> None:
     value = torch.arange(n).double() ** 2
-    shares = [Workers(rank, size).mine(n) for rank in range(size)]
+    shares = [Workers(rank, size).local_rows(n) for rank in range(size)]
     mean = sum(float(value[mine].sum()) / count for mine, count in shares) / size
     assert mean == pytest.approx(float(value.mean()), rel=1e-12)
     if n >= size:
@@ -115,5 +115,5 @@ def test_shares_are_all_rows_and_their_mean_that_of_all(n: int, size: int) -> No
 
 def test_one_process_is_alone() -> None:
     with distributed() as workers:
-        assert workers == ALONE == current()
+        assert workers == SINGLE_PROCESS == current_workers()
         assert not torch.distributed.is_initialized()

@@ -1,15 +1,15 @@
-r"""Online stochastic gradient ascent for factor analysis of long vectors (document 004, Algorithm 1).
+r"""Online stochastic gradient ascent for factor analysis of long vectors (Brownlie, 2021, Algorithm 1).
 
 .. math:: \nabla_F = \psi^{-1} \odot (d m^\top - F (\Sigma + m m^\top)), \qquad
           \nabla_\beta = \tfrac12 \psi^{-1} \odot E[(d - F h)^2] - \tfrac12, \qquad \psi = e^\beta
 
-(eq. 4.24 to 4.26). Both come from one small symmetric matrix, the second moment of (h, -1) given the observation:
+(eq. 4.24 to 4.26). Both follow from one small symmetric matrix, the second moment of (h, -1) given the observation:
 
 .. math:: M = \begin{pmatrix} \Sigma + m m^\top & -m \\ -m^\top & 1 \end{pmatrix}, \qquad
           W = \begin{pmatrix} F^\top \\ d^\top \end{pmatrix}, \qquad
           \nabla_F = -\psi^{-1} \odot (M W)_{1..K}^\top, \qquad E[(d - F h)^2] = \mathrm{colsum}(W \odot M W).
 
-As in :mod:`boxloop.fit.stream` the step waits for the next observation, so that one pass serves both.
+As in :mod:`boxloop.fit.factor_stream` a step is carried out in the pass of the next observation.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.fit.stream_small import posterior, rounding_of
-from boxloop.fit.stream_state import Variant
-from boxloop.fit.stream_tiles import Tile, checked, cut, deviate, gather, orthonormal, spread, tile_columns
+from boxloop.fit.column_tiles import (
+    Tile,
+    bind_outer_sum,
+    bind_product,
+    check_observation,
+    cut_tiles,
+    draw_orthonormal,
+    tile_columns,
+    update_mean_and_deviations,
+)
+from boxloop.fit.factor_stream import Variant, factor_posterior, relative_rounding
 from boxloop.models import FactorModel
 from boxloop.numeric import ConditionError
 from boxloop.tree import Tree
@@ -32,18 +40,18 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class GradientState(Tree):
-    """All that a gradient stream knows.
+    """State of a gradient stream.
 
     Args:
         rows: F transposed over the b deviations of the last observation, (K + b, D).
         mean: running mean, (D,).
         noise: psi, (D,).
-        moment: M of the step that waits, (K + b, K + b), float64, or None.
+        moment: M of the pending step, (K + b, K + b), float64, or None.
         rank: K.
         count: observations so far; a mini-batch is one.
         learning_rate: alpha.
         warmup: observations before the first step.
-        variant: which deviation is taken.
+        variant: how deviations are taken.
     """
 
     rows: Tensor
@@ -58,36 +66,36 @@ class GradientState(Tree):
 
 
 class GradientTile:
-    """One tile, with its products bound to the small matrices that all tiles share."""
+    """The work of a pass on one tile of columns, with its products bound to the shared matrices."""
 
-    def __init__(self, tile: Tile, moment: Tensor, measured: Tensor) -> None:
+    def __init__(self, tile: Tile, moment: Tensor, products: Tensor) -> None:
         self.tile = tile
         self.scaled_upper = tile.scaled[: len(tile.upper)]
-        self.turn = spread(moment, tile.rows, tile.fresh)
-        self.measure = gather(self.scaled_upper, tile.rows, measured)
+        self.multiply_moment = bind_product(moment, tile.rows, tile.fresh)
+        self.add_products = bind_outer_sum(self.scaled_upper, tile.rows, products)
 
-    def climb(self, rate: float) -> None:
-        """The step that waits: F along its gradient, and psi by the gradient of its logarithm."""
+    def take_step(self, rate: float) -> None:
+        """The pending step: F along its gradient, and log psi along its own."""
         tile = self.tile
-        self.turn()
+        self.multiply_moment()
         torch.mul(tile.fresh, tile.rows, out=tile.scaled)
         torch.sum(tile.scaled, 0, out=tile.gap)
         tile.upper.addcdiv_(tile.fresh_upper, tile.noise, value=-rate)
         tile.gap.div_(tile.noise).sub_(1.0).mul_(0.5 * rate).exp_()
         tile.noise.mul_(tile.gap)
 
-    def look(self, values: Tensor, step: float, shrink: float) -> None:
-        """The new deviations, and what the E step needs."""
-        deviate(self.tile, values, step, shrink, self.tile.lower)
+    def observe(self, values: Tensor, step: float, shrink: float) -> None:
+        """Write the new deviations, and add this tile's part of the products for the E step."""
+        update_mean_and_deviations(self.tile, values, step, shrink, self.tile.lower)
         torch.div(self.tile.upper, self.tile.noise, out=self.scaled_upper)
-        self.measure()
+        self.add_products()
 
 
 class GradientStream:
     """Factor analysis of a stream of vectors by gradient ascent, from the paper's unit start.
 
-    The learning rate is in units of the data: scale columns of very different spread first.
-    :class:`boxloop.fit.stream.FactorStream` needs neither and is better in every experiment of chapter 5.
+    The learning rate is in units of the data: scale columns of very different standard deviations first.
+    :class:`FactorStream` needs neither, and was better in every experiment of Brownlie (2021, chapter 5).
 
     Deviation: ``variant="exact"`` scales the deviation from the old mean by sqrt(1 - 1/t), whose square has the right
     mean; ``variant="paper"`` takes it from the new mean, as Algorithm 1 does.
@@ -106,8 +114,8 @@ class GradientStream:
         """Adopt ``state`` without a copy, in tiles of ``tile`` columns (chosen from the cache when None)."""
         self._state = state
         self._tile = tile
-        self._torn = False
-        self._cut()
+        self._interrupted = False
+        self._bind_tiles()
 
     @classmethod
     def start(
@@ -123,13 +131,17 @@ class GradientStream:
         variant: Variant = "exact",
         tile: int | None = None,
     ) -> Self:
-        """A stream that has seen nothing; arguments as for the factor stream, with alpha for its step sizes."""
+        """A stream without observations; arguments as for the factor stream, with alpha for its step sizes."""
         if not 1 <= rank <= n_columns:
             raise ValueError(f"rank must lie between 1 and the {n_columns} columns, got {rank}")
-        if not 0.0 < learning_rate < math.inf or warmup < 1 or variant not in ("exact", "paper"):
-            raise ValueError("need a positive learning_rate, warmup >= 1, and a variant 'exact' or 'paper'")
+        if not 0.0 < learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
+        if warmup < 1 or variant not in ("exact", "paper"):
+            raise ValueError(
+                f"warmup must be >= 1 and variant 'exact' or 'paper', got {warmup} and {variant!r}"
+            )
         zeros = torch.zeros(n_columns, dtype=dtype, device=device)
-        rows = torch.cat([orthonormal(rank, n_columns, generator, zeros), zeros[None]])
+        rows = torch.cat([draw_orthonormal(rank, n_columns, generator, zeros), zeros[None]])
         return cls(
             GradientState(rows, zeros, zeros + 1.0, None, rank, 0, learning_rate, warmup, variant), tile
         )
@@ -144,8 +156,8 @@ class GradientStream:
         return cls(replace(state, rows=rows, mean=mean, noise=noise), tile)
 
     def state(self) -> GradientState:
-        """A copy of all that the stream knows, for a checkpoint."""
-        self._whole()
+        """A copy of the state, for a checkpoint."""
+        self._check_intact()
         return self._state.map(torch.clone)
 
     @property
@@ -154,92 +166,94 @@ class GradientStream:
         return self._state.count
 
     def observe(self, values: Tensor) -> None:
-        """Climb by one vector (D,), or by the mean gradient of b vectors (b, D).
+        """Observe one vector (D,), or b vectors (b, D) in one step along their mean gradient.
 
         Raises:
             ValueError: wrong shape, or an entry that is not finite; the stream is unchanged.
         """
-        self._whole()
-        found = checked(values, len(self._state.mean), self._state.rows)
-        if len(self._state.rows) != self._state.rank + len(found):
-            self._make_room(len(found))
+        self._check_intact()
+        vectors = check_observation(values, len(self._state.mean), self._state.rows)
+        if len(self._state.rows) != self._state.rank + len(vectors):
+            self._resize_batch(len(vectors))
         state = self._state
         step = 1.0 / (state.count + 1)
         shrink = math.sqrt(1.0 - step) if state.variant == "exact" else 1.0 - step
-        self._torn = True
-        moment = self._pass(found, step, shrink)
+        self._interrupted = True
+        moment = self._run_pass(vectors, step, shrink)
         self._state = replace(state, moment=moment, count=state.count + 1)
-        self._torn = False
+        self._interrupted = False
 
     def model(self) -> FactorModel:
         """The factor model after all observations so far; the stream is unchanged."""
-        ahead = type(self).restore(self.state(), tile=self._tile)
-        ahead._finish()
-        state = ahead._state
+        copy = type(self).restore(self.state(), tile=self._tile)
+        copy._take_pending_step()
+        state = copy._state
         return FactorModel(state.mean, state.rows[: state.rank].mT.contiguous(), state.noise)
 
-    def _pass(self, values: Tensor, step: float, shrink: float) -> Tensor | None:
-        """M of the new observation, after the step of the last one."""
+    def _run_pass(self, values: Tensor, step: float, shrink: float) -> Tensor | None:
+        """Carry out the pending step and observe vectors; M of the next step, None in the warm-up."""
         state = self._state
         learning = state.count >= state.warmup
-        self._measured.zero_()
+        self._products.zero_()
         if state.moment is not None:
             self._moment.copy_(state.moment)
         for work, part in zip(self._tiles, values.split(self._width, dim=1), strict=True):
             if state.moment is not None:
-                work.climb(state.learning_rate)
+                work.take_step(state.learning_rate)
             if learning:
-                work.look(part, step, shrink)
+                work.observe(part, step, shrink)
             else:
-                deviate(work.tile, part, step, shrink, work.tile.lower)
+                update_mean_and_deviations(work.tile, part, step, shrink, work.tile.lower)
         if not math.isfinite(float(state.noise.sum())):
-            raise ConditionError("psi has overflowed: lower the learning rate, or scale the columns")
-        return _moment(self._measured.cpu(), rounding_of(state.rows.dtype)) if learning else None
+            raise ConditionError("psi has overflowed: lower learning_rate, or scale the columns.")
+        return second_moment(self._products.cpu(), relative_rounding(state.rows.dtype)) if learning else None
 
-    def _finish(self) -> None:
-        """Carry out the step that waits."""
+    def _take_pending_step(self) -> None:
+        """Carry out the pending step."""
         if self._state.moment is not None:
             self._moment.copy_(self._state.moment)
             for work in self._tiles:
-                work.climb(self._state.learning_rate)
+                work.take_step(self._state.learning_rate)
             self._state = replace(self._state, moment=None)
 
-    def _make_room(self, batch: int) -> None:
-        """Carry out the step that waits and give the sheet ``batch`` rows for deviations."""
-        self._finish()
+    def _resize_batch(self, batch: int) -> None:
+        """Carry out the pending step and give the sheet ``batch`` rows for deviations."""
+        self._take_pending_step()
         state = self._state
         rows = state.rows.new_zeros(state.rank + batch, len(state.mean))
         rows[: state.rank] = state.rows[: state.rank]
         self._state = replace(state, rows=rows)
-        self._cut()
+        self._bind_tiles()
 
-    def _cut(self) -> None:
+    def _bind_tiles(self) -> None:
         """Bind the tiles and their products to the tensors of the state."""
         state = self._state
         self._width = min(self._tile or tile_columns(state.rows), len(state.mean))
         self._moment = state.rows.new_zeros(len(state.rows), len(state.rows))
-        self._measured = state.rows.new_zeros(state.rank, len(state.rows), dtype=torch.float64)
-        tiles = cut(state.rows, state.mean, state.noise, state.rank, self._width)
-        self._tiles = [GradientTile(tile, self._moment, self._measured) for tile in tiles]
+        self._products = state.rows.new_zeros(state.rank, len(state.rows), dtype=torch.float64)
+        tiles = cut_tiles(state.rows, state.mean, state.noise, state.rank, self._width)
+        self._tiles = [GradientTile(tile, self._moment, self._products) for tile in tiles]
 
-    def _whole(self) -> None:
-        if self._torn:
-            raise RuntimeError("an observation was cut short and left the stream torn: restore a checkpoint")
+    def _check_intact(self) -> None:
+        if self._interrupted:
+            raise RuntimeError(
+                "An observation was interrupted and left the stream inconsistent: restore it from a checkpoint."
+            )
 
 
-def _moment(measured: Tensor, rounding: float) -> Tensor:
+def second_moment(products: Tensor, rounding: float) -> Tensor:
     r"""Mean over the batch of the second moment of (h, -1 at its own deviation), (K + b, K + b).
 
     Args:
-        measured: :math:`F^\top \Psi^{-1} [F, D^\top]`, (K, K + b).
-        rounding: of its sums.
+        products: :math:`F^\top \Psi^{-1} [F, D^\top]`, (K, K + b).
+        rounding: relative rounding error of its sums.
     """
-    rank, batch = len(measured), measured.shape[1] - len(measured)
-    found = measured.numpy()
-    reach, sigma = posterior(found[:, :rank], rounding)
-    scores = reach @ found[:, rank:]
+    rank, batch = len(products), products.shape[1] - len(products)
+    array = products.numpy()
+    mean_map, sigma = factor_posterior(array[:, :rank], rounding)
+    scores = mean_map @ array[:, rank:]
     if not math.isfinite(scores.sum()):
-        raise ConditionError("the gradient has overflowed: lower the learning rate, or scale the columns")
+        raise ConditionError("The gradient has overflowed: lower learning_rate, or scale the columns.")
     moment = np.eye(rank + batch) / batch
     moment[:rank, :rank] = sigma + scores @ scores.T / batch
     moment[:rank, rank:] = -scores / batch

@@ -1,9 +1,9 @@
-r"""The pass of a factor stream as two kernels, where Triton and a GPU are there.
+r"""The pass of a factor stream as two Triton kernels, for NVIDIA GPUs.
 
-They do what :meth:`boxloop.fit.stream_pass.FactorTile.solve` does. The first reads and writes the sheet once: U is
-added up row by row from what is read, the gaps come from the vectors. The second reads what was written and multiplies
-it with itself. A program is one warp, and all that it works on is in its registers. Without Triton the same pass runs
-as some twenty torch operations.
+They compute the same as :meth:`boxloop.fit.factor_stream.FactorTile.observe`. The first reads and writes the sheet
+once: it sums U row by row from the rows it reads, and takes the gaps from the vectors. The second reads the new sheet
+and forms its Gram matrix. A program is one warp that works in registers. Without Triton the same pass runs as some
+twenty torch operations.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ triton: Any = import_module("triton") if find_spec("triton") else None
 tl: Any = import_module("triton.language") if find_spec("triton") else None
 
 PROGRAMS = 4096
-"""Programs at most, many for each processor of the largest cards: they hide how long a read takes."""
+"""Most programs: many per multiprocessor of the largest GPUs, to hide the latency of reads."""
 WIDE = 128
-"""Columns that a program takes at a time, while U and the gaps have 16 rows each at most; half as many beyond."""
+"""Columns per program step, while U and the gaps have at most 16 rows each; half as many beyond."""
 BLOCK = 64
-"""Columns whose products tensor cores add up in float32, three products of TensorFloat-32 for one: as exact as float32
-itself (5e-7 of the largest entry), while longer sums would lose more to their rounding towards zero."""
-MOST = 32
-"""Factors, and vectors, for which all this holds."""
+"""Columns whose products tensor cores sum in float32, as three TensorFloat-32 products: as accurate as float32
+(5e-7 of the largest entry); longer sums would lose more, since tensor cores round towards zero."""
+MAX_ROWS = 32
+"""Most factors, and most vectors per pass."""
 
 
-def fits(rows: Tensor, rank: int) -> bool:
-    """Whether the kernels can take this sheet, (K + b, D): float32, on a card with TensorFloat-32."""
+def supports(rows: Tensor, rank: int) -> bool:
+    """Whether the kernels can process this sheet, (K + b, D): float32, on a GPU with TensorFloat-32."""
     if triton is None or torch.version.cuda is None or not rows.is_cuda or rows.dtype != torch.float32:
         return False
-    return max(rank, len(rows) - rank) <= MOST and torch.cuda.get_device_capability(rows.device) >= (8, 0)
+    return max(rank, len(rows) - rank) <= MAX_ROWS and torch.cuda.get_device_capability(rows.device) >= (8, 0)
 
 
-class Pass:
+class FactorKernels:
     """The pass over a sheet, bound to its tensors, which it changes in place.
 
     Args:
@@ -47,13 +47,13 @@ class Pass:
         square: running mean of squared deviations, (D,).
         noise: noise variance in use, (D,).
         rank: K.
-        floor: smallest share of a column's variance that is noise.
+        floor: smallest psi, as a fraction of a column's variance.
     """
 
     def __init__(
         self, rows: Tensor, mean: Tensor, square: Tensor, noise: Tensor, rank: int, floor: float
     ) -> None:
-        self._long = rows, mean, square, noise
+        self._tensors = rows, mean, square, noise
         self._floor = floor, torch.finfo(rows.dtype).tiny * 1e8 if floor > 0.0 else -torch.inf
         batch, columns = len(rows) - rank, rows.shape[1]
         sides = [max(16, triton.next_power_of_2(n)) for n in (rank, batch, rank + batch)]
@@ -61,37 +61,39 @@ class Pass:
         self._shape = {"RANK": rank, "BATCH": batch, "K": sides[0], "B": sides[1], "COLUMNS": width}
         self._programs = min(PROGRAMS, triton.cdiv(columns, width))
         self._side = sides[2]
-        found = min(PROGRAMS // 4, triton.cdiv(columns, BLOCK)), self._side, self._side
-        self._found = rows.new_empty(found, dtype=torch.float64)
+        shape = min(PROGRAMS // 4, triton.cdiv(columns, BLOCK)), self._side, self._side
+        self._partial_sums = rows.new_empty(shape, dtype=torch.float64)
 
     def __call__(
-        self, values: Tensor, update: Tensor, share: Tensor, keep: float, back: float
+        self, values: Tensor, update: Tensor, mean_weights: Tensor, keep: float, correction: float
     ) -> NDArray[np.float64]:
-        """Carry out the waiting update, observe vectors, and measure what their E steps need.
+        """Carry out the pending update and observe vectors.
 
         Args:
             values: the vectors, (b, D).
-            update: what times the sheet makes the next U, (K, K + b).
-            share: omega of each vector, (b,).
+            update: this matrix times the sheet is the next U, (K, K + b).
+            mean_weights: omega of each vector, (b,).
             keep: 1 - sum of omega.
-            back: beta.
+            correction: beta.
 
         Returns:
             [U; E] Psi^-1 [U; E]ᵀ, (K + b, K + b).
         """
-        rows, _, _, noise = self._long
+        rows, _, _, noise = self._tensors
         height, columns = rows.shape
-        numbers = columns, keep, back, *self._floor
-        tensors = *self._long, values.contiguous(), update, share
-        _solve[(self._programs,)](*tensors, *numbers, **self._shape, num_warps=1)
+        numbers = columns, keep, correction, *self._floor
+        tensors = *self._tensors, values.contiguous(), update, mean_weights
+        _update_kernel[(self._programs,)](*tensors, *numbers, **self._shape, num_warps=1)
         shape = {"HEIGHT": height, "SIDE": self._side, "COLUMNS": BLOCK}
         warps = 1 if self._side <= 32 else 4
-        _measure[(len(self._found),)](rows, noise, self._found, columns, **shape, num_warps=warps)
-        found: NDArray[np.float64] = self._found.sum(0).cpu().numpy()[:height, :height]
-        return found
+        _gram_kernel[(len(self._partial_sums),)](
+            rows, noise, self._partial_sums, columns, **shape, num_warps=warps
+        )
+        gram: NDArray[np.float64] = self._partial_sums.sum(0).cpu().numpy()[:height, :height]
+        return gram
 
 
-def _columns(
+def _update_columns(
     rows: tl.tensor,
     mean: tl.tensor,
     square: tl.tensor,
@@ -110,7 +112,7 @@ def _columns(
     B: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """Some runs of columns: U, psi, gaps, mean and mean square of each."""
+    """U, psi, gaps, mean and mean square of some blocks of columns."""
     i, v = tl.arange(0, K)[:, None], tl.arange(0, B)[:, None]
     weigh, stride = tl.load(share + v, v < BATCH, 0.0), columns.to(tl.int64)
     for run in range(tl.program_id(0), tl.cdiv(columns, COLUMNS), tl.num_programs(0)):
@@ -127,7 +129,7 @@ def _columns(
         spread = keep * s + tl.sum(weigh * e * e, 0, keep_dims=True) - back * moved * moved
         spread = tl.maximum(spread, 0.0)
         psi = tl.maximum(s - tl.sum(u * u, 0, keep_dims=True), floor * tl.maximum(s, spread) + tiny)
-        tl.debug_barrier()  # all of the program has read these columns
+        tl.debug_barrier()  # every thread has read these columns
         tl.store(rows + i * stride + at, u, (i < RANK) & inside)
         tl.store(rows + (RANK + v) * stride + at, e, here)
         tl.store(mean + at, c + moved, inside)
@@ -135,7 +137,7 @@ def _columns(
         tl.store(noise + at, psi, inside)
 
 
-def _products(
+def _sum_products(
     rows: tl.tensor,
     noise: tl.tensor,
     found: tl.tensor,
@@ -144,7 +146,7 @@ def _products(
     SIDE: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """The products of all rows with all rows over psi, summed over some runs of columns."""
+    """The Gram matrix of all rows, weighted by 1 / psi, summed over some blocks of columns."""
     i, stride = tl.arange(0, SIDE)[:, None], columns.to(tl.int64)
     total = tl.zeros((SIDE, SIDE), tl.float64)
     for run in range(tl.program_id(0), tl.cdiv(columns, COLUMNS), tl.num_programs(0)):
@@ -157,5 +159,5 @@ def _products(
     tl.store(place + i * SIDE + tl.arange(0, SIDE)[None, :], total)
 
 
-_solve: Any = None if triton is None else triton.jit(_columns)
-_measure: Any = None if triton is None else triton.jit(_products)
+_update_kernel: Any = None if triton is None else triton.jit(_update_columns)
+_gram_kernel: Any = None if triton is None else triton.jit(_sum_products)

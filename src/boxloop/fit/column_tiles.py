@@ -1,8 +1,8 @@
-r"""What the streams share: long rows cut into tiles that stay in cache while several operations visit them.
+r"""Long rows cut into tiles of columns that stay in cache while several operations visit them.
 
-A stream keeps a sheet of ``rank + b`` rows of D entries: what it has learned, and under it the b deviations of the
-last observation. Whatever an observation changes in the upper rows is a small matrix times the whole sheet, so it
-can wait for the next observation and share that pass: one read and one write of the sheet an observation.
+A stream of vectors keeps a sheet of ``rank + b`` rows of D entries: the learned rows above the b deviations of the last
+observation. An observation changes the upper rows by a small matrix times the whole sheet, so that update can be
+carried out in the pass of the next observation: one read and one write of the sheet per observation.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from torch import Generator, Tensor
 
 from boxloop.numeric import normal, safe_cholesky
 
-CACHE = 3 << 19
-"""Bytes of one tile of the sheet on a CPU: it and two copies stay in the outer caches, and calls stay few."""
-SMALL_PRODUCT = 500_000
-"""Multiplications in one block of a skinny product: OpenBLAS is twice as fast while it takes it for a small one."""
+TILE_BYTES = 3 << 19
+"""Bytes of a tile on a CPU: it and two copies fit in the outer caches, and calls stay few."""
+BLOCK_PRODUCTS = 500_000
+"""Multiplications per block of a skinny product: up to here OpenBLAS uses its kernel for small ones, twice as fast."""
 DEVICE_COLUMNS = 1 << 20
-"""Columns of a tile on an accelerator: long enough to hide launches, short enough to bound temporaries."""
+"""Columns per tile on a GPU: enough to hide launches, few enough to bound temporaries."""
 DEVICE_BLOCK = 1024
-"""Columns on an accelerator whose products are summed in the sheet's own dtype."""
+"""Columns on a GPU whose products are summed in the sheet's own dtype."""
 
-Call = Callable[[], object]
+BoundProduct = Callable[[], object]
+"""A product with its operands and result bound; the call repeats it with their present values."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Views of one run of c columns, and scratch that all tiles share; made once, as updates are in place.
+    """Views of c consecutive columns, and scratch that all tiles share; made once, as updates are in place.
 
     Args:
-        rows: the sheet, (rank + b, c); ``upper`` and ``lower`` are its two parts.
+        rows: the sheet, (rank + b, c); ``upper`` are its first rank rows, ``lower`` the others.
         mean: running mean, (c,).
         noise: noise variance in use, (c,).
-        fresh: scratch shaped as ``rows``, with its two parts.
+        fresh: scratch shaped as ``rows``, with the same two parts.
         scaled: scratch shaped as ``rows``.
         gap: scratch, (c,).
         shift: scratch, (c,).
@@ -58,14 +59,14 @@ class Tile:
 
 
 def tile_columns(rows: Tensor) -> int:
-    """Columns a tile, all tiles alike: as many as the cache allows."""
+    """Columns per tile, evenly split: as many as the cache allows."""
     height, columns = rows.shape
-    most = CACHE // (height * rows.element_size()) if rows.device.type == "cpu" else DEVICE_COLUMNS
+    most = TILE_BYTES // (height * rows.element_size()) if rows.device.type == "cpu" else DEVICE_COLUMNS
     even = math.ceil(columns / math.ceil(columns / max(most, 64)))
     return min(columns, math.ceil(even / 64) * 64)
 
 
-def cut(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) -> list[Tile]:
+def cut_tiles(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) -> list[Tile]:
     """All tiles of a sheet, in order."""
     fresh, scaled = (rows.new_zeros(len(rows), width) for _ in range(2))
     spare = rows.new_zeros(2, width)
@@ -79,8 +80,8 @@ def cut(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) -> lis
     return tiles
 
 
-def spread(small: Tensor, rows: Tensor, out: Tensor) -> Call:
-    """A call that sets ``out = small @ rows``, (p, q) by (q, c), from what the three hold when it runs."""
+def bind_product(small: Tensor, rows: Tensor, out: Tensor) -> BoundProduct:
+    """A call that computes ``out = small @ rows``, (p, q) by (q, c), from their values when it runs."""
     if out.device.type != "cpu":
         return lambda: torch.mm(small, rows, out=out)
     block = _block(small.numel())
@@ -94,7 +95,7 @@ def spread(small: Tensor, rows: Tensor, out: Tensor) -> Call:
     return run
 
 
-def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
+def bind_outer_sum(left: Tensor, right: Tensor, total: Tensor) -> BoundProduct:
     """A call that adds ``left @ right.mT``, (p, c) by (c, q), to ``total`` in float64."""
     if left.device.type != "cpu":
         return lambda: total.add_(blockwise_product(left, right))
@@ -112,7 +113,7 @@ def gather(left: Tensor, right: Tensor, total: Tensor) -> Call:
 
 
 def blockwise_product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right.mT`` as blocks, which a GPU multiplies at once and sums in float64."""
+    """``left @ right.mT`` in blocks, which a GPU multiplies in one batch and sums in float64."""
     whole = left.shape[1] // DEVICE_BLOCK * DEVICE_BLOCK
     a, b = (x[:, :whole].unflatten(1, (-1, DEVICE_BLOCK)).transpose(0, 1) for x in (left, right))
     rest = left[:, whole:] @ right[:, whole:].mT
@@ -120,11 +121,11 @@ def blockwise_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _block(entries: int) -> int:
-    return max(64, min(4096, SMALL_PRODUCT // entries // 64 * 64))
+    return max(64, min(4096, BLOCK_PRODUCTS // entries // 64 * 64))
 
 
 def _blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
-    """(p, c) as stacks (n, p, block) of views, and a last one for what is left over."""
+    """(p, c) as a stack (n, p, block) of views, and a second one for the remaining columns."""
     array = rows.numpy()
     whole = array.shape[1] // block * block
     stacks = []
@@ -135,17 +136,17 @@ def _blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
     return stacks
 
 
-def deviate(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor) -> None:
+def update_mean_and_deviations(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor) -> None:
     r"""Move the mean by ``step`` and leave the deviations of ``values`` in ``out``.
 
     .. math:: e = \bar x - c_{t-1}, \qquad c_t = c_{t-1} + \gamma e, \qquad d_i = x_i - \bar x + \kappa e
 
     With :math:`\kappa = \sqrt{1 - \gamma}` the running mean of :math:`d d^\top` is the covariance of all values
     seen, weighted by the steps, about their own mean; :math:`\kappa = 1 - \gamma` is the deviation from the mean
-    after its update (document 004, Algorithms 1 and 2, lines 5 and 6).
+    after its update (Brownlie, 2021, Algorithms 1 and 2, lines 5 and 6).
 
     Args:
-        tile: the columns at work.
+        tile: columns.
         values: b observations, (b, c).
         step: gamma.
         shrink: kappa.
@@ -163,33 +164,37 @@ def deviate(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor)
     tile.mean.add_(tile.gap, alpha=step)
 
 
-def checked(values: Tensor | ArrayLike, columns: int, like: Tensor) -> Tensor:
-    """``values`` as (b, D) in the dtype and on the device of ``like``, or an error that says what is wrong."""
+def check_observation(values: Tensor | ArrayLike, columns: int, like: Tensor) -> Tensor:
+    """``values`` as finite (b, D) in the dtype and on the device of ``like``; a ValueError otherwise."""
     if not isinstance(values, Tensor):
         table = np.array(values)
         if table.dtype.kind not in "fiub":
-            raise ValueError(f"an observation is real numbers, got an array of {table.dtype}")
+            raise ValueError(f"An observation must be real numbers, got an array of {table.dtype}.")
         values = torch.from_numpy(table)
     if values.ndim not in (1, 2) or values.shape[-1] != columns or values.numel() == 0:
         shape = tuple(values.shape)
-        raise ValueError(f"an observation has shape ({columns},) or (b, {columns}), got {shape}")
+        raise ValueError(f"An observation must have shape ({columns},) or (b, {columns}), got {shape}.")
     if not values.is_floating_point():
-        raise ValueError(f"an observation is real numbers, got {values.dtype}")
-    found = values.detach().to(device=like.device, dtype=like.dtype).reshape(-1, columns).contiguous()
-    flat = found.reshape(-1)
+        raise ValueError(f"An observation must be real numbers, got {values.dtype}.")
+    vectors = values.detach().to(device=like.device, dtype=like.dtype).reshape(-1, columns).contiguous()
+    flat = vectors.reshape(-1)
     if not math.isfinite(float(torch.dot(flat, flat))):
-        bad = torch.nonzero(~torch.isfinite(found))
+        bad = torch.nonzero(~torch.isfinite(vectors))
         if len(bad) == 0:
-            raise ValueError(f"the squares of this observation overflow in {like.dtype}")
-        raise ValueError(f"entry {int(bad[0, 1])} of the observation is {float(found[tuple(bad[0])])}")
-    return found
+            raise ValueError(
+                f"The squares of this observation overflow in {like.dtype}: scale it, or use float64."
+            )
+        raise ValueError(
+            f"Entry {int(bad[0, 1])} of the observation is {float(vectors[tuple(bad[0])])}; it must be finite."
+        )
+    return vectors
 
 
-def orthonormal(rank: int, columns: int, stream: Generator, like: Tensor) -> Tensor:
-    """Random orthonormal rows, (rank, D): document 004, section 4.3, transposed.
+def draw_orthonormal(rank: int, columns: int, stream: Generator, like: Tensor) -> Tensor:
+    """Random orthonormal rows, (rank, D): Brownlie (2021), section 4.3, transposed.
 
     Deviation: the QR factor comes from a Cholesky factor of the small Gram matrix, in place. A matrix of normals is
-    so well conditioned that this loses nothing, and it needs no second D x K matrix.
+    so well conditioned that no accuracy is lost, and no second D x K matrix is needed.
     """
     rows = normal((rank, columns), stream, like.dtype).to(like.device)
     tiles = rows.split(tile_columns(rows), dim=1)

@@ -1,4 +1,4 @@
-"""Topics from moments as a model: by themselves, or as the start of EM."""
+"""Multinomial mixtures from spectral topics: as an estimate, or as the start of EM."""
 
 from __future__ import annotations
 
@@ -9,51 +9,52 @@ from torch import Generator, Tensor
 from boxloop.distributions import Multinomial, Sums
 from boxloop.fit.em import EMState, em
 from boxloop.fit.fit import Fit, coordinates, unstandardise
-from boxloop.fit.spectral import Spectral, spectral
-from boxloop.fit.spectral_errors import spectral_errors
+from boxloop.fit.spectral import SpectralTopics, spectral, spectral_errors
 from boxloop.loop import run
 from boxloop.models import Mixture
 from boxloop.types import Source
 
-HALF = 0.5
-"""Pseudo-counts a word, spread by frequency: a word that moments leave out of a topic is rare there, not impossible."""
+PSEUDO_COUNT = 0.5
+"""Pseudo-counts per word, distributed by frequency: a word of estimated probability 0 is rare, not impossible."""
 
 
-def spectral_model(found: Spectral, template: Multinomial) -> Mixture[Sums]:
-    """The mixture with these topics, every word possible in every topic.
+def topic_mixture(found: SpectralTopics, template: Multinomial) -> Mixture[Sums]:
+    """The multinomial mixture with these topics, smoothed so that every word is possible in every topic.
 
     Args:
         found: topics.
-        template: whose total and smoothing to keep.
+        template: gives total and smoothing.
     """
     documents = found.documents
     mean = documents.mean / documents.scale
     share = found.weights.clamp(min=1.0 / documents.total)
     words = (share * documents.words)[:, None]
     b = len(mean)
-    smooth = (words * found.probabilities + HALF * b * (mean + 1e-3 / b)) / (words + HALF * b * 1.001)
+    smooth = (words * found.probabilities + PSEUDO_COUNT * b * (mean + 1e-3 / b)) / (
+        words + PSEUDO_COUNT * b * 1.001
+    )
     smooth = smooth / smooth.sum(1, keepdim=True)
     family = Multinomial(smooth, template.total, template.smoothing)
     return Mixture((share / share.sum()).log(), family)
 
 
-def spectral_start(
+def start_topics(
     source: Source, template: Multinomial, generator: Generator
 ) -> tuple[Mixture[Sums], tuple[str, ...]]:
-    """Topics from moments for EM to start from, and what had to be mended."""
+    """Topics from moments as a start of EM, and notes on corrections."""
     found = spectral(source, len(template.probability), generator)
-    return spectral_model(found, template), found.notes
+    return topic_mixture(found, template), found.notes
 
 
 def fit_spectral(source: Source, template: Multinomial, generator: Generator) -> Fit[Mixture[Sums]]:
-    """Topics from moments, and their likelihood.
+    """Fit topics from moments and compute their likelihood.
 
     Args:
         source: word counts.
-        template: k topics; their values only fix the shape.
-        generator: random stream.
+        template: k topics; only their shape matters.
+        generator: random generator.
     """
-    model, notes = spectral_start(source, template, generator)
+    model, notes = start_topics(source, template, generator)
     outcome = run(em(source), EMState(model), max_iter=1)
     state = EMState(model, outcome.state.path)
     outcome = replace(outcome, state=state, events=[*notes, *outcome.events], converged=True)
@@ -61,6 +62,6 @@ def fit_spectral(source: Source, template: Multinomial, generator: Generator) ->
 
 
 def topic_errors(source: Source, k: int, generator: Generator) -> dict[str, Tensor]:
-    """Standard errors by name, as :func:`fit_spectral` with the same generator orders the topics."""
+    """Standard errors by name, with topics ordered as by :func:`fit_spectral` with the same generator."""
     errors = spectral_errors(spectral(source, k, generator))
     return {"weights": errors.weights, "probabilities": errors.probabilities}

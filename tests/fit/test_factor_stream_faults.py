@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from boxloop.fit import FactorStream
-from fit.stream_cases import D, draws, same, stream_of, vectors
+from fit.factor_stream_cases import D, draws, same, stream_of, vectors
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ from fit.stream_cases import D, draws, same, stream_of, vectors
         (torch.tensor(1.0), "shape"),
         (torch.zeros(D, dtype=torch.int64), "real numbers"),
         (np.array(["a"] * D), "real numbers, got an array of <U1"),
-        (torch.zeros(D).index_fill(0, torch.tensor(4), torch.nan), "entry 4 .* nan"),
-        (torch.zeros(3, D).index_fill(1, torch.tensor(7), -torch.inf), "entry 7 .* -inf"),
+        (torch.zeros(D).index_fill(0, torch.tensor(4), torch.nan), "Entry 4 .* nan"),
+        (torch.zeros(3, D).index_fill(1, torch.tensor(7), -torch.inf), "Entry 7 .* -inf"),
     ],
 )
 @pytest.mark.parametrize("refresh", [1, 8])
@@ -60,11 +60,11 @@ def test_an_interrupted_observation_is_not_built_upon(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("boxloop.fit.stream.advance", interrupted)
+        patch.setattr("boxloop.fit.factor_stream.update_state", interrupted)
         with pytest.raises(KeyboardInterrupt):
             stream.observe(vectors()[0])
     for use in (stream.model, stream.state, lambda: stream.observe(vectors()[0])):
-        with pytest.raises(RuntimeError, match="torn"):
+        with pytest.raises(RuntimeError, match="interrupted"):
             use()
 
 
@@ -86,7 +86,7 @@ def test_a_warm_up_of_equal_vectors_is_named() -> None:
     stream = stream_of(warmup=3)
     for _ in range(2):
         stream.observe(torch.ones(D))
-    with pytest.raises(ValueError, match="all alike"):
+    with pytest.raises(ValueError, match="identical"):
         stream.observe(torch.ones(D))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from boxloop.average import Power
 from boxloop.fit import FactorStream, StreamSettings, StreamState
 from boxloop.persist import load_tree, save_tree
-from fit.stream_cases import WARMUP, D, K, T, close, first_loadings, same, stream_of, vectors
+from fit.factor_stream_cases import WARMUP, D, K, T, close, first_loadings, same, stream_of, vectors
 
 
 def algorithm_2(rows: Tensor, loadings: Tensor, warmup: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
