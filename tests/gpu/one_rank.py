@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import boxloop
-from boxloop.fit import Workers, parallel
+from boxloop.fit import Workers
 from estimators import parallel_fit_cases as cases
 
 FITS = ("penalty", "weighted views", "labels", "generator")
@@ -56,11 +56,13 @@ def main(folder: Path, device: str) -> None:
     with boxloop.distributed() as workers, patch.object(dist, "all_reduce", noted):
         np.savez(folder / "alone.npz", **found(folder))
         alone = sum(sent.values())
-        token = parallel._ACTIVE.set(Talking(workers.rank, workers.size, workers.group))
+        token = sys.modules["boxloop.fit.distributed"]._ACTIVE.set(
+            Talking(workers.rank, workers.size, workers.group)
+        )
         try:
             np.savez(folder / "talking.npz", **found(folder))
         finally:
-            parallel._ACTIVE.reset(token)
+            sys.modules["boxloop.fit.distributed"]._ACTIVE.reset(token)
         backend = dist.get_backend_config()
     (folder / "said.json").write_text(json.dumps({"alone": alone, "sent": sent, "backend": backend}))
 
