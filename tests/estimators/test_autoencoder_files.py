@@ -14,6 +14,7 @@ from boxloop.data import open_source
 from boxloop.estimators import VariationalAutoencoder
 from boxloop.fit import Trainer
 from boxloop.persist import ModelFileError
+from persist.mutations import seal, split
 
 QUICK = {"hidden": (8,), "max_iter": 4, "patience": None, "score_draws": 16, "penalty_nodes": 32}
 
@@ -208,3 +209,18 @@ def test_rows_in_files(tmp_path):
 def test_progress_tells_the_parts(capsys):
     quick(verbose=1, alpha=0.1, hidden=(2,), max_iter=1).fit(rows())
     assert "elbo" in capsys.readouterr().err
+
+
+def test_a_file_of_more_draws_than_memory_holds_is_refused(tmp_path):
+    """It loaded, and ``score`` ran out of memory."""
+    path = tmp_path / "vae.boxloop"
+    quick().fit(rows()).save(path)
+    document, tensors = split(path.read_bytes())
+    for place in (document["tree"]["fields"], document["extra"]["params"]):
+        usual, place["score_draws"] = place["score_draws"], 10**9
+        path.write_bytes(seal(document, tensors))
+        with pytest.raises(ModelFileError, match="score_draws"):
+            load(path)
+        place["score_draws"] = usual
+    with pytest.raises(ValueError, match="The 'score_draws' parameter"):
+        quick(score_draws=10**9).fit(rows())

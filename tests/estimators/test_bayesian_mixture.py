@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,7 @@ from boxloop.distributions import (
     StickBreaking,
     TiedInverseWishart,
 )
-from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture
+from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture, root_gamma_moments
 from boxloop.models import VariationalMixture
 from estimators.cases import GAUSSIAN, assert_same, blobs, documents, told
 from estimators.test_checkpoint import Killed, kill_after
@@ -421,3 +423,51 @@ def test_components_of_a_sample_go_when_all_rows_have_spoken():
     many, three = (BayesianGaussianMixture(k, random_state=0).fit(X) for k in (10, 3))
     assert many.n_components_ == 3
     assert many.lower_bound_ > three.lower_bound_ - 50.0 / 30_000  # seven more sticks cost some 13 nats
+
+
+@pytest.mark.parametrize(("total", "missing"), [(0.2, "mean sd"), (0.8, "mean sd"), (1.6, "sd"), (2.5, "")])
+def test_moments_that_do_not_exist_are_infinite_and_no_others(total: float, missing: str) -> None:
+    """With 1 to 2 degrees of freedom the deviation of a standard deviation was NaN."""
+    rows = np.array([[-1.0], [0.0], [0.5], [1.0]])
+    fit = BayesianGaussianMixture(1, covariance_type="diag", degrees_of_freedom_prior=0.1)
+    table = fit.fit(rows, sample_weight=np.full(4, total / 4)).posterior_summary()
+    assert not table.isna().to_numpy().any()
+    spread = table.loc["sd[0, x0]"]
+    assert [name for name in ("mean", "sd") if np.isinf(spread[name])] == missing.split()
+    assert np.isinf(table.loc["mean[0, x0]", "sd"]) == (total < 1.9)
+    assert np.isfinite(table[["low", "high"]].to_numpy()).all()
+
+
+def test_moments_of_many_rows_keep_their_digits() -> None:
+    """Differences of log-gammas lost them: with 1e17 rows the mean was off by a factor, its range NaN."""
+    rows = np.array([[-1.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
+    for total, digits in ((1.9e4, 1e-7), (2.1e4, 1e-7), (1e9, 1e-7), (1e17, 1e-7)):
+        fit = BayesianGaussianMixture(1, covariance_type="diag")
+        table = fit.fit(rows, sample_weight=np.full(3, total / 3)).posterior_summary().iloc[-2:]
+        shape = 0.5 * float(np.ravel(fit.degrees_of_freedom_)[0])
+        size = rows.std(0) * np.sqrt(1.0 + 0.75 / shape)
+        np.testing.assert_allclose(table["mean"], rows.std(0), rtol=10.0 / total + digits)
+        np.testing.assert_allclose(table["sd"], size / (2.0 * np.sqrt(shape)), rtol=10.0 / total + 1e-4)
+        reach = table["high"] - table["low"]
+        np.testing.assert_allclose(reach, 2.0 * 1.959964 * table["sd"], rtol=1e-3)
+
+
+def test_a_weight_beside_a_far_larger_one_has_a_range() -> None:
+    law = Dirichlet(torch.tensor([1e20, 1.0]).double())
+    fit = BayesianMultinomialMixture(2, random_state=0).fit(documents(50))
+    weights = replace(fit.model_.found, weights=law)
+    fit.model_ = replace(fit.model_, found=weights)
+    low, high = fit._weight_interval(0.025, 0.975)
+    np.testing.assert_allclose([low[0], high[0]], 1.0)
+    assert 0.0 < low[1] < high[1] < 1e-18
+
+
+@pytest.mark.parametrize("shape", [1.5, 40.0, 9999.0, 10001.0, 1e7])
+def test_moments_of_roots_of_inverse_gamma_variables(shape: float) -> None:
+    """Against sixty digits, on both sides of where the series takes over."""
+    with mpmath.workdps(60):
+        ratio = mpmath.gamma(mpmath.mpf(shape) - 0.5) / mpmath.gamma(shape)
+        deviation = mpmath.sqrt(1 / (mpmath.mpf(shape) - 1) - ratio**2)
+    found = root_gamma_moments(np.array([[shape]]), np.array([[4.0]]))
+    np.testing.assert_allclose(found[0], 2.0 * float(ratio), rtol=1e-8)
+    np.testing.assert_allclose(found[1], 2.0 * float(deviation), rtol=1e-6)

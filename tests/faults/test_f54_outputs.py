@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import boxloop
 from boxloop import GaussianMixture
 from boxloop.data import fingerprint_file, open_table, table_writer, write_table
 from boxloop.persist import write_atomic
@@ -192,3 +193,27 @@ def test_a_file_that_is_replaced_keeps_its_mode(mode: int, folder: Path) -> None
         assert stat.S_IMODE((folder / name).stat().st_mode) == mode, name
         assert (folder / name).read_bytes() != b"old"
     assert stat.S_IMODE((folder / "new.csv").stat().st_mode) == 0o644
+
+
+def test_f54_a_link_that_leads_nowhere_is_not_replaced_by_a_report(tmp_path: Path) -> None:
+    """``exists()`` follows links: the link was replaced without a word."""
+    page = tmp_path / "page.html"
+    page.with_suffix(".md").symlink_to(tmp_path / "gone.md")
+    with pytest.raises(FileExistsError, match=r"page\.md: not written by a report"):
+        check_replaceable(page_files(page), page.with_suffix(".json"))
+    page.with_suffix(".md").unlink()
+    check_replaceable(page_files(page), page.with_suffix(".json"))
+
+
+def test_f54_a_table_is_not_replaced_by_a_model(tmp_path: Path) -> None:
+    fit = boxloop.GaussianMixture(1).fit([[0.0], [1.0], [3.0]])
+    table = tmp_path / "data.csv"
+    table.write_text("a\n1\n2\n")
+    with pytest.raises(FileExistsError, match=r"data\.csv is there and is no model file"):
+        fit.save(table)
+    assert table.read_text() == "a\n1\n2\n"
+    (tmp_path / "empty").touch()
+    (tmp_path / "damaged.boxloop").write_bytes(b"damaged")
+    for name in ("empty", "damaged.boxloop", "new.model", "new.model"):
+        fit.save(tmp_path / name)
+        assert boxloop.load(tmp_path / name).n_iter_ == fit.n_iter_

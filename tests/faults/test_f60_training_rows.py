@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from boxloop import GaussianMixture, load, mega
+from boxloop import GaussianMixture, VariationalAutoencoder, load, mega
 from boxloop.cli import main
 
 
@@ -52,3 +52,19 @@ def test_f60_the_command(folder: Path) -> None:
     assert "holds other rows than the GaussianMixture was fitted to" in " ".join(refused.output.split())
     right = criticise(folder, "held.csv", "--train", str(folder / "train.csv"))
     assert "Error of the fitted parameters: included" in right.output
+
+
+def test_f60_the_command_knows_the_rows_of_an_autoencoder(folder: Path, tmp_path: Path) -> None:
+    """p = 0.04 on the rows of the fit, without a word."""
+    fit = VariationalAutoencoder(
+        1, hidden=(4,), max_iter=2, patience=None, validation_fraction=0.0, random_state=0
+    )
+    fit.fit(pd.read_csv(folder / "train.csv")).save(tmp_path / "vae.boxloop")
+    call = ["criticise", str(tmp_path / "vae.boxloop"), str(folder / "train.csv"), "--draws", "19"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        own = CliRunner().invoke(main, call)
+    assert own.exit_code == 0
+    said = " ".join(own.output.split())
+    assert "X holds the rows that the VariationalAutoencoder was fitted to" in said
+    assert "Error of the fitted parameters: rows of the fit, left out" in said

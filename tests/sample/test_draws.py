@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +435,15 @@ def test_progress_is_silent_unless_asked_for(capfd: pytest.CaptureFixture[str]) 
     run_to(None, 10)
     run_to(None, 10, verbose=None)  # no terminal here
     assert capfd.readouterr() == ("", "")
+
+
+def test_r_hat_that_rounds_to_its_limit_is_written_above_it() -> None:
+    """ "R-hat up to 1.010, above 1.01"."""
+    found = diagnose(np.random.default_rng(0).normal(size=(4, 400, 2)))
+    found = replace(found, r_hat=np.array([1.0, 1.0100004]))
+    assert (
+        found.worries(("a", "b"))[0] == "b: R-hat up to 1.0100004, above 1.01: chains disagree; draw longer"
+    )
 
 
 def test_diagnosis_of_a_table_with_names() -> None:

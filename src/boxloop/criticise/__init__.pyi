@@ -1,4 +1,4 @@
-from .adapt import Pair as Pair, as_model
+from .adapt import Pair as Pair, as_model, chosen_estimator as chosen_estimator
 from .aggregate import AggregateGap, aggregate_gap
 from .calibration import Calibration, calibration
 from .classified import ClassificationScores, classification_scores

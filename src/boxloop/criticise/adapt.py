@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.decomposition import PCA, FactorAnalysis
 from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
@@ -33,6 +33,13 @@ class Modelled(Protocol):
     """A fitted estimator that keeps its model."""
 
     model_: Any
+
+
+@runtime_checkable
+class Search(Protocol):
+    """A fitted search over estimators that keeps the one it chose."""
+
+    best_estimator_: Any
 
 
 @runtime_checkable
@@ -85,6 +92,18 @@ def as_rows(X: Any) -> Any:
     return X.reshape(len(X), -1) if isinstance(X, np.ndarray | Tensor) and X.ndim > 2 else X
 
 
+def chosen_estimator(given: object) -> object:
+    """The estimator that a fitted search chose; anything else as it is.
+
+    Example:
+        >>> from boxloop import GaussianMixture, Select
+        >>> search = Select(GaussianMixture(), {"n_components": [1]}, cv=2)
+        >>> chosen_estimator(search.fit([[0.0], [1.0], [2.0], [3.0]]))
+        GaussianMixture(random_state=0)
+    """
+    return given.best_estimator_ if isinstance(given, Search) else given
+
+
 def open_rows(model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu") -> Source:
     """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so.
 
@@ -102,18 +121,19 @@ def open_rows(model: object, X: Any, sample_weight: Any = None, device: torch.de
                 [0.]], dtype=torch.float64)
     """
     source = on_device(open_source(as_rows(X), sample_weight), torch.device(device))
-    return model._prepare(source) if isinstance(model, Preparing) else source
+    judged = chosen_estimator(model)
+    return judged._prepare(source) if isinstance(judged, Preparing) else source
 
 
 def as_model(given: object, emission: Callable[[Tensor], object] | None = None) -> LatentModel:
     """A model from whatever has a prior and an emission.
 
     Args:
-        given: a boxloop model or fitted estimator; a fitted scikit-learn ``GaussianMixture``,
-            ``BayesianGaussianMixture``, ``FactorAnalysis`` or ``PCA``; a fitted hmmlearn ``GaussianHMM`` (its rows in
-            the long run, which depend on one another: their gaps have no errors); a ``torch.distributions`` object; or,
-            with ``emission``, a prior: a law, a ``torch.distributions`` object, or a number k of standard normal latent
-            columns.
+        given: a boxloop model or fitted estimator; a search (``Select``), for the ``best_estimator_`` that it chose; a
+            fitted scikit-learn ``GaussianMixture``, ``BayesianGaussianMixture``, ``FactorAnalysis`` or ``PCA``; a
+            fitted hmmlearn ``GaussianHMM`` (its rows in the long run, which depend on one another: their gaps have no
+            errors); a ``torch.distributions`` object; or, with ``emission``, a prior: a law, a ``torch.distributions``
+            object, or a number k of standard normal latent columns.
         emission: z (m, k) -> a law, a ``torch.distributions`` object, or ``(mean, variance)`` as a decoder gives. A
             ``torch.nn.Module``, or a method of one, is given z in the precision and on the device of its parameters.
 
@@ -135,6 +155,8 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
         return Pair(_prior(given), _decoder(emission))
     if isinstance(given, AnyModel):
         return given
+    if isinstance(given, Search):
+        return as_model(given.best_estimator_)
     if isinstance(given, Modelled):
         return as_model(given.model_)
     if isinstance(given, TorchDistribution):
@@ -150,9 +172,12 @@ def as_model(given: object, emission: Callable[[Tensor], object] | None = None) 
         return _pca(given)
     if type(given).__module__.startswith("hmmlearn"):
         return _hmm(given)
-    raise TypeError(
-        f"cannot take {type(given).__name__} as a model: it needs prior() and emission(z), or emission="
-    )
+    name = type(given).__name__
+    if hasattr(given, "refit") and not given.refit:
+        raise TypeError(f"cannot take {name} as a model: with refit=False it keeps no fitted best_estimator_")
+    if isinstance(given, MetaEstimatorMixin) and hasattr(given, "estimator_"):
+        raise TypeError(f"cannot take {name} as a model: give the estimator inside it, .estimator_")
+    raise TypeError(f"cannot take {name} as a model: it needs prior() and emission(z), or emission=")
 
 
 def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Distribution]:

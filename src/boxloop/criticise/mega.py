@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.criticise.adapt import DEPENDENT, LongRun, as_model, check_independent, open_rows
+from boxloop.criticise.adapt import (
+    DEPENDENT,
+    LongRun,
+    as_model,
+    check_independent,
+    chosen_estimator,
+    open_rows,
+)
 from boxloop.criticise.forward import Forward, Method, forward_moments
 from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
 from boxloop.criticise.gaps import Gap, Mega, null_p_values
@@ -26,7 +33,14 @@ from boxloop.criticise.probes import Probe
 from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn_of_other_rows, warn_of_shared
 from boxloop.criticise.scene import model_scene
 from boxloop.criticise.tally import Scene, Tally
-from boxloop.criticise.training import Training, are_training_rows, has_free, knows_error, training_error
+from boxloop.criticise.training import (
+    Free,
+    Training,
+    are_training_rows,
+    has_free,
+    knows_error,
+    training_error,
+)
 from boxloop.data import (
     RowSample,
     RowSampler,
@@ -39,7 +53,7 @@ from boxloop.data import (
     sample_rows,
     word_to_text,
 )
-from boxloop.numeric import RandomState, generator, single_threaded, spawn
+from boxloop.numeric import RandomState, generator, join_words, single_threaded, spawn
 from boxloop.tree import Tree
 from boxloop.types import LatentModel, Source
 
@@ -118,7 +132,10 @@ def mega(
     check_count(nodes, "nodes")
     check_count(draws, "draws", 0)
     check_list(functions, "functions", "test functions")
+    model = chosen_estimator(model)
     adapted = as_model(model)
+    if train is not None:
+        _with_free(adapted)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
     source = open_rows(model, X, sample_weight, device)
@@ -174,9 +191,8 @@ def _warn_of_tails(case: _Case) -> None:
         if math.isinf(error)
     ]
     if lost:
-        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
         warn_caller(
-            f"a few nodes carry nearly all of the model's {', '.join(lost[:5])}{more}: their Monte Carlo errors cannot "
+            f"a few nodes carry nearly all of the model's {join_words(lost, most=5)}: their Monte Carlo errors cannot "
             "be estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions, Fourier() "
             "and Below()",
             UserWarning,
@@ -269,14 +285,18 @@ def _check(model: LatentModel, probes: Sequence[Probe], *, testing: bool) -> Non
 def _training(
     model: LatentModel, kept: RowSample, case: _Case, moments: Callable[[LatentModel], list[Forward]]
 ) -> Training:
-    if not has_free(model):
-        raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
-
     def flat(moved: LatentModel) -> list[Tensor]:
         return [probe.flat(f.value) for probe, f in zip(case.probes, moments(moved), strict=True)]
 
     scene = case.probes[0].scene
-    return training_error(model, kept, flat, scene.origin, scene.scale)
+    return training_error(_with_free(model), kept, flat, scene.origin, scene.scale)
+
+
+def _with_free(model: LatentModel) -> Free:
+    """The model, if its parameters can be moved."""
+    if not has_free(model):
+        raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
+    return model
 
 
 def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | None]:

@@ -62,6 +62,7 @@ from .pairing import PairedSource, SwappedViews, pair_sources
 from .parquet import ParquetReader as ParquetReader, open_parquet as open_parquet
 from .read import (
     AnySource as AnySource,
+    check_source as check_source,
     is_read_in_place,
     open_named_reader as open_named_reader,
     open_source,
@@ -112,8 +113,10 @@ from .validation import (
     check_callable as check_callable,
     check_choice as check_choice,
     check_count as check_count,
+    check_kind as check_kind,
     check_level as check_level,
     check_list as check_list,
+    check_number as check_number,
     check_range,
     check_table as check_table,
     check_weight as check_weight,

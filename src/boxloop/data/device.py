@@ -102,10 +102,8 @@ class PrefetchedSource(TiledSource):
                     part.record_stream(here)
                 yield tile
                 used.append(here.record_event())
-                if (
-                    len(used) > PREFETCHED_TILES
-                ):  # nobody else may wait for the work, and copies would fill the device
-                    used.popleft().synchronize()
+                if len(used) > PREFETCHED_TILES:
+                    used.popleft().synchronize()  # else copies could run ahead of the work and fill the device
 
 
 def _fill_tiles(
@@ -192,26 +190,20 @@ class DevicePartition:
 
     @property
     def label(self) -> str:
-        """That of the partition."""
         return self.part.label
 
     def is_named_in(self, message: str) -> bool:
-        """As the partition is."""
         return self.part.is_named_in(message)
 
     @property
     def content(self) -> Any:
-        """That of the partition."""
         return self.part.content
 
     def open(self, content: Any) -> Source:
-        """The rows, on the device."""
         return on_device(self.part.open(content), self.device)
 
     def tasks(self) -> list[Any]:
-        """Those of the partition."""
         return self.part.tasks()
 
     def without_content(self) -> DevicePartition:
-        """As it travels, beside the name of the device."""
         return DevicePartition(self.part.without_content(), self.device)

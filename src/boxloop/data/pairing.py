@@ -124,16 +124,13 @@ class PairedPartitions(SourceView):
 
     @property
     def n_columns(self) -> int:
-        """Of both together."""
         return len(self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Column names."""
         return self.columns
 
     def tile_transform(self) -> Transform:
-        """The views of both, side by side; weights are those of the first."""
         first = self.first
         left_transform, right_transform = _split_views(self.left)[1], _split_views(self.right)[1]
 
@@ -184,31 +181,25 @@ class JoinedPartition:
 
     @property
     def label(self) -> str:
-        """Both."""
         same = self.left.label == self.right.label
         return self.left.label if same else f"{self.left.label} beside {self.right.label}"
 
     def is_named_in(self, message: str) -> bool:
-        """By either."""
         return self.left.is_named_in(message) or self.right.is_named_in(message)
 
     @property
     def content(self) -> Any:
-        """Those of both."""
         both = [self.left.content, self.right.content]
         return None if all(one is None for one in both) else both
 
     def open(self, content: Any) -> Source:
-        """The pairs."""
         first, second = content or (None, None)
         return PairedSource(self.left.open(first), self.right.open(second))
 
     def tasks(self) -> list[Any]:
-        """Those of both."""
         return [*self.left.tasks(), *self.right.tasks()]
 
     def without_content(self) -> JoinedPartition:
-        """Without tasks."""
         return JoinedPartition(self.left.without_content(), self.right.without_content())
 
 

@@ -105,6 +105,18 @@ def open_source(
     return data
 
 
+def check_source(data: object, name: str) -> None:
+    """Refuse rows that are not opened yet.
+
+    Raises:
+        TypeError: anything but a source.
+    """
+    if not isinstance(data, AnySource):
+        raise TypeError(
+            f"{name} must be a source of rows, got a {type(data).__name__}: boxloop.data.open_source({name}) makes one"
+        )
+
+
 def is_read_in_place(data: object) -> bool:
     """Whether a table is a path, a source or a Dask collection, which is read where it is, and not an array."""
     return isinstance(data, str | PathLike | AnySource) or is_collection(data)

@@ -24,7 +24,7 @@ class SparseSource(TiledSource):
 
     Args:
         rows: (n, d), sparse CSR, float64.
-        weight: (n,), one non-negative weight a row; all ones when omitted.
+        weight: (n,), one non-negative weight per row; all ones when omitted.
         columns: column names; ``x0, x1, ...`` when omitted.
 
     Example:
@@ -82,7 +82,7 @@ def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | N
 
     Args:
         matrix: (n, d); stored values must be finite and not negative.
-        weight: one non-negative weight a row.
+        weight: one non-negative weight per row.
         columns: names for the d columns.
     """
     if matrix.ndim != 2:

@@ -1,4 +1,4 @@
-"""Rows that stay in files: read in batches, handed out in the same tiles as an array would be."""
+"""Rows that stay in files, read in batches and cut into the same tiles as an array's."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class StreamSource(TiledSource):
-    """A table that is read anew in every pass and never held whole.
+    """A table that every pass reads again, in batches.
 
     Tiles have the sizes of :class:`ArraySource`'s whatever the batches of the file, so that a sum over a file is
     the sum over the array to rounding. Values are checked as they are read.
@@ -67,7 +67,7 @@ class StreamSource(TiledSource):
     Args:
         reader: the file.
         names: the columns used, in this order.
-        weight: a column of the file, or one weight a row; all ones when omitted.
+        weight: a column of the file, or one weight per row; all ones when omitted.
         part: whether there are other rows elsewhere, so that here all weights may be zero.
     """
 
@@ -88,18 +88,18 @@ class StreamSource(TiledSource):
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
-        d, start, mass = self.n_columns, 0, 0.0
+        d, start, total_weight = self.n_columns, 0, 0.0
         for tile in retile(self._batches(size or tile_rows(d)), size or tile_rows(d)):
             stop = start + tile.shape[0]
             if self.weight is None:
                 weight = torch.ones(tile.shape[0], dtype=torch.float64)
             else:
                 weight = tile[:, d] if isinstance(self.weight, str) else self.weight[start:stop]
-            mass += float(weight.sum())
+            total_weight += float(weight.sum())
             yield tile[:, :d], weight
             start = stop
         check_shape(start, d, f"{self.reader.label}: the table has no rows. ")
-        if mass == 0.0 and not self.part:
+        if total_weight == 0.0 and not self.part:
             raise ValueError(f"{self.reader.label}: the weights are all zero")
 
     def _batches(self, step: int) -> Iterator[Tensor]:
@@ -122,7 +122,7 @@ def stream_source(
 
     Args:
         reader: the file.
-        weight: name of a column, or one weight a row.
+        weight: name of a column, or one weight per row.
         columns: the columns used; all but the weights when omitted.
     """
     names = choose_columns(reader.names, columns, weight, reader.label)
@@ -151,18 +151,18 @@ def load_small(source: StreamSource, limit: int) -> StreamSource | ArraySource:
 
 def retile(batches: Iterator[Tensor], step: int) -> Iterator[Tensor]:
     """Cut batches of any sizes into tiles of ``step`` rows; only the last may be shorter."""
-    held: list[Tensor] = []
+    waiting: list[Tensor] = []
     count = 0
     for batch in batches:
-        held.append(batch)
+        waiting.append(batch)
         count += batch.shape[0]
         if count >= step:
-            block = _join(held)
+            block = _join(waiting)
             full = count - count % step
             yield from torch.split(block[:full], step)
-            held, count = [block[full:]] if count > full else [], count - full
+            waiting, count = [block[full:]] if count > full else [], count - full
     if count:
-        yield _join(held)
+        yield _join(waiting)
 
 
 def _join(parts: list[Tensor]) -> Tensor:

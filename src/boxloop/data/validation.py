@@ -19,6 +19,7 @@ from torch import Tensor
 
 from boxloop.data.frames import as_frame, check_numbers, object_columns
 from boxloop.data.source import MappedSource
+from boxloop.numeric import join_words
 from boxloop.types import Source
 
 ARRAY_LIKE = ("__array__", "__array_interface__", "__dlpack__")
@@ -26,7 +27,7 @@ ARRAY_LIKE = ("__array__", "__array_interface__", "__dlpack__")
 
 
 def check_shape(n_rows: int, n_columns: int, where: str = "") -> None:
-    """Refuse a table without rows or without columns, in scikit-learn's words, after words on where it is from."""
+    """Refuse a table without rows or without columns, in scikit-learn's words, after ``where`` it is from."""
     for count, word in ((n_rows, "sample"), (n_columns, "feature")):
         if count == 0:
             shape = f"(shape=({n_rows}, {n_columns}))"
@@ -35,7 +36,7 @@ def check_shape(n_rows: int, n_columns: int, where: str = "") -> None:
 
 def check_array(dtype: np.dtype, shape: tuple[int, ...], label: str = "") -> None:
     """Refuse what cannot be a table of real numbers; an array of objects may be one."""
-    where = f"{label}: " if label else ""
+    where = _prefix(label)
     if dtype.kind == "c":
         raise ValueError(f"{where}Complex data not supported")
     if dtype.kind not in "biufO":
@@ -45,7 +46,7 @@ def check_array(dtype: np.dtype, shape: tuple[int, ...], label: str = "") -> Non
 
 
 def check_no_paths(data: object) -> None:
-    """Refuse a list of paths, or of other text, where a table is needed."""
+    """Refuse a list of paths or of other text."""
     if isinstance(data, list | tuple) and data and all(isinstance(item, str | PathLike) for item in data):
         raise ValueError(
             f"a list of text is no table (it begins with {str(data[0])!r}): of several files give the folder, or what "
@@ -90,7 +91,7 @@ def check_counts(rows: Tensor, names: Sequence[str]) -> None:
 
 
 def check_range(source: Source, low: float, high: float, what: str, *, whole: str = "") -> Source:
-    """The source, refusing any value outside [low, high] by column name, as it is read.
+    """The source, which refuses values outside [low, high] as they are read, naming the column.
 
     Args:
         source: where rows come from.
@@ -127,7 +128,7 @@ def _out_of_range(values: Tensor, low: float, high: float, whole: bool) -> Tenso
 
 
 def check_weight(weight: object, n_rows: int) -> Tensor:
-    """One finite, non-negative weight a row, not all zero, as float64.
+    """Weights as float64: one per row, finite, not negative and not all zero.
 
     Args:
         weight: an array, tensor, list or column of a frame.
@@ -181,7 +182,7 @@ def check_given_names(columns: Sequence[str] | None, n_columns: int) -> tuple[st
 
 
 def names_as_text(columns: Sequence[str]) -> list[str]:
-    """Names of columns as texts, which those of a frame need not be; one text is no list of them."""
+    """Column names as text, which those of a frame need not be; a single text is refused."""
     if isinstance(columns, str):
         raise ValueError(f"columns must be a list of names, not the text {columns!r}")
     return [str(name) for name in columns]
@@ -213,7 +214,7 @@ def choose_columns(
 
 
 def column_index(names: Sequence[str], key: object) -> int:
-    """The place of a column given by its name or its place.
+    """The index of a column given by its name or its index.
 
     Example:
         >>> column_index(("height", "weight"), "weight"), column_index(("height", "weight"), 0)
@@ -231,34 +232,34 @@ def column_index(names: Sequence[str], key: object) -> int:
 
 
 def column_indices(names: Sequence[str], keys: object) -> list[int]:
-    """The places of columns given by a list of their names or places."""
+    """The indices of columns given by a list of their names or indices."""
     return [column_index(names, key) for key in check_list(keys, "columns", "names or places")]
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Names that may have been meant, as the end of a message; empty where none is near.
+    """Close matches as the end of a message; empty where there are none.
 
     Example:
         >>> suggest_names("irsi", ["iris", "wine"])
         " (did you mean 'iris'?)"
     """
     near = get_close_matches(name, list(known), n=2)
-    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+    return f" (did you mean {join_words(list(map(repr, near)), 'or')}?)" if near else ""
 
 
 def check_list(value: object, name: str, what: str) -> Iterable[Any]:
-    """Refuse what cannot be gone through, and a text, which is one value."""
+    """Refuse what is not iterable, and text, which is one value."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of {what}, got {_described(value)}")
     return value
 
 
 def check_count(value: object, name: str, least: int | None = 1) -> int:
-    """A whole number that is large enough, whatever its size with None.
+    """A whole number of at least ``least``; of any size where that is None.
 
     Raises:
-        TypeError: no whole number.
-        ValueError: too small a one.
+        TypeError: not a whole number.
+        ValueError: less than ``least``.
 
     Example:
         >>> check_count(3, "n_draws")
@@ -271,12 +272,40 @@ def check_count(value: object, name: str, least: int | None = 1) -> int:
     return int(value)
 
 
+def check_number(value: object, name: str) -> float:
+    """A real number.
+
+    Raises:
+        TypeError: anything else.
+
+    Example:
+        >>> check_number(3, "ridge")
+        3.0
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {_described(value)}")
+    return float(value)
+
+
+def check_kind(value: object, name: str, kind: type, remedy: str) -> None:
+    """Refuse what is not of a class, saying what makes one.
+
+    Raises:
+        TypeError: anything else.
+
+    Example:
+        >>> check_kind(torch.ones(2), "rows", Tensor, "torch.as_tensor(rows) makes one")
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {_described(value)}: {remedy}")
+
+
 def check_level(value: object, name: str = "level") -> float:
     """A probability above 0 and below 1.
 
     Raises:
-        TypeError: no number.
-        ValueError: one that is no such probability.
+        TypeError: not a number.
+        ValueError: outside (0, 1).
 
     Example:
         >>> check_level(0.95)
@@ -290,10 +319,10 @@ def check_level(value: object, name: str = "level") -> float:
 
 
 def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
-    """Refuse what is none of some words.
+    """Refuse a value that is not among the choices.
 
     Raises:
-        ValueError: anything else.
+        ValueError: it is not.
 
     Example:
         >>> check_choice("auto", "method", ("auto", "exact"))
@@ -307,7 +336,7 @@ def check_callable(value: object, name: str, what: str) -> None:
     """Refuse what cannot be called.
 
     Raises:
-        TypeError: anything but a function.
+        TypeError: it cannot be called.
 
     Example:
         >>> check_callable(len, "psi", "the rows")
@@ -333,7 +362,7 @@ def validate_rows(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
 
 
 def check_table(X: Any, name: str = "X") -> None:
-    """Refuse what no array can be made of, and text, before NumPy does so in words that name neither X nor a remedy."""
+    """Refuse what is not a table of numbers: NumPy's own errors name neither X nor a remedy."""
     if issparse(X):
         return
     frame = as_frame(X)
@@ -360,7 +389,7 @@ def check_table(X: Any, name: str = "X") -> None:
 
 
 def to_float_table(table: Any, name: str, columns: int | None = None) -> Any:
-    """A table of float64, of so many columns where this is known."""
+    """A table as float64, with ``columns`` columns where that is given."""
     if issparse(table):
         raise TypeError(f"{name} must be a dense table; give {name}.toarray()")
     check_numbers(table)
@@ -392,7 +421,7 @@ def to_vector(values: Any, name: str) -> Any:
 def to_labels(values: Any, name: str) -> Any:
     """A list of labels as an array; its shape is the caller's to check."""
     try:
-        return np.asarray(detached(values))
+        return np.asarray(_detach(values))
     except ValueError as error:
         raise ValueError(
             f"{name} must be a list of labels, one a row; got rows of different lengths"
@@ -408,27 +437,25 @@ def to_array(rows: Any, name: str) -> Any:
 
 
 def fill_masked(values: Any) -> Any:
-    """A masked array with NaN in its holes, a tensor without its gradient; anything else as it is."""
+    """A masked array with NaN where it is masked, a tensor without its gradient; anything else as it is."""
     if not isinstance(values, np.ma.MaskedArray):
-        return detached(values)
+        return _detach(values)
     real = values if values.dtype.kind in "fO" else values.astype(np.float64)
     return np.ma.filled(real, np.nan)
 
 
-def detached(values: Any) -> Any:
+def _detach(values: Any) -> Any:
     """A tensor without its gradient, which NumPy refuses to read; anything else as it is."""
     return values.detach() if getattr(values, "requires_grad", False) is True else values
 
 
 def _check_tensor(X: Any, name: str) -> None:
-    """Refuse a tensor that holds no plain array of numbers."""
-    from torch import Tensor, strided
-
+    """Refuse a tensor without values, or in another layout than strided."""
     if not isinstance(X, Tensor):
         return
     if X.is_meta:
         raise TypeError(f"{name} is a tensor without values, on the meta device; give one that holds them")
-    if X.layout != strided:
+    if X.layout != torch.strided:
         raise TypeError(
             f"{name} is a tensor of layout {X.layout}; give {name}.to_dense(), or a SciPy sparse array"
         )
@@ -449,10 +476,9 @@ def _check_values(values: Any, name: str) -> None:
             f"{name} holds text, {str(text)!r}: encode it as numbers, or leave the column out"
         ) from error
     except TypeError as error:
-        strange = next(value for value in values if not isinstance(value, Real | str))
+        value = next(value for value in values if not isinstance(value, Real | str))
         raise TypeError(
-            f"{name} holds {_kind(strange)}: each argument must be a string that is a number, or a real "
-            "number"
+            f"{name} holds {_kind(value)}: each argument must be a string that is a number, or a real number"
         ) from error
 
 

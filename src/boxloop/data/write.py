@@ -1,4 +1,4 @@
-"""Tables written out, at once or part by part."""
+"""Writing tables, at once or part by part."""
 
 from __future__ import annotations
 

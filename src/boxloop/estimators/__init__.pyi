@@ -3,7 +3,7 @@ from ._params import pick_device as pick_device
 from .autoencoder import VariationalAutoencoder
 from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
 from .bayesian_factor_analysis import BayesianFactorAnalysis
-from .bayesian_gaussian_mixture import BayesianGaussianMixture
+from .bayesian_gaussian_mixture import BayesianGaussianMixture, root_gamma_moments as root_gamma_moments
 from .bayesian_linear_regression import BayesianLinearRegression
 from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimator
 from .bayesian_multinomial_mixture import BayesianMultinomialMixture

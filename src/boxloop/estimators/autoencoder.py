@@ -20,6 +20,7 @@ from boxloop.estimators.codes import has_image_shape
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.models import (
     CONSTRAINTS,
+    MAX_SCORE_DRAWS,
     Autoencoder,
     BernoulliHead,
     CategoricalHead,
@@ -43,6 +44,7 @@ FACTS: dict[str, Any] = {
     "alpha_": float | None,
     "alphas_": dict[str, list[float]] | None,
     "image_shape_": tuple[int, ...] | None,
+    "training_digest_": str | None,
 }
 """Fitted attributes in a file, beside the model."""
 
@@ -100,7 +102,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         patience: passes without a better validation before training ends; ``None`` never ends it.
         validation_fraction: share of the rows that is held out to choose the best pass; 0 keeps the last.
         precision: ``full``, or ``mixed``: networks in bfloat16 where PyTorch thinks it safe; needs ``float32``.
-        score_draws: draws behind :meth:`score_samples`.
+        score_draws: draws behind :meth:`score_samples`, at most 2^20.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit's networks.
         verbose: show a progress bar with the parts of the bound.
@@ -189,7 +191,8 @@ class VariationalAutoencoder(FittedAutoencoder):
         "patience": [COUNT, None],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
         "precision": [StrOptions({"full", "mixed"})],
-        **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size", "score_draws")},
+        **{name: [COUNT] for name in ("rank", "prior_components", "n_draws", "batch_size")},
+        "score_draws": [Interval(Integral, 1, MAX_SCORE_DRAWS, closed="both")],
         **{name: [RATE] for name in ("beta", "weight_decay")},
         **{name: [POSITIVE] for name in ("learning_rate", "clip", "noise_floor")},
         **{
@@ -225,6 +228,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         self.alpha_, self.alphas_ = trained.alpha, trained.alphas
         self.converged_, self.interrupted_ = trained.converged, trained.interrupted
         self.events_, self.n_samples_seen_ = list(trained.events), trained.weight
+        self.training_digest_ = trained.digest
         warn_of(self.events_)
 
     def _from_tree(self, tree: Autoencoder) -> None:

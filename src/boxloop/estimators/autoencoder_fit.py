@@ -17,7 +17,7 @@ from boxloop.criticise import MomentPenalty
 from boxloop.data import ArraySource, Standardisation
 from boxloop.fit import ALONE, Workers, drawn_by_weight
 from boxloop.models import Autoencoder
-from boxloop.numeric import generator
+from boxloop.numeric import generator, join_words
 from boxloop.select import Array, Grouped, behind
 
 ALPHAS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -172,9 +172,8 @@ def worries_of(frame: Standardisation, names: tuple[str, ...], codes: int, likel
         )
     still = [name for name, constant in zip(names, frame.constant.tolist(), strict=True) if constant]
     if still and likelihood == "gaussian":
-        more = f" and {len(still) - 5} more" if len(still) > 5 else ""
         found.append(
-            f"columns without spread ({', '.join(still[:5])}{more}): their density is as high as the floor of a "
+            f"columns without spread ({join_words(still, most=5)}): their density is as high as the floor of a "
             "variance lets it be, and enters every score"
         )
     return found

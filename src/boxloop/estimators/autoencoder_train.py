@@ -53,6 +53,7 @@ class Trained:
     interrupted: bool
     events: tuple[str, ...]
     weight: float
+    digest: str | None
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
         outcome.interrupted,
         (*worries, *_untouched(estimator, state, alpha), *outcome.events),
         frame.weight,
+        looked.digest,
     )
 
 

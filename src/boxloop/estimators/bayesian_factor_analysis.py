@@ -19,7 +19,7 @@ from boxloop.estimators._base import Array, FitWarning, OnlineStream, latent_fil
 from boxloop.estimators.linear import LinearEstimator
 from boxloop.fit import Fit, Plan, fit_variational_factor
 from boxloop.models import RelevancePrior, VariationalFactor
-from boxloop.numeric import generator
+from boxloop.numeric import generator, join_words
 from boxloop.persist import ModelFile
 from boxloop.types import Source
 
@@ -209,11 +209,10 @@ class BayesianFactorAnalysis(LinearEstimator):
         pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.errors().log_noise
         moved = [name for name, size in zip(self._names(), pull.tolist(), strict=True) if size > PULLED]
         if moved:
-            more = f" and {len(moved) - 5} more" if len(moved) > 5 else ""
             warn_caller(
-                f"the noise of column(s) {', '.join(map(repr, moved[:5]))}{more} is a small share of their variance, "
-                f"and its prior, which expects a half, raises it by up to {max(pull.tolist()):.1g} standard errors: "
-                "its intervals are too high; more rows, or FactorAnalysis with its standard_errors, say more",
+                f"the noise of column(s) {join_words(list(map(repr, moved)), most=5)} is a small share of their "
+                f"variance, and its prior, which expects a half, raises it by up to {max(pull.tolist()):.1g} standard "
+                "errors: its intervals are too high; more rows, or FactorAnalysis with its standard_errors, say more",
                 FitWarning,
             )
 

@@ -38,6 +38,11 @@ COMPONENTS: dict[str, type] = {
 }
 """By ``covariance_type``."""
 
+LARGE_SHAPE = 1e4
+"""Of an inverse gamma distribution, from which on the moments of its root are taken from their series."""
+MOST_FREEDOM = 5e14
+"""Half of the degrees of freedom beyond which distributions are normal ones to the last digit, and SciPy's are not."""
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
@@ -223,17 +228,20 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         law = self.model_.found.components
         dof, scale = (to_numpy(value) for value in law.marginal())
         half, rate = 0.5 * dof[:, None], 0.5 * scale
+        most = np.minimum(half, MOST_FREEDOM)
         low, high = 0.5 - 0.5 * level, 0.5 + 0.5 * level
         spread = np.sqrt(scale / (to_numpy(law.strength) * dof)[:, None])
         ratio = np.where(dof > 2.0, dof / np.where(dof > 2.0, dof - 2.0, 1.0), np.inf)[:, None]
-        centre = np.sqrt(rate) * np.exp(special.gammaln(half - 0.5) - special.gammaln(half))
-        square = np.where(half > 1.0, rate / np.where(half > 1.0, half - 1.0, 1.0), np.inf)
+        centre, deviation = root_gamma_moments(half, rate)
         names = self._names()
-        reach_low, reach_high = (spread * stats.t.ppf(end, dof[:, None]) for end in (low, high))
-        low_sd, high_sd = (np.sqrt(stats.invgamma.ppf(end, half, scale=rate)) for end in (low, high))
+        reach_low, reach_high = (spread * stats.t.ppf(end, 2.0 * most) for end in (low, high))
+        low_sd, high_sd = (np.sqrt(stats.invgamma.ppf(end, most, scale=rate)) for end in (low, high))
+        reach_sd = stats.norm.ppf(high) * np.where(half > MOST_FREEDOM, deviation, 0.0)
+        low_sd = np.where(half > MOST_FREEDOM, centre - reach_sd, low_sd)
+        high_sd = np.where(half > MOST_FREEDOM, centre + reach_sd, high_sd)
         return {
-            "mean": np.hstack([self.means_, np.where(half > 0.5, centre, np.inf)]),
-            "sd": np.hstack([spread * np.sqrt(ratio), np.sqrt(np.maximum(square - centre**2, 0.0))]),
+            "mean": np.hstack([self.means_, centre]),
+            "sd": np.hstack([spread * np.sqrt(ratio), deviation]),
             "low": np.hstack([self.means_ + reach_low, low_sd]),
             "high": np.hstack([self.means_ + reach_high, high_sd]),
             "names": np.array([f"mean[{n}]" for n in names] + [f"sd[{n}]" for n in names]),
@@ -243,6 +251,28 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         k, d = self.n_components_, self.n_features_in_
         each = {"full": k * d * (d + 1) // 2, "tied": d * (d + 1) // 2, "diag": k * d, "spherical": k}
         return k - 1 + k * d + each[self.covariance_type]
+
+
+def root_gamma_moments(half: Array, rate: Array) -> tuple[Array, Array]:
+    r"""Mean and standard deviation of the root of an inverse gamma variable; infinite where they do not exist.
+
+    .. math:: \sqrt{b} \, \Gamma(a - \tfrac12) / \Gamma(a) \text{ for } a > \tfrac12, \quad
+              \sqrt{b / (a - 1) - \text{mean}^2} \text{ for } a > 1
+
+    For a large shape a both are differences of numbers of which no digit is left, and are taken from their series.
+
+    Args:
+        half: the shape a, (k, 1).
+        rate: b, (k, d).
+    """
+    first, second, large = half > 0.5, half > 1.0, half > LARGE_SHAPE
+    shape = np.minimum(np.where(first, half, 1.0), LARGE_SHAPE)
+    ratio = np.exp(special.gammaln(shape - 0.5) - special.gammaln(shape))
+    variance = np.maximum(1.0 / np.where(second, shape - 1.0, 1.0) - ratio**2, 0.0)
+    mean = np.where(large, (1.0 + 0.375 / half) / np.sqrt(half), ratio)
+    deviation = np.where(large, (0.5 + 0.46875 / half) / half, np.sqrt(variance))
+    root = np.sqrt(rate)
+    return np.where(first, root * mean, np.inf), np.where(second, root * deviation, np.inf)
 
 
 def _vector(name: str, value: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -151,7 +151,8 @@ class BayesianMixtureEstimator(MixtureEstimator):
     def posterior_summary(self, level: float = 0.95) -> Any:
         """Mean, standard deviation and range under q of every parameter of the components in use, as a pandas frame.
 
-        q takes the components of rows for known: where components overlap its range is narrower than an interval.
+        q takes the components of rows for known: where components overlap its range is narrower than an interval. A
+        moment that does not exist is infinite, as the standard deviation of a mean with two degrees of freedom.
 
         Args:
             level: probability of the range under q, equal on both sides.
@@ -207,7 +208,9 @@ class BayesianMixtureEstimator(MixtureEstimator):
             a = to_numpy(law.concentration)
             if k == 1:
                 return np.ones(1), np.ones(1)
-            rest = a.sum() - a
+            rest = np.where(np.eye(k, dtype=bool), 0.0, a).sum(
+                1
+            )  # a.sum() - a has no digit left beside a large a
             return np.asarray(stats.beta.ppf(low, a, rest)), np.asarray(stats.beta.ppf(high, a, rest))
         drawn = law.map(lambda leaf: leaf.expand(DRAWS, *leaf.shape)).draw(generator(0, law.first.device))
         ends = np.quantile(to_numpy(drawn.exp()), [low, high], axis=0)

@@ -154,7 +154,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         EnergyModel,
         (Perceptron, DiagonalGaussian, FullGaussian),
         CONSTRAINTS,
-        {**PROGRESS, "n_samples_seen_": float, "contrasts_": list[float]},
+        {**PROGRESS, "n_samples_seen_": float, "contrasts_": list[float], "training_digest_": str | None},
         checks=(_has_partition,),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -212,7 +212,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             log_partition_error=frame.origin.new_tensor(found.error),
             draws=drawn.double(),
         )
-        self.n_samples_seen_ = frame.weight
+        self.n_samples_seen_, self.training_digest_ = frame.weight, frame.digest
         self.contrast_, self.contrast_error_ = disagreement(model, rows, drawn)
         unsettled = self._unsettled(*remaining_gain(model, rows, drawn, streams[2]))
         doubts = list(found.doubts("up from the base"))

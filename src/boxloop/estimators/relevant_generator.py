@@ -126,6 +126,7 @@ class RelevantGenerator(FittedGenerator):
         CONSTRAINTS,
         {
             **PROGRESS,
+            "training_digest_": str | None,
             "error_": float,
             "history_": dict[str, list[float]],
             "image_shape_": tuple[int, ...] | None,
@@ -181,7 +182,7 @@ class RelevantGenerator(FittedGenerator):
         found = fit_generator(self, relevance.to(device=pick_device(self.device)), source)
         self.model_, self.history_, self.error_ = found.model, found.history, found.error
         self.n_iter_, self.converged_, self.interrupted_ = found.epochs, found.converged, found.interrupted
-        self.events_ = list(found.events)
+        self.events_, self.training_digest_ = list(found.events), found.digest
         warn_of(self.events_)
         return self
 

@@ -50,6 +50,7 @@ class Generated:
     converged: bool
     interrupted: bool
     events: tuple[str, ...]
+    digest: str | None
 
 
 def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: Source) -> Generated:
@@ -98,6 +99,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
         settled(estimator, outcome, held is not None, "the error of validation rows still fell"),
         outcome.interrupted,
         tuple(outcome.events),
+        frame.digest,
     )
 
 

@@ -100,7 +100,7 @@ def spectral(
 
     Example:
         >>> import torch
-        >>> from boxloop.data.datasets import documents
+        >>> from boxloop.data import documents
         >>> from boxloop.numeric import generator
         >>> problem = documents(2, 20, generator(0))
         >>> found = spectral(problem.source(20_000, 10, generator(1)), 2, generator(2))

@@ -33,6 +33,7 @@ from .random_effects import (
     modes as modes,
 )
 from .vae import (
+    MAX_SCORE_DRAWS as MAX_SCORE_DRAWS,
     Autoencoder as Autoencoder,
     BernoulliHead as BernoulliHead,
     CategoricalHead as CategoricalHead,

@@ -34,6 +34,7 @@ from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part, SavedModule
 from boxloop.models.vae import (
+    MAX_SCORE_DRAWS,
     Autoencoder,
     BernoulliHead,
     CategoricalHead,
@@ -111,14 +112,15 @@ def _has_errors(model: VariationalFactor, axes: Axes) -> str | None:
 
 def _network_fits(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
-    network, mapping = part.network, callable(part.network)
+    network: Any = part.network
+    function = is_dataclass(network) and callable(network)
     kinds = {value.dtype for value in part.parameters}
     if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
         return f"parameters must be of one floating type, not of {len(kinds)}"
     if isinstance(network, SavedModule):
         sizes = len(network.names), len(part.parameters)
         return None if sizes[0] == sizes[1] else f"{sizes[0]} names are given for {sizes[1]} parameters"
-    if not is_dataclass(network) or not mapping:
+    if not function:
         return f"network is {network!r:.40}, which cannot be called"
     axes["dtype"] = kinds.pop()
     if not isinstance(network, Layers | Convolutions | Deconvolutions):
@@ -273,7 +275,7 @@ CONSTRAINTS: Table = {
         latent=Nested(LATENTS, "c"),
         origin=Array("d", LOCATION),
         scale=Array("d", SCALE),
-        score_draws=Number(least=1, most=2**31),
+        score_draws=Number(least=1, most=MAX_SCORE_DRAWS),
     ),
     EnergyModel: Constraints(
         _energy_fits,

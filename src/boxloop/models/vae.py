@@ -440,6 +440,9 @@ def _check_floor(floor: float) -> None:
         )
 
 
+MAX_SCORE_DRAWS = 1 << 20
+"""Draws behind the score of a row: their points are held in memory, and more add no precision worth having."""
+
 BLOCK = 1 << 21
 """Values (rows x draws x columns) of an importance bound, or of a sample, in memory at once."""
 
@@ -492,8 +495,8 @@ class Autoencoder(Tree):
     score_draws: int = 256
 
     def __post_init__(self) -> None:
-        if self.score_draws < 1:
-            raise ValueError(f"score_draws must be at least 1, got {self.score_draws}")
+        if not 1 <= self.score_draws <= MAX_SCORE_DRAWS:
+            raise ValueError(f"score_draws must be from 1 to {MAX_SCORE_DRAWS}, got {self.score_draws}")
 
     @classmethod
     def start(cls, encoder: Part, decoder: Part, head: Any, latent: Any, columns: int) -> Self:

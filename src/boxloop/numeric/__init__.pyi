@@ -7,7 +7,13 @@ from .diagonalisation import (
     diagonalise_jointly as diagonalise_jointly,
     diagonalise_widest_gap as diagonalise_widest_gap,
 )
-from .format import digits_for as digits_for, number as number, with_error as with_error
+from .format import (
+    digits_for as digits_for,
+    join_words as join_words,
+    number as number,
+    number_above as number_above,
+    with_error as with_error,
+)
 from .linalg import (
     ConditionError,
     column_means,

@@ -1,8 +1,9 @@
-"""Numbers as people read them."""
+"""Numbers and lists of words as people read them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 LONG = 1e5
 """Numbers from here on, or below its inverse, are written with a power of ten."""
@@ -37,6 +38,18 @@ def digits_for(value: float, unit: float, least: int = 4) -> int:
     return min(max(least, math.ceil(math.log10(abs(value) / abs(unit))) + 2), 16)
 
 
+def number_above(value: float, limit: float, places: int = 3) -> str:
+    """A number that is above a limit, with as many decimals as show that it is.
+
+    Example:
+        >>> number_above(1.04321, 1.01), number_above(1.01004, 1.01)
+        ('1.043', '1.01004')
+    """
+    while places < 16 and float(f"{value:.{places}f}") <= limit < value:
+        places += 1
+    return f"{value:.{places}f}"
+
+
 def with_error(value: float, error: float, *, sign: str = "") -> str:
     """A number and its standard error, both to the error's second digit.
 
@@ -57,3 +70,27 @@ def with_error(value: float, error: float, *, sign: str = "") -> str:
         return f"{value:{sign}.1e} ± {error:.1e}"
     places = max(0, 1 - math.floor(math.log10(error)))
     return f"{value:{sign}.{places}f} ± {error:.{places}f}"
+
+
+def join_words(
+    words: Sequence[str], conjunction: str = "and", *, most: int | None = None, total: int | None = None
+) -> str:
+    """Words as a sentence lists them.
+
+    Args:
+        words: what is listed; empty text where there are none.
+        conjunction: before the last word.
+        most: how many are named; the others are counted.
+        total: how many there are, where ``words`` are only the first of them.
+
+    Example:
+        >>> join_words(["a"]), join_words(["a", "b"], "or"), join_words(["a", "b", "c"])
+        ('a', 'a or b', 'a, b and c')
+        >>> join_words(["a", "b", "c", "d"], most=2), join_words(["a", "b"], total=9)
+        ('a, b and 2 more', 'a, b and 7 more')
+    """
+    named = list(words[:most])
+    left = (len(words) if total is None else total) - len(named)
+    if left:
+        named.append(f"{left} more")
+    return "".join(named) if len(named) < 2 else f"{', '.join(named[:-1])} {conjunction} {named[-1]}"

@@ -16,6 +16,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
 import safetensors.torch
@@ -34,6 +35,9 @@ SUFFIX = ".boxloop"
 
 KEY = "boxloop"
 """The metadata entry that holds the document."""
+
+MODEL_HEAD = f'{{"__metadata__":{{"{KEY}"'.encode()
+"""With which the header of every model file begins, after eight bytes of its length."""
 
 HEADER_LIMIT = 16 * 2**20
 """Largest header read or written, in bytes."""
@@ -111,6 +115,7 @@ def write_container(
     Raises:
         ModelFileError: a tensor or the document holds something that a model file cannot.
         OSError: the file could not be written; an older one is left whole.
+        FileExistsError: a file of this name is no model, and its name does not end in ``.boxloop``.
     """
     stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
     sealed = _seal(
@@ -124,7 +129,21 @@ def write_container(
     data = safetensors.torch.save(stored, metadata={KEY: sealed})
     if int.from_bytes(data[:8], "little") > HEADER_LIMIT:
         raise ModelFileError(f"columns, extra and structure take more than {HEADER_LIMIT} bytes")
+    _check_replaceable(Path(path))
     write_atomic(path, data)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse to replace a file that is no model: a table of this name would be lost."""
+    if path.suffix == ".boxloop" or not path.is_file():
+        return
+    with path.open("rb") as file:
+        head = file.read(8 + len(MODEL_HEAD))
+    if head and head[8:] != MODEL_HEAD:
+        raise FileExistsError(
+            f"{path} is there and is no model file: give another name, which by custom ends in .boxloop, or "
+            "remove it first"
+        )
 
 
 def _stored(name: str, tensor: Tensor) -> Tensor:

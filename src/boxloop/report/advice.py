@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from boxloop.numeric import join_words
 from boxloop.report.misfits import Misfit
-from boxloop.report.sentences import counted, listed
+from boxloop.report.sentences import counted
 from boxloop.report.verdict import Verdict
 
 NAMED = 6
@@ -121,5 +122,4 @@ def _named(misfits: Iterator[Misfit]) -> tuple[str, ...]:
 
 
 def _list(names: tuple[str, ...]) -> str:
-    rest = (f"{len(names) - NAMED} more",) if len(names) > NAMED else ()
-    return listed([*names[:NAMED], *rest])
+    return join_words(names, most=NAMED)

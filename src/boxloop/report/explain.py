@@ -15,11 +15,11 @@ from boxloop.estimators import (
     ProbabilisticPCA,
     VariationalAutoencoder,
 )
+from boxloop.numeric import join_words
 from boxloop.report.codes import describe_codes
 from boxloop.report.columns import Array
 from boxloop.report.findings import Findings, named
 from boxloop.report.in_use import SMALL, small
-from boxloop.report.sentences import listed
 
 FEW = 600
 """Most parameters whose errors are worked out."""
@@ -91,7 +91,9 @@ def explain(found: Findings) -> Explanation:
     few = np.flatnonzero(small(estimator, len(rows))[used])
     if len(few):
         which = (
-            f"component {few[0]} holds" if len(few) == 1 else f"components {listed(list(map(str, few)))} hold"
+            f"component {few[0]} holds"
+            if len(few) == 1
+            else f"components {join_words(list(map(str, few)))} hold"
         )
         notes.append(f"Fewer than {SMALL} rows: {which} so few that they may be outliers, and no group.")
     spread = "posterior standard deviations" if bayesian else "standard errors"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from boxloop.numeric import number, with_error
+from boxloop.numeric import join_words, number, with_error
 from boxloop.report.advice import advise
 from boxloop.report.misfits import RATE
-from boxloop.report.sentences import counted, listed
+from boxloop.report.sentences import counted
 from boxloop.report.verdict import WORSE, Verdict
 
 Mood = Literal["good", "doubtful", "bad", "plain"]
@@ -81,7 +81,7 @@ def _does_it_fit(found: Verdict) -> Line:
         together = (
             "" if p_value is None else f", though all moments together do not stand out (p = {p_value:.2g})"
         )
-        return Line("Does it fit?", f"Only in part: on {rows}, {listed(why)}{together}.", "doubtful")
+        return Line("Does it fit?", f"Only in part: on {rows}, {join_words(why)}{together}.", "doubtful")
     answer = (
         f"No misfit found on {rows}: a true model would show gaps as large in {p_value:.0%} of tables. A mean off by "
         f"less than about {number(found.detectable, 2)} standard deviations, or a correlation off by as much, may go "
@@ -145,10 +145,9 @@ def _outliers(found: Verdict) -> Line:
             "bad",
         )
     places = [str(place) for place in found.outliers[:NAMED_ROWS]]
-    more = f" and {found.flagged - len(places)} more" if found.flagged > len(places) else ""
     rows = "row" if found.flagged == 1 else "rows"
     answer = f"{counted(found.flagged, 'row')} at {RATE:.0%} false discoveries: {rows} "
-    answer += f"{', '.join(places) if more else listed(places)}{more}, counted from 0."
+    answer += f"{join_words(places, total=found.flagged)}, counted from 0."
     if found.fit == "bad":
         answer += " The model does not fit, and may make outliers of good rows."
     return Line(question, answer, "doubtful")
@@ -159,12 +158,12 @@ def _columns(found: Verdict) -> Iterator[Line]:
         names = [f"{name} ({why})" for name, why in found.left_out[:NAMED]]
         if len(found.left_out) > NAMED:
             names.append(f"{counted(len(found.left_out) - NAMED, 'other')} (all are listed under Columns)")
-        yield Line("Columns left out?", f"{listed(names)}.", "doubtful")
+        yield Line("Columns left out?", f"{join_words(names)}.", "doubtful")
     if found.missing:
         names = [f"{name} ({share:.1%})" for name, share in found.missing[:NAMED]]
         if len(found.missing) > NAMED:
             names.append(counted(len(found.missing) - NAMED, "other column"))
-        yield Line("Missing values?", f"Taken as unknown, none filled in: {listed(names)}.")
+        yield Line("Missing values?", f"Taken as unknown, none filled in: {join_words(names)}.")
     used, rows = found.read
     if used < rows:
         yield Line("All rows?", f"{used} of {rows} rows were used.")
@@ -192,7 +191,9 @@ def _troubles(found: Verdict) -> Iterator[Line]:
     aside = found.set_aside
     if aside.total:
         of_these = f" ({aside.higher} of them scored higher than the best considered)" if aside.higher else ""
-        look = f"; look at {listed(list(aside.columns[:NAMED]))}, mostly one value" if aside.columns else ""
+        look = (
+            f"; look at {join_words(list(aside.columns[:NAMED]))}, mostly one value" if aside.columns else ""
+        )
         answer = (
             f"{counted(aside.total, 'mixture')}{of_these}: components shrank onto few rows or a single value, and "
             f"such a score measures the floor under their variance, not the fit{look}."
@@ -200,4 +201,4 @@ def _troubles(found: Verdict) -> Iterator[Line]:
         yield Line("Candidates set aside?", answer, "doubtful")
     failed, why = found.failed
     if failed:
-        yield Line("Candidates that failed?", f"{listed(list(failed[:NAMED]))}: {why}", "doubtful")
+        yield Line("Candidates that failed?", f"{join_words(list(failed[:NAMED]))}: {why}", "doubtful")

@@ -12,12 +12,12 @@ from boxloop import figures
 from boxloop.criticise import calibration
 from boxloop.data import open_source
 from boxloop.estimators import BayesianGaussianMixture, GaussianMixture
+from boxloop.numeric import join_words
 from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Findings
 from boxloop.report.in_use import components
 from boxloop.report.outlying import Outlying
-from boxloop.report.sentences import listed
 from boxloop.report.spots import Spot, curve_spots, heat_spots, outlier_spots, worst_spots
 
 LINES = 12
@@ -115,7 +115,7 @@ def plot_candidates(found: Findings, ax: Any = None) -> Any:
 def _sizes(found: Findings) -> str:
     """What the sizes of the candidates count."""
     words = dict.fromkeys(f"{trial.candidate.unit}s" for trial in found.trials)
-    said = listed(list(words)).replace(" and ", " or ")
+    said = join_words(list(words), "or")
     return said + (
         " (of the Bayesian mixture: in use)" if any(t.candidate.used for t in found.trials) else ""
     )
@@ -173,7 +173,7 @@ def _beside(found: Findings, places: list[int]) -> Picture:
         "beside",
         figures.png(figure, PAGE_DPI),
         "If the model is good you could not tell which is which.",
-        f"Rows of the data beside rows drawn from the model, in {' and '.join(names)}.",
+        f"Rows of the data beside rows drawn from the model, in {join_words(names)}.",
     )
 
 

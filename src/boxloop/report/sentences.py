@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 
 JOINERS = "\u200c\u200d"
 """Format characters that scripts and emoji need."""
-
-
-def listed(items: Sequence[str]) -> str:
-    """Items as a sentence lists them.
-
-    Example:
-        >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
-        ('a', 'a and b', 'a, b and c')
-    """
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 def counted(count: int, what: str) -> str:

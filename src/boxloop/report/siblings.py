@@ -31,13 +31,17 @@ def check_replaceable(files: Iterable[Path], record: Path) -> None:
         record: the JSON file of the earlier report, which holds the SHA-256 of the others.
 
     Raises:
-        FileExistsError: one that is not as a report wrote it; nothing has been written.
+        FileExistsError: one that is not as a report wrote it, or a link that leads nowhere; nothing has been written.
     """
     written = _digests(record)
     for file in files:
-        if not file.exists():
+        if not file.is_symlink() and not file.exists():
             continue
-        ours = written is not None and (file == record or written.get(file.suffix) == fingerprint_file(file))
+        ours = (
+            file.exists()
+            and written is not None
+            and (file == record or written.get(file.suffix) == fingerprint_file(file))
+        )
         if not ours:
             raise FileExistsError(
                 f"{file}: not written by a report, or changed since; give another name for the page, or --force "

@@ -17,6 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from boxloop.numeric import join_words, number_above
+
 Array = NDArray[np.float64]
 
 AGREED = 1.01
@@ -72,10 +74,12 @@ class Diagnosis:
         """In words."""
         found = []
         if self.infinite.any():
-            found.append(f"{_listed(names, self.infinite)}: not finite in every draw")
+            found.append(f"{_list_names(names, self.infinite)}: not finite in every draw")
         if (self.stuck > 0).any():
             most = int(self.stuck.max())
-            found.append(f"{_listed(names, self.stuck > 0)}: constant in {most} of {self.n_chains} chains")
+            found.append(
+                f"{_list_names(names, self.stuck > 0)}: constant in {most} of {self.n_chains} chains"
+            )
         usable = ~self.infinite & (self.stuck == 0) & ~self.fixed
         if self.n_chains == 1:
             found.append(
@@ -89,13 +93,14 @@ class Diagnosis:
             if apart.any():
                 worst = float(np.fmax.reduce(self.r_hat[apart]))
                 found.append(
-                    f"{_listed(names, apart)}: R-hat up to {worst:.3f}, above {AGREED:g}: chains disagree; draw longer"
+                    f"{_list_names(names, apart)}: R-hat up to {number_above(worst, AGREED)}, above {AGREED:g}: chains "
+                    "disagree; draw longer"
                 )
         few = usable & ~(np.minimum(self.ess_bulk, self.ess_tail) >= ENOUGH)
         if few.any():
             least = float(np.fmin.reduce(np.fmin(self.ess_bulk, self.ess_tail)[few]))
             found.append(
-                f"{_listed(names, few)}: {least:.0f} effective draws, fewer than {ENOUGH}; draw longer"
+                f"{_list_names(names, few)}: {least:.0f} effective draws, fewer than {ENOUGH}; draw longer"
             )
         return tuple(found)
 
@@ -194,7 +199,5 @@ def _r_hat(stats: Any, column: Array, superchains: int | None) -> float:
     return float(stats.rhat_nested(column, superchain_ids=groups, method="rank"))
 
 
-def _listed(names: tuple[str, ...], which: NDArray[np.bool_]) -> str:
-    chosen = [name for name, taken in zip(names, which, strict=True) if taken]
-    rest = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
-    return ", ".join(chosen[:3]) + rest
+def _list_names(names: tuple[str, ...], mask: NDArray[np.bool_]) -> str:
+    return join_words([name for name, chosen in zip(names, mask, strict=True) if chosen], most=3)

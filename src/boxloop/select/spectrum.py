@@ -108,7 +108,7 @@ def topic_spectrum(
 
     Example:
         >>> from boxloop import topic_spectrum
-        >>> from boxloop.data.datasets import documents
+        >>> from boxloop.data import documents
         >>> from boxloop.numeric import generator
         >>> X = documents(3, 30, generator(0)).source(3000, 8, generator(2))
         >>> topic_spectrum(X, most=6).n_components

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from boxloop.data import check_callable, check_table
 from boxloop.numeric import RandomState, generator as stream_of, normal, single_threaded
 
 Array = NDArray[np.float64]
@@ -225,8 +226,12 @@ def self_views(X: Any, channel: Channel | TimeShift, random_state: RandomState =
         >>> X.shape, Y.shape, bool(Y.std() > 0)
         ((3, 2), (3, 2), True)
     """
+    check_callable(channel, "channel", "rows, such as GaussianNoise(0.5) or TimeShift(1)")
+    check_table(X)
     given = X if isinstance(X, Tensor) else torch.from_numpy(np.array(X))
     rows = given if given.is_floating_point() else given.double()
+    if not rows.dim() or not rows.numel():
+        raise ValueError(f"X must be rows (n, d) or images, got the shape {tuple(rows.shape)}")
     flat = rows.reshape(len(rows), -1)
     if isinstance(channel, TimeShift):
         x, y = channel(flat)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import FIRST_ROWS
+from boxloop.data import FIRST_ROWS, check_table, to_vector
 from boxloop.numeric import SingleThreaded, product
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
@@ -108,7 +108,12 @@ class Conditional(SingleThreaded):
 
     def rows_of(self, rows: Any, columns: int, name: str) -> Tensor:
         """Rows of one view as the features take them, or an error that says what is wrong."""
-        found = torch.as_tensor(rows).to(device=self.device, dtype=self.first_rows.dtype)
+        if not isinstance(rows, Tensor):
+            check_table(rows, name)
+            rows = torch.from_numpy(to_vector(rows, name))
+        elif rows.is_complex():
+            raise ValueError(f"{name} must hold real numbers, not complex ones")
+        found = rows.to(device=self.device, dtype=self.first_rows.dtype)
         if found.dim() != 2 or found.shape[1] != columns or len(found) == 0:
             raise ValueError(f"{name} must be rows of {columns} columns, got shape {tuple(found.shape)}")
         if not bool(torch.isfinite(found).all()):

@@ -14,7 +14,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from boxloop.data import FIRST_ROWS
+from boxloop.data import FIRST_ROWS, check_count, check_kind, check_number, check_source
 from boxloop.numeric import RandomState, generator, product, seed, single_threaded, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical
@@ -81,6 +81,10 @@ def cross_fitted(
         >>> cross_fitted(ViewPair(still, still), ArraySource(rows), 2).verdict
         '1 of 2 variables are significant: n_features is large enough'
     """
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
+    check_number(ridge, "ridge")
     if pair.trainable():
         raise ValueError("learned features have seen every row they were trained on: hold rows out instead")
     if folds < 2:

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from boxloop.data import check_count, sample_rows
+from boxloop.data import check_count, check_kind, sample_rows
 from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.twoview.conditional import Conditional, Function
 from boxloop.twoview.objective import relevance_loss
@@ -131,6 +131,7 @@ def diagnose(
         negative mass 0 on average, 0 at worst, over 4 given points
         negative variances 0.0%
     """
+    check_kind(conditional, "conditional", Conditional, "Conditional(model, source) makes one")
     model = conditional.model
     check_count(n_given, "n_given")
     some = sample_rows(conditional.source, n_given, generator(random_state)).rows

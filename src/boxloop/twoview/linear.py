@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from boxloop.data import check_count, check_kind, check_number, check_source
 from boxloop.numeric import single_threaded
 from boxloop.twoview.canonical import RelevanceModel, canonical_variables
 from boxloop.twoview.inference import RelevanceFit
@@ -41,6 +42,10 @@ def fit_fixed(
         >>> fit.infer_right(torch.tensor([[0.5]]).double())
         tensor([[2.]], dtype=torch.float64)
     """
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
+    check_number(ridge, "ridge")
     canonical, sight, moments = canonical_variables(pair, source, most, ridge, dtype)
     model = RelevanceModel(pair, canonical)
     if not sight.linear:

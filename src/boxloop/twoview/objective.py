@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from boxloop.data import check_kind, check_number
 from boxloop.fit import ALONE, Workers
 from boxloop.numeric import gram, product
 
@@ -78,10 +79,15 @@ def relevance_loss(
         >>> round(float(relevance_loss(x, 2 * x + 1)), 6), round(float(relevance_loss(x, x**2)), 6)
         (0.0, 1.0)
     """
+    for name, given in (("left", left), ("right", right), *(() if weight is None else (("weight", weight),))):
+        check_kind(given, name, Tensor, f"torch.as_tensor({name}) makes one")
+    check_number(ridge, "ridge")
     if left.dim() != 2 or right.dim() != 2 or len(left) != len(right):
         raise ValueError(
             f"features must be (n, k) and (n, l), got {tuple(left.shape)} and {tuple(right.shape)}"
         )
+    if weight is not None and weight.shape != (len(left),):
+        raise ValueError(f"weight must have the shape ({len(left)},), got {tuple(weight.shape)}")
     function: Any = _Relevance
     return cast(Tensor, function.apply(left, right, weight, ridge, constant == "enforced", workers))
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxloop.data import check_kind
 from boxloop.numeric import single_threaded
 from boxloop.twoview.conditional import Conditional
 from boxloop.twoview.expectation import Estimated
@@ -44,6 +45,7 @@ def density_ratio(conditional: Conditional, x: Any, y: Any) -> Estimated:
         >>> found.value.round(6)
         array([2.      , 1.333333])
     """
+    check_kind(conditional, "conditional", Conditional, "Conditional(model, source) makes one")
     with torch.no_grad():
         a = conditional.given(y)
         rows = conditional.rows_of(x, conditional.model.pair.left.n_columns, "x")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from boxloop.data import check_count, check_kind, check_source
 from boxloop.numeric import single_threaded
 from boxloop.twoview.canonical import Canonical
 from boxloop.twoview.crossfit import fold_products, near_zero
@@ -54,6 +55,9 @@ def choose_ridge(
         >>> choose_ridge(ViewPair(still, still), ArraySource(torch.cat([x, x + 2 * noise], 1)), 12) > 1e-3
         True
     """
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
     k = pair.left.n_features
     with torch.no_grad():
         parts = fold_products(near_zero(pair, source), source, folds, key)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.data import check_count, check_level, make_frame
+from boxloop.data import check_count, check_kind, check_level, check_source, make_frame
 from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.permuted import combined, exchanged
@@ -209,6 +209,8 @@ def significance(
         >>> significance(model, ArraySource(rows[200:])).verdict
         '1 of 2 variables are significant: n_features is large enough'
     """
+    check_kind(model, "model", RelevanceModel, "RelevanceModel.solve(pair, source, most) makes one")
+    check_source(source, "source")
     check_request(model.canonical.correlation.shape[0], permutations, level)
     chance, key = min(1.0, most_rows / source.n_rows), seed(random_state)
 

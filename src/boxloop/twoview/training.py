@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource
+from boxloop.data import ArraySource, check_kind
 from boxloop.fit import ALONE, Workers
 from boxloop.twoview.canonical import Canonical
 from boxloop.twoview.moments import Products
@@ -86,6 +86,8 @@ def channel_error(fitted: Canonical, products: Products) -> Tensor:
     Returns:
         A scalar; minus the total relevance where the other rows are those of the fit.
     """
+    check_kind(fitted, "fitted", Canonical, "the field canonical of a RelevanceModel is one")
+    check_kind(products, "products", Products, "Products.of(pair, rows, weight) makes one")
     k = fitted.left.shape[0]
     mean, moment = products.moments()
     apart = mean - torch.cat([fitted.left_mean, fitted.right_mean])

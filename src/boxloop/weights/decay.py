@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from boxloop.data import make_frame
+from boxloop.data import check_choice, check_kind, check_number, make_frame
 from boxloop.weights.worries import Worry
 
 Loss = Literal["mean_squared", "half_mean_squared", "mean_log", "sum_squared", "half_sum_squared", "sum_log"]
@@ -76,7 +76,7 @@ def weight_decay(
         >>> weight_decay(1.0, 1000, "mean_log")
         0.001
     """
-    if not prior_precision >= 0.0:
+    if not check_number(prior_precision, "prior_precision") >= 0.0:
         raise ValueError(f"prior_precision must not be negative, got {prior_precision}")
     return prior_precision * _factor(n_rows, loss, noise_precision, outputs)
 
@@ -104,19 +104,20 @@ def implied_precision(
         >>> implied_precision(0.001, 1000, "mean_log")
         1.0
     """
-    if not decay >= 0.0:
+    if not check_number(decay, "decay") >= 0.0:
         raise ValueError(f"decay must not be negative, got {decay}")
     return decay / _factor(n_rows, loss, noise_precision, outputs)
 
 
 def _factor(n_rows: float, loss: Loss, noise_precision: float | None, outputs: int) -> float:
     """What a weight decay is for a prior of precision 1."""
-    if loss not in get_args(Loss):
-        raise ValueError(f"loss must be one of {', '.join(get_args(Loss))}, got {loss!r}")
-    if not n_rows > 0 or outputs < 1:
+    check_choice(loss, "loss", get_args(Loss))
+    if not check_number(n_rows, "n_rows") > 0 or check_number(outputs, "outputs") < 1:
         raise ValueError(f"n_rows must be above 0, and outputs 1 at least, got {n_rows} and {outputs}")
     if loss.endswith("log"):
         return 1.0 / n_rows if loss == "mean_log" else 1.0
+    if noise_precision is not None:
+        check_number(noise_precision, "noise_precision")
     if noise_precision is None or not 0.0 < noise_precision < math.inf:
         raise ValueError(f"a squared loss needs noise_precision above zero, got {noise_precision}")
     twice = 1.0 if loss.startswith("half") else 2.0
@@ -258,6 +259,7 @@ def check_decay(
         >>> print(check_decay(sgd, 0.01, 100, noise_precision=1.0))
         good: Weight decay. 0.0002, as the prior asks.
     """
+    check_kind(optimiser, "optimiser", Optimizer, "give one of torch.optim")
     right = weight_decay(prior_precision, n_rows, loss, noise_precision, outputs)
     wanted = None if parameters is None else {id(value) for value in parameters}
     groups = []

@@ -22,6 +22,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from boxloop.data import check_kind
 from boxloop.loop import Iteration, run
 from boxloop.numeric import safe_cholesky, single_threaded
 from boxloop.weights.last_layer import LastLayer
@@ -115,6 +116,7 @@ def last_layer_laplace(
         >>> found.law.mean.round(decimals=3)  # slope and bias
         tensor([1., 0.], dtype=torch.float64)
     """
+    check_kind(net, "net", nn.Module, "a network that ends in an nn.Linear is needed")
     last = LastLayer.of(net)
     if last.layout.size > MOST:
         raise ValueError(

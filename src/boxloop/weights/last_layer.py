@@ -75,7 +75,12 @@ class LastLayer:
 
     def features(self, X: Any) -> Tensor:
         """What enters the layer for inputs, with a column of ones where its bias varies, (n, h) or (n, h + 1)."""
-        found = torch.cat([chunk for _, chunk in self.chunks(X)])
+        try:
+            found = torch.cat([chunk for _, chunk in self.chunks(X)])
+        except (RuntimeError, TypeError) as error:
+            raise ValueError(
+                f"the network does not take these inputs X ({type(X).__name__}); it needs tensors of its columns"
+            ) from error
         return torch.cat([found, found.new_ones(len(found), 1)], 1) if self.bias else found
 
     def chunks(self, X: Any, size: int = CHUNK) -> Iterator[tuple[slice, Tensor]]:

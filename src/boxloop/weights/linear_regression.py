@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
+from boxloop.data import check_kind
 from boxloop.numeric import normal, single_threaded
 from boxloop.tree import Tree
 from boxloop.weights.linear_evidence import ROUNDING, Precisions, Spectrum, highest, positive
@@ -134,6 +135,10 @@ def linear_regression(
         >>> found.mean, found.covariance()  # 5 / 6 and 1 / 6
         (tensor([[0.8333]], dtype=torch.float64), tensor([[0.1667]], dtype=torch.float64))
     """
+    made = "RegressionMoments.of(rows, targets) or regression_moments(source) makes one"
+    check_kind(moments, "moments", RegressionMoments, made)
+    if centre is not None:
+        check_kind(centre, "centre", Centre, "regression_moments(source) gives it")
     moments = moments.to("cpu")
     d, k = moments.cross.shape
     centre = Centre.none(d, k) if centre is None else centre

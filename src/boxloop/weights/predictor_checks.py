@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from boxloop.numeric import join_words
 from boxloop.weights.classes import ends_in_sigmoid, look_like_probabilities
 from boxloop.weights.functional import batch_norms
 from boxloop.weights.method import Part, warn
@@ -24,7 +25,7 @@ def refuse_old_statistics(parts: Sequence[Part]) -> None:
     kinds = {type(norm).__name__ for part in parts for norm in batch_norms(part.net).values()}
     if kinds:
         raise ValueError(
-            f"the statistics of {' and '.join(sorted(kinds))} are those of other weights: give refresh= inputs of the "
+            f"the statistics of {join_words(sorted(kinds))} are those of other weights: give refresh= inputs of the "
             "training rows (or call fresh()) to gather them under every draw, or refresh='net' to keep those of the "
             "network"
         )

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.data import MOMENT_COLUMNS, MomentSummary, summarise_moments
+from boxloop.data import (
+    MOMENT_COLUMNS,
+    MomentSummary,
+    check_count,
+    check_kind,
+    check_source,
+    summarise_moments,
+)
 from boxloop.numeric import gram, single_threaded
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -42,6 +49,23 @@ class RegressionMoments(Tree):
     @classmethod
     def of(cls, rows: Tensor, targets: Tensor, weight: Tensor | None = None) -> RegressionMoments:
         """Sums over rows (n, d) with outputs (n, k) and, if any, weights (n,), in float64."""
+        for name, given in (
+            ("rows", rows),
+            ("targets", targets),
+            *(() if weight is None else (("weight", weight),)),
+        ):
+            check_kind(given, name, Tensor, f"torch.as_tensor({name}) makes one")
+        n = len(rows) if rows.dim() else 0
+        if (
+            rows.dim() != 2
+            or targets.dim() != 2
+            or len(targets) != n
+            or (weight is not None and weight.shape != (n,))
+        ):
+            shapes = [tuple(given.shape) for given in (rows, targets, weight) if given is not None]
+            raise ValueError(
+                f"rows (n, d), targets (n, k) and weights (n,) are needed, got the shapes {shapes}"
+            )
         rows, targets = rows.double(), targets.double()
         weight = rows.new_ones(len(rows)) if weight is None else weight.to(rows)
         heavy = targets * weight[:, None]
@@ -89,6 +113,9 @@ def regression_moments(
     Raises:
         ValueError: a missing value, or more columns than a square matrix is worth.
     """
+    check_source(source, "source")
+    if check_count(n_targets, "n_targets") >= source.n_columns:
+        raise ValueError(f"n_targets={n_targets} of {source.n_columns} columns leave none to regress on")
     if source.n_columns > MOMENT_COLUMNS:
         raise ValueError(f"exact regression on {source.n_columns} columns: the most is {MOMENT_COLUMNS}")
     found = summarise_moments(source)

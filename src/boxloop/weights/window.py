@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from boxloop.data import check_number
 from boxloop.tree import Tree
 from boxloop.weights.full import Full
 from boxloop.weights.law import WeightLaw
@@ -65,8 +66,9 @@ def window_length(n_rows: int, batch_size: int, replacement: bool = False) -> in
         >>> window_length(1000, 10), window_length(1000, 10, replacement=True)
         (50, 100)
     """
-    if n_rows < 1 or batch_size < 1:
-        raise ValueError(f"need rows and a batch size of at least 1, got {n_rows} and {batch_size}")
+    for name, value in (("n_rows", n_rows), ("batch_size", batch_size)):
+        if not check_number(value, name) >= 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
     batches = n_rows / batch_size
     if not replacement and batches <= 1.0:
         raise ValueError(

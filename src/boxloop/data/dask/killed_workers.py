@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from boxloop.data.dask.partitions import Partition
+from boxloop.numeric import join_words
 
 
 def lost_tasks(client: Any) -> list[set[Any]]:
@@ -31,7 +32,7 @@ def describe_killed_workers(error: Any, parts: Sequence[Partition], lost: list[s
     times = error.allowed_failures + 1
     beside = [tasks for tasks in lost if error.task in tasks][-times:]
     found = _labels_of(set.intersection(*beside) if beside else {error.task}, parts)
-    names = " or ".join(found[:3]) + (f" or {len(found) - 3} more" if len(found) > 3 else "")
+    names = join_words(found, "or", most=3)
     one = "it" if len(found) <= 1 else "one of them"
     return (
         f"every worker that was given {names or 'a sum of partitions'} died, {times} in a row: {one} may not fit in "

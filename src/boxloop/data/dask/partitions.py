@@ -70,23 +70,18 @@ class FilePartition:
 
     @property
     def label(self) -> str:
-        """The file."""
         return self.reader.label
 
     def is_named_in(self, message: str) -> bool:
-        """By the file, or one of them."""
         return any(file.label in message for file in files_of(self.reader))
 
     def open(self, content: Any) -> Source:
-        """Rows that are read as they are summed."""
         return StreamSource(self.reader, self.names, self.weight, part=True)
 
     def tasks(self) -> list[Any]:
-        """None."""
         return []
 
     def without_content(self) -> FilePartition:
-        """All of it."""
         return self
 
 
@@ -110,15 +105,12 @@ class CollectionPartition:
 
     @property
     def label(self) -> str:
-        """Its number."""
         return f"partition {self.number}"
 
     def is_named_in(self, message: str) -> bool:
-        """By its number."""
         return self.label in message
 
     def open(self, content: Any) -> Source:
-        """The rows in memory, checked."""
         d = len(self.names)
         wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
         frame = as_frame(content)
@@ -142,11 +134,9 @@ class CollectionPartition:
         return ArraySource(rows[:, :d], weight, self.names)
 
     def tasks(self) -> list[Any]:
-        """The one."""
         return [self.content]
 
     def without_content(self) -> CollectionPartition:
-        """Without the task, which is named in the graph."""
         return replace(self, content=None, whole=None)
 
 
@@ -169,19 +159,15 @@ class ArrayPartition:
     content: None = None
 
     def is_named_in(self, message: str) -> bool:
-        """By its label."""
         return self.label in message
 
     def open(self, content: Any) -> Source:
-        """The rows."""
         return ArraySource(self.rows, self.weight, self.names)
 
     def tasks(self) -> list[Any]:
-        """None."""
         return []
 
     def without_content(self) -> ArrayPartition:
-        """All of it."""
         return self
 
 

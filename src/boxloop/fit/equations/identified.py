@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from boxloop.fit.equations.faults import NotIdentifiedError
+from boxloop.numeric import join_words
 
 RANK = 1e-10
 """Smallest singular value, beside the largest and in scaled coordinates, that is not zero."""
@@ -44,7 +45,7 @@ def free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
         return "their derivative is not finite"
     absent = torch.nonzero(slope.abs().amax(0) == 0)[:, 0].tolist()
     if absent:
-        which = _listed([names[j] for j in absent])
+        which = join_words([names[j] for j in absent], most=MOST_NAMED)
         verb = "has" if len(absent) == 1 else "have"
         return (
             f"{which} {verb} no influence on any equation here (for a psi that is flat between jumps give smooth=; "
@@ -60,7 +61,7 @@ def free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
     named = [j for j in share.argsort(descending=True).tolist() if float(share[j]) > SHARE]
     parts = ", ".join(f"{float(direction[j]):+.3g} {names[j]}" for j in sorted(named[:MOST_NAMED]))
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    which = _listed([names[j] for j in sorted(named[:MOST_NAMED])]) + more
+    which = join_words([names[j] for j in sorted(named[:MOST_NAMED])], total=len(named))
     return f"{which} enter only through a combination; moving along ({parts}{more}) changes no equation"
 
 
@@ -76,9 +77,3 @@ def scales(slope: Tensor) -> tuple[Tensor, Tensor]:
 
 def _root(length: Tensor) -> Tensor:
     return torch.where(length > 0, length.clamp(min=1e-300).rsqrt(), 1.0)
-
-
-def _listed(names: Sequence[str]) -> str:
-    if len(names) > MOST_NAMED:
-        return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
