@@ -28,6 +28,7 @@ from boxloop.fit.online import Batches, OnlinePlan, OnlineState, online_em
 from boxloop.fit.start import AUTO, best_start
 from boxloop.loop import Observer, Outcome, run
 from boxloop.models import LinearGaussian, Mixture, PrincipalModel
+from boxloop.numeric import join_words
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -290,7 +291,8 @@ def list_concerns(
     found = []
     constant = torch.nonzero(frame.constant)[:, 0].tolist()
     if constant:
-        found.append(f"constant column(s) {_listed(constant, names)}: their variance is not known")
+        which = join_words([repr(names[j]) for j in constant], most=MOST_NAMED)
+        found.append(f"constant column(s) {which}: their variance is not known")
     floored = _floored_part(model, names)
     if floored is not None:
         found.append(
@@ -309,10 +311,10 @@ def _floored_part(model: Mixture[Any] | LinearGaussian, names: tuple[str, ...]) 
     if not low:
         return None
     if isinstance(model, Mixture):
-        return f"the variance of component(s) {', '.join(map(str, low[:MOST_NAMED]))}"
+        return f"the variance of component(s) {join_words(list(map(str, low)), most=MOST_NAMED)}"
     if isinstance(model, PrincipalModel):
         return "the noise variance"
-    return f"the noise variance of column(s) {_listed(low, names)}"
+    return f"the noise variance of column(s) {join_words([repr(names[j]) for j in low], most=MOST_NAMED)}"
 
 
 def _equal_components(model: Mixture[Any]) -> list[tuple[int, int]]:
@@ -328,11 +330,6 @@ def _equal_components(model: Mixture[Any]) -> list[tuple[int, int]]:
         return all(bool(((a - b).abs() <= SAME * (1.0 + a.abs())).all()) for (_, a), (_, b) in leaves)
 
     return [pair for pair in pairs if equal(*pair)]
-
-
-def _listed(index: list[int], names: tuple[str, ...]) -> str:
-    more = f" and {len(index) - MOST_NAMED} more" if len(index) > MOST_NAMED else ""
-    return ", ".join(repr(names[j]) for j in index[:MOST_NAMED]) + more
 
 
 def _condition(model: Mixture[Any] | LinearGaussian) -> str:
