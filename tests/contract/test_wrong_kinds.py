@@ -35,7 +35,6 @@ NET = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linea
 SGD = torch.optim.SGD(NET.parameters(), lr=0.1, weight_decay=0.01)
 FIT = boxloop.GaussianMixture(1).fit(ROWS)
 WORDS = np.random.default_rng(1).poisson(3.0, size=(40, 5)).astype(float)
-CURVE = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
 
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "linear_regression": (weights.linear_regression, (MOMENTS, 1.0, 1.0)),
@@ -58,7 +57,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "density_ratio": (twoview.density_ratio, (CONDITIONAL, ROWS[:3, :2], ROWS[:3, 2:])),
     "diagnose": (twoview.diagnose, (CONDITIONAL,)),
     "channel_error": (twoview.channel_error, (CANONICAL, PRODUCTS)),
-    "change_of_slope": (twoview.change_of_slope, (CURVE, 1.0 / CURVE)),
     "self_views": (twoview.self_views, (ROWS, twoview.GaussianNoise(1.0))),
     "one_standard_error": (select.one_standard_error, ([0.0, 1.0], [0.0, 2.0], [3, 2])),
     "penalised_path": (select.penalised_path, ([1.0, 2.0], [0.0, 1.0])),

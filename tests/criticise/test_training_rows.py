@@ -27,7 +27,6 @@ from boxloop.data import (
 )
 from boxloop.estimators import LatentEstimator
 from estimators.public_cases import PUBLIC, Public, quietly
-from persist.mutations import seal, split
 
 ROWS = np.random.default_rng(0).normal(size=(300, 3)).round(6)
 HELD = np.random.default_rng(1).normal(size=(200, 3))
@@ -177,10 +176,6 @@ def test_rows_of_a_fit_by_gradients_are_known_again(name: str, tmp_path: Any) ->
         with pytest.warns(UserWarning, match=f"X holds the rows that the {name} was fitted to"):
             assert mega(one, rows.copy(), **quick).training == "rows of the fit, left out"
         assert mega(one, held, **quick).training == "left out"
-    document, tensors = split((tmp_path / "m.boxloop").read_bytes())
-    del document["extra"]["facts"]["training_digest_"]  # a file of before it was kept
-    (tmp_path / "m.boxloop").write_bytes(seal(document, tensors))
-    assert boxloop.load(tmp_path / "m.boxloop").training_digest_ is None
 
 
 @pytest.mark.parametrize("public", PUBLIC, ids=lambda public: public.name)

@@ -158,7 +158,7 @@ def test_f28_stuck_chain() -> None:
     with pytest.warns(SampleWarning, match=r"chain 3 accepts 0 of its moves: a smaller scale"):
         found = sample(density, start, RandomWalk(1.0), draws=500, warmup=50, random_state=0)
     assert not found.converged
-    assert "x[0], x[1]: constant in 1 of 4 chains" in found.worries
+    assert "x[0] and x[1]: constant in 1 of 4 chains" in found.worries
     table = found.summary()
     assert table[["r_hat", "ess_bulk", "ess_tail", "mcse"]].isna().all(axis=None)
     assert "constant in 1 of 4 chains" in repr(found)

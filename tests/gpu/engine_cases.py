@@ -228,7 +228,7 @@ CASES: dict[str, Case] = {
     "m_estimate": optimised,
     "match_moments": matched,
     "match_moments-sampler": simulated,
-    "spectral-spectral_errors-spectral_covariance-bootstrap-match": words,
+    "spectral-spectral_errors-spectral_covariance-bootstrap-match_topics": words,
     "Trainer-Epochs": trained,
     "cavi": factored,
 }

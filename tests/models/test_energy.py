@@ -126,7 +126,7 @@ def test_what_is_not_known_is_said():
         perceptron().log_prob(torch.zeros(1, 2).double())
     with pytest.raises(ValueError, match="no draws to be criticised by"):
         perceptron().prior()
-    with pytest.raises(ValueError, match="told its number of columns"):
+    with pytest.raises(ValueError, match="columns must be given when base is None"):
         EnergyModel.start(Perceptron(1, (2,)), Perceptron(1, (2,)).start(generator(0)))
 
 

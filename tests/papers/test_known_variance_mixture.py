@@ -54,7 +54,7 @@ def test_the_bounds_agree_at_the_end():
         monotone=True,
     )
     assert fast.trace[-1] == pytest.approx(outcome.trace[-1], abs=1e-9)
-    assert fast.rounds < outcome.rounds
+    assert fast.n_iter < outcome.n_iter
 
 
 def test_chunks_weights_and_averages_add_up():

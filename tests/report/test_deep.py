@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,7 @@ from boxloop.report import (
     candidates,
     correlations,
     criticised,
-    examine as room,
+    examine,
     given_others,
     named,
     no_autoencoder,
@@ -42,10 +43,12 @@ def forced(request, tmp_path_factory):
     family = BAYESIAN if request.param == "bayesian" else DEEP
     rows, folder = clusters(), tmp_path_factory.mktemp(request.param)
     rows[STRANGE] += [0.0, 12.0, 0.0]
-    real = room.candidates
+    real = sys.modules[examine.__module__].candidates
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            room, "candidates", lambda *a, **k: tuple(c for c in real(*a, **k) if c.family == family)
+            sys.modules[examine.__module__],
+            "candidates",
+            lambda *a, **k: tuple(c for c in real(*a, **k) if c.family == family),
         )
         told = []
         made = [
@@ -127,8 +130,10 @@ def test_parts_are_codes(forced):
 @pytest.fixture
 def two(monkeypatch):
     """One plain candidate and the Bayesian one."""
-    real = room.candidates
-    monkeypatch.setattr(room, "candidates", lambda *a, **k: (real(*a, **k)[0], real(*a, **k)[-1]))
+    real = sys.modules[examine.__module__].candidates
+    monkeypatch.setattr(
+        sys.modules[examine.__module__], "candidates", lambda *a, **k: (real(*a, **k)[0], real(*a, **k)[-1])
+    )
 
 
 @pytest.mark.slow
@@ -151,8 +156,8 @@ def test_deep_beside_the_others_and_off_by_default(tmp_path):
 
 @pytest.mark.parametrize("kind", ["holes", "one column", "few rows"])
 def test_tables_without_an_autoencoder_say_so(kind, monkeypatch):
-    real = room.candidates
-    monkeypatch.setattr(room, "candidates", lambda *a, **k: real(*a, **k)[:1])
+    real = sys.modules[examine.__module__].candidates
+    monkeypatch.setattr(sys.modules[examine.__module__], "candidates", lambda *a, **k: real(*a, **k)[:1])
     rows = clusters()
     rows = {"holes": rows, "one column": rows[:, :1], "few rows": rows[:40]}[kind]
     if kind == "holes":
@@ -168,7 +173,7 @@ def test_tables_without_an_autoencoder_say_so(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["counts", "yes or no"])
 def test_an_autoencoder_of_counts(kind, monkeypatch):
-    monkeypatch.setattr(room, "candidates", lambda *a, **k: ())
+    monkeypatch.setattr(sys.modules[examine.__module__], "candidates", lambda *a, **k: ())
     rng = np.random.default_rng(1)
     rows = rng.poisson([1.0, 4.0, 0.5, 2.0], size=(120, 4)).clip(max=1 if kind == "yes or no" else None)
     report = boxloop.make_report(rows.astype(float), jobs=1, deep=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from html.parser import HTMLParser
 
 import numpy as np
@@ -227,7 +228,7 @@ def test_f37_ctrl_c_exits_130_and_leaves_no_page(tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("boxloop.report.examine.fill", interrupted)
+    monkeypatch.setattr(sys.modules["boxloop.report.examine"], "fill", interrupted)
     result = CliRunner().invoke(main, ["report", "iris", "-o", str(tmp_path / "r.html")])
     assert result.exit_code == 130
     assert list(tmp_path.iterdir()) == []

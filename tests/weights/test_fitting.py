@@ -228,7 +228,8 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
         told = fit(posterior, pairs(), Failing(5, 8, value=math.nan), optimiser, epochs=4, burn_in=1)
     assert (posterior.n_refused, posterior.count, told.skipped) == (2, 7, 2)
     assert told.events == tuple(
-        f"round {i}: 1 of 3 steps were skipped, as the loss or its gradient was not finite" for i in (2, 3)
+        f"iteration {i}: 1 of 3 steps were skipped, as the loss or its gradient was not finite"
+        for i in (2, 3)
     )
     assert all(math.isfinite(value) for value in told.losses)
     assert all(bool(value.isfinite().all()) for value in posterior.net.parameters())
