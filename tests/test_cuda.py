@@ -28,7 +28,7 @@ CASES = [
     (boxloop.FactorAnalysis, {}),
     (boxloop.ProbabilisticPCA, {}),
     (boxloop.PoissonMixture, {}),
-    (boxloop.BernoulliMixture, {}),
+    (boxloop.BernoulliMixture, {"binarize": 0.5}),
     (boxloop.MultinomialMixture, {}),
     (boxloop.BayesianGaussianMixture, {"covariance_type": "full"}),
     (boxloop.BayesianGaussianMixture, {"covariance_type": "tied"}),

@@ -73,20 +73,18 @@ CASES = [
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("options", CASES)
 def test_steps_do_not_wait_for_the_device(monkeypatch, options):
-    """Any synchronisation inside a step is an error, but for the first of an epoch, which is given its order."""
-    plain = Trainer._step
+    """Any synchronisation inside a step is an error."""
+    plain = Trainer.take_step
 
-    def watched(self, walk, t, *streams):
-        if t % self.batches.per_epoch == 0:
-            return plain(self, walk, t, *streams)
+    def watched(self, *arguments):
         torch.cuda.set_sync_debug_mode(2)
         try:
-            return plain(self, walk, t, *streams)
+            return plain(self, *arguments)
         finally:
             torch.cuda.set_sync_debug_mode(0)
 
-    monkeypatch.setattr(Trainer, "_step", watched)
-    monkeypatch.setattr(Trainer, "_graphed", False)
+    monkeypatch.setattr(Trainer, "take_step", watched)
+    monkeypatch.setattr(Trainer, "_uses_graphs", False)
     assert np.isfinite(quick(device="cuda", **options).fit(rows()).score(rows()))
 
 
@@ -98,7 +96,7 @@ def test_graphs_take_the_same_steps(monkeypatch, options):
     if not fits:
         fits = [quick(device="cuda", **options).fit(X)]
     assert not fits[0].events_
-    monkeypatch.setattr(Trainer, "_graphed", False)
+    monkeypatch.setattr(Trainer, "_uses_graphs", False)
     fits.append(fits[0].__class__(**fits[0].get_params()).fit(X))
     close = 1e-2 if "precision" in options else 1e-9
     for name in ("elbo", "divergence", "validation_elbo"):
@@ -117,7 +115,7 @@ class Waits(torch.nn.Module):
 
 
 def test_a_network_that_cannot_be_captured_is_run_as_it_is():
-    with pytest.warns(UserWarning, match="captured in a graph"):
+    with pytest.warns(UserWarning, match="captured in a CUDA graph"):
         fit = quick(device="cuda", encoder=Waits()).fit(rows())
     assert np.isfinite(fit.score(rows()))
     assert len([event for event in fit.events_ if "captured" in event]) == 1

@@ -73,7 +73,7 @@ def waits(make: Callable[[], Made], rounds: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("make", "most"), [(full, 6), (diagonal, 4), (tied, 7), (factor, 5), (accelerated, 6), (gradient, 4)]
+    ("make", "most"), [(full, 6), (diagonal, 4), (tied, 7), (factor, 5), (accelerated, 8), (gradient, 4)]
 )
 def test_ten_rounds_wait_no_more_often_than_they_must(make: Callable[[], Made], most: int) -> None:
     waits(make, 12)  # libraries load, and places in triangles are copied, once
