@@ -53,9 +53,8 @@ def sample_mixture(
         n_components: k.
         covariance: ``full`` or ``diag``; a ``prior`` that is given decides.
         prior: in the units of the rows. When omitted,
-        :meth:`~boxloop.distributions.priors.MixturePrior.around` the mean and
-            covariance of the rows: uniform weights, :math:`m = \bar x`, :math:`\kappa = 0.01`, :math:`\nu = d + 2`,
-            :math:`\Psi = S / k^{2/d}`.
+            :meth:`~boxloop.distributions.priors.MixturePrior.around` the mean and covariance of the rows:
+            uniform weights, :math:`m = \bar x`, :math:`\kappa = 0.01`, :math:`\nu = d + 2`, :math:`\Psi = S / k^{2/d}`.
         chains: how many; each begins at seeds of its own among the rows.
         draws: of each chain.
         warmup: steps of each chain before the first draw.
@@ -143,8 +142,7 @@ def sample_factors(
         X: any table without missing values, see :func:`boxloop.data.open_source`.
         n_factors: k, at most the number of columns.
         prior: in the units of the rows. When omitted, :meth:`~boxloop.distributions.priors.FactorPrior.around`
-        the mean and the
-            variances v of the rows: :math:`t_j = v_j`, :math:`\psi_j \sim \mathrm{IG}(3/2, v_j/4)`,
+            the mean and the variances v of the rows: :math:`t_j = v_j`, :math:`\psi_j \sim \mathrm{IG}(3/2, v_j/4)`,
             :math:`s_j = 100 v_j`.
         chains: how many, from scattered loadings.
         draws: of each chain.

@@ -34,8 +34,8 @@ class Independent:
     """Proposals that do not look at where the chain is.
 
     Args:
-        law: of the proposals, in unconstrained coordinates: a law with one member, as those of
-        :mod:`boxloop.distributions`.
+        law: of the proposals, in unconstrained coordinates: a distribution with one member, as those of
+            :mod:`boxloop.distributions`.
         rule: of acceptance, ``metropolis`` or ``barker``.
 
     Example:
