@@ -67,6 +67,20 @@ def test_an_unknown_shell_says_which_there_are(monkeypatch: pytest.MonkeyPatch) 
     assert "'dash'; name one: bash, zsh, fish" in result.stderr
 
 
+@pytest.mark.parametrize("value", [None, ""])
+def test_without_a_shell_in_the_environment_one_must_be_named(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv("SHELL", raising=False)
+    else:
+        monkeypatch.setenv("SHELL", value)
+    result = call("completion")
+    assert result.exit_code == 2
+    assert "SHELL is not set; name one: bash, zsh, fish" in result.stderr
+    assert "_BOXLOOP_COMPLETE" in done("completion", "bash").stdout
+
+
 def test_tab_loads_nothing_heavy() -> None:
     words = {"_BOXLOOP_COMPLETE": "bash_complete", "COMP_WORDS": "boxloop fit wi", "COMP_CWORD": "2"}
     code = (

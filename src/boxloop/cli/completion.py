@@ -30,5 +30,6 @@ def command(shell: str | None) -> None:
     name = shell or os.path.basename(os.environ.get("SHELL", ""))
     kind = get_completion_class(name) if name in SHELLS else None
     if kind is None:
-        raise click.UsageError(f"no script for the shell {name!r}; name one: {', '.join(SHELLS)}")
+        lacking = f"no script for the shell {name!r}" if name else "SHELL is not set"
+        raise click.UsageError(f"{lacking}; name one: {', '.join(SHELLS)}")
     click.echo(kind(main, {}, "boxloop", "_BOXLOOP_COMPLETE").source())
