@@ -66,7 +66,7 @@ def test_a_row_ties_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     files = []
     for step in (7, 50, 178):
         monkeypatch.setattr("boxloop.data.stream.tile_rows", lambda d, step=step: step)
-        monkeypatch.setattr("boxloop.data.arrays.tile_rows", lambda d, step=step: step)
+        monkeypatch.setattr("boxloop.data.source.tile_rows", lambda d, step=step: step)
         files.append(tmp_path / f"{step}.parquet")
         options = ["--model", "factor-analysis", "-k", 2, "-o", files[-1]]
         told = [

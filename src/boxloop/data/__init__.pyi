@@ -1,4 +1,13 @@
-from .arrays import ArraySource, find_array as find_array, tile_rows
+from .arguments import (
+    check_callable as check_callable,
+    check_choice as check_choice,
+    check_count as check_count,
+    check_kind as check_kind,
+    check_level as check_level,
+    check_list as check_list,
+    check_number as check_number,
+    suggest_names as suggest_names,
+)
 from .csv import MISSING as MISSING, CsvReader as CsvReader, records as records
 from .dask.killed_workers import describe_killed_workers as describe_killed_workers
 from .dask.partitions import ArrayPartition as ArrayPartition
@@ -43,14 +52,6 @@ from .fingerprint import (
     word_to_text as word_to_text,
 )
 from .folder import FolderReader as FolderReader, by_number as by_number
-from .frames import (
-    as_column as as_column,
-    as_frame as as_frame,
-    holds_numbers as holds_numbers,
-    is_collection as is_collection,
-    make_frame as make_frame,
-    outline as outline,
-)
 from .moments import (
     MOMENT_COLUMNS as MOMENT_COLUMNS,
     MomentSummary as MomentSummary,
@@ -85,13 +86,16 @@ from .selection import (
     shuffle_rows,
 )
 from .source import (
+    ArraySource,
     MappedSource,
     PlacedTile as PlacedTile,
     SourceView,
     Tile as Tile,
     TiledSource,
     WeightedSum,
+    find_array as find_array,
     sum_tiles as sum_tiles,
+    tile_rows,
 )
 from .sparse import SparseSource, csr_tensor as csr_tensor, sparse_source as sparse_source
 from .standardise import (
@@ -110,13 +114,8 @@ from .stream import (
     stream_source as stream_source,
 )
 from .validation import (
-    check_callable as check_callable,
-    check_choice as check_choice,
-    check_count as check_count,
-    check_kind as check_kind,
-    check_level as check_level,
-    check_list as check_list,
-    check_number as check_number,
+    as_column as as_column,
+    as_frame as as_frame,
     check_range,
     check_table as check_table,
     check_weight as check_weight,
@@ -124,7 +123,10 @@ from .validation import (
     column_index as column_index,
     column_indices as column_indices,
     fill_masked as fill_masked,
-    suggest_names as suggest_names,
+    holds_numbers as holds_numbers,
+    is_collection as is_collection,
+    make_frame as make_frame,
+    outline as outline,
     to_array as to_array,
     to_float_table as to_float_table,
     to_labels as to_labels,

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from boxloop.data.arrays import GPU_VALUES, ArraySource, tile_rows
 from boxloop.data.dask.partitions import Partition
 from boxloop.data.dask.source import DaskSource
-from boxloop.data.source import MappedSource, Tile, TiledSource
+from boxloop.data.source import GPU_VALUES, ArraySource, MappedSource, Tile, TiledSource, tile_rows
 from boxloop.data.stream import StreamSource
 from boxloop.types import Source
 

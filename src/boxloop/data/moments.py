@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxloop.data.arrays import ArraySource
 from boxloop.data.fingerprint import hash_tile, word_to_text
+from boxloop.data.source import ArraySource
 from boxloop.data.standardise import FIRST_ROWS, Standardisation, make_standardisation
 from boxloop.numeric import mirrored, product, upper_gram
 from boxloop.tree import Tree

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.data.arrays import ArraySource, tile_rows
 from boxloop.data.dask.partitions import ArrayPartition, Partition
 from boxloop.data.dask.source import DaskSource
 from boxloop.data.selection import SelectedRows
-from boxloop.data.source import PlacedTile, SourceView, Tile, TiledSource
+from boxloop.data.source import ArraySource, PlacedTile, SourceView, Tile, TiledSource, tile_rows
 from boxloop.types import Source
 
 Transform = Callable[[Tensor, Tensor, int], PlacedTile]

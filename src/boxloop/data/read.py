@@ -5,31 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.arrays import ArraySource, dense_source, frame_source
+from boxloop.data.arguments import suggest_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.datasets import CATALOGUE, load_dataset
 from boxloop.data.folder import by_number, is_pattern, join_readers, not_there
-from boxloop.data.frames import as_frame, is_collection
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
 from boxloop.data.remote import BELOW, is_remote, list_remote
+from boxloop.data.source import ArraySource
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, load_small, stream_source
 from boxloop.data.validation import (
+    as_frame,
     check_array,
+    check_finite,
     check_given_names,
     check_no_paths,
     check_shape,
+    check_weight,
     choose_columns,
-    suggest_names,
+    is_collection,
+    numeric_column,
     to_array,
+    to_tensor,
 )
 from boxloop.types import Source
 
@@ -244,3 +249,56 @@ def _reader_by_suffix(path: Path) -> Reader | None:
     if name.endswith((".csv", ".csv.gz")):
         return CsvReader(path)
     return NpyReader(path) if name.endswith(".npy") else None
+
+
+def dense_source(
+    data: np.ndarray | Tensor, weight: object = None, columns: Sequence[str] | None = None
+) -> ArraySource:
+    """A checked source over an array or tensor; float64 input is shared, anything else converted.
+
+    Args:
+        data: (n, d), real numbers; NaN marks a missing value.
+        weight: one non-negative weight per row.
+        columns: names for the d columns.
+
+    Example:
+        >>> import numpy as np
+        >>> dense_source(np.arange(6).reshape(3, 2), columns=["a", "b"]).rows.dtype
+        torch.float64
+    """
+    rows = to_tensor(data)
+    check_shape(*rows.shape)
+    source = ArraySource(rows, None, check_given_names(columns, rows.shape[1]))
+    start = 0
+    for tile, _ in source.chunks():
+        check_finite(tile, source.names, start)
+        start += len(tile)
+    if weight is None:
+        return source
+    return ArraySource(rows, check_weight(weight, source.n_rows).to(rows.device), source.columns)
+
+
+def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | None = None) -> ArraySource:
+    """Numeric and boolean columns of a frame as one table; nulls become NaN.
+
+    Args:
+        frame: what :func:`boxloop.data.as_frame` gave.
+        weight: one non-negative weight per row, or the name of a column.
+        columns: the columns used, in this order; all but the weights when omitted.
+
+    Example:
+        >>> import pandas
+        >>> from boxloop.data import as_frame
+        >>> frame = pandas.DataFrame({"a": [1.5, None], "b": [True, False]})
+        >>> frame_source(as_frame(frame)).rows
+        tensor([[1.5000, 1.0000],
+                [   nan, 0.0000]], dtype=torch.float64)
+    """
+    series = {str(column.name): column for column in frame.iter_columns()}
+    names = choose_columns(tuple(series), columns, weight)
+    rows = np.empty((frame.shape[0], len(names)), order="F")
+    for j, name in enumerate(names):
+        rows[:, j] = numeric_column(name, series[name])
+    if isinstance(weight, str):
+        weight = numeric_column(weight, series[weight])
+    return dense_source(rows, weight, names)

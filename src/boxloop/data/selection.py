@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.data.arrays import ArraySource
-from boxloop.data.source import MappedSource, PlacedTile, SourceView
+from boxloop.data.source import ArraySource, MappedSource, PlacedTile, SourceView
 from boxloop.data.sparse import SparseSource
 from boxloop.numeric import seed
 from boxloop.tree import Tree

@@ -1,4 +1,4 @@
-"""What sources share: sums over tiles, and views that transform the tiles of another source.
+"""Tables in memory, and what all sources share: sums over tiles, and views that transform the tiles of another.
 
 A source either reads tiles of its own (:class:`TiledSource`), or transforms those of another (:class:`SourceView`),
 wherever these are summed.
@@ -21,6 +21,21 @@ T = TypeVar("T", bound=Tree)
 Tile = tuple[Tensor, Tensor]
 PlacedTile = tuple[Tensor, Tensor, int]
 """Rows, their weights, and the number of the first row."""
+
+TILE_VALUES = 1 << 19
+"""Values per tile: 2^19 float64 are four megabytes, so a tile and what is made from it stay in cache."""
+
+WIDE_VALUES = 1 << 21
+"""Values per tile of a wide table, whose d x d statistics cost as much to add as d rows cost to multiply."""
+
+GPU_VALUES = 1 << 23
+"""Values per tile on a GPU, where a tile must be large enough to hide the cost of starting a kernel."""
+
+
+def tile_rows(n_columns: int) -> int:
+    """Rows per tile for a table of this width: between 512 and 12288."""
+    d = max(n_columns, 1)
+    return max(512, min(12288, max(TILE_VALUES // d, min(2 * d, WIDE_VALUES // d))))
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ class TiledSource(ABC):
 
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
         """Sum ``function(rows, weight)`` over all tiles."""
-        return self.reduce_at(ignore_position(function))
+        return self.reduce_at(lambda rows, weight, start: function(rows, weight))
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)`` over all tiles."""
@@ -75,6 +90,58 @@ class TiledSource(ABC):
     def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield ``function(rows, weight, number of the first row)`` of each tile, in row order."""
         return map_tiles(function, self.chunks())
+
+
+@dataclass(frozen=True)
+class ArraySource(TiledSource):
+    """A table held as one tensor.
+
+    Args:
+        rows: (n, d); NaN marks a missing value.
+        weight: (n,), one non-negative weight per row; all ones when omitted.
+        columns: column names; ``x0, x1, ...`` when omitted.
+
+    Example:
+        >>> import torch
+        >>> source = ArraySource(torch.zeros(5, 2))
+        >>> source.n_rows, source.names
+        (5, ('x0', 'x1'))
+    """
+
+    rows: Tensor
+    weight: Tensor | None = None
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.rows.shape[0]
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return self.rows.shape[1]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names."""
+        return self.columns or tuple(f"x{j}" for j in range(self.n_columns))
+
+    def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield ``(rows, weight)`` tiles in row order."""
+        on_gpu = self.rows.device.type == "cuda"
+        d = max(self.n_columns, 1)
+        step = size or (max(1, GPU_VALUES // d) if on_gpu else tile_rows(d))
+        weight = self.weight
+        if weight is None:
+            weight = torch.ones(self.n_rows, dtype=torch.float64, device=self.rows.device)
+        for start in range(0, self.n_rows, step):
+            yield self.rows[start : start + step], weight[start : start + step]
+
+    def take(self, indices: Tensor) -> ArraySource:
+        """The rows at ``indices``, in that order."""
+        weight = None if self.weight is None else self.weight[indices]
+        return ArraySource(self.rows[indices], weight, self.columns)
 
 
 class SourceView(ABC):
@@ -115,7 +182,7 @@ class SourceView(ABC):
 
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
         """Sum ``function(rows, weight)`` over all transformed tiles, where the rows live."""
-        return self.reduce_at(ignore_position(function))
+        return self.reduce_at(lambda rows, weight, start: function(rows, weight))
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, where the rows live."""
@@ -164,6 +231,13 @@ class MappedSource(SourceView):
         return lambda rows, weight, start: (function(rows), weight.to(device or weight.device), start)
 
 
+def find_array(source: Source) -> ArraySource | None:
+    """The rows in memory behind any views of them; None where there are none."""
+    while isinstance(source, SourceView):
+        source = source.source
+    return source if isinstance(source, ArraySource) else None
+
+
 def sum_tiles(
     function: Callable[[Tensor, Tensor, int], T | None], tiles: Iterator[Tile], start: int = 0
 ) -> T | None:
@@ -189,8 +263,3 @@ def map_tiles(
         start += len(weight)
         if found is not None:
             yield found
-
-
-def ignore_position(function: Callable[[Tensor, Tensor], T]) -> Callable[[Tensor, Tensor, int], T]:
-    """A function of a tile as one of a tile and the number of its first row."""
-    return lambda rows, weight, start: function(rows, weight)

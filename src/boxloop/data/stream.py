@@ -9,9 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxloop.data.arrays import ArraySource, tile_rows
 from boxloop.data.folder import files_of
-from boxloop.data.source import TiledSource
+from boxloop.data.source import ArraySource, TiledSource, tile_rows
 from boxloop.data.validation import (
     check_finite,
     check_shape,

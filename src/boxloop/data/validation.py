@@ -1,13 +1,14 @@
-"""Validation of tables, weights, column names and arguments: every ``check_*``, and conversions of what users give.
+"""Validation of tables, weights and column names, and conversion of what users give: arrays, tensors, data frames.
 
 Messages name the column, row or argument at fault. :func:`validate_rows` is scikit-learn's validation of estimator
-input, after what it would not see or not name: masks, times, text.
+input, after what it would not see or not name: masks, times, text. Data frames are read through narwhals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from difflib import get_close_matches
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any
@@ -17,9 +18,8 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
-from boxloop.data.frames import as_frame, check_numbers, object_columns
+from boxloop.data.arguments import check_list, describe, suggest_names
 from boxloop.data.source import MappedSource
-from boxloop.numeric import join_words
 from boxloop.types import Source
 
 ARRAY_LIKE = ("__array__", "__array_interface__", "__dlpack__")
@@ -36,13 +36,14 @@ def check_shape(n_rows: int, n_columns: int, where: str = "") -> None:
 
 def check_array(dtype: np.dtype, shape: tuple[int, ...], label: str = "") -> None:
     """Refuse what cannot be a table of real numbers; an array of objects may be one."""
-    where = _prefix(label)
     if dtype.kind == "c":
-        raise ValueError(f"{where}Complex data not supported")
+        raise ValueError(f"{_prefix(label)}Complex data not supported")
     if dtype.kind not in "biufO":
-        raise ValueError(f"{where}a table of numbers is needed, not one of type {dtype}")
+        raise ValueError(f"{_prefix(label)}a table of numbers is needed, not one of type {dtype}")
     if len(shape) != 2:
-        raise ValueError(f"{where}Expected 2D array, got {len(shape)}D array instead (shape={shape})")
+        raise ValueError(
+            f"{_prefix(label)}Expected 2D array, got {len(shape)}D array instead (shape={shape})"
+        )
 
 
 def check_no_paths(data: object) -> None:
@@ -225,7 +226,7 @@ def column_index(names: Sequence[str], key: object) -> int:
             raise ValueError(f"there is no column {key!r}; columns are {', '.join(names)}")
         return names.index(key)
     if isinstance(key, bool) or not isinstance(key, Integral):
-        raise TypeError(f"a column is given by its name or its place, not by {_described(key)}")
+        raise TypeError(f"a column is given by its name or its place, not by {describe(key)}")
     if not 0 <= int(key) < len(names):
         raise ValueError(f"there is no column {key}; there are {len(names)}")
     return int(key)
@@ -234,115 +235,6 @@ def column_index(names: Sequence[str], key: object) -> int:
 def column_indices(names: Sequence[str], keys: object) -> list[int]:
     """The indices of columns given by a list of their names or indices."""
     return [column_index(names, key) for key in check_list(keys, "columns", "names or places")]
-
-
-def suggest_names(name: str, known: Iterable[str]) -> str:
-    """Close matches as the end of a message; empty where there are none.
-
-    Example:
-        >>> suggest_names("irsi", ["iris", "wine"])
-        " (did you mean 'iris'?)"
-    """
-    near = get_close_matches(name, list(known), n=2)
-    return f" (did you mean {join_words(list(map(repr, near)), 'or')}?)" if near else ""
-
-
-def check_list(value: object, name: str, what: str) -> Iterable[Any]:
-    """Refuse what is not iterable, and text, which is one value."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise TypeError(f"{name} must be a list of {what}, got {_described(value)}")
-    return value
-
-
-def check_count(value: object, name: str, least: int | None = 1) -> int:
-    """A whole number of at least ``least``; of any size where that is None.
-
-    Raises:
-        TypeError: not a whole number.
-        ValueError: less than ``least``.
-
-    Example:
-        >>> check_count(3, "n_draws")
-        3
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, got {_described(value)}")
-    if least is not None and value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return int(value)
-
-
-def check_number(value: object, name: str) -> float:
-    """A real number.
-
-    Raises:
-        TypeError: anything else.
-
-    Example:
-        >>> check_number(3, "ridge")
-        3.0
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {_described(value)}")
-    return float(value)
-
-
-def check_kind(value: object, name: str, kind: type, remedy: str) -> None:
-    """Refuse what is not of a class, saying what makes one.
-
-    Raises:
-        TypeError: anything else.
-
-    Example:
-        >>> check_kind(torch.ones(2), "rows", Tensor, "torch.as_tensor(rows) makes one")
-    """
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {_described(value)}: {remedy}")
-
-
-def check_level(value: object, name: str = "level") -> float:
-    """A probability above 0 and below 1.
-
-    Raises:
-        TypeError: not a number.
-        ValueError: outside (0, 1).
-
-    Example:
-        >>> check_level(0.95)
-        0.95
-    """
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number between 0 and 1, got {_described(value)}")
-    if not 0.0 < float(value) < 1.0:
-        raise ValueError(f"{name} must lie between 0 and 1, got {value}")
-    return float(value)
-
-
-def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is not among the choices.
-
-    Raises:
-        ValueError: it is not.
-
-    Example:
-        >>> check_choice("auto", "method", ("auto", "exact"))
-    """
-    if not isinstance(value, str) or value not in choices:
-        known = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} must be one of {known}; got {_described(value)}")
-
-
-def check_callable(value: object, name: str, what: str) -> None:
-    """Refuse what cannot be called.
-
-    Raises:
-        TypeError: it cannot be called.
-
-    Example:
-        >>> check_callable(len, "psi", "the rows")
-    """
-    if not callable(value):
-        raise TypeError(f"{name} must be a function of {what}, got {_described(value)}")
 
 
 def validate_rows(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
@@ -354,47 +246,57 @@ def validate_rows(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
     """
     from sklearn.utils.validation import validate_data  # takes half a second to import
 
-    if not options.get("skip_check_array", False):
+    if isinstance(X, list | tuple):
         check_no_paths(X)
-        check_numbers(X)
-        check_table(X)
-    return validate_data(owner, fill_masked(X), *map(fill_masked, given), **options)
+    table = fill_masked(X) if options.get("skip_check_array", False) else check_table(X)
+    return validate_data(owner, table, *map(fill_masked, given), **options)
 
 
-def check_table(X: Any, name: str = "X") -> None:
-    """Refuse what is not a table of numbers: NumPy's own errors name neither X nor a remedy."""
+def check_table(X: Any, name: str = "X") -> Any:
+    """A table as NumPy may read it, NaN where it is masked; refuses what is not one of numbers, naming the column."""
+    if isinstance(X, np.ndarray) and X.dtype.kind in "biufc" and not isinstance(X, np.ma.MaskedArray):
+        return X
     if issparse(X):
-        return
+        return X
     frame = as_frame(X)
     if frame is not None:
-        for series in object_columns(frame):
-            _check_values(series.to_numpy(), f"column {series.name!r} of {name}")
-        return
-    if not (isinstance(X, list | tuple | Real) or any(name in dir(X) for name in ARRAY_LIKE)):
+        _check_columns(frame, name)
+        return X
+    if not (isinstance(X, list | tuple | Real) or any(method in dir(X) for method in ARRAY_LIKE)):
         batches = isinstance(X, Iterable) and not isinstance(X, str | Collection)
         hint = "; gather its batches into one array" if batches else ""
         raise TypeError(f"{name} must be a table of rows, as an array or a data frame; got {_kind(X)}{hint}")
     _check_tensor(X, name)
-    X = to_array(X, name)
-    if isinstance(X, np.ndarray) and X.dtype.kind == "V":
+    array = to_array(X, name)
+    if isinstance(array, np.ndarray) and array.dtype.kind == "V":
         raise TypeError(
-            f"{name} must be a table of numbers, not of records or bytes ({X.dtype}); give its fields as columns"
+            f"{name} must be a table of numbers, not of records or bytes ({array.dtype}); give its fields as columns"
         )
-    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-        raise TypeError(f"{name} holds times ({X.dtype}): give them as numbers, or leave the columns out")
-    if isinstance(X, np.ndarray) and X.ndim and X.dtype.kind in "USO":
-        table = X.reshape(len(X), -1) if X.size else X[:, None][:0]
+    if isinstance(array, np.ndarray) and array.dtype.kind in "mM":
+        raise TypeError(f"{name} holds times ({array.dtype}): give them as numbers, or leave the columns out")
+    if isinstance(array, np.ndarray) and array.ndim and array.dtype.kind in "USO":
+        table = array.reshape(len(array), -1) if array.size else array[:, None][:0]
         for j in range(table.shape[1]):
             _check_values(table[:, j], f"column {j} of {name}")
+    return fill_masked(X)
+
+
+def _check_columns(frame: Any, name: str) -> None:
+    """Refuse a column of text, times or lists; of one of objects only a conversion tells, and an empty one passes."""
+    import narwhals.stable.v2 as nw
+
+    for series in frame.iter_columns():
+        if series.dtype in (nw.Object, nw.Unknown):
+            _check_values(series.to_numpy(), f"column {series.name!r} of {name}")
+        elif not holds_numbers(series) and not series.is_null().all():
+            raise _not_numeric(series.name, series)
 
 
 def to_float_table(table: Any, name: str, columns: int | None = None) -> Any:
     """A table as float64, with ``columns`` columns where that is given."""
     if issparse(table):
         raise TypeError(f"{name} must be a dense table; give {name}.toarray()")
-    check_numbers(table)
-    check_table(table, name)
-    given = np.asarray(fill_masked(table))
+    given = np.asarray(check_table(table, name))
     if given.dtype.kind in "mM":
         raise TypeError(f"{name} must hold numbers, not times")
     if np.iscomplexobj(given):
@@ -486,10 +388,6 @@ def _kind(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _described(value: object) -> str:
-    return repr(value) if isinstance(value, Real | str | None) else f"a {type(value).__name__}"
-
-
 def _prefix(label: str) -> str:
     return f"{label}: " if label else ""
 
@@ -499,3 +397,119 @@ def _numbers(weight: object) -> np.ndarray:
         return np.array(weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the weights must be numbers, one a row; got a {type(weight).__name__}") from error
+
+
+def is_collection(data: object) -> bool:
+    """Whether a table is a Dask DataFrame or array; Dask is not loaded to find out."""
+    dask = sys.modules.get("dask")
+    return dask is not None and bool(dask.is_dask_collection(data))
+
+
+def as_column(data: Any) -> Any:
+    """A Dask series or one-dimensional Dask array as a table of one column; anything else as it is."""
+    if not is_collection(data):
+        return data
+    import dask.array as da
+
+    if isinstance(data, da.Array):
+        return data[:, None] if data.ndim == 1 else data
+    import dask.dataframe as dd
+
+    return data.to_frame() if isinstance(data, dd.Series) else data
+
+
+def outline(data: Any) -> Any:
+    """A frame without rows that has the columns of a Dask DataFrame; None for a Dask array, anything else as it is."""
+    if not is_collection(data):
+        return data
+    import dask.array as da
+
+    return None if isinstance(data, da.Array) else data._meta
+
+
+def as_frame(data: object) -> Any:
+    """The data as a narwhals frame, or None if it is no data frame, or one whose rows are to stay where they are."""
+    if isinstance(data, np.ndarray) or is_collection(data):
+        return None
+    import narwhals.stable.v2 as nw
+
+    try:
+        frame = nw.from_native(data, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        raise ValueError(f"a column name occurs more than once: {error}") from error
+    if isinstance(frame, nw.LazyFrame):
+        return frame.collect()
+    return frame if isinstance(frame, nw.DataFrame) else None
+
+
+def holds_numbers(series: Any) -> bool:
+    """Whether the values of a column are numbers, or true and false; of a categorical one, its categories."""
+    import narwhals.stable.v2 as nw
+
+    kind = series.cat.get_categories().dtype if _categorical(series) else series.dtype
+    return bool(kind == nw.Boolean or kind.is_numeric())
+
+
+def _categorical(series: Any) -> bool:
+    import narwhals.stable.v2 as nw
+
+    return bool(series.dtype == nw.Categorical or series.dtype == nw.Enum)
+
+
+def _not_numeric(name: str, series: Any) -> ValueError:
+    return ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
+
+
+def numeric_column(name: str, series: Any) -> np.ndarray:
+    """The values of a column as float64, NaN where missing."""
+    import narwhals.stable.v2 as nw
+
+    if not holds_numbers(series):
+        raise _not_numeric(name, series)
+    if series.dtype == nw.Boolean or _categorical(series):
+        series = series.cast(nw.Float64)
+    return np.asarray(series.to_numpy(), dtype=np.float64)
+
+
+def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None = None) -> Any:
+    """A pandas frame, for summaries."""
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns), index=index)
+
+
+def to_tensor(data: np.ndarray | Tensor) -> Tensor:
+    """A table as a float64 tensor over the same memory where possible; NaN where it is masked.
+
+    Objects are converted if they are numbers.
+    """
+    if isinstance(data, Tensor):
+        if data.is_complex():
+            raise ValueError("Complex data not supported")
+        if data.ndim != 2:
+            raise ValueError(f"Expected 2D array, got {data.ndim}D array instead (shape={tuple(data.shape)})")
+        return data.detach().to(torch.float64)
+    check_array(data.dtype, data.shape)
+    if isinstance(data, np.ma.MaskedArray):
+        data = np.ma.filled(data.astype(np.float64), np.nan)
+    if data.dtype.kind == "O":
+        data = np.stack([_convert_objects(data[:, j], j) for j in range(data.shape[1])], 1)
+    with np.errstate(over="ignore"):  # of a float longer than float64: infinity is refused later
+        return share_memory(np.asarray(data, dtype=np.float64))
+
+
+def share_memory(array: np.ndarray) -> Tensor:
+    """A tensor over an array; shares its memory unless torch cannot."""
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        # Sources only ever read, so a read-only array can be shared.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _convert_objects(values: np.ndarray, number: int) -> np.ndarray:
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"column {number} of the array is not numeric: {error}") from error

@@ -11,11 +11,11 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.arrays import ArraySource, frame_source, share_memory, to_float64
 from boxloop.data.folder import files_of
-from boxloop.data.frames import as_frame
+from boxloop.data.read import frame_source
+from boxloop.data.source import ArraySource
 from boxloop.data.stream import Reader, StreamSource
-from boxloop.data.validation import check_finite, check_weight_values
+from boxloop.data.validation import as_frame, check_finite, check_weight_values, to_tensor
 from boxloop.types import Source
 
 WEIGHT = "boxloop weight"
@@ -121,7 +121,7 @@ class CollectionPartition:
                 "its rows are sparse: map_blocks(lambda block: block.toarray()) makes them dense"
             )
         else:
-            rows = share_memory(to_float64(np.asanyarray(content)))
+            rows = to_tensor(np.asanyarray(content))
         check_finite(rows, wanted, 0)
         weight = rows[:, d] if isinstance(self.weight, str) else self.weight
         if self.weight == WEIGHT and bool(torch.isnan(rows[:, d]).any()):

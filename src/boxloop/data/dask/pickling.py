@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data.arrays import share_memory
+from boxloop.data.validation import share_memory
 
 ARRAY_DTYPES = frozenset(
     (

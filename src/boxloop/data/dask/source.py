@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from boxloop.data.arrays import tile_rows
 from boxloop.data.dask.partitions import (
     WEIGHT,
     CollectionPartition,
@@ -22,8 +21,7 @@ from boxloop.data.dask.partitions import (
 from boxloop.data.dask.pickling import PickledAsStub
 from boxloop.data.dask.reduce import iterate_partial_sums, map_partitions, name_partition, sum_partitions
 from boxloop.data.folder import VALUES, files_of, joined
-from boxloop.data.frames import is_collection
-from boxloop.data.source import Tile, ignore_position
+from boxloop.data.source import Tile, tile_rows
 from boxloop.data.standardise import FIRST_ROWS
 from boxloop.data.stream import Reader, retile
 from boxloop.data.validation import (
@@ -32,6 +30,7 @@ from boxloop.data.validation import (
     check_shape,
     check_weight,
     choose_columns,
+    is_collection,
 )
 from boxloop.tree import Tree
 
@@ -80,7 +79,7 @@ class DaskSource(PickledAsStub):
 
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
         """Sum ``function(rows, weight)`` over all rows, where they live."""
-        return self.reduce_at(ignore_position(function))
+        return self.reduce_at(lambda rows, weight, start: function(rows, weight))
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)`` over all rows, where they live."""
