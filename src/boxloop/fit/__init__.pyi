@@ -1,14 +1,3 @@
-from .adam import (
-    Adam as Adam,
-    Constant,
-    Cooling,
-    Warming,
-    clip_gradient as clip_gradient,
-    flatten_parameters as flatten_parameters,
-    generator_at as generator_at,
-    restore_generator as restore_generator,
-    unflatten_parameters as unflatten_parameters,
-)
 from .cavi import Cavi, NodePosterior, Order as Order, cavi
 from .column_tiles import (
     bind_outer_sum as bind_outer_sum,
@@ -81,6 +70,7 @@ from .fit import (
 from .gradient import AscentState, generalised_em, gradient_ascent
 from .linear import RACED_ROUNDS as RACED_ROUNDS, fit_linear as fit_linear
 from .mean_field import ConditionalError, MeanField as MeanField
+from .minibatches import Epochs, generator_at as generator_at, hold_out as hold_out, resample_rows as resample_rows
 from .monte_carlo import (
     AscentPlan,
     BurnIn,
@@ -101,6 +91,7 @@ from .monte_carlo import (
 )
 from .online import Batches, OnlinePlan, OnlineState, online_em
 from .profile import Profile as Profile, profiled as profiled
+from .schedules import Constant, Cooling, Warming
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
     DocumentInfluence as DocumentInfluence,
@@ -126,13 +117,17 @@ from .topics import (
     topic_mixture as topic_mixture,
 )
 from .train import (
-    Epochs,
+    PATIENCE as PATIENCE,
+    STATES as STATES,
+    DictTree as DictTree,
+    Follower,
+    ListTree as ListTree,
+    StepReport,
     Trainer,
     TrainPlan,
     TrainState,
-    continue_training as continue_training,
-    hold_out as hold_out,
-    resample_rows as resample_rows,
+    from_tree as from_tree,
+    to_tree as to_tree,
 )
 from .variational import (
     VariationalModel as VariationalModel,
@@ -160,6 +155,7 @@ __all__ = [
     "Estimate",
     "EstimateWarning",
     "Evidence",
+    "Follower",
     "JTest",
     "LouisErrors",
     "MonteCarloPlan",
@@ -175,6 +171,7 @@ __all__ = [
     "SpectralError",
     "SpectralErrors",
     "SpectralTopics",
+    "StepReport",
     "TrainPlan",
     "TrainState",
     "Trainer",

@@ -1,47 +1,40 @@
-r"""Training by gradient: any model with learned tensors, in mini-batches, in the loop of :mod:`boxloop.loop`.
+r"""Training by gradient: any tensors, any loss and any optimiser of torch, in mini-batches, in the loop of
+:mod:`boxloop.loop`.
 
 .. math:: \theta_t = \theta_{t-1} - \mathrm{AdamW}\left( \nabla_\theta \left[ \overline{\ell_\theta}_{\text{batch}}
           + \alpha_t \, P_\theta(\text{batch}) \right] \right)
 
-An iteration of the loop is a block of mini-batches, on a GPU a CUDA graph that is replayed. Within a block nothing
-waits for the device: a loss or gradient that is not finite leaves parameters and Adam's means unchanged and halves the
-learning rate, by ``where``; the outcome is read once, at the end. The random numbers of a block follow from the seed
-and its position, so a restart needs no generator state and may be on another device.
+One trainer serves autoencoders, features of two views, generators, energies and networks whose weights have a
+posterior. An iteration of the loop is a block of mini-batches. The optimiser moves the tensors in place, as in any loop
+of PyTorch; after each block all that the next one depends on is copied, so that Ctrl-C and a restart go on from the last
+whole block, bit for bit. A step whose loss or gradient is not finite is refused: nothing moves.
 
-The file has the plan and the state of a training, mini-batches, CUDA graphs of steps, and the trainer.
+The random numbers of a block follow from the seed and its position, so a restart needs no state of generators and may
+be on another device.
 """
 
 from __future__ import annotations
 
-import gc
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import AdamW, Optimizer
 
 from boxloop.average import Schedule
-from boxloop.data import ArraySource, ConcatenatedRows, MappedSource, RowSampler, StandardisedSource
-from boxloop.fit.adam import (
-    PATIENCE,
-    Adam,
-    Constant,
-    clip_gradient,
-    flatten_parameters,
-    generator_at,
-    unflatten_parameters,
-)
 from boxloop.fit.distributed import SINGLE_PROCESS, Workers
-from boxloop.loop import Iteration, Outcome
+from boxloop.fit.minibatches import generator_at, resample_rows
+from boxloop.fit.schedules import Constant
+from boxloop.loop import Iteration
 from boxloop.tree import Tree
-from boxloop.types import Source
 
-Batch = tuple[Tensor, Tensor]
+PATIENCE = 10
+"""Consecutive refused steps after which training fails."""
 
 
 class Trainable(Protocol):
@@ -51,22 +44,23 @@ class Trainable(Protocol):
         """All learned tensors, in a fixed order."""
 
     def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
-        """The model with other values of these tensors; differentiable."""
+        """The model that holds these very tensors in their place."""
 
 
 class Batched(Protocol):
-    """Mini-batches, such as :class:`Epochs`."""
+    """Mini-batches, such as :class:`boxloop.fit.Epochs`."""
 
     per_epoch: int
 
-    def __call__(self, t: int) -> Batch:
-        """Rows and weights of update t = 0, 1, ..."""
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The batches of epoch 0, 1, ..., from batch ``start`` on: tuples, of which the last has an entry per row."""
 
 
-M = TypeVar("M", bound=Trainable)
+M = TypeVar("M")
+T = TypeVar("T", bound=Trainable)
 Parts = dict[str, Tensor]
-Loss = Callable[[M, Tensor, Tensor, Generator], tuple[Tensor, Parts]]
-"""(model, rows, weight, generator) -> the loss, and named numbers to report, with the same names at every call."""
+Loss = Callable[..., tuple[Tensor, Parts]]
+"""(model, *batch, generator) -> the loss, and named numbers to report, with the same names at every call."""
 
 Penalty = Callable[[M, Tensor, Generator], Tensor]
 """(model, rows, generator) -> a penalty, which the loss includes with a weight."""
@@ -80,46 +74,84 @@ class TrainPlan:
     """Options of training.
 
     Args:
-        rate: learning rate of update t = 1, 2, ...
+        rate: learning rate of update t = 1, 2, ...; None leaves those of an optimiser of the caller's as they are.
         weight: of the penalty at update t.
-        clip: largest norm of a gradient.
+        clip: largest norm of a gradient; None clips nothing.
         decay: decoupled weight decay.
-        block: most mini-batches per iteration of the loop; the last block of an epoch may be shorter.
+        block: most mini-batches per iteration of the loop; the last block of an epoch may be shorter. None is an epoch,
+            which need not know its length.
         patience: epochs without a better validation loss before training stops; None never stops it.
         least: updates before which such epochs do not count.
         by_weight: give the penalty, which takes no weights, rows resampled by weight.
+        backoff: factor of the learning rate at each refused step.
         graphs: on a GPU, capture steps in CUDA graphs and replay them.
         mixed: compute the loss in bfloat16 by autocast; parameters, penalty and validation keep their precision.
     """
 
-    rate: Schedule = field(default_factory=lambda: Constant(1e-3))
+    rate: Schedule | None = field(default_factory=lambda: Constant(1e-3))
     weight: Schedule = field(default_factory=lambda: Constant(0.0))
-    clip: float = 100.0
+    clip: float | None = 100.0
     decay: float = 0.0
-    block: int = 100
+    block: int | None = 100
     patience: int | None = None
     least: int = 0
     by_weight: bool = False
+    backoff: float = 0.5
     graphs: bool = True
     mixed: bool = False
 
     def __post_init__(self) -> None:
-        if self.block < 1 or (self.patience is not None and self.patience < 1):
-            raise ValueError(f"block and patience must be at least 1, got {self.block} and {self.patience}")
-        if not (self.clip > 0.0 and self.decay >= 0.0):
+        for name in ("block", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not ((self.clip is None or self.clip > 0.0) and self.decay >= 0.0):
             raise ValueError(
                 f"clip must be positive and decay not negative, got {self.clip} and {self.decay}"
             )
 
 
 @dataclass(frozen=True)
+class DictTree(Tree):
+    """A dictionary as a tree holds it."""
+
+    keys: tuple[str | int, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ListTree(Tree):
+    """A list as a tree holds it."""
+
+    values: tuple[Any, ...]
+
+
+def to_tree(value: Any) -> Any:
+    """Dictionaries and lists, at any depth, as trees; the rest as it is."""
+    if isinstance(value, dict):
+        return DictTree(tuple(value), tuple(to_tree(item) for item in value.values()))
+    if isinstance(value, list):
+        return ListTree(tuple(to_tree(item) for item in value))
+    return tuple(to_tree(item) for item in value) if type(value) is tuple else value
+
+
+def from_tree(value: Any) -> Any:
+    """The inverse of :func:`to_tree`."""
+    if isinstance(value, DictTree):
+        return {key: from_tree(item) for key, item in zip(value.keys, value.values, strict=True)}
+    if isinstance(value, ListTree):
+        return [from_tree(item) for item in value.values]
+    return tuple(from_tree(item) for item in value) if type(value) is tuple else value
+
+
+@dataclass(frozen=True)
 class TrainState(Tree):
-    """The complete state of training, so that it resumes bit for bit.
+    """The complete state of training after a block, so that it resumes bit for bit.
 
     Args:
-        point: the parameters as one vector, (p,).
-        first: running mean of their gradient.
-        second: running mean of its square.
+        parameters: the learned tensors.
+        optimiser: its ``state_dict``, as a tree.
+        followers: the state of each of :attr:`Trainer.followers`.
         best: parameters with the best validation loss so far; without validation those of the last epoch.
         totals: of this epoch so far: rows, then each reported number times its rows.
         recent: mean of each reported number over the last block.
@@ -127,24 +159,28 @@ class TrainState(Tree):
         seed: of all random numbers.
         names: of the reported numbers: ``loss``, the parts that the loss names, ``penalty``.
         columns: of the history: ``names``, ``rate``, ``refused``, and the names of validation.
+        epoch: complete epochs.
+        place: mini-batches of the present epoch.
         count: mini-batches seen.
         taken: steps that were accepted.
         refused: consecutive refused steps.
-        slower: factor of the learning rate, halved by every refused step.
+        slower: factor of the learning rate, lowered by every refused step.
         lowest: best validation loss so far.
         stale: epochs since then.
     """
 
-    point: Tensor
-    first: Tensor
-    second: Tensor
-    best: Tensor
+    parameters: tuple[Tensor, ...]
+    optimiser: Any
+    followers: tuple[Any, ...]
+    best: tuple[Tensor, ...]
     totals: Tensor
     recent: Tensor
     history: Tensor
     seed: int
     names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    epoch: int = 0
+    place: int = 0
     count: int = 0
     taken: int = 0
     refused: int = 0
@@ -152,337 +188,113 @@ class TrainState(Tree):
     lowest: float = math.inf
     stale: int = 0
 
-    @classmethod
-    def start(cls, model: Trainable, seed: int) -> TrainState:
-        """The state before the first step."""
-        point = flatten_parameters(model.trainable()).detach()
-        zero, none = torch.zeros_like(point), torch.zeros(0, dtype=torch.float64)
-        return cls(point, zero, zero, point, none, none, torch.zeros(0, 0, dtype=torch.float64), seed)
-
-    def fitted(self, model: M) -> M:
-        """The model with the best parameters."""
-        return model.with_trainable(unflatten_parameters(self.best, model.trainable()))
-
-    def to_device(self, device: torch.device) -> TrainState:
-        """The state with parameters and means on a device; the statistics stay on the CPU."""
-        names = ("point", "first", "second", "best")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+    def fitted(self, model: T) -> T:
+        """The model with the best parameters, on its device."""
+        pairs = zip(self.best, model.trainable(), strict=True)
+        return model.with_trainable(tuple(value.to(like.device) for value, like in pairs))
 
     def history_by_name(self) -> dict[str, list[float]]:
         """The history as lists by column name."""
         return {name: self.history[:, j].tolist() for j, name in enumerate(self.columns)}
 
 
-def resample_rows(rows: Tensor, weight: Tensor, stream: Generator) -> Tensor:
-    """As many rows, drawn with replacement by weight; uniformly if all weights are 0."""
-    return rows[torch.multinomial(weight.clamp(min=1e-30), len(rows), replacement=True, generator=stream)]
+STATES: dict[str, type] = {kind.__name__: kind for kind in (TrainState, DictTree, ListTree)}
+"""The classes that a checkpoint of a training may hold, beside those of its followers."""
 
 
-def continue_training(resume: Outcome[TrainState] | None, device: torch.device) -> Outcome[TrainState] | None:
-    """An outcome that was read to the CPU, moved to a device to continue there."""
-    return None if resume is None else replace(resume, state=resume.state.to_device(device))
-
-
-WINDOW_ROWS, WINDOW_VALUES = 1 << 16, 1 << 24
-"""Most rows, and most values, of a window of a file, within which rows are shuffled."""
-
-
-class Epochs:
-    r"""Mini-batches of a source, epoch after epoch; the t-th batch is reproducible after a restart.
-
-    Rows in memory are shuffled every epoch. Rows of a file are read in order and shuffled within windows of 65536 rows
-    (fewer if rows are wide), so sorted files should be shuffled first. An epoch of n rows is cut into :math:`\lceil
-    n / s \rceil` batches of nearly equal size.
+@dataclass
+class Block:
+    """What the steps of a block come to.
 
     Args:
-        source: rows.
-        size: most rows per batch.
-        seed: of the order.
-        held_out: (n,), true for rows that are excluded.
-
-    Example:
-        >>> import torch
-        >>> epochs = Epochs(ArraySource(torch.arange(5.0)[:, None]), size=2, seed=0)
-        >>> [len(epochs(t)[0]) for t in range(epochs.per_epoch)]
-        [2, 2, 1]
-        >>> bool(torch.cat([epochs(t)[0] for t in range(3, 6)]).sum() == 10.0)
-        True
+        names: of the reported numbers.
+        sums: of each, times rows, over accepted steps.
+        rows: of these steps.
+        count: steps.
+        rejected: steps that were not taken.
+        refused: consecutive ones at the end.
+        slower: factor of the learning rate after them.
     """
 
-    def __init__(self, source: Source, size: int, seed: int, held_out: Tensor | None = None) -> None:
-        self.source, self.seed = source, seed
-        self.n_rows = source.n_rows - (0 if held_out is None else int(held_out.sum()))
-        if self.n_rows < 1:
-            raise ValueError("held_out leaves no row for training")
-        self._held_out = held_out
-        self.per_epoch = -(-self.n_rows // size)
-        self._memory = _load_rows(source, held_out)
-        self._epoch, self._position = -1, 0
-        self._iterator: Iterator[Batch] = iter(())
+    refused: int
+    slower: float
+    names: tuple[str, ...] = ()
+    sums: Sequence[float] = ()
+    rows: float = 0.0
+    count: int = 0
+    rejected: int = 0
 
-    @property
-    def sizes(self) -> list[int]:
-        """Number of rows of each batch of an epoch."""
-        least, more = divmod(self.n_rows, self.per_epoch)
-        return [least + 1] * more + [least] * (self.per_epoch - more)
+    def add(self, values: dict[str, float], rows: int) -> None:
+        """One accepted step."""
+        self.sums = [total + rows * value for total, value in zip(self.sums or [0.0] * len(values), values.values())]
+        self.rows += rows
+        self.refused = 0
 
-    def __call__(self, t: int) -> Batch:
-        """Rows and weights of update t = 0, 1, ..."""
-        epoch, place = divmod(t, self.per_epoch)
-        if epoch != self._epoch or place < self._position:
-            self._epoch, self._position = epoch, 0
-            self._iterator = self._in_memory(epoch) if self._memory else self._from_files(epoch)
-        for _ in range(place - self._position):
-            next(self._iterator)
-        self._position = place + 1
-        return next(self._iterator)
-
-    def _in_memory(self, epoch: int) -> Iterator[Batch]:
-        assert self._memory is not None
-        rows, weight = self._memory
-        order = torch.randperm(len(rows), generator=generator_at(self.seed, epoch)).to(rows.device)
-        for batch in order.split(self.sizes):
-            yield rows[batch], weight[batch]
-
-    def _from_files(self, epoch: int) -> Iterator[Batch]:
-        step = max(1, min(WINDOW_ROWS, WINDOW_VALUES // self.source.n_columns))
-        sizes, start = iter(self.sizes), 0
-        wanted = next(sizes)
-        rest: Batch | None = None
-        for window, (rows, weight) in enumerate(self.source.chunks(step)):
-            chosen = _training_rows(self._held_out, start, len(rows))
-            start += len(rows)
-            order = torch.randperm(len(chosen), generator=generator_at(self.seed, epoch, window))
-            chosen = chosen[order].to(rows.device)
-            fresh = rows[chosen], weight[chosen].to(rows)
-            rest = fresh if rest is None else (torch.cat([rest[0], fresh[0]]), torch.cat([rest[1], fresh[1]]))
-            while rest[0].shape[0] >= wanted:
-                yield rest[0][:wanted], rest[1][:wanted]
-                rest, wanted = (rest[0][wanted:], rest[1][wanted:]), next(sizes, start + step + 1)
+    def refuse(self, backoff: float) -> None:
+        """One step that was not taken."""
+        self.rejected += 1
+        self.refused += 1
+        self.slower *= backoff
 
 
-def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor | None, ArraySource | None]:
-    """Split off random rows for validation.
+@dataclass(frozen=True)
+class StepReport:
+    """A step as followers see it.
 
     Args:
-        source: all rows.
-        share: approximate fraction of the rows; with share > 0 and two rows at least one is held out and one is left.
-        seed: of the choice.
-        most: most rows held out.
-
-    Returns:
-        Mask of the rows, (n,) on the CPU, and the rows, in memory; None and None if there are none.
+        epoch: complete epochs before it.
+        loss: before the step.
+        refusal: why the step was not taken; None if it was.
+        parameters: as they are now.
     """
-    n = source.n_rows
-    wanted = min(most, max(1, round(share * n)), n - 1) if share > 0.0 else 0
-    if wanted < 1:
-        return None, None
-    uniform = torch.rand(n, generator=generator_at(seed))
-    limit = uniform.kthvalue(wanted).values
-    mask = uniform <= limit
-    mask[torch.nonzero(mask)[wanted:, 0]] = False  # ties among 2^24 values
-    lot = RowSampler(mask.nonzero()[:, 0], share)
 
-    def taken(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
-        chosen = lot.indices_between(start, start + len(weight)).to(rows.device)
-        return ConcatenatedRows.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
-
-    both = source.reduce_at(taken).concatenate()
-    return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
+    epoch: int
+    loss: float
+    refusal: str | None
+    parameters: Sequence[Tensor]
 
 
-def _training_rows(held_out: Tensor | None, start: int, rows: int) -> Tensor:
-    if held_out is None:
-        return torch.arange(rows)
-    return torch.nonzero(~held_out[start : start + rows])[:, 0]
+class Follower:
+    """What goes along with a training, and is copied and put back with it. Each method may be left as it is."""
 
+    def before_step(self) -> None:
+        """Before the loss of each batch."""
 
-def _load_rows(source: Source, held_out: Tensor | None) -> Batch | None:
-    """All rows and weights of a source in memory, transformed as it does; None if they are in files."""
-    inner = source
-    while isinstance(inner, MappedSource | StandardisedSource):
-        inner = inner.source
-    if not isinstance(inner, ArraySource):
+    def after_step(self, step: StepReport) -> None:
+        """After each step, taken or refused."""
+
+    def after_epoch(self, loss: float) -> None:
+        """After each epoch, with its mean loss."""
+
+    def state(self) -> Any:
+        """A copy of all that the next step depends on, as a tree."""
         return None
-    tiles = [(rows, weight.to(rows)) for rows, weight in source.chunks()]
-    rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
-    if held_out is not None:
-        kept = torch.nonzero(~held_out)[:, 0].to(rows.device)
-        rows, weight = rows[kept], weight[kept]
-    return rows, weight
 
-
-@dataclass(frozen=True)
-class TrainingBlock(Tree):
-    """Training within a block of steps; all tensors on the device.
-
-    Args:
-        point: parameters, (p,).
-        adam: their running means.
-        taken: steps that were accepted.
-        slower: factor of the learning rate.
-        refused: consecutive refused steps.
-        worst: most of these within the block.
-        totals: rows seen, then each reported number times its rows; empty before the first step.
-    """
-
-    point: Tensor
-    adam: Adam
-    taken: Tensor
-    slower: Tensor
-    refused: Tensor
-    worst: Tensor
-    totals: Tensor
-
-
-@dataclass(frozen=True)
-class StepInput:
-    """Input of a step: rows, weights, learning rate, weight of the penalty, and whether there is one."""
-
-    rows: Tensor
-    weight: Tensor
-    rate: float | Tensor
-    penalty_weight: float | Tensor
-    penalised: bool
-
-
-StepFunction = Callable[
-    [TrainingBlock, StepInput, Generator, Generator], tuple[TrainingBlock, tuple[str, ...]]
-]
-"""(block, input, generators of loss and penalty) -> the block after one step, and names of the reported numbers."""
-
-
-@dataclass(frozen=True)
-class CapturedGraph:
-    graph: Any
-    step_input: StepInput
+    def restore(self, state: Any) -> None:
+        """Be again as in a state, which is left as it is."""
 
 
 @dataclass(eq=False)
-class StepGraphs:
-    """CUDA graphs of training steps, captured once per batch size.
-
-    A step of a small network is a hundred small operations, which keep a GPU waiting for the host. All steps with
-    batches of one size run the same operations, so they are captured once and replayed: parameters and statistics have
-    fixed addresses, rows and rates are copied in, and random numbers continue from the seed of the block.
-
-    Args:
-        refusal: why steps cannot be captured, if they cannot.
-    """
-
-    refusal: str = ""
-    _graphs: dict[tuple[int, bool], CapturedGraph] = field(default_factory=dict)
-    _block: TrainingBlock | None = None
-    _streams: tuple[Generator, ...] = ()
-    _names: tuple[str, ...] = ()
-
-    def run(
-        self,
-        take_step: StepFunction,
-        block: TrainingBlock,
-        inputs: Iterable[StepInput],
-        streams: list[Generator],
-    ) -> tuple[TrainingBlock, tuple[str, ...]]:
-        """Run one step after another.
-
-        Args:
-            take_step: one step. It is not stored: a graph in a reference cycle could be freed by the garbage collector
-                during a capture, which is an error.
-            block: the block so far.
-            inputs: inputs of the steps.
-            streams: generators of the block.
-
-        Raises:
-            RuntimeError: a step cannot be captured; ``refusal`` says why, and nothing has changed.
-        """
-        for step_input in inputs:
-            key = (len(step_input.rows), step_input.penalised)
-            if key not in self._graphs:
-                self._graphs[key] = self._capture_step(take_step, block, step_input)
-            if streams:
-                self._load_block(block, streams)
-                streams = []
-            graph = self._graphs[key]
-            fixed = graph.step_input
-            fixed.rows.copy_(step_input.rows)
-            fixed.weight.copy_(step_input.weight)
-            for name in ("rate", "penalty_weight"):
-                getattr(fixed, name).fill_(getattr(step_input, name))
-            graph.graph.replay()
-        assert self._block is not None
-        return self._block.map(torch.clone), self._names
-
-    def _load_block(self, block: TrainingBlock, streams: list[Generator]) -> None:
-        """Copy a block and its seeds to the addresses of the graphs."""
-        assert self._block is not None
-        for own, stream in zip(self._streams, streams, strict=True):
-            own.manual_seed(stream.initial_seed())
-        for (_, place), (_, value) in zip(self._block.leaves(), block.leaves(), strict=True):
-            place.copy_(value) if value.numel() else place.zero_()
-
-    def _capture_step(
-        self, take_step: StepFunction, block: TrainingBlock, step_input: StepInput
-    ) -> CapturedGraph:
-        device = block.point.device
-        rate, penalty_weight = (block.slower.new_zeros(()), block.point.new_zeros(()))
-        rows, weight = step_input.rows.clone(), step_input.weight.clone()
-        static = StepInput(rows, weight, rate, penalty_weight, step_input.penalised)
-        if not self._streams:
-            self._streams = (Generator(device), Generator(device))
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            side
-        ):  # allocations and algorithm choices of a first call must not be captured
-            for _ in range(2):
-                after, self._names = take_step(block, static, Generator(device), Generator(device))
-        torch.cuda.current_stream().wait_stream(side)
-        if self._block is None:
-            self._block = after.map(torch.zeros_like)
-        graph = torch.cuda.CUDAGraph()
-        for stream in self._streams:
-            graph.register_generator_state(stream)
-        try:
-            with warnings.catch_warnings(), without_garbage_collection(), torch.cuda.graph(graph):
-                warnings.simplefilter("ignore", UserWarning)  # a failed capture raises too
-                fresh, _ = take_step(self._block, static, *self._streams)
-                for (_, place), (_, value) in zip(self._block.leaves(), fresh.leaves(), strict=True):
-                    place.copy_(value)
-        except RuntimeError as error:
-            self.refusal = str(error.__context__ or error).splitlines()[0]
-            torch.cuda.synchronize()
-            raise
-        return CapturedGraph(graph, static)
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Suspend garbage collection: freeing another graph would end a capture."""
-    on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if on:
-            gc.enable()
-
-
-@dataclass(frozen=True)
 class Trainer(Generic[M]):
     """Training as a step for :func:`boxloop.loop.run`: one block of mini-batches per iteration, validation after each
     epoch.
 
-    The objective of an iteration is minus its mean loss, before each step. Validation selects the best parameters, and
-    stops training after ``plan.patience`` epochs without improvement; without validation the last parameters are used.
+    The objective of an iteration is minus the mean of a reported number, before each step. Validation selects the best
+    parameters, and stops training after ``plan.patience`` epochs without improvement; without validation the last
+    parameters are used.
 
     Args:
-        model: its learned tensors are replaced by those of the state.
-        batches: rows and weights of update t.
+        model: a :class:`Trainable`, whose tensors are copied; or, with an optimiser, anything that holds the tensors
+            which this moves in place.
+        batches: the batches of each epoch.
         loss: of a batch.
         plan: rates and blocks.
-        penalty: of a batch, with weight ``plan.weight``.
+        penalty: of the rows of a batch, with weight ``plan.weight``.
         validate: validation loss.
         workers: processes that train together; gradients and reported numbers are means over them.
+        optimiser: of torch, on tensors of the model; AdamW on copies of ``model.trainable()`` when None.
+        followers: what is copied and put back with the training.
+        objective: name of the reported number that the trace of the loop shows.
 
     Raises:
         FloatingPointError: ten consecutive steps are refused.
@@ -491,8 +303,7 @@ class Trainer(Generic[M]):
         >>> import torch
         >>> from dataclasses import dataclass
         >>> from boxloop.data import ArraySource
-        >>> from boxloop.fit.adam import Constant
-        >>> from boxloop.fit.train import Epochs
+        >>> from boxloop.fit.minibatches import Epochs
         >>> from boxloop.loop import run
         >>> @dataclass(frozen=True)
         ... class Place:
@@ -505,211 +316,259 @@ class Trainer(Generic[M]):
         >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]] * 50).double()
         >>> start = Place(torch.zeros(2).double())
         >>> trainer = Trainer(start, Epochs(ArraySource(rows), 20, seed=0), distance, TrainPlan(Constant(0.1)))
-        >>> outcome = run(trainer, TrainState.start(start, seed=0), max_iter=trainer.rounds(100))
+        >>> outcome = run(trainer, trainer.start(seed=0), max_iter=trainer.iterations(100))
         >>> outcome.state.fitted(start).at.round(decimals=0)
         tensor([2., 5.], dtype=torch.float64)
     """
 
     model: M
     batches: Batched
-    loss: Loss[M]
+    loss: Loss
     plan: TrainPlan
     penalty: Penalty[M] | None = None
     validate: Validation[M] | None = None
     workers: Workers = SINGLE_PROCESS
+    optimiser: Optimizer | None = None
+    followers: Sequence[Follower] = ()
+    objective: str = "loss"
 
-    @cached_property
-    def graphs(self) -> StepGraphs:
-        """Captured steps."""
-        return StepGraphs()
+    def __post_init__(self) -> None:
+        self._live: Any = self.model
+        if self.optimiser is None:
+            trainable: Any = self.model
+            self.parameters: list[Tensor] = [
+                value.detach().clone().requires_grad_() for value in trainable.trainable()
+            ]
+            self._live = trainable.with_trainable(tuple(self.parameters))
+            self._optimiser: Optimizer = _adamw(self.parameters, self.plan.decay)
+        else:
+            self.parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
+            self._optimiser = self.optimiser
+        self._state: TrainState | None = None  # where everything stands; None in the middle of a block
+        self._batches: Iterator[Any] | None = None  # the rest of the present epoch
 
-    def rounds(self, epochs: int) -> int:
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.parameters[0].device
+
+    def start(self, seed: int) -> TrainState:
+        """The state before the first step."""
+        none = torch.zeros(0, dtype=torch.float64)
+        state = self._copy(TrainState((), None, (), (), none, none, none[:, None], seed))
+        return replace(state, best=state.parameters)
+
+    def restore(self, state: TrainState) -> None:
+        """Put parameters, optimiser and followers back to where they were in a state."""
+        with torch.no_grad():
+            for value, before in zip(self.parameters, state.parameters, strict=True):
+                value.copy_(before)
+        rates = [group["lr"] for group in self._optimiser.param_groups]
+        self._optimiser.load_state_dict(from_tree(state.optimiser.map(torch.clone)))
+        for group, rate in zip(self._optimiser.param_groups, rates, strict=True):
+            if isinstance(rate, Tensor):  # the same tensor, on its device
+                group["lr"] = rate
+        for follower, before in zip(self.followers, state.followers, strict=True):
+            follower.restore(before)
+        self._batches = None
+        self._state = state
+
+    def iterations(self, epochs: int) -> int:
         """Iterations of the loop for a number of epochs."""
-        return epochs * -(-self.batches.per_epoch // self.plan.block)
-
-    def epochs(self, state: TrainState) -> int:
-        """Completed epochs."""
-        return state.count // self.batches.per_epoch
+        return epochs * (1 if self.plan.block is None else -(-self.batches.per_epoch // self.plan.block))
 
     def __call__(self, state: TrainState) -> Iteration[TrainState]:
         """One block of mini-batches."""
-        per_epoch = self.batches.per_epoch
-        stop = min(state.count + self.plan.block, (state.count // per_epoch + 1) * per_epoch)
-        block, names, refusal = self._run_block(state, range(state.count, stop))
-        after, events = _read_block(state, block, names, stop)
-        events = (*refusal, *events)
-        objective = -float(after.recent[0])
-        if stop % per_epoch:
-            return Iteration(after, objective, events)
-        done, concerns = self._finish_epoch(after)
-        final = self.plan.patience is not None and done.stale >= self.plan.patience
-        return Iteration(done, objective, (*events, *concerns), final=final)
+        if state is not self._state:
+            self.restore(state)
+        self._state = None
+        block = self._run_block(state)
+        if not block.count:
+            raise ValueError("batches are empty: there is nothing to train on")
+        after = self._add(state, block)
+        events = []
+        if block.rejected:
+            events.append(
+                f"{block.rejected} of {block.count} steps had a loss or gradient that is not finite: refused"
+                + (f", learning rate lowered to {after.slower:.3g} of its plan" if block.slower < 1.0 else "")
+            )
+        final, improved = False, False
+        if self.plan.block is None or after.place == self.batches.per_epoch:
+            after, improved = self._finish_epoch(after)
+            if self.validate is not None and not math.isfinite(after.history_by_name()["validation_loss"][-1]):
+                events.append("the validation loss is not finite")
+            final = self.plan.patience is not None and after.stale >= self.plan.patience
+        after = self._copy(after)
+        if improved:
+            after = replace(after, best=after.parameters)
+        objective = -float(after.recent[after.names.index(self.objective)])
+        self._state = after
+        return Iteration(after, objective, tuple(events), final, rejected=block.rejected == block.count)
 
-    def _run_block(
-        self, state: TrainState, steps: range
-    ) -> tuple[TrainingBlock, tuple[str, ...], tuple[str, ...]]:
-        """Run the steps of a block, on a GPU from a graph if possible."""
-        device = state.point.device
-        streams = [generator_at(state.seed, place, state.count, device=device) for place in (0, 2)]
-        block, names = _start_block(state), state.names
-        notes: tuple[str, ...] = ()
-        if device.type == "cuda" and self._uses_graphs:
-            try:
-                return *self.graphs.run(self.take_step, block, map(self._step_input, steps), streams), ()
-            except RuntimeError:
-                if not self.graphs.refusal:
-                    raise
-            notes = (f"steps cannot be captured in a CUDA graph and run one by one ({self.graphs.refusal})",)
-        for t in steps:
-            block, names = self.take_step(block, self._step_input(t), *streams)
-        return block, names, notes
+    def _copy(self, state: TrainState) -> TrainState:
+        """A state with copies of everything that steps change in place."""
+        return replace(
+            state,
+            parameters=tuple(value.detach().clone() for value in self.parameters),
+            optimiser=to_tree(self._optimiser.state_dict()).map(torch.clone),
+            followers=tuple(follower.state() for follower in self.followers),
+        )
 
-    @property
-    def _uses_graphs(self) -> bool:
-        """Resampling waits for the device, and processes wait for one another: neither can be captured."""
-        waits = not self.workers.alone or (self.penalty is not None and self.plan.by_weight)
-        return self.plan.graphs and not waits and not self.graphs.refusal
+    def _run_block(self, state: TrainState) -> Block:
+        """The steps of a block, on a GPU from graphs if possible."""
+        streams = [generator_at(state.seed, place, state.count, device=self.device) for place in (0, 2)]
+        if self._batches is None or state.place == 0:
+            self._batches = self.batches.epoch(state.epoch, state.place)
+        batches = islice(self._batches, self.plan.block)
+        return self._take_steps(state, batches, streams)
 
-    def _step_input(self, t: int) -> StepInput:
-        """Input of update t."""
-        penalty_weight = 0.0 if self.penalty is None else self.plan.weight(t + 1)
-        return StepInput(*self.batches(t), self.plan.rate(t + 1), penalty_weight, penalty_weight != 0.0)
+    def _take_steps(self, state: TrainState, batches: Iterator[Any], streams: Sequence[Generator]) -> Block:
+        """Steps one by one, each looked at before the next."""
+        block = Block(state.refused, state.slower)
+        for t, batch in enumerate(batches, state.count + 1):
+            for follower in self.followers:
+                follower.before_step()
+            values, refusal = self._take_step(batch, t, block.slower, streams)
+            block.count, block.names = block.count + 1, tuple(values)
+            if refusal is None:
+                block.add(values, count_rows(batch))
+            else:
+                block.refuse(self.plan.backoff)
+            report = StepReport(state.epoch, values["loss"], refusal, self.parameters)
+            for follower in self.followers:
+                follower.after_step(report)
+            if block.refused >= PATIENCE:
+                raise FloatingPointError(_hopeless(t - PATIENCE + 1, t, f", the last as {refusal}"))
+        return block
 
-    def take_step(
-        self, block: TrainingBlock, step_input: StepInput, stream: Generator, other: Generator
-    ) -> tuple[TrainingBlock, tuple[str, ...]]:
-        """One step: the next parameters, or the same ones if a number is not finite.
+    def _take_step(
+        self, batch: Any, t: int, slower: float, streams: Sequence[Generator]
+    ) -> tuple[dict[str, float], str | None]:
+        """The reported numbers before one step, and why it was not taken."""
+        self._optimiser.zero_grad()
+        weight = 0.0 if self.penalty is None else self.plan.weight(t)
+        reported = self._report(batch, weight, streams)
+        reported["loss"].backward(inputs=self.parameters)
+        gradients = [value.grad for value in self.parameters if value.grad is not None]
+        if not self.workers.alone:
+            _average(gradients, self.workers)
+        norm = get_total_norm(gradients)
+        numbers = torch.stack([*(value.detach().double() for value in reported.values()), norm.double()])
+        *values, length = self.workers.mean(numbers).tolist()
+        named = dict(zip(reported, values, strict=True))
+        wrong = [f"the {name} is {value}" for name, value in named.items() if not math.isfinite(value)]
+        if wrong or not math.isfinite(length):
+            return named, (wrong or [f"the norm of the gradient is {length}"])[0]
+        if self.plan.clip is not None and length > self.plan.clip:
+            clip_grads_with_norm_(self.parameters, self.plan.clip, norm)
+        if self.plan.rate is not None:
+            set_rate(self._optimiser, slower * self.plan.rate(t))
+        self._optimiser.step()
+        return named, None
+
+    def _report(
+        self, batch: Any, penalty_weight: float | Tensor, streams: Sequence[Generator], penalised: bool = True
+    ) -> Parts:
+        """The loss of a batch, with its penalty, and the other numbers to report.
 
         The penalty has a generator of its own, so that a run is the same as without it until it begins.
         """
-        rows, weight = step_input.rows, step_input.weight
-        leaf = block.point.detach().requires_grad_()
-        here = self.model.with_trainable(unflatten_parameters(leaf, self.model.trainable()))
-        with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.plan.mixed, cache_enabled=False):
-            loss, parts = self.loss(here, rows, weight, stream)
+        penalised = penalised and (isinstance(penalty_weight, Tensor) or penalty_weight != 0.0)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.mixed, cache_enabled=False):
+            loss, parts = self.loss(self._live, *batch, streams[0])
         reported = {"loss": loss, **parts}
         if self.penalty is not None:
-            with torch.set_grad_enabled(step_input.penalised):
-                sample = resample_rows(rows, weight, other) if self.plan.by_weight else rows
-                reported["penalty"] = self.penalty(here, sample, other)
-            if step_input.penalised:
-                reported["loss"] = loss = loss + reported["penalty"] * step_input.penalty_weight
-        (gradient,) = map(self.workers.mean, torch.autograd.grad(loss, leaf))
-        values = self.workers.mean(torch.stack([value.detach().double() for value in reported.values()]))
-        norm = gradient.norm()
-        finite = torch.isfinite(norm) & torch.isfinite(values).all()
-        taken = block.taken + finite
-        adam, point = block.adam.step(
-            block.point,
-            clip_gradient(gradient, self.plan.clip, norm),
-            taken.clamp(min=1.0),
-            block.slower * step_input.rate,
-            self.plan.decay,
-        )
-        refused = torch.where(finite, 0.0, block.refused + 1.0)
-        fresh = torch.cat([values.new_ones(1), values]) * len(rows)
-        point, adam = _select_accepted(finite, (point, adam), (block.point, block.adam))
-        after = TrainingBlock(
-            point,
-            adam,
-            taken,
-            torch.where(finite, block.slower, 0.5 * block.slower),
-            refused,
-            torch.maximum(block.worst, refused),
-            torch.where(finite, fresh, 0.0) + (block.totals if block.totals.numel() else 0.0),
-        )
-        return after, tuple(reported)
+            with torch.set_grad_enabled(penalised):
+                rows, *weight = batch
+                sample = resample_rows(rows, *weight, streams[1]) if self.plan.by_weight else rows
+                reported["penalty"] = self.penalty(self._live, sample, streams[1])
+            if penalised:
+                reported["loss"] = loss + reported["penalty"] * penalty_weight
+        return reported
 
-    def _finish_epoch(self, state: TrainState) -> tuple[TrainState, tuple[str, ...]]:
-        """The state at the end of an epoch, with validation and a new row of the history."""
-        rows, sums = state.totals[0], state.totals[1:]
-        line = {name: float(value) for name, value in zip(state.names, sums / rows, strict=True)}
-        line["rate"] = state.slower * self.plan.rate(state.count)
+    def _add(self, state: TrainState, block: Block) -> TrainState:
+        """The numbers of a state after a block."""
+        totals = torch.tensor([block.rows, *(block.sums or [0.0] * len(block.names))], dtype=torch.float64)
+        return replace(
+            state,
+            totals=state.totals + totals if state.totals.numel() else totals,
+            recent=totals[1:] / totals[0],
+            names=block.names,
+            place=state.place + block.count,
+            count=state.count + block.count,
+            taken=state.taken + block.count - block.rejected,
+            refused=block.refused,
+            slower=block.slower,
+        )
+
+    def _finish_epoch(self, state: TrainState) -> tuple[TrainState, bool]:
+        """The numbers of a state at the end of an epoch, with a new row of the history; and whether it is the best."""
+        means = (state.totals[1:] / state.totals[0]).tolist()
+        line = dict(zip(state.names, means, strict=True))
+        if self.plan.rate is not None:
+            line["rate"] = state.slower * self.plan.rate(state.count)
         line["refused"] = float(state.count - state.taken)
-        closed = replace(state, totals=torch.zeros_like(state.totals))
-        concerns: tuple[str, ...] = ()
-        if self.validate is None:
-            closed = replace(closed, best=state.point)
-        else:
-            here = self.model.with_trainable(unflatten_parameters(state.point, self.model.trainable()))
+        for follower in self.followers:
+            follower.after_epoch(line["loss"])
+        lowest, stale, improved = state.lowest, 0, True
+        if self.validate is not None:
             with torch.no_grad():
-                loss, parts = self.validate(here, generator_at(state.seed, 1, device=state.point.device))
-            reported = {
-                "validation_loss": loss,
-                **{f"validation_{name}": part for name, part in parts.items()},
-            }
-            numbers = torch.tensor([float(part) for part in reported.values()], dtype=torch.float64)
-            numbers = self.workers.mean(numbers.to(state.point.device))
-            line |= dict(zip(reported, numbers.tolist(), strict=True))
-            value = line["validation_loss"]
-            better = value < state.lowest
-            closed = replace(
-                closed,
-                best=state.point if better else state.best,
-                lowest=value if better else state.lowest,
-                stale=0 if better or state.count <= self.plan.least else state.stale + 1,
-            )
-            concerns = () if math.isfinite(value) else ("the validation loss is not finite",)
+                loss, parts = self.validate(self._live, generator_at(state.seed, 1, device=self.device))
+            named = {"validation_loss": loss, **{f"validation_{name}": part for name, part in parts.items()}}
+            numbers = torch.tensor([float(part) for part in named.values()], dtype=torch.float64)
+            numbers = self.workers.mean(numbers.to(self.device))
+            line |= dict(zip(named, numbers.tolist(), strict=True))
+            improved = line["validation_loss"] < state.lowest
+            lowest = line["validation_loss"] if improved else state.lowest
+            stale = 0 if improved or state.count <= self.plan.least else state.stale + 1
         fresh = torch.tensor([list(line.values())], dtype=torch.float64)
-        history = torch.cat([state.history, fresh]) if state.columns else fresh
-        return replace(closed, history=history, columns=tuple(line)), concerns
-
-
-def _select_accepted(
-    finite: Tensor, new: tuple[Tensor, Adam], old: tuple[Tensor, Adam]
-) -> tuple[Tensor, Adam]:
-    """The result of a step if it is finite, else what was before; without a copy on a CPU."""
-    if not finite.is_cuda:
-        return new if bool(finite) else old
-    return torch.where(finite, new[0], old[0]), new[1].map(lambda a, b: torch.where(finite, a, b), old[1])
-
-
-def _start_block(state: TrainState) -> TrainingBlock:
-    def number(value: float) -> Tensor:
-        return torch.full((), value, dtype=torch.float64, device=state.point.device)
-
-    adam = Adam(state.first, state.second)
-    return TrainingBlock(
-        state.point,
-        adam,
-        number(state.taken),
-        number(state.slower),
-        number(state.refused),
-        number(state.refused),
-        torch.zeros(0),
-    )
-
-
-def _read_block(
-    state: TrainState, block: TrainingBlock, names: tuple[str, ...], stop: int
-) -> tuple[TrainState, tuple[str, ...]]:
-    """The state after a block, in one transfer from the device."""
-    numbers = torch.cat(
-        [torch.stack([block.taken, block.slower, block.refused, block.worst]), block.totals]
-    ).cpu()
-    taken, slower, refused, worst = numbers[:4].tolist()
-    totals = numbers[4:]
-    if worst >= PATIENCE:
-        raise FloatingPointError(
-            f"The loss or its gradient was not finite in {PATIENCE} steps in a row, among steps {state.count + 1} to "
-            f"{stop}: lower the learning rate, check that the networks give finite values, or train in full precision"
+        done = replace(
+            state,
+            totals=torch.zeros_like(state.totals),
+            history=torch.cat([state.history, fresh]) if state.columns else fresh,
+            columns=tuple(line),
+            epoch=state.epoch + 1,
+            place=0,
+            lowest=lowest,
+            stale=stale,
         )
-    after = replace(
-        state,
-        point=block.point,
-        first=block.adam.first,
-        second=block.adam.second,
-        totals=state.totals + totals if state.totals.numel() else totals,
-        recent=totals[1:] / totals[0],
-        names=names,
-        count=stop,
-        taken=int(taken),
-        refused=int(refused),
-        slower=slower,
+        return done, improved
+
+
+def _adamw(parameters: list[Tensor], decay: float) -> AdamW:
+    """AdamW in one kernel where there is one, its rate set at every step; on a GPU so that a graph can hold it."""
+    place = parameters[0].device
+    graphed = place.type == "cuda"
+    rate: Any = torch.zeros((), device=place) if graphed else 0.0
+    fused = place.type in ("cpu", "cuda")
+    return AdamW(parameters, lr=rate, weight_decay=decay, fused=fused, capturable=graphed)
+
+
+def set_rate(optimiser: Optimizer, rate: float) -> None:
+    """The learning rate of the next step, of all parameters."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def count_rows(batch: Any) -> int:
+    """Rows of a batch: entries of the last tensor of the last of its parts."""
+    while isinstance(batch, tuple | list):
+        batch = batch[-1]
+    return len(batch) if isinstance(batch, Tensor) and batch.ndim else 1
+
+
+def _average(gradients: Sequence[Tensor], workers: Workers) -> None:
+    """Gradients as the mean over processes, in place."""
+    flat = workers.mean(torch.cat([value.reshape(-1) for value in gradients]))
+    for value, part in zip(gradients, flat.split([value.numel() for value in gradients]), strict=True):
+        value.copy_(part.view_as(value))
+
+
+def _hopeless(first: int, last: int, why: str) -> str:
+    return (
+        f"The loss or its gradient was not finite in {PATIENCE} steps in a row, among steps {first} to {last}{why}: "
+        "lower the learning rate, clip the gradient, train in full precision, or look for missing or huge values in the rows"
     )
-    refused_steps = (stop - state.count) - (int(taken) - state.taken)
-    message = (
-        f"{refused_steps} of {stop - state.count} steps had a loss or gradient that is not finite: refused, learning "
-        f"rate lowered to {slower:.3g} of its plan"
-    )
-    return after, (message,) if refused_steps else ()

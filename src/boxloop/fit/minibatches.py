@@ -1,0 +1,153 @@
+"""Mini-batches of a source in random order, and rows held out for validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from boxloop.data import ArraySource, ConcatenatedRows, MappedSource, RowSampler, StandardisedSource
+from boxloop.types import Source
+
+Batch = tuple[Tensor, Tensor]
+
+WINDOW_ROWS, WINDOW_VALUES = 1 << 16, 1 << 24
+"""Most rows, and most values, of a window of a file, within which rows are shuffled."""
+
+
+def generator_at(seed: int, *place: int, device: torch.device | str = "cpu") -> Generator:
+    """The generator of one position in a fit: reproducible after a restart without saved state, on any device.
+
+    Example:
+        >>> import torch
+        >>> one, same, other = (torch.rand((), generator=generator_at(3, t)) for t in (5, 5, 6))
+        >>> bool(one == same), bool(one == other)
+        (True, False)
+    """
+    mixed = np.random.SeedSequence(seed, spawn_key=place).generate_state(1, np.uint64)[0]
+    return Generator(device).manual_seed(int(mixed >> np.uint64(1)))
+
+
+class Epochs:
+    r"""Mini-batches of a source, epoch after epoch, each reproducible after a restart.
+
+    Rows in memory are shuffled every epoch. Rows of a file are read in order and shuffled within windows of 65536 rows
+    (fewer if rows are wide), so sorted files should be shuffled first. An epoch of n rows is cut into :math:`\lceil
+    n / s \rceil` batches of nearly equal size.
+
+    Args:
+        source: rows.
+        size: most rows per batch.
+        seed: of the order.
+        held_out: (n,), true for rows that are excluded.
+
+    Example:
+        >>> import torch
+        >>> epochs = Epochs(ArraySource(torch.arange(5.0)[:, None]), size=2, seed=0)
+        >>> [len(rows) for rows, weight in epochs.epoch(0)]
+        [2, 2, 1]
+        >>> bool(torch.cat([rows for rows, weight in epochs.epoch(1)]).sum() == 10.0)
+        True
+    """
+
+    def __init__(self, source: Source, size: int, seed: int, held_out: Tensor | None = None) -> None:
+        self.source, self.seed = source, seed
+        self.n_rows = source.n_rows - (0 if held_out is None else int(held_out.sum()))
+        if self.n_rows < 1:
+            raise ValueError("held_out leaves no row for training")
+        self._held_out = held_out
+        self.per_epoch = -(-self.n_rows // size)
+        self._memory = _load_rows(source, held_out)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of rows of each batch of an epoch."""
+        least, more = divmod(self.n_rows, self.per_epoch)
+        return [least + 1] * more + [least] * (self.per_epoch - more)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """Rows and weights of the batches of epoch 0, 1, ..., from batch ``start`` on."""
+        if self._memory is None:
+            batches = self._from_files(number)
+            for _ in range(start):
+                next(batches)
+            yield from batches
+        else:
+            rows, weight = self._memory
+            order = torch.randperm(len(rows), generator=generator_at(self.seed, number)).to(rows.device)
+            for chosen in order.split(self.sizes)[start:]:
+                yield rows.index_select(0, chosen), weight.index_select(0, chosen)
+
+    def _from_files(self, epoch: int) -> Iterator[Batch]:
+        step = max(1, min(WINDOW_ROWS, WINDOW_VALUES // self.source.n_columns))
+        sizes, start = iter(self.sizes), 0
+        wanted = next(sizes)
+        rest: Batch | None = None
+        for window, (rows, weight) in enumerate(self.source.chunks(step)):
+            chosen = _training_rows(self._held_out, start, len(rows))
+            start += len(rows)
+            order = torch.randperm(len(chosen), generator=generator_at(self.seed, epoch, window))
+            chosen = chosen[order].to(rows.device)
+            fresh = rows[chosen], weight[chosen].to(rows)
+            rest = fresh if rest is None else (torch.cat([rest[0], fresh[0]]), torch.cat([rest[1], fresh[1]]))
+            while rest[0].shape[0] >= wanted:
+                yield rest[0][:wanted], rest[1][:wanted]
+                rest, wanted = (rest[0][wanted:], rest[1][wanted:]), next(sizes, start + step + 1)
+
+
+def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor | None, ArraySource | None]:
+    """Split off random rows for validation.
+
+    Args:
+        source: all rows.
+        share: approximate fraction of the rows; with share > 0 and two rows at least one is held out and one is left.
+        seed: of the choice.
+        most: most rows held out.
+
+    Returns:
+        Mask of the rows, (n,) on the CPU, and the rows, in memory; None and None if there are none.
+    """
+    n = source.n_rows
+    wanted = min(most, max(1, round(share * n)), n - 1) if share > 0.0 else 0
+    if wanted < 1:
+        return None, None
+    uniform = torch.rand(n, generator=generator_at(seed))
+    limit = uniform.kthvalue(wanted).values
+    mask = uniform <= limit
+    mask[torch.nonzero(mask)[wanted:, 0]] = False  # ties among 2^24 values
+    sampler = RowSampler(mask.nonzero()[:, 0], share)
+
+    def take(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+        chosen = sampler.indices_between(start, start + len(weight)).to(rows.device)
+        return ConcatenatedRows.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
+
+    both = source.reduce_at(take).concatenate()
+    return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
+
+
+def resample_rows(rows: Tensor, weight: Tensor, stream: Generator) -> Tensor:
+    """As many rows, drawn with replacement by weight; uniformly if all weights are 0."""
+    return rows[torch.multinomial(weight.clamp(min=1e-30), len(rows), replacement=True, generator=stream)]
+
+
+def _training_rows(held_out: Tensor | None, start: int, rows: int) -> Tensor:
+    if held_out is None:
+        return torch.arange(rows)
+    return torch.nonzero(~held_out[start : start + rows])[:, 0]
+
+
+def _load_rows(source: Source, held_out: Tensor | None) -> Batch | None:
+    """All rows and weights of a source in memory, transformed as it does; None if they are in files."""
+    inner = source
+    while isinstance(inner, MappedSource | StandardisedSource):
+        inner = inner.source
+    if not isinstance(inner, ArraySource):
+        return None
+    tiles = [(rows, weight.to(rows)) for rows, weight in source.chunks()]
+    rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+    if held_out is not None:
+        kept = torch.nonzero(~held_out)[:, 0].to(rows.device)
+        rows, weight = rows[kept], weight[kept]
+    return rows, weight
