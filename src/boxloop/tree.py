@@ -92,6 +92,44 @@ def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: part.reshape(value.shape) for part, (name, value) in zip(parts, like.items(), strict=True)}
 
 
+@dataclasses.dataclass(frozen=True)
+class DictTree(Tree):
+    """A dictionary as a tree holds it."""
+
+    keys: tuple[str | int, ...]
+    values: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ListTree(Tree):
+    """A list as a tree holds it."""
+
+    values: tuple[Any, ...]
+
+
+def to_tree(value: Any) -> Any:
+    """Dictionaries and lists, at any depth, as trees; the rest as it is.
+
+    Example:
+        >>> to_tree({"lr": 0.1, "betas": [0.9, 0.999]})
+        DictTree(keys=('lr', 'betas'), values=(0.1, ListTree(values=(0.9, 0.999))))
+    """
+    if isinstance(value, dict):
+        return DictTree(tuple(value), tuple(to_tree(item) for item in value.values()))
+    if isinstance(value, list):
+        return ListTree(tuple(to_tree(item) for item in value))
+    return tuple(to_tree(item) for item in value) if type(value) is tuple else value
+
+
+def from_tree(value: Any) -> Any:
+    """The inverse of :func:`to_tree`."""
+    if isinstance(value, DictTree):
+        return {key: from_tree(item) for key, item in zip(value.keys, value.values, strict=True)}
+    if isinstance(value, ListTree):
+        return [from_tree(item) for item in value.values]
+    return tuple(from_tree(item) for item in value) if type(value) is tuple else value
+
+
 def _sum(value: Any, other: Any) -> Any:
     """Parts add as they will: one that is a tree may have a sum of its own."""
     if isinstance(value, Tensor | Tree):

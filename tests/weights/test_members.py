@@ -10,8 +10,6 @@ from torch.optim import SGD
 
 from boxloop.weights import (
     ACTIVATIONS,
-    Epoch,
-    Live,
     ShuffledRows,
     StackedLayers,
     WeightPosterior,
@@ -77,8 +75,8 @@ def test_trained_together_is_trained_alone() -> None:
     stack = StackedLayers((3, 6, 1), "tanh", streams(3))
     posteriors = [WeightPosterior(net, "swa", random_state=0) for net in stack.nets()]
     sgd = SGD(stack.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    live = Live(stack, posteriors, sgd, None, ShuffledRows(x, y, 8, streams(3, 50)))
-    train(Epoch(live, summed(mse_loss, 3), burn_in=5), epochs=20)
+    batches = ShuffledRows(x, y, 8, streams(3, 50))
+    train(stack, batches, summed(mse_loss, 3), sgd, epochs=20, posteriors=posteriors, burn_in=5)
     for k, own in enumerate(posteriors):
         net = StackedLayers((3, 6, 1), "tanh", streams(3)[k : k + 1]).nets()[0]
         alone = WeightPosterior(net, "swa", random_state=0)

@@ -57,7 +57,7 @@ class BoundLoss:
         """The loss and its parts."""
         mine, count = self.workers.local_rows(len(rows))
         noise = model.noise((self.draws, len(rows)), stream)
-        bound = model.bound_at(rows[mine], noise[:, mine])
+        bound = model.standard_bound(rows[mine], noise[:, mine])
         share = (weight[mine] / (self.unit * count)).to(bound.divergence)
         fit, far = (bound.reconstruction + self.level) @ share, bound.divergence @ share
         return self.beta * far - fit, {"elbo": fit - far, "reconstruction": fit, "divergence": far}

@@ -99,7 +99,7 @@ def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None =
     return Trained(
         replace(model, score_draws=estimator.score_draws),
         state.history_by_name(),
-        state.count // ready.epochs.per_epoch,
+        state.epoch,
         alpha,
         table,
         done,
@@ -208,7 +208,7 @@ def teller(trainer: Trainer[Autoencoder]) -> Callable[[Progress[TrainState]], st
     def told(progress: Progress[TrainState]) -> str:
         state = progress.state
         now = dict(zip(state.names, state.recent.tolist()))
-        said = [f"pass {trainer.epochs(state)}"]
+        said = [f"epoch {state.epoch}"]
         if now:
             said.append(f"elbo {now['elbo']:.4g} = {now['reconstruction']:.4g} - {now['divergence']:.4g}")
         past = state.history_by_name()

@@ -18,7 +18,7 @@ from torch import nn
 from boxloop.average import Schedule
 from boxloop.caller import warn_caller
 from boxloop.data import fingerprint_source, fingerprint_values
-from boxloop.fit import Constant, Cooling, Trainer, TrainPlan, TrainState, continue_training
+from boxloop.fit import STATES, Constant, Cooling, Trainer, TrainPlan, TrainState
 from boxloop.loop import Outcome, Progress, run
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
@@ -79,7 +79,7 @@ class Run:
     def __call__(self) -> Outcome[TrainState]:
         """Train, from the checkpoint where there is one; of several processes the first alone writes and shows."""
         observers: list[Any] = []
-        workers, device = self.trainer.workers, self.trainer.model.trainable()[0].device
+        workers, device = self.trainer.workers, self.trainer.device
         workers.count(0, device)  # none reads a checkpoint while the first still writes that of another fit
         if self.estimator.verbose and workers.leads:
             name = self.name or type(self.estimator).__name__
@@ -93,9 +93,9 @@ class Run:
             if workers.leads:
                 observers.append(CheckpointWriter(path, known, seconds=10.0))
             if path.exists():
-                resume = continue_training(read_checkpoint(path, {"TrainState": TrainState}, known), device)
-        state = TrainState.start(self.trainer.model, self.seed)
-        rounds = self.trainer.rounds(self.estimator.max_iter)
+                resume = read_checkpoint(path, STATES, known)
+        state = self.trainer.start(self.seed)
+        rounds = self.trainer.iterations(self.estimator.max_iter)
         if not workers.alone:
             state = self._alike(state, [rounds, 0 if resume is None else 1 + resume.n_iter])
         with workers.interruptible(self.trainer, device) as step:
@@ -108,16 +108,17 @@ class Run:
             ValueError: the processes do not train the same model on the same rows.
         """
         trainer, workers = self.trainer, self.trainer.workers
-        rows, weight = trainer.batches(0)
-        plain = [*numbers, trainer.batches.per_epoch, state.seed, *rows.shape, len(state.point)]
-        sums = torch.stack([_told(part) for part in (state.point, rows, weight)])
+        rows, weight = next(trainer.batches.epoch(0))
+        point = torch.cat([value.reshape(-1) for value in state.parameters])
+        plain = [*numbers, trainer.batches.per_epoch, state.seed, *rows.shape, len(point)]
+        sums = torch.stack([_told(part) for part in (point, rows, weight)])
         if not workers.have_equal(torch.cat([sums, sums.new_tensor(plain)])):
             raise ValueError(
                 "the processes do not train the same model on the same rows: all of them need the same data, whole, "
                 "the same parameters and checkpoint, and the same integer as random_state"
             )
-        point = workers.mean(state.point)
-        return replace(state, point=point, best=point)
+        alike = tuple(workers.mean(value) for value in state.parameters)
+        return replace(state, parameters=alike, best=alike)
 
     def _known(self) -> dict[str, Any]:
         given = self.estimator.get_params(deep=False)

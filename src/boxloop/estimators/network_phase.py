@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
@@ -16,9 +17,7 @@ from torch.optim import Optimizer
 from boxloop.estimators.network_members import Group
 from boxloop.estimators.network_rows import Rows
 from boxloop.weights import (
-    Epoch,
     Kind,
-    Live,
     Loss,
     MultiPosterior,
     Predictor,
@@ -30,7 +29,7 @@ from boxloop.weights import (
     has_batch_norm,
     linear_regression,
     summed,
-    train as run_epochs,
+    train,
     weight_decay,
     weighted,
 )
@@ -78,11 +77,10 @@ class Phase:
         """Epochs of collecting."""
         return int(self.estimator.collect or max(FEWEST, self.first // 2))
 
-    def train(self, live: Live, epochs: int, name: str = "", burn_in: int = 0, every: int = 1) -> Training:
+    def train(self, optimiser: Optimizer, epochs: int, name: str = "", **more: Any) -> Training:
         """Some epochs; with a progress bar where they have a name, and one is asked for."""
-        said = f"{type(self.estimator).__name__}: {name}"
-        epoch = Epoch(live, self.loss(), burn_in, every)
-        return run_epochs(epoch, epochs=epochs, name=said, verbose=bool(self.estimator.verbose and name))
+        bar = f"{type(self.estimator).__name__}: {name}" if self.estimator.verbose and name else ""
+        return train(self.group.net, self.batches(), self.loss(), optimiser, epochs=epochs, bar=bar, **more)
 
     def loss(self) -> Loss:
         """Of all members together."""

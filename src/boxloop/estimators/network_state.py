@@ -28,10 +28,10 @@ from boxloop.persist import (
     Nested,
     Number,
     Saved,
-    Table as Constrained,
+    Table,
     Values,
 )
-from boxloop.tree import Tree
+from boxloop.tree import DictTree, Tree, from_tree, to_tree
 from boxloop.weights import (
     CLASSES,
     CONSTRAINTS,
@@ -40,11 +40,8 @@ from boxloop.weights import (
     MultiPosterior,
     PosteriorState,
     Predictor,
-    Table,
     WeightPosterior,
-    from_tree,
     perceptron,
-    to_tree,
 )
 
 FACTS: dict[str, Any] = {
@@ -67,7 +64,7 @@ SCALES = Values(
 class Member(Tree):
     """One network: all its tensors, and the posterior over those that vary."""
 
-    net: Table
+    net: DictTree
     posterior: PosteriorState
 
 
@@ -88,7 +85,7 @@ class NetworkState(Tree):
     members: tuple[Member, ...]
     own: str | None
     noise: Tensor | None
-    buffers: tuple[Table, ...] | None
+    buffers: tuple[DictTree, ...] | None
     scale: float
     temperature: float
     seed: int
@@ -115,23 +112,23 @@ def _member_fits(member: Member, axes: Axes) -> str | None:
     )
 
 
-def _table_fits(table: Table, axes: Axes) -> str | None:
+def _table_fits(table: DictTree, axes: Axes) -> str | None:
     ok = len(table.keys) == len(table.values) == len(set(table.keys))
     return None if ok else "keys must be distinct, with as many values"
 
 
-STATE_CONSTRAINTS: Constrained = {
+STATE_CONSTRAINTS: Table = {
     **CONSTRAINTS,
-    Table: Constraints(_table_fits),
+    DictTree: Constraints(_table_fits),
     Units: Constraints(origin=Array("d", LOCATION), scale=Array("d", SCALES)),
-    Member: Constraints(_member_fits, net=Nested((Table,)), posterior=Nested((PosteriorState,))),
+    Member: Constraints(_member_fits, net=Nested((DictTree,)), posterior=Nested((PosteriorState,))),
     NetworkState: Constraints(
         _state_fits,
         x_units=Nested((Units,), "d"),
         y_units=Nested((Units, type(None)), "d=q"),
         members=Nested((Member,)),
         noise=Array("q|1", POSITIVE, torch.float64),
-        buffers=Nested((Table, type(None))),
+        buffers=Nested((DictTree, type(None))),
         scale=Number(least=0.0, most=1e30),
         temperature=Number(above=0.0, most=1e30),
         seed=Number(least=0),
@@ -149,7 +146,7 @@ def network_file(**facts: Any) -> ModelFile:
     """
     return ModelFile(
         NetworkState,
-        (*CLASSES.values(), Member, Units, Table),
+        (*CLASSES.values(), Member, Units, DictTree),
         STATE_CONSTRAINTS,
         {**FACTS, **facts},
         checks=(_outputs_fit, _module_fits),

@@ -15,7 +15,7 @@ from boxloop.estimators.network_members import groups_of
 from boxloop.estimators.network_phase import Phase
 from boxloop.estimators.network_rows import Rows
 from boxloop.numeric import ConditionError
-from boxloop.weights import Live, Training, WeightPosterior
+from boxloop.weights import Training, WeightPosterior
 
 GATHERED = 500
 """Vectors of weights that are observed, about."""
@@ -72,8 +72,8 @@ def train_networks(estimator: BaseEstimator, rows: Rows, stream: Generator) -> t
 
 def _trained(phase: Phase) -> Trained:
     """To a minimum and around it, until the noise that the prior is weighed against is that which is found."""
-    noise, net = phase.linear_noise(), phase.group.net
-    adam = Adam(net.parameters(), lr=phase.estimator.learning_rate)
+    noise = phase.linear_noise()
+    adam = _adam(phase)
     losses: tuple[float, ...] = ()
     half = phase.first // 2
     for epochs, falling in ((half, False), (phase.first - half, True)):
@@ -95,18 +95,25 @@ def _trained(phase: Phase) -> Trained:
     return found
 
 
+def _adam(phase: Phase) -> Adam:
+    """Adam in one kernel, where there is one for the device."""
+    parameters = list(phase.group.net.parameters())
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    return Adam(parameters, lr=phase.estimator.learning_rate, fused=fused)
+
+
 def _descended(phase: Phase, adam: Adam, noise: float, epochs: int, falling: bool) -> tuple[Training, float]:
     """Some epochs of Adam at a constant rate, or at one that falls to nearly 0; and the weight decay."""
     decay = phase.set_decay(adam, noise)
     for group in adam.param_groups:
         group["lr"] = phase.estimator.learning_rate
     scheduler = LambdaLR(adam, _cosine(epochs)) if falling else None
-    return phase.train(Live(phase.group.net, (), adam, scheduler, phase.batches()), epochs, "training"), decay
+    return phase.train(adam, epochs, "training", scheduler=scheduler), decay
 
 
 def _revised(phase: Phase, before: Trained, noise: float) -> Trained:
     """Trained on, and followed again, with another noise; what was there before where that cannot be."""
-    adam = Adam(phase.group.net.parameters(), lr=phase.estimator.learning_rate)
+    adam = _adam(phase)
     done, _ = _descended(phase, adam, noise, max(1, phase.first // 2), True)
     losses = before.losses + phase.each(done)
     if done.interrupted:
@@ -147,23 +154,21 @@ def _collected(phase: Phase, noise: float, losses: tuple[float, ...]) -> Trained
 
 def _near(phase: Phase, start: dict[str, Tensor], noise: float, rate: float, most: float) -> bool:
     """Whether the loss stays below some value for a while."""
-    live = _live(phase, start, noise, rate, ())
+    sgd = _sgd(phase, start, noise, rate)
     try:
-        done = phase.train(live, -(-PROBED // phase.per_epoch))
+        done = phase.train(sgd, -(-PROBED // phase.per_epoch))
     except FloatingPointError:
         return False
     return done.interrupted or phase.each(done)[-1] <= most
 
 
-def _live(
-    phase: Phase, start: dict[str, Tensor], noise: float, rate: float, posteriors: tuple[WeightPosterior, ...]
-) -> Live:
+def _sgd(phase: Phase, start: dict[str, Tensor], noise: float, rate: float) -> SGD:
     """SGD at the minimum."""
     net = phase.group.net
     net.load_state_dict(start)
     sgd = SGD(net.parameters(), lr=rate, momentum=phase.estimator.momentum)
     phase.set_decay(sgd, noise)
-    return Live(net, posteriors, sgd, None, phase.batches())
+    return sgd
 
 
 def _observed(
@@ -174,11 +179,11 @@ def _observed(
         WeightPosterior(net, phase.estimator.method, phase.estimator.rank, random_state=own)
         for net, own in zip(phase.group.nets, phase.group.seeds, strict=True)
     )
-    live = _live(phase, start, noise, rate, posteriors)
+    sgd = _sgd(phase, start, noise, rate)
     burn_in = int(SETTLING * phase.second)
     every = max(1, (phase.second - burn_in) * phase.per_epoch // GATHERED)
-    done = phase.train(live, phase.second, "collecting", burn_in, every)
-    losses, decay = (*losses, *phase.each(done)), live.optimiser.param_groups[0]["weight_decay"]
+    done = phase.train(sgd, phase.second, "collecting", posteriors=posteriors, burn_in=burn_in, every=every)
+    losses, decay = (*losses, *phase.each(done)), sgd.param_groups[0]["weight_decay"]
     if done.interrupted and min(one.count for one in posteriors) < posteriors[0].method.least:
         return _cut(phase, losses, decay)
     said = f"interrupted while weights were collected, after {min(one.count for one in posteriors)} vectors"

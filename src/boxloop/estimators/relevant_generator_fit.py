@@ -94,7 +94,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     return Generated(
         model,
         _in_units(state.history_by_name(), frame),
-        trainer.epochs(state),
+        state.epoch,
         _error(fitted, judge, variables, frame),
         settled(estimator, outcome, held is not None, "the error of validation rows still fell"),
         outcome.interrupted,
@@ -139,7 +139,7 @@ def teller(trainer: Trainer[Coder]) -> Callable[[Progress[TrainState]], str]:
     def told(progress: Progress[TrainState]) -> str:
         state = progress.state
         past = state.history_by_name()
-        said = [f"pass {trainer.epochs(state)}"]
+        said = [f"epoch {state.epoch}"]
         if state.names:
             said.append(f"error {float(state.recent[0]):.4g}")
         if past.get("validation_loss"):

@@ -100,7 +100,7 @@ def train_views(
         train,
         judges,
         state.history_by_name(),
-        trainer.epochs(state),
+        state.epoch,
         max(epochs.sizes),
         settled(estimator, outcome, judged, "the relevance of validation rows still rose"),
         outcome.interrupted,
@@ -119,7 +119,7 @@ def teller(trainer: Trainer[ViewPair]) -> Callable[[Progress[TrainState]], str]:
     def told(progress: Progress[TrainState]) -> str:
         state = progress.state
         now, past = dict(zip(state.names, state.recent.tolist())), state.history_by_name()
-        said = [f"pass {trainer.epochs(state)}"]
+        said = [f"epoch {state.epoch}"]
         if now:
             said.append(f"relevance {now['relevance']:.4g}")
         if past.get("validation_relevance"):

@@ -70,7 +70,12 @@ from .fit import (
 from .gradient import AscentState, generalised_em, gradient_ascent
 from .linear import RACED_ROUNDS as RACED_ROUNDS, fit_linear as fit_linear
 from .mean_field import ConditionalError, MeanField as MeanField
-from .minibatches import Epochs, generator_at as generator_at, hold_out as hold_out, resample_rows as resample_rows
+from .minibatches import (
+    Epochs,
+    generator_at as generator_at,
+    hold_out as hold_out,
+    resample_rows as resample_rows,
+)
 from .monte_carlo import (
     AscentPlan,
     BurnIn,
@@ -119,15 +124,11 @@ from .topics import (
 from .train import (
     PATIENCE as PATIENCE,
     STATES as STATES,
-    DictTree as DictTree,
     Follower,
-    ListTree as ListTree,
     StepReport,
     Trainer,
     TrainPlan,
     TrainState,
-    from_tree as from_tree,
-    to_tree as to_tree,
 )
 from .variational import (
     VariationalModel as VariationalModel,

@@ -5,9 +5,9 @@ r"""Training by gradient: any tensors, any loss and any optimiser of torch, in m
           + \alpha_t \, P_\theta(\text{batch}) \right] \right)
 
 One trainer serves autoencoders, features of two views, generators, energies and networks whose weights have a
-posterior. An iteration of the loop is a block of mini-batches. The optimiser moves the tensors in place, as in any loop
-of PyTorch; after each block all that the next one depends on is copied, so that Ctrl-C and a restart go on from the last
-whole block, bit for bit. A step whose loss or gradient is not finite is refused: nothing moves.
+posterior. An iteration of the loop is a block of mini-batches. The optimiser moves the tensors in place, as in any
+loop of PyTorch; after each block all that the next one depends on is copied, so that Ctrl-C and a restart continue from
+the last whole block, bit for bit. A step whose loss or gradient is not finite is refused: nothing moves.
 
 The random numbers of a block follow from the seed and its position, so a restart needs no state of generators and may
 be on another device.
@@ -31,7 +31,7 @@ from boxloop.fit.distributed import SINGLE_PROCESS, Workers
 from boxloop.fit.minibatches import generator_at, resample_rows
 from boxloop.fit.schedules import Constant
 from boxloop.loop import Iteration
-from boxloop.tree import Tree
+from boxloop.tree import DictTree, ListTree, Tree, from_tree, to_tree
 
 PATIENCE = 10
 """Consecutive refused steps after which training fails."""
@@ -109,39 +109,6 @@ class TrainPlan:
             raise ValueError(
                 f"clip must be positive and decay not negative, got {self.clip} and {self.decay}"
             )
-
-
-@dataclass(frozen=True)
-class DictTree(Tree):
-    """A dictionary as a tree holds it."""
-
-    keys: tuple[str | int, ...]
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class ListTree(Tree):
-    """A list as a tree holds it."""
-
-    values: tuple[Any, ...]
-
-
-def to_tree(value: Any) -> Any:
-    """Dictionaries and lists, at any depth, as trees; the rest as it is."""
-    if isinstance(value, dict):
-        return DictTree(tuple(value), tuple(to_tree(item) for item in value.values()))
-    if isinstance(value, list):
-        return ListTree(tuple(to_tree(item) for item in value))
-    return tuple(to_tree(item) for item in value) if type(value) is tuple else value
-
-
-def from_tree(value: Any) -> Any:
-    """The inverse of :func:`to_tree`."""
-    if isinstance(value, DictTree):
-        return {key: from_tree(item) for key, item in zip(value.keys, value.values, strict=True)}
-    if isinstance(value, ListTree):
-        return [from_tree(item) for item in value.values]
-    return tuple(from_tree(item) for item in value) if type(value) is tuple else value
 
 
 @dataclass(frozen=True)
@@ -226,7 +193,9 @@ class Block:
 
     def add(self, values: dict[str, float], rows: int) -> None:
         """One accepted step."""
-        self.sums = [total + rows * value for total, value in zip(self.sums or [0.0] * len(values), values.values())]
+        self.sums = [
+            total + rows * value for total, value in zip(self.sums or [0.0] * len(values), values.values())
+        ]
         self.rows += rows
         self.refused = 0
 
@@ -395,7 +364,9 @@ class Trainer(Generic[M]):
         final, improved = False, False
         if self.plan.block is None or after.place == self.batches.per_epoch:
             after, improved = self._finish_epoch(after)
-            if self.validate is not None and not math.isfinite(after.history_by_name()["validation_loss"][-1]):
+            if self.validate is not None and not math.isfinite(
+                after.history_by_name()["validation_loss"][-1]
+            ):
                 events.append("the validation loss is not finite")
             final = self.plan.patience is not None and after.stale >= self.plan.patience
         after = self._copy(after)
@@ -438,7 +409,7 @@ class Trainer(Generic[M]):
             for follower in self.followers:
                 follower.after_step(report)
             if block.refused >= PATIENCE:
-                raise FloatingPointError(_hopeless(t - PATIENCE + 1, t, f", the last as {refusal}"))
+                raise FloatingPointError(_hopeless(t - PATIENCE + 1, t, f"; at the last {refusal}"))
         return block
 
     def _take_step(
@@ -569,6 +540,6 @@ def _average(gradients: Sequence[Tensor], workers: Workers) -> None:
 
 def _hopeless(first: int, last: int, why: str) -> str:
     return (
-        f"The loss or its gradient was not finite in {PATIENCE} steps in a row, among steps {first} to {last}{why}: "
-        "lower the learning rate, clip the gradient, train in full precision, or look for missing or huge values in the rows"
+        f"The loss or its gradient was not finite in {PATIENCE} steps in a row ({first} to {last}{why}): lower the "
+        "learning rate, clip the gradient, train in full precision, or look for missing or huge values in the rows"
     )

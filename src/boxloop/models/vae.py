@@ -584,15 +584,20 @@ class Autoencoder(Tree):
 
     def bound_at(self, rows: Tensor, noise: Tensor) -> Bound:
         """:meth:`bound` of rows (n, d) at given noise, (M, n, k)."""
-        standard = self.standardise(rows)
+        bound = self.standard_bound(self.standardise(rows), noise)
+        fit = bound.reconstruction.to(self.origin.dtype) - self.scale.log().sum()
+        return Bound(fit, bound.divergence.to(self.origin.dtype))
+
+    def standard_bound(self, standard: Tensor, noise: Tensor) -> Bound:
+        """The bound of standardised rows (n, d), as a density of these, at given noise, (M, n, k)."""
         mean, log_variance = self._encode(standard)
         z = mean + (0.5 * log_variance).exp() * noise
         fit = self._log_likelihood(standard, z).mean(0)
-        with torch.autocast(rows.device.type, enabled=False):
+        with torch.autocast(standard.device.type, enabled=False):
             divergence = self.latent.divergence(mean, log_variance)
             if divergence is None:
                 divergence = (log_encoder_density(log_variance, noise) - self._log_prior(z)).mean(0)
-        return Bound(fit.to(self.origin.dtype) - self.scale.log().sum(), divergence.to(self.origin.dtype))
+        return Bound(fit, divergence)
 
     def importance(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
         r"""Importance-weighted bound of each row's log-density, (n,).

@@ -24,9 +24,7 @@ from .constraints import CLASSES as CLASSES, CONSTRAINTS as CONSTRAINTS, METHODS
 from .decay import DecayCheck, check_decay, implied_precision, weight_decay
 from .ensemble import MultiPosterior, stacking_weights as stacking_weights
 from .factor import FactorEM
-from .fitting import Training, fit, train as train
-from .fitting_epoch import PATIENCE as PATIENCE, Epoch as Epoch, Loss as Loss
-from .fitting_state import Live as Live, Table as Table, from_tree as from_tree, to_tree as to_tree
+from .fitting import Loss as Loss, Training, fit, train as train
 from .full import Full
 from .functional import NetFunction as NetFunction, refuse_untracked as refuse_untracked
 from .gradient import FAR as FAR, FactorGradient

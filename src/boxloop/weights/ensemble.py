@@ -16,8 +16,7 @@ from boxloop.data import check_list
 from boxloop.loop import Iteration, run
 from boxloop.numeric import RandomState, generator as stream, spawn
 from boxloop.weights.ensemble_fit import Plan, fit_members
-from boxloop.weights.fitting import Training
-from boxloop.weights.fitting_epoch import Loss
+from boxloop.weights.fitting import Loss, Training
 from boxloop.weights.method import Method, Part, Posterior
 from boxloop.weights.predictor import Predictor
 from boxloop.weights.usable import Usable

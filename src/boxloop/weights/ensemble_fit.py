@@ -14,8 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.numeric import seed, spawn
-from boxloop.weights.fitting import Training, fit
-from boxloop.weights.fitting_epoch import Loss
+from boxloop.weights.fitting import Loss, Training, fit
 from boxloop.weights.method import Method, warn
 from boxloop.weights.posterior import WeightPosterior
 
