@@ -25,7 +25,7 @@ from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource, load_dataset
 from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
-from boxloop.fit import Constant, Epochs, Trainer, TrainPlan, TrainState
+from boxloop.fit import Constant, Epochs, Trainer, TrainPlan
 from boxloop.loop import run
 from boxloop.numeric import generator, normal
 from boxloop.twoview import FiniteView, LinearView, RelevanceFit, RelevanceModel, ViewPair, relevance_loss
@@ -464,9 +464,9 @@ def train_network(task: Task) -> dict[str, Any]:
     )  # its loss looks at its pivots
     epochs = Epochs(ArraySource(train), setting.batch, task.seed)
     trainer = Trainer(start, epochs, Loss(objective, images.classes), plan, None, judge)
-    outcome = run(trainer, TrainState.start(start, task.seed), max_iter=trainer.rounds(setting.epochs))
+    outcome = run(trainer, trainer.start(task.seed), max_iter=trainer.iterations(setting.epochs))
     history = outcome.state.history_by_name()
-    last = replace(outcome.state, best=outcome.state.point).fitted(start)
+    last = replace(outcome.state, best=outcome.state.parameters).fitted(start)
     return {
         "error": history["validation_error"],
         "solved error": history["validation_solved_error"],

@@ -23,7 +23,7 @@ from torch import Generator, Tensor, nn
 from boxloop.data import ArraySource
 from boxloop.estimators import KERNELS, EnergyBasedModel, FitWarning, Means, explore, reference
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
-from boxloop.fit import Batches, Cooling, EnergyPlan, EnergyState, at, energy_ascent
+from boxloop.fit import Batches, Cooling, EnergyPlan, averaged, energy_trainer
 from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
@@ -197,6 +197,14 @@ def family_model(quartic: bool) -> EnergyModel:
     return EnergyModel.start(network, parameters, columns=1)
 
 
+def at(model: EnergyModel, point: Tensor) -> EnergyModel:
+    """The model at other parameters, given as one vector; differentiable."""
+    parts = point.split([value.numel() for value in model.parameters])
+    return model.with_trainable(
+        tuple(part.view_as(like) for part, like in zip(parts, model.parameters, strict=True))
+    )
+
+
 def maximise_likelihood(model: EnergyModel, rows: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     """Maximum likelihood by quadrature, and the standard errors of its parameters."""
     points, cell = truth.grid()
@@ -223,9 +231,10 @@ def train_family(quartic: bool, rows: Tensor, rounds: int, seed: int) -> tuple[E
     plan = EnergyPlan(Cooling(0.05, rounds), chains=1024, steps=5, restart=0.0)
     batches = Batches(ArraySource(rows), len(rows))
     base = reference(model)
-    step = energy_ascent(model, batches, MALA, base, plan)
-    state = run(step, EnergyState.start(model, base, 1024, seed), max_iter=rounds).state
-    return model, state.average
+    trainer = energy_trainer(model, batches, MALA, base, plan, buffer=1024, random_state=seed)
+    state = run(trainer, trainer.start(seed), max_iter=rounds).state
+    (average,) = averaged(model, state).parameters
+    return model, average
 
 
 def fit_families(size: Size, seed: int) -> dict[str, dict[str, list[float]]]:

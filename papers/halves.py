@@ -25,7 +25,7 @@ from torch.nn import functional
 from boxloop.data import ArraySource, load_dataset
 from boxloop.estimators import FitWarning, RelevantFeatures, pick_device
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
-from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, TrainState, hold_out
+from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, hold_out
 from boxloop.loop import run
 from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
@@ -307,7 +307,7 @@ class Regression:
         epochs = Epochs(source, self.batch, seed, mask)
         plan = TrainPlan(Cooling(self.rate, self.passes * epochs.per_epoch), graphs=False)
         trainer = Trainer(view, epochs, Squares(d), plan, None, HeldSquares(held, d))
-        outcome = run(trainer, TrainState.start(view, seed), max_iter=trainer.rounds(self.passes))
+        outcome = run(trainer, trainer.start(seed), max_iter=trainer.iterations(self.passes))
         fitted = outcome.state.fitted(view)
         with torch.no_grad():
             tiles = torch.from_numpy(new).to(self.device).split(1000)

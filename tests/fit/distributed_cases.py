@@ -112,7 +112,7 @@ def made(loss, workers: Workers, **more) -> Trainer:
 def told(outcome: Outcome[TrainState]) -> Found:
     state = outcome.state
     return {
-        "point": state.best,
+        "point": torch.cat([value.reshape(-1) for value in state.best]),
         "history": state.history,
         "recent": state.recent,
         "rounds": outcome.n_iter,
@@ -124,9 +124,9 @@ def told(outcome: Outcome[TrainState]) -> Found:
 
 
 def trained(trainer: Trainer, epochs: int = 4) -> Found:
-    first = TrainState.start(trainer.model, 7)
+    first = trainer.start(7)
     with trainer.workers.interruptible(trainer, torch.device("cpu")) as step:
-        return told(run(step, first, max_iter=trainer.rounds(epochs)))
+        return told(run(step, first, max_iter=trainer.iterations(epochs)))
 
 
 def drifting(workers: Workers) -> Found:

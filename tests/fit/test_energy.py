@@ -12,20 +12,23 @@ from torch import Tensor, nn
 from boxloop.data import ArraySource
 from boxloop.distributions import DiagonalGaussian
 from boxloop.fit import (
+    STATES,
     Batches,
+    ChainState,
     Cooling,
     EnergyPlan,
-    EnergyState,
-    at,
+    TrainState,
+    averaged,
     contrast,
     energy as engine,
-    energy_ascent,
+    energy_trainer,
 )
 from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.sample import MALA, RandomWalk, Target
+from boxloop.tree import from_tree
 
 BASE = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
 ROWS = 0.3 + 0.8 * normal((500, 1), generator(0))
@@ -51,6 +54,10 @@ def family() -> EnergyModel:
     return EnergyModel.start(network, parameters, columns=1)
 
 
+def at(model: EnergyModel, point: Tensor) -> EnergyModel:
+    return model.with_trainable((point,))
+
+
 def best(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum likelihood in closed form, and its standard errors."""
     mean, variance = rows.mean(), rows.var(correction=0)
@@ -65,16 +72,20 @@ def best(rows: Tensor) -> tuple[Tensor, Tensor]:
     return theta, torch.linalg.inv(hessian * len(rows)).diagonal().sqrt()
 
 
-def steps_of(model, plan=None, rows=ROWS, kernels=mala, batches=None):
+def trained_state(model, plan, max_iter, seed=5, buffer=96, rows=ROWS, kernels=mala, batches=None, **more):
+    """The outcome of a training, whose chains start by the seed."""
+    batches = batches or Batches(ArraySource(rows), len(rows))
+    trainer = energy_trainer(model, batches, kernels, BASE, plan, buffer=buffer, random_state=seed)
+    return run(trainer, trainer.start(seed), max_iter=max_iter, **more)
+
+
+def chains(outcome) -> ChainState:
+    return outcome.state.followers[0]
+
+
+def trained(rounds=300, seed=1, plan=None, **more) -> Tensor:
     plan = plan or EnergyPlan(Cooling(0.05, 300), chains=512, steps=5, restart=0.0)
-    return energy_ascent(model, batches or Batches(ArraySource(rows), len(rows)), kernels, BASE, plan)
-
-
-def trained(rounds=300, seed=1, **more) -> Tensor:
-    model = family()
-    return run(
-        steps_of(model, **more), EnergyState.start(model, BASE, 512, seed), max_iter=rounds
-    ).state.average
+    return chains(trained_state(family(), plan, rounds, seed, 512, **more)).average[0]
 
 
 def apart(point: Tensor) -> float:
@@ -134,9 +145,9 @@ def test_planted_chains_that_do_not_persist(monkeypatch):
     """Chains that a round forgets start at the base and never reach the model: the fit is wrong."""
     plain = engine._move
 
-    def forgetful(state, model, kernels, base, plan, stream):
-        fresh = base.draw(len(state.position), stream)[0]
-        return plain(replace(state, position=fresh), model, kernels, base, replace(plan, steps=1), stream)
+    def forgetful(position, scale, model, kernels, base, plan, stream):
+        fresh = base.draw(len(position), stream)[0]
+        return plain(fresh, scale, model, kernels, base, replace(plan, steps=1), stream)
 
     monkeypatch.setattr(engine, "_move", forgetful)
     assert apart(trained()) > 5
@@ -163,73 +174,65 @@ def network_model() -> EnergyModel:
     return EnergyModel.start(network, network.start(generator(2)), BASE)
 
 
-def start(model, seed=5):
-    return EnergyState.start(model, BASE, 96, seed)
-
-
 PLAN = EnergyPlan(Cooling(0.02, 40), chains=32, steps=3, restart=0.1, decay=0.01, shrink=0.01)
 
 
-def same(one: EnergyState, two: EnergyState) -> bool:
+def same(one: TrainState, two: TrainState) -> bool:
+    plain = [str(state.map(lambda leaf: torch.zeros(0))) for state in (one, two)]
     leaves = zip(one.leaves(), two.leaves(), strict=True)
-    plain = (one.scale, one.slower, one.count, one.refused) == (two.scale, two.slower, two.count, two.refused)
-    return plain and all(torch.equal(a, b) for (_, a), (_, b) in leaves)
+    return plain[0] == plain[1] and all(torch.equal(a, b) for (_, a), (_, b) in leaves)
+
+
+def small_batches() -> Batches:
+    return Batches(ArraySource(ROWS), 64)
 
 
 def test_a_checkpoint_resumes_bit_for_bit(tmp_path):
     model = network_model()
-    step = steps_of(model, PLAN, batches=Batches(ArraySource(ROWS), 64))
-    whole = run(step, start(model), max_iter=40)
-    path = tmp_path / "energy.boxloop"
-    run(step, start(model), max_iter=17, observers=[CheckpointWriter(path, {"fit": 1}, every=5)])
-    found = read_checkpoint(path, {"EnergyState": EnergyState}, {"fit": 1})
-    again = run(
-        steps_of(model, PLAN, batches=Batches(ArraySource(ROWS), 64)),
-        start(model),
-        max_iter=40,
-        resume=found,
-    )
+    whole = trained_state(model, PLAN, 40, batches=small_batches())
+    writer = CheckpointWriter(tmp_path / "energy.boxloop", {"fit": 1}, every=5)
+    trained_state(model, PLAN, 17, batches=small_batches(), observers=[writer])
+    found = read_checkpoint(writer.path, {**STATES, "ChainState": ChainState}, {"fit": 1})
+    again = trained_state(model, PLAN, 40, seed=6, batches=small_batches(), resume=found)
     assert same(again.state, whole.state)
     assert again.trace == whole.trace
 
 
 def test_seeds_decide():
-    model = network_model()
-    step = steps_of(model, PLAN)
-    one, two, other = (run(step, start(model, seed), max_iter=5).state for seed in (1, 1, 2))
+    one, two, other = (trained_state(network_model(), PLAN, 5, seed).state for seed in (1, 1, 2))
     assert same(one, two)
-    assert not torch.equal(one.point, other.point)
+    assert not torch.equal(one.parameters[0], other.parameters[0])
 
 
-def test_ctrl_c_keeps_the_last_round():
-    model = network_model()
-    plain = Batches(ArraySource(ROWS), 64)
+def test_ctrl_c_keeps_the_last_update():
+    plain = small_batches()
 
     def batches(t):
         if t == 4:
             raise KeyboardInterrupt
         return plain(t)
 
-    outcome = run(steps_of(model, PLAN, batches=batches), start(model), max_iter=40)
+    outcome = trained_state(network_model(), PLAN, 40, batches=batches)
     assert outcome.interrupted
     assert outcome.n_iter == outcome.state.count == 4
-    assert same(outcome.state, run(steps_of(model, PLAN, batches=plain), start(model), max_iter=4).state)
+    assert same(outcome.state, trained_state(network_model(), PLAN, 4, batches=plain).state)
 
 
 def test_a_loss_that_is_not_finite_is_refused_and_told():
-    model = network_model()
-    plain = Batches(ArraySource(ROWS), 64)
+    plain = small_batches()
 
     def batches(t):
         rows, weight = plain(t)
         return (rows * math.nan if t == 3 else rows), weight
 
-    outcome = run(steps_of(model, PLAN, batches=batches), start(model), max_iter=8)
-    assert outcome.state.is_finite()
+    outcome = trained_state(network_model(), PLAN, 8, batches=batches)
+    assert outcome.state.map(lambda leaf: leaf.nan_to_num() if leaf.numel() == 2 else leaf).is_finite()
     assert outcome.state.slower == 0.5
     assert outcome.state.refused == 0
-    assert len(outcome.events) == 1
-    assert "iteration 4: a loss that is not finite: step refused, learning rate halved" in outcome.events[0]
+    assert outcome.events == [
+        "iteration 4: 1 of 1 steps had a loss or gradient that is not finite: refused, learning rate lowered to 0.5 of "
+        "its plan"
+    ]
     assert [math.isnan(value) for value in outcome.trace] == [False] * 3 + [True] + [False] * 4
 
 
@@ -251,65 +254,59 @@ def cliff(wall: float) -> EnergyModel:
 
 
 def test_an_energy_that_is_never_finite_ends_the_fit():
-    model = cliff(0.0)
-    with pytest.raises(FloatingPointError, match="10 rounds in a row, from round 1 on"):
-        run(steps_of(model, PLAN), start(model), max_iter=40)
+    with pytest.raises(
+        FloatingPointError, match=r"10 steps in a row \(1 to 10; at the last the loss is nan\)"
+    ):
+        trained_state(cliff(0.0), PLAN, 40)
 
 
 def test_chains_beyond_a_wall_start_anew():
     """A few begin where the energy is not a number; they are restarted until all are inside, and training goes on."""
-    model = cliff(2.2)
-    rows = ROWS.clamp(-2, 2)
-    outcome = run(steps_of(model, replace(PLAN, restart=0.0), rows=rows), start(model), max_iter=60)
+    outcome = trained_state(cliff(2.2), replace(PLAN, restart=0.0), 60, rows=ROWS.clamp(-2, 2))
     assert outcome.events
     assert outcome.state.refused == 0
-    assert bool((outcome.state.position.abs() < 2.2).all())
+    assert bool((chains(outcome).position.abs() < 2.2).all())
 
 
 def test_an_energy_of_the_wrong_shape_is_refused():
     network, parameters = ModuleNetwork.of(nn.Linear(1, 1), torch.float64, torch.device("cpu"))
     model = EnergyModel.start(network, parameters, BASE)
     with pytest.raises(ValueError, match="one number a row"):
-        run(steps_of(model, PLAN), start(model), max_iter=1)
+        trained_state(model, PLAN, 1)
 
 
 def test_no_rows_are_refused():
-    model = network_model()
     with pytest.raises(ValueError, match="all zero"):
-        run(steps_of(model, PLAN, batches=Batches(ArraySource(ROWS[:0]), 4)), start(model), max_iter=1)
+        trained_state(network_model(), PLAN, 1, batches=Batches(ArraySource(ROWS[:0]), 4))
 
 
 def test_steps_are_steered_to_the_goal():
-    model = network_model()
-    state = run(steps_of(model, replace(PLAN, goal=0.9)), start(model), max_iter=60).state
-    assert (
-        state.scale
-        < 0.9 * run(steps_of(model, replace(PLAN, goal=0.5)), start(model), max_iter=60).state.scale
+    high, low = (
+        chains(trained_state(network_model(), replace(PLAN, goal=goal), 60)).scale for goal in (0.9, 0.5)
     )
+    assert high < 0.9 * low
 
 
 def test_a_gradient_is_clipped():
-    model = family()
     far = EnergyPlan(Cooling(1.0, 10), chains=16, steps=1, clip=1e-3)
-    state = run(
-        steps_of(model, far, rows=1e3 + ROWS), EnergyState.start(model, BASE, 16, 0), max_iter=1
-    ).state
-    assert float(state.first.norm()) == pytest.approx(0.1 * 1e-3)
+    state = trained_state(family(), far, 1, 0, 16, rows=1e3 + ROWS).state
+    (moments,) = from_tree(state.optimiser)["state"].values()
+    assert float(moments["exp_avg"].norm()) == pytest.approx(0.1 * 1e-3)
 
 
 def test_only_some_of_the_buffer_moves():
-    model = network_model()
-    before = start(model)
-    after = run(steps_of(model, replace(PLAN, restart=1.0)), before, max_iter=1).state
-    assert int((after.position != before.position).any(1).sum()) == PLAN.chains
+    before, after = (
+        chains(trained_state(network_model(), replace(PLAN, restart=1.0), n)).position for n in (0, 1)
+    )
+    assert int((after != before).any(1).sum()) == PLAN.chains
 
 
 def test_shrinking_and_decay_hold_energies_down():
     model = network_model()
 
     def size(plan):
-        state = run(steps_of(model, plan), start(model), max_iter=80).state
-        return float(state.fitted(model).potential(ROWS).square().mean())
+        state = trained_state(model, plan, 80).state
+        return float(averaged(model, state).potential(ROWS).square().mean())
 
     free = replace(PLAN, decay=0.0, shrink=0.0, rate=Cooling(0.05, 80))
     assert size(replace(free, shrink=1.0)) < 0.5 * size(free)
@@ -335,17 +332,20 @@ class Steep(nn.Module):
 
 
 def left_outside() -> int:
-    """Of 50 chains that begin far out in the tails, how many are there after 60 rounds."""
+    """Of 50 chains that begin far out in the tails, how many are there after 60 updates."""
     network, parameters = ModuleNetwork.of(Steep(), torch.float64, torch.device("cpu"))
     model = EnergyModel.start(network, parameters, columns=1)
-    state = EnergyState.start(model, BASE, 200, 0)
-    state = replace(state, position=torch.cat([state.position[:150], torch.full((50, 1), 6.0).double()]))
     still = EnergyPlan(Cooling(1e-12, 1), chains=200, steps=5, restart=0.0)
-    found = run(steps_of(model, still), state, max_iter=60).state.position
-    return int((found.abs() > 4.0).sum())
+    batches = Batches(ArraySource(ROWS), len(ROWS))
+    trainer = energy_trainer(model, batches, mala, BASE, still, buffer=200, random_state=0)
+    state = trainer.start(0)
+    (begun,) = state.followers
+    far = torch.cat([begun.position[:150], torch.full((50, 1), 6.0).double()])
+    outcome = run(trainer, replace(state, followers=(replace(begun, position=far),)), max_iter=60)
+    return int((chains(outcome).position.abs() > 4.0).sum())
 
 
-def test_short_rounds_bring_chains_in_from_light_tails():
+def test_short_steps_bring_chains_in_from_light_tails():
     assert left_outside() == 0
 
 

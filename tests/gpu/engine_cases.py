@@ -191,7 +191,7 @@ def trained(device: str) -> dict[str, Any]:
     trainer = fit.Trainer(
         start, Epochs(source(device), 50, seed=0), distance, fit.TrainPlan(fit.Constant(0.1))
     )
-    outcome = run(trainer, fit.TrainState.start(start, seed=0), max_iter=trainer.rounds(3))
+    outcome = run(trainer, trainer.start(seed=0), max_iter=trainer.iterations(3))
     return {"at": outcome.state.fitted(start).at, "trace": outcome.trace}
 
 

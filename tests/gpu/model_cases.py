@@ -63,9 +63,10 @@ def energetic(device: str) -> dict[str, Any]:
     model = EnergyModel.start(network, network.start(generator(0, device)), base)
     batches = fit.Batches(ArraySource(tensor(np.ones((64, 1)), device)), 32)
     plan = fit.EnergyPlan(fit.Cooling(0.02, 10), chains=16)
-    step = fit.energy_ascent(model, batches, lambda f, scale: MALA(scale).kernel(Target(f)), base, plan)
-    state = run(step, fit.EnergyState.start(model, base, 16, 0), max_iter=10).state
-    return {"energy": state.fitted(model).potential(tensor([[1.0], [-1.0]], device))}
+    kernels = lambda f, scale: MALA(scale).kernel(Target(f))  # noqa: E731
+    trainer = fit.energy_trainer(model, batches, kernels, base, plan, buffer=16, random_state=0)
+    state = run(trainer, trainer.start(0), max_iter=10).state
+    return {"energy": fit.averaged(model, state).potential(tensor([[1.0], [-1.0]], device))}
 
 
 def round_of(name: str) -> Case:

@@ -289,7 +289,7 @@ class _BernoulliLogProb(torch.autograd.Function):
 
 
 def _bernoulli(logits: Tensor, rows: Tensor) -> Tensor:
-    found: Tensor = _BernoulliLogProb.apply(*torch.broadcast_tensors(logits, rows))  # type: ignore[no-untyped-call]
+    found: Tensor = _BernoulliLogProb.apply(*torch.broadcast_tensors(logits, rows))
     return found
 
 

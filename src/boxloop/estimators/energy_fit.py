@@ -15,10 +15,10 @@ from torch import Generator, Tensor, nn
 from boxloop.chain import advance
 from boxloop.data import Standardisation, StandardisedSource, WeightedSum, shuffle_rows
 from boxloop.distributions import DiagonalGaussian, FullGaussian
-from boxloop.fit import SHORTER, Batches, EnergyPlan, EnergyState, coordinates, energy_ascent
+from boxloop.fit import SHORTER, Batches, EnergyPlan, TrainState, coordinates, energy_trainer
 from boxloop.loop import Observer, Outcome, run
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
-from boxloop.numeric import floor_covariance, normal, spawn
+from boxloop.numeric import floor_covariance, normal, seed, spawn
 from boxloop.sample import HMC, MALA, Bridge, Kernels, RandomWalk, Target, Weighted, pilot
 from boxloop.types import Distribution, Source
 
@@ -134,23 +134,20 @@ def train(
     means: Means,
     plan: EnergyPlan,
     *,
-    rounds: int,
+    steps: int,
     buffer: int,
     batch_size: int,
     stream: Generator,
     observers: Sequence[Observer[Any]] = (),
     resume: Outcome[Any] | None = None,
-) -> Outcome[EnergyState]:
+) -> Outcome[TrainState]:
     """Run the training loop from a model of standardised rows."""
     order, own = spawn(stream, 2)
     batches = Batches(replace(rows, source=shuffle_rows(rows.source, order)), batch_size)
     base = reference(model)
-    step = energy_ascent(model, batches, means.kernels, base, replace(plan, goal=means.goal))
-    state = EnergyState.start(model, base, max(buffer, plan.chains), own)
-    if resume is not None:  # a file is read onto the CPU, where the state of a generator belongs
-        there = resume.state.to(device=state.position.device)
-        resume = replace(resume, state=replace(there, stream=resume.state.stream))
-    return run(step, state, max_iter=rounds, observers=observers, resume=resume)
+    plan, buffer = replace(plan, goal=means.goal), max(buffer, plan.chains)
+    trainer = energy_trainer(model, batches, means.kernels, base, plan, buffer=buffer, random_state=own)
+    return run(trainer, trainer.start(seed(own)), max_iter=steps, observers=observers, resume=resume)
 
 
 def explore(model: EnergyModel, means: Means, chains: int, stream: Generator) -> tuple[Weighted, Tensor]:
@@ -183,7 +180,7 @@ def disagreement(model: EnergyModel, rows: StandardisedSource, drawn: Tensor) ->
     """Mean of V over draws of a fitted model less its mean over the rows, and the Monte Carlo error of that.
 
     At a maximum of the likelihood the two are equal, for any network whose last layer is linear: the derivative in the
-    size of V is zero. Chains that do not reach the model's law, or too few rounds, leave them apart.
+    size of V is zero. Chains that do not reach the model's law, or too few updates, leave them apart.
     """
     with torch.no_grad():
         at_rows, value = WeightedSum.over(rows, model.potential), model.potential(drawn).double()

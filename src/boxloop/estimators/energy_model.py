@@ -40,7 +40,7 @@ from boxloop.estimators.energy_fit import (
     train,
 )
 from boxloop.estimators.learned import COUNT, POSITIVE, RATE, fingerprint
-from boxloop.fit import Cooling, EnergyPlan, EnergyState
+from boxloop.fit import STATES, ChainState, Cooling, EnergyPlan, TrainState, averaged
 from boxloop.loop import Outcome
 from boxloop.models import CONSTRAINTS, EnergyModel, Perceptron
 from boxloop.numeric import generator, spawn
@@ -90,12 +90,12 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         energy: a ``torch.nn.Module`` (n, d) -> (n,) over standardised rows; a perceptron when ``None``.
         hidden: widths of the perceptron's layers.
         base: covariance of the Gaussian base, ``full`` or ``diag``; ``None`` for an energy that confines itself.
-        max_iter: rounds of training, one mini-batch each.
+        max_iter: updates, one mini-batch each.
         learning_rate: of AdamW, at first; it falls to zero along a cosine.
         batch_size: rows of a mini-batch.
-        chains: moved in a round.
-        steps: of each chain in a round.
-        buffer: chains that are kept; each round moves some of them.
+        chains: moved at each update.
+        steps: of each chain at each update.
+        buffer: chains that are kept; each update moves some of them.
         restart: share of the moved chains that start anew from the base.
         weight_decay: of AdamW; worth a third of the divergence at 1000 rows and fewer, dear at many: lower it there.
         shrink: weight of the mean square of V, which holds it near zero.
@@ -114,10 +114,10 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         log_partition_error_: its standard error; it shifts all log-densities alike.
         contrast_: mean energy of the fitted model's draws less that of the rows: zero at a maximum of the likelihood.
         contrast_error_: its standard error.
-        contrasts_: the same of the training's chains in each round.
+        contrasts_: the same of the training's chains at each update.
         converged_: whether draws and rows agree, in their mean energy and in its derivatives by the parameters.
         events_: what went wrong on the way.
-        n_iter_: rounds done.
+        n_iter_: updates done.
 
     Example:
         >>> import numpy as np
@@ -204,7 +204,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         streams = spawn(generator(self.random_state, frame.origin.device), 3)
         start = start_model(self.energy, self.hidden, self.base, rows, streams[0])  # type: ignore[arg-type]
         outcome = self._train(start, rows, streams[1])
-        model = outcome.state.fitted(start)
+        model = averaged(start, outcome.state)
         found, drawn = explore(model, self._means(), self.partition_chains, streams[2])
         model = replace(
             model,
@@ -226,12 +226,14 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
 
     def _train(
         self, model: EnergyModel, rows: StandardisedSource, stream: torch.Generator
-    ) -> Outcome[EnergyState]:
+    ) -> Outcome[TrainState]:
         observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
         resume = None
         if self.checkpoint is not None:
             known, path = fingerprint(self, rows.source, WATCHERS, ("energy",)), Path(self.checkpoint)
-            resume = read_checkpoint(path, {"EnergyState": EnergyState}, known) if path.exists() else None
+            resume = (
+                read_checkpoint(path, {**STATES, "ChainState": ChainState}, known) if path.exists() else None
+            )
             observers.append(CheckpointWriter(path, known, seconds=10.0))
         plan = EnergyPlan(
             Cooling(self.learning_rate, self.max_iter),
@@ -247,7 +249,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             rows,
             self._means(),
             plan,
-            rounds=self.max_iter,
+            steps=self.max_iter,
             buffer=self.buffer,
             batch_size=self.batch_size,
             stream=stream,
@@ -270,7 +272,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         return ""
 
     def _store(
-        self, model: EnergyModel, outcome: Outcome[EnergyState], doubts: list[str], settled: bool
+        self, model: EnergyModel, outcome: Outcome[TrainState], doubts: list[str], settled: bool
     ) -> None:
         self.n_iter_ = outcome.n_iter
         self.interrupted_ = outcome.interrupted

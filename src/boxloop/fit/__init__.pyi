@@ -23,7 +23,14 @@ from .em import (
     mean_log_likelihood as mean_log_likelihood,
     rounding_error as rounding_error,
 )
-from .energy import SHORTER as SHORTER, EnergyPlan, EnergyState, at as at, contrast as contrast, energy_ascent
+from .energy import (
+    SHORTER as SHORTER,
+    ChainState as ChainState,
+    EnergyPlan,
+    averaged as averaged,
+    contrast as contrast,
+    energy_trainer,
+)
 from .equations.averages import group_outer as group_outer, measure_equations as measure_equations
 from .equations.estimate import (
     EquationError,
@@ -150,7 +157,6 @@ __all__ = [
     "Cooling",
     "EMState",
     "EnergyPlan",
-    "EnergyState",
     "Epochs",
     "EquationError",
     "Estimate",
@@ -185,7 +191,7 @@ __all__ = [
     "distributed",
     "elbo",
     "em",
-    "energy_ascent",
+    "energy_trainer",
     "generalised_em",
     "gradient_ascent",
     "huber",

@@ -3,32 +3,25 @@ r"""Maximum likelihood of an energy-based model by its gradient, with chains tha
 .. math:: \nabla_\theta \log p_\theta(x) = -\nabla_\theta E_\theta(x) - \nabla_\theta \log Z_\theta
           = -\nabla_\theta E_\theta(x) + E_{p_\theta}[\nabla_\theta E_\theta(X)]
 
-Document 002, section 1.1. The first term is a mean over rows, the second a mean over chains, which move a few steps
-under the current energy and are kept for the next round (Tieleman 2008). Their positions are a replay buffer of which
-each round moves a part and restarts a share from the base law (Du and Mordatch 2019), so that no mode stays unvisited.
-Chains that start anew every round do not reach the model's law, and their gradient is biased.
+Le Corff, section 1.1. The first term is a mean over rows, the second a mean over chains, which move a few steps under
+the current energy and are kept for the next update (Tieleman 2008). Their positions are a replay buffer of which each
+update moves a part and restarts a share from the base distribution (Du and Mordatch 2019), so that no mode stays
+unvisited. Chains that start anew at every update do not reach the model's distribution, and their gradient is biased.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
 from boxloop.chain import Kernel, Path, advance
-from boxloop.fit.adam import (
-    PATIENCE,
-    Adam,
-    clip_gradient,
-    flatten_parameters,
-    restore_generator,
-    unflatten_parameters,
-)
-from boxloop.loop import Iteration
+from boxloop.fit.train import Follower, StepReport, Trainer, TrainPlan, TrainState
 from boxloop.models import EnergyModel
 from boxloop.numeric import RandomState, generator
 from boxloop.tree import Tree
@@ -39,7 +32,7 @@ Kernels = Callable[[Callable[[Tensor], Tensor], float], Kernel]
 """(log-density, scale of its steps) -> a kernel that leaves it as it is."""
 
 SHORT, SHORTER = 0.2, 0.2
-"""This share of the rounds, by chance, moves by steps this much shorter. Langevin steps of one length never leave the
+"""This share of the updates, by chance, moves by steps this much shorter. Langevin steps of one length never leave the
 tails of a density lighter than a Gaussian's, where they overshoot and are refused (Roberts and Tweedie 1996); chains
 that are stuck there bias the fit."""
 
@@ -50,8 +43,8 @@ class EnergyPlan:
 
     Args:
         rate: learning rate of update t = 1, 2, ...
-        chains: moved in a round.
-        steps: of the kernel in a round.
+        chains: moved at each update.
+        steps: of the kernel at each update.
         restart: share of the moved chains that first start anew from the base.
         clip: largest norm of a gradient.
         decay: weight decay, apart from the gradient (AdamW; Loshchilov and Hutter 2019).
@@ -81,57 +74,164 @@ class EnergyPlan:
 
 
 @dataclass(frozen=True)
-class EnergyState(Tree):
-    """Everything that the next round depends on, so that a fit resumes bit for bit.
+class ChainState(Tree):
+    """What energy training carries beside parameters and optimiser.
 
     Args:
-        point: the parameters as one vector, (p,).
-        first: running mean of their gradient.
-        second: running mean of its square.
-        average: of the path of parameters.
         position: the replay buffer, (N, d).
-        stream: state of the random generator.
         scale: of the kernel's steps.
-        slower: factor of the learning rate, lowered by every refused round.
-        count: updates made.
-        refused: rounds refused in a row.
+        average: of the path of parameters.
     """
 
-    point: Tensor
-    first: Tensor
-    second: Tensor
-    average: Tensor
     position: Tensor
-    stream: Tensor
     scale: float
-    slower: float = 1.0
-    count: int = 0
-    refused: int = 0
+    average: tuple[Tensor, ...]
 
-    @classmethod
-    def start(
-        cls,
+
+class PersistentChains(Follower):
+    """The chains whose mean is the model's term of the gradient, and the average of the path of parameters.
+
+    Args:
+        model: of standardised rows, at the start.
+        kernels: (log-density, scale) -> kernel.
+        base: where chains start and restart.
+        plan: chains and steps.
+        buffer: chains in the replay buffer.
+        random_state: of their start.
+    """
+
+    def __init__(
+        self,
         model: EnergyModel,
+        kernels: Kernels,
         base: Distribution,
+        plan: EnergyPlan,
         buffer: int,
         random_state: RandomState = None,
-        scale: float = 1.0,
-    ) -> EnergyState:
-        """From a model and a buffer of draws from a base law."""
-        point = flatten_parameters(model.parameters)
-        stream = generator(random_state, point.device)
-        position = base.draw(buffer, stream)[0].to(point)
-        zero = torch.zeros_like(point)
-        return cls(point, zero, zero, point, position, stream.get_state(), scale)
+    ) -> None:
+        self.kernels, self.base, self.plan = kernels, base, plan
+        stream = generator(random_state, model.parameters[0].device)
+        self.position = base.draw(buffer, stream)[0].to(model.parameters[0])
+        self.scale, self.average = 1.0, model.parameters
 
-    def fitted(self, model: EnergyModel) -> EnergyModel:
-        """The model at the average of the path."""
-        return at(model, self.average)
+    def loss(
+        self, model: EnergyModel, rows: Tensor, weight: Tensor, stream: Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Move some chains, and contrast the energies of the rows with theirs."""
+        still = model.with_trainable(tuple(value.detach() for value in model.parameters))
+        self._stream = stream
+        self._place, self._path, self._short = _move(
+            self.position, self.scale, still, self.kernels, self.base, self.plan, stream
+        )
+        gap, square = contrast(model, (rows, weight), self._path.chains.position)
+        return gap + self.plan.shrink * square, {"contrast": gap}
+
+    def after_step(self, step: StepReport) -> None:
+        """Keep where the chains are. After a refused step those at an energy that is not finite start anew."""
+        drawn = self._path.chains.position
+        if step.refusal is None:
+            share = self.plan.smoothing(step.update)
+            pairs = zip(self.average, step.parameters, strict=True)
+            self.average = tuple(mean + share * (value.detach() - mean) for mean, value in pairs)
+            if not self._short and self._path.log_ratio is not None:
+                # Longer steps where too many moves are accepted; the distribution they lead to is the same.
+                accepted = self._path.log_ratio.nan_to_num(nan=-math.inf).clamp(max=0.0).exp().mean()
+                self.scale *= math.exp(0.2 * (float(accepted) - self.plan.goal))
+        else:
+            lost = ~torch.isfinite(self._path.chains.log_density)
+            fresh = self.base.draw(len(drawn), self._stream)[0].to(drawn)
+            drawn = torch.where(lost[:, None], fresh, drawn)
+        self.position = self.position.index_copy(0, self._place, drawn)
+
+    def state(self) -> ChainState:
+        """Every tensor is replaced by the next step, not changed."""
+        return ChainState(self.position, self.scale, self.average)
+
+    def restore(self, state: ChainState) -> None:
+        """The same, on the device of the chains."""
+        self.position = state.position.to(self.position)
+        self.scale = state.scale
+        self.average = tuple(value.to(like) for value, like in zip(state.average, self.average, strict=True))
 
 
-def at(model: EnergyModel, point: Tensor) -> EnergyModel:
-    """The model at other parameters, given as one vector; differentiable."""
-    return replace(model, parameters=unflatten_parameters(point, model.parameters))
+@dataclass(frozen=True)
+class BatchesInOrder:
+    """Batches 0, 1, ... as one epoch without end."""
+
+    batches: Callable[[int], Batch]
+    per_epoch: int = sys.maxsize
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """From batch ``start`` on."""
+        while True:
+            yield self.batches(start)
+            start += 1
+
+
+def energy_trainer(
+    model: EnergyModel,
+    batches: Callable[[int], Batch],
+    kernels: Kernels,
+    base: Distribution,
+    plan: EnergyPlan,
+    *,
+    buffer: int,
+    random_state: RandomState = None,
+) -> Trainer[EnergyModel]:
+    r"""Stochastic gradient ascent on the likelihood of an energy-based model, as a step for :func:`boxloop.loop.run`.
+
+    .. math:: \theta_t = \theta_{t-1} - \alpha_t \left( \overline{\nabla V}_{\text{rows}}
+        - \overline{\nabla V}_{\text{chains}} \right)
+
+    with Adam's scaling. The objective of an iteration, one update, is the mean energy of the chains less that of the
+    rows: near zero once the two agree, whatever the likelihood. A step whose loss is not finite is refused: parameters
+    stay, the learning rate is halved, and chains at an energy that is not finite start anew.
+
+    Args:
+        model: of standardised rows.
+        batches: rows and weights of update t = 0, 1, ...
+        kernels: (log-density, scale) -> kernel; one with a Metropolis correction leaves the model as it is.
+        base: where chains start and restart; the model's base where it has one.
+        plan: rates, chains and steps.
+        buffer: chains in the replay buffer.
+        random_state: of their start.
+
+    Raises:
+        FloatingPointError: ten steps in a row are refused.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.fit.online import Batches
+        >>> from boxloop.fit.schedules import Cooling
+        >>> from boxloop.distributions import DiagonalGaussian
+        >>> from boxloop.models.energy import Perceptron
+        >>> from boxloop.loop import run
+        >>> from boxloop.sample.mala import MALA
+        >>> from boxloop.sample.target import Target
+        >>> kernels = lambda f, scale: MALA(scale).kernel(Target(f))
+        >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
+        >>> network = Perceptron(1, (8,))
+        >>> model = EnergyModel.start(network, network.start(generator(0)), base)
+        >>> rows = ArraySource(torch.full((64, 1), 1.0).double())
+        >>> plan = EnergyPlan(Cooling(0.02, 50), chains=64)
+        >>> trainer = energy_trainer(model, Batches(rows, 32), kernels, base, plan, buffer=64, random_state=0)
+        >>> state = run(trainer, trainer.start(0), max_iter=50).state
+        >>> energy = averaged(model, state).potential(torch.tensor([[1.0], [-1.0]]).double())
+        >>> bool(energy[0] < energy[1])  # lower where the rows are
+        True
+    """
+    chains = PersistentChains(model, kernels, base, plan, buffer, random_state)
+    steps = TrainPlan(plan.rate, clip=plan.clip, decay=plan.decay, block=1)
+    return Trainer(
+        model, BatchesInOrder(batches), chains.loss, steps, followers=[chains], objective="contrast"
+    )
+
+
+def averaged(model: EnergyModel, state: TrainState) -> EnergyModel:
+    """The model at the average of the path of parameters."""
+    (chains,) = state.followers
+    return model.with_trainable(chains.average)
 
 
 def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,79 +248,9 @@ def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, T
     return value[: len(rows)] @ share - value[len(rows) :].mean(), value.square().mean()
 
 
-def energy_ascent(
-    model: EnergyModel,
-    batches: Callable[[int], Batch],
-    kernels: Kernels,
-    base: Distribution,
-    plan: EnergyPlan,
-) -> Callable[[EnergyState], Iteration[EnergyState]]:
-    r"""Stochastic gradient ascent on the likelihood of an energy-based model, as a step for :func:`boxloop.loop.run`.
-
-    .. math:: \theta_t = \theta_{t-1} - \alpha_t \left( \overline{\nabla V}_{\text{rows}}
-        - \overline{\nabla V}_{\text{chains}} \right)
-
-    with Adam's scaling. The objective of a round is the mean energy of the chains less that of the rows: near zero once
-    the two agree, whatever the likelihood. A round whose loss is not finite is refused: parameters stay, the learning
-    rate is halved, and chains at an energy that is not finite start anew.
-
-    Args:
-        model: of standardised rows; its parameters are replaced by those of the state.
-        batches: rows and weights of update t = 0, 1, ...
-        kernels: (log-density, scale) -> kernel; one with a Metropolis correction has the model's own law.
-        base: where chains restart; the model's base where it has one.
-        plan: rates, chains and steps.
-
-    Raises:
-        FloatingPointError: ten rounds in a row are refused.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> from boxloop.fit.adam import Cooling
-        >>> from boxloop.fit.online import Batches
-        >>> from boxloop.distributions import DiagonalGaussian
-        >>> from boxloop.models.energy import Perceptron
-        >>> from boxloop.loop import run
-        >>> from boxloop.sample.mala import MALA
-        >>> from boxloop.sample.target import Target
-        >>> kernels = lambda f, scale: MALA(scale).kernel(Target(f))
-        >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
-        >>> network = Perceptron(1, (8,))
-        >>> model = EnergyModel.start(network, network.start(generator(0)), base)
-        >>> rows = ArraySource(torch.full((64, 1), 1.0).double())
-        >>> plan = EnergyPlan(Cooling(0.02, 50), chains=64)
-        >>> step = energy_ascent(model, Batches(rows, 32), kernels, base, plan)
-        >>> state = run(step, EnergyState.start(model, base, 64, 0), max_iter=50).state
-        >>> energy = state.fitted(model).potential(torch.tensor([[1.0], [-1.0]]).double())
-        >>> bool(energy[0] < energy[1])  # lower where the rows are
-        True
-    """
-
-    def step(state: EnergyState) -> Iteration[EnergyState]:
-        stream = restore_generator(state.stream, state.position.device)
-        here = at(model, state.point)
-        place, path, short = _move(state, here, kernels, base, plan, stream)
-        drawn = path.chains.position
-        leaf = state.point.detach().requires_grad_()
-        gap, square = contrast(at(model, leaf), batches(state.count), drawn)
-        (gradient,) = torch.autograd.grad(gap + plan.shrink * square, leaf)
-        objective = -float(gap.detach())
-        if not (math.isfinite(objective) and bool(torch.isfinite(gradient).all())):
-            lost = ~torch.isfinite(path.chains.log_density)
-            drawn = torch.where(lost[:, None], base.draw(len(drawn), stream)[0].to(drawn), drawn)
-            kept = state.position.index_copy(0, place, drawn)
-            return _refused(state, kept, stream, int(lost.sum()))
-        moved = _updated(state, gradient, plan)
-        position = state.position.index_copy(0, place, drawn)
-        scale = state.scale if short else _steered(state.scale, path, plan.goal)
-        return Iteration(replace(moved, position=position, stream=stream.get_state(), scale=scale), objective)
-
-    return step
-
-
 def _move(
-    state: EnergyState,
+    position: Tensor,
+    scale: float,
     model: EnergyModel,
     kernels: Kernels,
     base: Distribution,
@@ -228,50 +258,11 @@ def _move(
     stream: Generator,
 ) -> tuple[Tensor, Path, bool]:
     """Some of the buffer a few steps on, a share of it from the base: which, their path, and whether it was short."""
-    device = state.position.device
-    place = torch.randperm(len(state.position), generator=stream, device=device)[: plan.chains]
-    start = state.position[place]
+    device = position.device
+    place = torch.randperm(len(position), generator=stream, device=device)[: plan.chains]
+    start = position[place]
     fresh = torch.rand(len(start), generator=stream, device=device) < plan.restart
     start = torch.where(fresh[:, None], base.draw(len(start), stream)[0].to(start), start)
     short = float(torch.rand((), generator=stream, device=device)) < SHORT
-    kernel = kernels(model.log_density, state.scale * (SHORTER if short else 1.0))
+    kernel = kernels(model.log_density, scale * (SHORTER if short else 1.0))
     return place, advance(kernel, kernel.init(start), plan.steps, stream), short
-
-
-def _updated(state: EnergyState, gradient: Tensor, plan: EnergyPlan) -> EnergyState:
-    """One step of AdamW, and the average over the path."""
-    t = state.count + 1
-    kept, rate = Adam(state.first, state.second), state.slower * plan.rate(t)
-    kept, point = kept.step(state.point, clip_gradient(gradient, plan.clip), t, rate, plan.decay)
-    average = state.average + plan.smoothing(t) * (point - state.average)
-    return replace(
-        state, point=point, first=kept.first, second=kept.second, average=average, count=t, refused=0
-    )
-
-
-def _steered(scale: float, path: Path, goal: float) -> float:
-    """Longer steps where too many moves are accepted; the law they lead to is the same."""
-    if path.log_ratio is None:
-        return scale
-    accepted = float(path.log_ratio.nan_to_num(nan=-math.inf).clamp(max=0.0).exp().mean())
-    return scale * math.exp(0.2 * (accepted - goal))
-
-
-def _refused(state: EnergyState, position: Tensor, stream: Generator, lost: int) -> Iteration[EnergyState]:
-    """The same parameters, a lower rate, and chains that are somewhere again."""
-    if state.refused + 1 >= PATIENCE:
-        raise FloatingPointError(
-            f"the energy or its gradient was not finite in {PATIENCE} rounds in a row, from round "
-            f"{state.count - state.refused + 1} on: "
-            "lower the learning rate, or check that the network gives finite energies"
-        )
-    again = replace(
-        state,
-        position=position,
-        stream=stream.get_state(),
-        slower=0.5 * state.slower,
-        refused=state.refused + 1,
-        count=state.count + 1,
-    )
-    event = f"a loss that is not finite: step refused, learning rate halved, {lost} chains restarted"
-    return Iteration(again, math.nan, (event,), rejected=True)

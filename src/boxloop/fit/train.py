@@ -30,6 +30,7 @@ from boxloop.average import Schedule
 from boxloop.fit.distributed import SINGLE_PROCESS, Workers
 from boxloop.fit.minibatches import generator_at, resample_rows
 from boxloop.fit.schedules import Constant
+from boxloop.fit.step_graphs import GraphStep, StepGraphs
 from boxloop.loop import Iteration
 from boxloop.tree import DictTree, ListTree, Tree, from_tree, to_tree
 
@@ -50,7 +51,9 @@ class Trainable(Protocol):
 class Batched(Protocol):
     """Mini-batches, such as :class:`boxloop.fit.Epochs`."""
 
-    per_epoch: int
+    @property
+    def per_epoch(self) -> int:
+        """Batches of an epoch; not asked for where blocks are epochs."""
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of epoch 0, 1, ..., from batch ``start`` on: tuples, of which the last has an entry per row."""
@@ -181,6 +184,7 @@ class Block:
         rejected: steps that were not taken.
         refused: consecutive ones at the end.
         slower: factor of the learning rate after them.
+        notes: what else is worth knowing.
     """
 
     refused: int
@@ -190,6 +194,7 @@ class Block:
     rows: float = 0.0
     count: int = 0
     rejected: int = 0
+    notes: tuple[str, ...] = ()
 
     def add(self, values: dict[str, float], rows: int) -> None:
         """One accepted step."""
@@ -211,12 +216,14 @@ class StepReport:
     """A step as followers see it.
 
     Args:
+        update: its number, from 1.
         epoch: complete epochs before it.
         loss: before the step.
         refusal: why the step was not taken; None if it was.
         parameters: as they are now.
     """
 
+    update: int
     epoch: int
     loss: float
     refusal: str | None
@@ -315,6 +322,8 @@ class Trainer(Generic[M]):
             self._optimiser = self.optimiser
         self._state: TrainState | None = None  # where everything stands; None in the middle of a block
         self._batches: Iterator[Any] | None = None  # the rest of the present epoch
+        self._graphs: StepGraphs | None = None
+        self._refusal = ""  # why steps cannot be captured in a graph
 
     @property
     def device(self) -> torch.device:
@@ -339,7 +348,7 @@ class Trainer(Generic[M]):
                 group["lr"] = rate
         for follower, before in zip(self.followers, state.followers, strict=True):
             follower.restore(before)
-        self._batches = None
+        self._batches, self._graphs = None, None  # graphs hold the addresses of what the optimiser had
         self._state = state
 
     def iterations(self, epochs: int) -> int:
@@ -355,7 +364,7 @@ class Trainer(Generic[M]):
         if not block.count:
             raise ValueError("batches are empty: there is nothing to train on")
         after = self._add(state, block)
-        events = []
+        events = list(block.notes)
         if block.rejected:
             events.append(
                 f"{block.rejected} of {block.count} steps had a loss or gradient that is not finite: refused"
@@ -388,10 +397,52 @@ class Trainer(Generic[M]):
     def _run_block(self, state: TrainState) -> Block:
         """The steps of a block, on a GPU from graphs if possible."""
         streams = [generator_at(state.seed, place, state.count, device=self.device) for place in (0, 2)]
+        notes: tuple[str, ...] = ()
+        if self._is_graphed:
+            try:
+                return self._replay_steps(state, streams)
+            except RuntimeError:
+                if self._graphs is None or not self._graphs.refusal:
+                    raise
+                self._refusal = self._graphs.refusal
+                notes = (f"steps cannot be captured in a CUDA graph and run one by one ({self._refusal})",)
+                self.restore(state)
+                self._state = None
+        block = self._take_steps(state, self._next_batches(state), streams)
+        return replace(block, notes=notes)
+
+    def _next_batches(self, state: TrainState) -> Iterator[Any]:
+        """The batches of a block, of the present epoch."""
         if self._batches is None or state.place == 0:
             self._batches = self.batches.epoch(state.epoch, state.place)
-        batches = islice(self._batches, self.plan.block)
-        return self._take_steps(state, batches, streams)
+        return islice(self._batches, self.plan.block)
+
+    @property
+    def _is_graphed(self) -> bool:
+        """Resampling and followers wait for the device, and processes for one another: none can be captured."""
+        waits = (
+            bool(self.followers)
+            or not self.workers.alone
+            or (self.penalty is not None and self.plan.by_weight)
+        )
+        own = self.optimiser is None and self.plan.rate is not None
+        return self.device.type == "cuda" and own and self.plan.graphs and not waits and not self._refusal
+
+    def _replay_steps(self, state: TrainState, streams: Sequence[Generator]) -> Block:
+        """Steps from CUDA graphs, looked at together."""
+        rate, plan = self.plan.rate, self.plan
+        assert rate is not None
+        if self._graphs is None:
+            self._graphs = StepGraphs(self.parameters, self._optimiser, self._report, plan.clip, plan.backoff)
+        steps = (
+            GraphStep(rows, weight, rate(t), 0.0 if self.penalty is None else plan.weight(t))
+            for t, (rows, weight) in enumerate(self._next_batches(state), state.count + 1)
+        )
+        done = self._graphs.run(steps, streams, state.refused, state.slower)
+        if done.worst >= PATIENCE:
+            raise FloatingPointError(_hopeless(state.count + 1, state.count + done.count, ""))
+        rejected = done.count - done.taken
+        return Block(done.refused, done.slower, done.names, done.sums, done.rows, done.count, rejected)
 
     def _take_steps(self, state: TrainState, batches: Iterator[Any], streams: Sequence[Generator]) -> Block:
         """Steps one by one, each looked at before the next."""
@@ -405,7 +456,7 @@ class Trainer(Generic[M]):
                 block.add(values, count_rows(batch))
             else:
                 block.refuse(self.plan.backoff)
-            report = StepReport(state.epoch, values["loss"], refusal, self.parameters)
+            report = StepReport(t, state.epoch, values["loss"], refusal, self.parameters)
             for follower in self.followers:
                 follower.after_step(report)
             if block.refused >= PATIENCE:
@@ -437,21 +488,19 @@ class Trainer(Generic[M]):
         self._optimiser.step()
         return named, None
 
-    def _report(
-        self, batch: Any, penalty_weight: float | Tensor, streams: Sequence[Generator], penalised: bool = True
-    ) -> Parts:
+    def _report(self, batch: Any, penalty_weight: float | Tensor, streams: Sequence[Generator]) -> Parts:
         """The loss of a batch, with its penalty, and the other numbers to report.
 
         The penalty has a generator of its own, so that a run is the same as without it until it begins.
         """
-        penalised = penalised and (isinstance(penalty_weight, Tensor) or penalty_weight != 0.0)
+        penalised = isinstance(penalty_weight, Tensor) or penalty_weight != 0.0
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.mixed, cache_enabled=False):
             loss, parts = self.loss(self._live, *batch, streams[0])
         reported = {"loss": loss, **parts}
         if self.penalty is not None:
             with torch.set_grad_enabled(penalised):
-                rows, *weight = batch
-                sample = resample_rows(rows, *weight, streams[1]) if self.plan.by_weight else rows
+                rows, weight = batch
+                sample = resample_rows(rows, weight, streams[1]) if self.plan.by_weight else rows
                 reported["penalty"] = self.penalty(self._live, sample, streams[1])
             if penalised:
                 reported["loss"] = loss + reported["penalty"] * penalty_weight

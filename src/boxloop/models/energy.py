@@ -130,6 +130,14 @@ class EnergyModel(Tree):
         zero = parameters[0].new_zeros(d)
         return cls(network, parameters, base, zero, zero + 1.0)
 
+    def trainable(self) -> tuple[Tensor, ...]:
+        """The parameters of the network."""
+        return self.parameters
+
+    def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
+        """The model with other parameters of the network."""
+        return replace(self, parameters=learned)
+
     def log_density(self, standard: Tensor) -> Tensor:
         """log b(u) - V(u) of standardised rows, (n,): what chains climb, and what Z normalises."""
         potential = self.potential(standard)
