@@ -198,8 +198,6 @@ STILL_CUT = {
     "weights/audit_last",
     "weights/audit_steps",
     "weights/ensemble_fit",
-    "weights/fitting_epoch",
-    "weights/fitting_state",
     "weights/posterior_checks",
     "weights/predictor_checks",
 }

@@ -314,7 +314,7 @@ def test_too_few_rows_to_hold_out_are_told() -> None:
 def test_what_makes_no_sense_is_refused_before_any_training(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr(network_phase, "run_epochs", None)
+    monkeypatch.setattr(network_phase, "train", None)
     with pytest.raises(ValueError, match=message):
         NetworkRegressor(**{**QUICK, **given}).fit(*curve())
 

@@ -47,7 +47,7 @@ UNLIMITED = {
         "accelerated_em",
         "ascent_em",
         "em",
-        "energy_ascent",
+        "energy_trainer",
         "generalised_em",
         "gradient_ascent",
         "monte_carlo_em",

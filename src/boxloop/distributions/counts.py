@@ -283,13 +283,13 @@ class _BernoulliLogProb(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
         logits, rows = ctx.saved_tensors
         return gradient * (rows - logits.sigmoid()), gradient * logits if ctx.needs_input_grad[1] else None
 
 
 def _bernoulli(logits: Tensor, rows: Tensor) -> Tensor:
-    found: Tensor = _BernoulliLogProb.apply(*torch.broadcast_tensors(logits, rows))
+    found: Tensor = _BernoulliLogProb.apply(*torch.broadcast_tensors(logits, rows))  # type: ignore[no-untyped-call]
     return found
 
 

@@ -86,7 +86,7 @@ class VariationalAutoencoder(FittedAutoencoder):
         n_draws: M, draws of the code behind a row's bound in training.
         beta: weight of the divergence.
         alpha: weight of the moment penalty, a number; a function of the step, such as
-            :class:`boxloop.fit.adam.Warming`; or ``validation``: trained at 0, 0.01, 0.03, 0.1, 0.3 and 1 from
+            :class:`boxloop.fit.Warming`; or ``validation``: trained at 0, 0.01, 0.03, 0.1, 0.3 and 1 from
             the same start, kept where the validation bound is within one standard error (of the paired difference) of
             the best and the moment gap of validation rows is smallest.
         alpha_from: share of ``max_iter`` without the penalty, which then rises to its weight over another fifth of it;
