@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -108,7 +109,7 @@ def test_it_is_a_loop_of_pytorchs():
     parts = [value.clone().requires_grad_() for value in start().trainable()]
     optimiser = torch.optim.AdamW(parts, lr=1.0, weight_decay=0.1)
     for t, batch in enumerate(chain.from_iterable(epochs.epoch(e) for e in range(8))):
-        optimiser.param_groups[0]["lr"] = plan.rate(t + 1)
+        optimiser.param_groups[0]["lr"] = float(np.float32(plan.rate(t + 1)))
         here = Place(*parts)
         loss = plain(here, *batch, None)[0] + plan.weight(t + 1) * pull(here, None, None)
         optimiser.zero_grad()

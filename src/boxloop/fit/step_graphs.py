@@ -183,18 +183,15 @@ class StepGraphs:
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
         """Parameters, means and counts as before, at the same addresses; means that are new are zero."""
-        known = {id(value) for value in self._moving()}
-        before = [value.detach().clone() for value in self._moving()]
+        before = {id(value): (value, value.detach().clone()) for value in self._moving()}
         try:
             yield
         finally:
             with torch.no_grad():
-                now = self._moving()
-                old = [value for value in now if id(value) in known]
-                for value, kept in zip(old, before, strict=True):
+                for value, kept in before.values():
                     value.copy_(kept)
-                for value in now:
-                    if id(value) not in known:
+                for value in self._moving():
+                    if id(value) not in before:
                         value.zero_()
 
     def _moving(self) -> list[Tensor]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
@@ -565,12 +566,12 @@ def _adamw(parameters: list[Tensor], decay: float) -> AdamW:
 
 
 def set_rate(optimiser: Optimizer, rate: float) -> None:
-    """The learning rate of the next step, of all parameters."""
+    """The learning rate of the next step, of all parameters; in float32, as a GPU holds it, so that devices agree."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
         else:
-            group["lr"] = rate
+            group["lr"] = float(np.float32(rate))
 
 
 def count_rows(batch: Any) -> int:
