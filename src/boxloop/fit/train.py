@@ -1,5 +1,4 @@
-r"""Training by gradient: any tensors, any loss and any optimiser of torch, in mini-batches, in the loop of
-:mod:`boxloop.loop`.
+r"""Training by gradient: any model, loss and optimiser of torch, in mini-batches, in the loop of :mod:`boxloop.loop`.
 
 .. math:: \theta_t = \theta_{t-1} - \mathrm{AdamW}\left( \nabla_\theta \left[ \overline{\ell_\theta}_{\text{batch}}
           + \alpha_t \, P_\theta(\text{batch}) \right] \right)
