@@ -108,7 +108,7 @@ class ListTree(Tree):
 
 
 def to_tree(value: Any) -> Any:
-    """Dictionaries and lists, at any depth, as trees; the rest as it is.
+    """Dictionaries and lists, at any depth, as trees of copies of their tensors; the rest as it is.
 
     Example:
         >>> to_tree({"lr": 0.1, "betas": [0.9, 0.999]})
@@ -118,6 +118,8 @@ def to_tree(value: Any) -> Any:
         return DictTree(tuple(value), tuple(to_tree(item) for item in value.values()))
     if isinstance(value, list):
         return ListTree(tuple(to_tree(item) for item in value))
+    if isinstance(value, Tensor):
+        return value.detach().clone()
     return tuple(to_tree(item) for item in value) if type(value) is tuple else value
 
 
@@ -127,6 +129,8 @@ def from_tree(value: Any) -> Any:
         return {key: from_tree(item) for key, item in zip(value.keys, value.values, strict=True)}
     if isinstance(value, ListTree):
         return [from_tree(item) for item in value.values]
+    if isinstance(value, Tensor):
+        return value.clone()
     return tuple(from_tree(item) for item in value) if type(value) is tuple else value
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sklearn.base import BaseEstimator
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -96,10 +96,13 @@ def _trained(phase: Phase) -> Trained:
 
 
 def _adam(phase: Phase) -> Adam:
-    """Adam in one kernel, where there is one for the device."""
-    parameters = list(phase.group.net.parameters())
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    return Adam(parameters, lr=phase.estimator.learning_rate, fused=fused)
+    net = phase.group.net
+    return Adam(net.parameters(), lr=phase.estimator.learning_rate, fused=_is_fused(net))
+
+
+def _is_fused(net: nn.Module) -> bool:
+    """Whether an optimiser has one kernel for all its parameters."""
+    return next(net.parameters()).device.type in ("cpu", "cuda")
 
 
 def _descended(phase: Phase, adam: Adam, noise: float, epochs: int, falling: bool) -> tuple[Training, float]:
@@ -166,7 +169,7 @@ def _sgd(phase: Phase, start: dict[str, Tensor], noise: float, rate: float) -> S
     """SGD at the minimum."""
     net = phase.group.net
     net.load_state_dict(start)
-    sgd = SGD(net.parameters(), lr=rate, momentum=phase.estimator.momentum)
+    sgd = SGD(net.parameters(), lr=rate, momentum=phase.estimator.momentum, fused=_is_fused(net))
     phase.set_decay(sgd, noise)
     return sgd
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -342,7 +343,7 @@ class Trainer(Generic[M]):
             for value, before in zip(self.parameters, state.parameters, strict=True):
                 value.copy_(before)
         rates = [group["lr"] for group in self._optimiser.param_groups]
-        self._optimiser.load_state_dict(from_tree(state.optimiser.map(torch.clone)))
+        self._optimiser.load_state_dict(from_tree(state.optimiser))
         for group, rate in zip(self._optimiser.param_groups, rates, strict=True):
             if isinstance(rate, Tensor):  # the same tensor, on its device
                 group["lr"] = rate
@@ -390,7 +391,7 @@ class Trainer(Generic[M]):
         return replace(
             state,
             parameters=tuple(value.detach().clone() for value in self.parameters),
-            optimiser=to_tree(self._optimiser.state_dict()).map(torch.clone),
+            optimiser=to_tree(self._optimiser.state_dict()),
             followers=tuple(follower.state() for follower in self.followers),
         )
 
@@ -475,8 +476,11 @@ class Trainer(Generic[M]):
         if not self.workers.alone:
             _average(gradients, self.workers)
         norm = get_total_norm(gradients)
-        numbers = torch.stack([*(value.detach().double() for value in reported.values()), norm.double()])
-        *values, length = self.workers.mean(numbers).tolist()
+        numbers = [*(value.detach() for value in reported.values()), norm]
+        if self.workers.alone and self.device.type == "cpu":
+            *values, length = [value.item() for value in numbers]
+        else:
+            *values, length = self.workers.mean(torch.stack([value.double() for value in numbers])).tolist()
         named = dict(zip(reported, values, strict=True))
         wrong = [f"the {name} is {value}" for name, value in named.items() if not math.isfinite(value)]
         if wrong or not math.isfinite(length):
@@ -494,7 +498,8 @@ class Trainer(Generic[M]):
         The penalty has a generator of its own, so that a run is the same as without it until it begins.
         """
         penalised = isinstance(penalty_weight, Tensor) or penalty_weight != 0.0
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.plan.mixed, cache_enabled=False):
+        kind = self.device.type
+        with torch.autocast(kind, torch.bfloat16, cache_enabled=False) if self.plan.mixed else nullcontext():
             loss, parts = self.loss(self._live, *batch, streams[0])
         reported = {"loss": loss, **parts}
         if self.penalty is not None:

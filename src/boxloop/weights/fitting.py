@@ -268,12 +268,12 @@ class Cooled(Follower):
 
     def state(self) -> Any:
         """Its dictionary."""
-        return None if self.scheduler is None else to_tree(self.scheduler.state_dict()).map(torch.clone)
+        return None if self.scheduler is None else to_tree(self.scheduler.state_dict())
 
     def restore(self, state: Any) -> None:
         """The same."""
         if self.scheduler is not None and state is not None:
-            self.scheduler.load_state_dict(from_tree(state.map(torch.clone)))
+            self.scheduler.load_state_dict(from_tree(state))
 
 
 class Shuffled(Follower):
