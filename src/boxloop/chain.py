@@ -182,7 +182,7 @@ class _Record:
         return Path(chains, position, log_density, ratios, tuple(self.details))
 
 
-def joined(paths: Sequence[Path]) -> Path:
+def join_paths(paths: Sequence[Path]) -> Path:
     """Paths one after another as one."""
     ratios = [path.log_ratio for path in paths if path.log_ratio is not None]
     return Path(

@@ -243,13 +243,13 @@ def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
     model, law = case.model, case.model.parameter_prior
     mean, spread = model.posterior(case.rows)
     inner = model.expect(case.rows, case.weight).statistics.latent
-    turn = best_transformation(inner, model._energy(), 4, law)
+    turn = best_transformation(inner, model.coefficient_moments(), 4, law)
     assert_close(turn.forward @ turn.back, torch.eye(3).double(), rtol=1e-10, atol=1e-10)
 
     def height(forward: Tensor) -> float:
         back = torch.linalg.inv(forward)
         turned = replace(model, coefficients=model.coefficients @ back, spread=back.mT @ model.spread @ back)
-        rate = law.relevance_rate + 0.5 * turned._energy().diagonal()[:-1]
+        rate = law.relevance_rate + 0.5 * turned.coefficient_moments().diagonal()[:-1]
         turned = replace(turned, relevance_rate=rate)
         a = forward[:-1, :-1]
         moved = (mean @ a.mT + forward[:-1, -1], a @ spread @ a.mT)
@@ -463,7 +463,9 @@ class TurnedBack(VariationalFactor):
     def solve(self, statistics: LinearStatistics) -> Self:
         plain = VariationalFactor.solve(replace(self, expand=False), statistics)
         known = statistics * (self.total / statistics.latent[-1, -1])
-        turn = best_transformation(known.latent, plain._energy(), len(self.rate), self.parameter_prior)
+        turn = best_transformation(
+            known.latent, plain.coefficient_moments(), len(self.rate), self.parameter_prior
+        )
         return replace(plain, coefficients=plain.coefficients @ turn.forward, expand=True)
 
 

@@ -423,11 +423,11 @@ def project_to_simplex(points: Tensor) -> Tensor:
     return projected / projected.sum(1, keepdim=True)
 
 
-def match_topics(reference: Tensor, found: Tensor) -> Tensor:
+def match_topics(reference: Tensor, topics: Tensor) -> Tensor:
     """The permutation (k,) of the rows of ``found`` (k, b) with the least total L1 distance to ``reference``."""
-    cost = torch.cdist(reference.double(), found.double(), p=1.0)
+    cost = torch.cdist(reference.double(), topics.double(), p=1.0)
     _, place = linear_sum_assignment(cost.cpu().numpy())
-    return torch.from_numpy(place).to(found.device)
+    return torch.from_numpy(place).to(topics.device)
 
 
 MAX_PARAMETERS = 3000

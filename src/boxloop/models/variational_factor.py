@@ -590,12 +590,14 @@ class VariationalFactor(NormalGammaFactors):
         known = statistics * (self.total / statistics.latent[-1, -1])
         fitted = self._regress(known)
         if self.expand:
-            turn = best_transformation(known.latent, fitted._energy(), len(self.rate), self.parameter_prior)
+            turn = best_transformation(
+                known.latent, fitted.coefficient_moments(), len(self.rate), self.parameter_prior
+            )
             coefficients = fitted.coefficients @ turn.back
             fitted = replace(
                 fitted, coefficients=coefficients, spread=turn.back.mT @ fitted.spread @ turn.back
             )
-        energy = fitted._energy().diagonal()[:-1]
+        energy = fitted.coefficient_moments().diagonal()[:-1]
         return replace(fitted, relevance_rate=self.parameter_prior.relevance_rate + 0.5 * energy)
 
     def _prior_precision(self) -> Tensor:
@@ -622,7 +624,7 @@ class VariationalFactor(NormalGammaFactors):
             self, coefficients=coefficients, spread=torch.cholesky_inverse(factor), shape=shape, rate=rate
         )
 
-    def _energy(self) -> Tensor:
+    def coefficient_moments(self) -> Tensor:
         r""":math:`\sum_j E[\tau_j f_j f_j^\top]` of coefficients less their prior means, (k + 1, k + 1)."""
         away = self.coefficients.clone()
         away[:, -1] -= self.parameter_prior.centre
@@ -652,7 +654,9 @@ class VariationalFactor(NormalGammaFactors):
         level = log_before.sum() + math.log(prior.strength) + len(log_before) + 1.0
         factor = torch.linalg.cholesky(self.spread)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
-        coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
+        coefficients = 0.5 * (
+            self.coefficient_moments().diagonal() @ self._prior_precision() - d * (level + log_det)
+        )
         # Gamma distributions of precisions diverge as the inverse gammas of the variances do.
         noise = InverseGamma(self.shape, self.rate).divergence(prior.noise_prior())
         relevance = InverseGamma(shape, self.relevance_rate).divergence(prior.relevance_prior())

@@ -40,7 +40,7 @@ from .random import (
     sobol_points as sobol_points,
     spawn,
 )
-from .rotation import signs, varimax as varimax
+from .rotation import column_signs, varimax as varimax
 from .threads import (
     SingleThreaded as SingleThreaded,
     single_threaded as single_threaded,
@@ -50,6 +50,7 @@ from .threads import (
 __all__ = [
     "ConditionError",
     "column_means",
+    "column_signs",
     "floor_covariance",
     "from_log_factor",
     "generator",
@@ -66,7 +67,6 @@ __all__ = [
     "scatter",
     "scrambled",
     "seed",
-    "signs",
     "sparse_product",
     "spawn",
     "unpack",

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, joined
+from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, join_paths
 from boxloop.sample.draws import SampleWarning
 
 UNROLLED = 32
@@ -115,7 +115,7 @@ class Compiled:
                 chains = paths[-1].chains
         if steps > whole:
             paths.append(advance(kernel, chains, steps - whole, stream))
-        return paths[0] if len(paths) == 1 else joined(paths)
+        return paths[0] if len(paths) == 1 else join_paths(paths)
 
     def _compiled(self, kernel: Kernel, chains: Chains, noise: Blocks) -> Any:
         if kernel not in self.blocks:
@@ -172,7 +172,7 @@ class Graphs:
             else:
                 paths.append(self._stepped(kernel, chains, given))
             chains, steps = paths[-1].chains, steps - count
-        return paths[0] if len(paths) == 1 else joined(paths)
+        return paths[0] if len(paths) == 1 else join_paths(paths)
 
     def _stepped(self, kernel: Kernel, chains: Chains, noise: Any) -> Path:
         paths = []
@@ -187,7 +187,7 @@ class Graphs:
 
             paths.append(self._replayed((kernel, shape), block, chains, tuple(tensors)))
             chains = paths[-1].chains
-        return joined(paths)
+        return join_paths(paths)
 
     def _replayed(self, key: Any, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Path:
         if key not in self.captured:

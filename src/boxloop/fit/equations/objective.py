@@ -227,25 +227,25 @@ def m_estimate(
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
     values = _check_objective(objective, first, minimise)
-    maxima, rounds = _search_maxima(values, source, begin, max_iter, tol)
+    maxima, n_iter = _search_maxima(values, source, begin, max_iter, tol)
     best = max(range(len(maxima)), key=lambda j: maxima[j].value)
     estimate = _build_estimate(
         Equations(_row_gradients(values), source, None, groups), first, maxima[best], correction
     )
-    estimate = replace(estimate, n_iter=rounds[best], converged=is_stationary(maxima[best], NEAR_ZERO))
+    estimate = replace(estimate, n_iter=n_iter[best], converged=is_stationary(maxima[best], NEAR_ZERO))
     if likelihood:
         estimate = replace(estimate, information=_information(maxima[best]))
     if len(maxima) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
     order = [maxima[best], *maxima[:best], *maxima[best + 1 :]]
-    found = distinct_points([top.point for top in order], error)
-    if len(found) > 1:
+    points = distinct_points([top.point for top in order], error)
+    if len(points) > 1:
         warn_caller(
-            f"{len(found)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
+            f"{len(points)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
             EstimateWarning,
         )
-    return replace(estimate, roots=tuple(first.shaped(point) for point in found))
+    return replace(estimate, roots=tuple(first.shaped(point) for point in points))
 
 
 def _check_objective(
@@ -254,13 +254,13 @@ def _check_objective(
     """The user's function of a vector with its result checked, to be maximised."""
 
     def values(vector: Tensor, rows: Tensor) -> Tensor:
-        found = objective(first.shaped(vector), rows)
-        if not isinstance(found, Tensor) or found.shape != (rows.shape[0],):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        result = objective(first.shaped(vector), rows)
+        if not isinstance(result, Tensor) or result.shape != (rows.shape[0],):
+            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise EquationError(
                 f"objective must return a tensor ({rows.shape[0]},) here; it returned {shape}"
             )
-        return -found.to(torch.float64) if minimise else found.to(torch.float64)
+        return -result.to(torch.float64) if minimise else result.to(torch.float64)
 
     return values
 
@@ -279,7 +279,7 @@ def _search_maxima(
     values: RowFunction, source: Source, begin: Sequence[Parameters], max_iter: int, tol: float
 ) -> tuple[list[AscentPoint], list[int]]:
     """The maximum from each start, and its number of iterations."""
-    maxima, rounds = [], []
+    maxima, n_iter = [], []
     for one in begin:
         first = measure_objective(values, source, one.vector)
         if not first.is_finite():
@@ -290,8 +290,8 @@ def _search_maxima(
         if not is_stationary(top, tol):
             _check_maximum(top, one, outcome.n_iter)
         maxima.append(top)
-        rounds.append(max(outcome.n_iter - int(outcome.converged), 0))
-    return maxima, rounds
+        n_iter.append(max(outcome.n_iter - int(outcome.converged), 0))
+    return maxima, n_iter
 
 
 def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
@@ -303,7 +303,7 @@ def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
     return describe_bad_row(both, source, point, "the objective or its gradient")
 
 
-def _check_maximum(top: AscentPoint, one: Parameters, rounds: int) -> None:
+def _check_maximum(top: AscentPoint, one: Parameters, n_iter: int) -> None:
     """Raise or warn about a search that did not converge."""
     worst = float(top.moments.z.abs().max())
     if worst <= NEAR_ZERO:
@@ -321,7 +321,7 @@ def _check_maximum(top: AscentPoint, one: Parameters, rounds: int) -> None:
             "with smooth=)"
         )
     warn_caller(
-        f"The maximum was not reached in {rounds} iterations: the mean gradient is still {worst:.3g} standard "
+        f"The maximum was not reached in {n_iter} iterations: the mean gradient is still {worst:.3g} standard "
         f"errors from "
         "zero, and the maximum may be at infinity",
         EstimateWarning,
