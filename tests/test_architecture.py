@@ -19,6 +19,7 @@ RANK = {
     "version": 0,
     "exports": 0,
     "caller": 0,
+    "concerns": 0,
     "types": 0,
     "tree": 0,
     "average": 1,

@@ -251,7 +251,7 @@ def test_weights_that_are_no_weights(given: str) -> None:
     with pytest.raises(ValueError, match=r"is -1\.0") as caught:
         opened(mass).reduce_at(sums)
     assert given == "values" or "partition 3" in str(caught.value)
-    with pytest.raises(ValueError, match=r"one entry a row|Mismatched|[Ll]ength"):
+    with pytest.raises(ValueError, match=r"one entry per row|Mismatched|[Ll]ength"):
         dask_source(da.from_array(table(), chunks=(60, 3)), mass[:-1])
 
 

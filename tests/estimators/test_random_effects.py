@@ -227,7 +227,7 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
         step = plain(*args)
 
         def counted(state):
-            if state.round == 5:
+            if state.iteration == 5:
                 raise KeyboardInterrupt
             return step(state)
 

@@ -121,7 +121,7 @@ def npy_source(path: Path, weight: object = None, columns: Sequence[str] | None 
 
     Args:
         path: the file; (n, d) real numbers in any order and byte order.
-        weight: one non-negative weight a row, or the name of a column.
+        weight: one non-negative weight per row, or the name of a column.
         columns: names for all the columns.
     """
     return stream_source(NpyReader(path, check_given_names(columns, NpyReader(path).shape[1])), weight)

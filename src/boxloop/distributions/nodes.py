@@ -126,8 +126,8 @@ class Node:
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
         """Usual parameters by name, in the shape of the block."""
-        found = self.family.parameters(natural)
-        return {name: self._shaped(value) for name, value in found.items()}
+        parameters = self.family.parameters(natural)
+        return {name: self._shaped(value) for name, value in parameters.items()}
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the variables themselves, in the shape of the block."""

@@ -100,7 +100,7 @@ from .monte_carlo import (
     warm_up,
 )
 from .online import Batches, OnlinePlan, OnlineState, online_em
-from .profile import Profile as Profile, profiled as profiled
+from .profile import Profile as Profile, profile_noise as profile_noise
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
     DocumentInfluence as DocumentInfluence,

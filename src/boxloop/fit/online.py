@@ -93,8 +93,8 @@ class Batches:
     def __init__(self, source: Source, size: int) -> None:
         self.source, self.size = source, size
         self.per_epoch = -(-source.n_rows // size)
-        self._weighty: list[int] = []
-        self._looked_at = 0
+        self._with_weight: list[int] = []
+        self._n_read = 0
         self._rewind()
 
     def _rewind(self) -> None:
@@ -102,16 +102,16 @@ class Batches:
 
     def __call__(self, t: int) -> Batch:
         """The batch of update t = 0, 1, ...; batches without weight are left out."""
-        while self._looked_at < self.per_epoch and len(self._weighty) <= t:
-            batch = self._read(self._looked_at)
+        while self._n_read < self.per_epoch and len(self._with_weight) <= t:
+            batch = self._read(self._n_read)
             if bool(batch[1].any()):
-                self._weighty.append(self._looked_at)
-            self._looked_at += 1
-            if len(self._weighty) > t:
+                self._with_weight.append(self._n_read)
+            self._n_read += 1
+            if len(self._with_weight) > t:
                 return batch
-        if not self._weighty:
+        if not self._with_weight:
             raise ValueError("the weights are all zero")
-        return self._read(self._weighty[t % len(self._weighty)])
+        return self._read(self._with_weight[t % len(self._with_weight)])
 
     def _read(self, place: int) -> Batch:
         if place < self._position:

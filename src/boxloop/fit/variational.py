@@ -39,7 +39,7 @@ from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.fit.start import AUTO, BLEND, draw_sample, partitions, race, race_rows, track
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
-from boxloop.numeric import gram
+from boxloop.numeric import gram, join_words
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
@@ -110,11 +110,15 @@ def fit_variational(
     if plan.resume is not None:
         model = plan.resume.state.model
     else:
-        given = prior(standard, frame)
+        parameter_prior = prior(standard, frame)
         if start is not None:
-            model = replace(to_standard(start, frame, kind), given=given, total=frame.weight)
+            model = replace(
+                to_standard(start, frame, kind), parameter_prior=parameter_prior, total=frame.weight
+            )
         else:
-            model, interrupted = _race_starts(standard, given, frame.weight, starts, generator, plan)
+            model, interrupted = _race_starts(
+                standard, parameter_prior, frame.weight, starts, generator, plan
+            )
     if interrupted:
         outcome: Outcome[Any] = Outcome(
             EMState(model), events=["interrupted before the first iteration"], interrupted=True
@@ -126,7 +130,7 @@ def fit_variational(
 
 def _race_starts(
     source: Source,
-    given: MixturePrior,
+    parameter_prior: MixturePrior,
     total: float,
     starts: Sequence[str],
     generator: Generator,
@@ -136,14 +140,14 @@ def _race_starts(
 
     The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence in the race.
     """
-    k, d = given.n_components, source.n_columns
+    k, d = parameter_prior.n_components, source.n_columns
     sample = draw_sample(source, race_rows(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
     models: list[Any] = []
     for share in shares:
         blended = ((1.0 - BLEND) * share + BLEND / k) * sample.weight
-        candidate: Model = VariationalMixture.started(given, sample.rows, blended, total)
+        candidate: Model = VariationalMixture.started(parameter_prior, sample.rows, blended, total)
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
@@ -243,7 +247,9 @@ def _finish_mixture(
         outcome = replace(outcome, trace=[*outcome.trace[:-1], elbo(model, expected)])
     constant = [repr(source.names[j]) for j in torch.nonzero(frame.constant)[:, 0].tolist()]
     concerns = (
-        (f"constant column(s) {', '.join(constant)}: the prior alone says how they vary",) if constant else ()
+        (f"constant column(s) {join_words(constant)}: the prior alone says how they vary",)
+        if constant
+        else ()
     )
     level = level_of(model, source, frame)
     concerns = (*concerns, *outcome.events)
@@ -294,10 +300,10 @@ START_FLOOR = 0.05
 
 
 PRUNE_BELOW = 1.0
-"""Rise of the total bound, in nats, below which unneeded factors are looked for."""
+"""Rise of the total bound, in nats, below which unneeded factors are sought."""
 
 PRUNE_STEP = 2
-"""Iterations since the last extrapolation at which factors are looked for: once per cycle of acceleration."""
+"""Iterations since the last extrapolation at which factors are sought: once per cycle of acceleration."""
 
 PRUNE_ITERATIONS = 5
 """Iterations of a trial without one of the factors."""

@@ -217,8 +217,8 @@ def _draw_parameters(
     turned = score / precision + normal(tuple(precision.shape), stream, dtype) / precision.sqrt()
     loadings = turned @ axes.mT
     fitted = (loadings @ z[..., None])[..., 0]
-    precision = n / values.noise + 1.0 / prior.spread
-    middle = (n / values.noise * (rows.centre - fitted) + prior.centre / prior.spread) / precision
+    precision = n / values.noise + 1.0 / prior.mean_variance
+    middle = (n / values.noise * (rows.centre - fitted) + prior.centre / prior.mean_variance) / precision
     mean = middle + normal(tuple(middle.shape), stream, dtype) / precision.sqrt()
     residual = square + ((loadings @ inner - 2.0 * cross) * loadings).sum(-1)
     residual = residual.clamp(min=0.0) + n * (rows.centre - mean - fitted).square()
@@ -230,7 +230,7 @@ def shift_factors(
 ) -> tuple[Factors, _Latent]:
     """Add b to all factors and take F b from the mean; b has a normal law."""
     mean, loadings, noise = values
-    light = (loadings / prior.spread[:, None]).mT
+    light = (loadings / prior.mean_variance[:, None]).mT
     precision = light @ loadings
     precision.diagonal(dim1=-2, dim2=-1).add_(n)
     factor = cholesky(precision)

@@ -148,7 +148,7 @@ def train(
     """
     live = epoch.live
     observers: list[Any] = (
-        [ProgressBar(show=True).stage(name, told=_told(live.posteriors))] if verbose else []
+        [ProgressBar(show=True).stage(name, describe=_told(live.posteriors))] if verbose else []
     )
     resume: Outcome[FitState] | None = None
     if checkpoint is not None:

@@ -225,7 +225,7 @@ def _collection_source(data: Any, weight: object, columns: Sequence[str] | None)
         raise ValueError("the array does not know its number of columns: call compute_chunk_sizes() first")
     names = check_given_names(columns, data.shape[1]) or tuple(f"x{j}" for j in range(data.shape[1]))
     if isinstance(weight, str):
-        raise ValueError(f"an array has no column {weight!r} of weights: give one weight a row")
+        raise ValueError(f"an array has no column {weight!r} of weights: give one weight per row")
     if isinstance(weight, da.Array):
         data, weight = append_weights(data, weight), WEIGHT
     data = data.rechunk({1: -1})
@@ -271,7 +271,7 @@ def append_weights(data: Any, weight: Any) -> Any:
     """A Dask array with its weights, another one, as last column.
 
     Raises:
-        ValueError: not one weight a row, or chunks of unknown sizes that differ in number.
+        ValueError: not one weight per row, or chunks of unknown sizes that differ in number.
     """
     import dask.array as da
 
@@ -292,7 +292,7 @@ def assign_weights(frame: Any, weight: Any) -> Any:
     """A Dask DataFrame with a column of weights: a series meets it by label, an array by position.
 
     Raises:
-        ValueError: weights that are no column, not one a row, or in partitions that cannot be matched.
+        ValueError: weights that are no column, not one per row, or in partitions that cannot be matched.
     """
     import dask.array as da
     import dask.dataframe as dd
@@ -324,5 +324,5 @@ def _assign_weight(rows: Any, weight: Any) -> Any:
 
 def _length_error(n_rows: float, weight: Any) -> ValueError:
     return ValueError(
-        f"the weights must have one entry a row: shape ({n_rows},) is needed, {weight.shape} was given"
+        f"the weights must have one entry per row: shape ({n_rows},) is needed, {weight.shape} was given"
     )

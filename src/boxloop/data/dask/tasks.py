@@ -25,7 +25,7 @@ POLL, CHECK = 0.25, 5.0
 LOST = "lost dependencies"
 """Part of Dask's message where a task needs what no worker has and nobody can compute again."""
 
-RESUME_HINT = "; with checkpoint= the fit goes on from its last round on another cluster"
+RESUME_HINT = "; with checkpoint= the fit goes on from its last iteration on another cluster"
 
 Graph = dict[Any, Any]
 """Tasks by name, as Dask takes them."""
@@ -37,7 +37,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 class ClusterError(RuntimeError):
-    """A pass cannot be finished: its scheduler or its workers are gone. A checkpoint goes on from the last round."""
+    """The scheduler or the workers of a pass are gone. A checkpoint goes on from the last iteration."""
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor
 from boxloop.caller import warn_caller
 from boxloop.data import ConcatenatedRows, column_index
 from boxloop.fit.equations.estimate import EquationError, EstimateWarning, NotIdentifiedError
+from boxloop.numeric import join_words
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -314,7 +315,7 @@ def describe_free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
         return "their derivative is not finite"
     absent = torch.nonzero(slope.abs().amax(0) == 0)[:, 0].tolist()
     if absent:
-        which = _join_names([names[j] for j in absent])
+        which = join_words([names[j] for j in absent], most=MAX_NAMED)
         verb = "has" if len(absent) == 1 else "have"
         return (
             f"{which} {verb} no influence on any equation here (for a psi that is flat between jumps give smooth=; "
@@ -328,9 +329,10 @@ def describe_free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
     direction = direction / direction[direction.abs().argmax()]
     share = right[-1].abs()
     named = [j for j in share.argsort(descending=True).tolist() if float(share[j]) > NAMED_SHARE]
-    parts = ", ".join(f"{float(direction[j]):+.3g} {names[j]}" for j in sorted(named[:MAX_NAMED]))
+    largest = sorted(named[:MAX_NAMED])
+    which = join_words([names[j] for j in largest], total=len(named))
+    parts = ", ".join(f"{float(direction[j]):+.3g} {names[j]}" for j in largest)
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    which = _join_names([names[j] for j in sorted(named[:MAX_NAMED])]) + more
     return f"{which} enter only through a combination; moving along ({parts}{more}) changes no equation"
 
 
@@ -346,9 +348,3 @@ def equilibrate(slope: Tensor) -> tuple[Tensor, Tensor]:
 
 def _inverse_sqrt(length: Tensor) -> Tensor:
     return torch.where(length > 0, length.clamp(min=1e-300).rsqrt(), 1.0)
-
-
-def _join_names(names: Sequence[str]) -> str:
-    if len(names) > MAX_NAMED:
-        return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

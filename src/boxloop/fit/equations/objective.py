@@ -42,6 +42,7 @@ from boxloop.fit.equations.roots import (
     root_test,
 )
 from boxloop.loop import Iteration, run
+from boxloop.models import derivatives_by_unit
 from boxloop.numeric import single_threaded
 from boxloop.types import Source
 
@@ -80,7 +81,7 @@ def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> 
 
     def tile(rows: Tensor, weight: Tensor) -> EquationSums:
         rows, weight, at = drop_weightless(rows, weight, point)
-        value, gradient, curvature = derivatives(objective, rows, weight, at)
+        value, gradient, curvature = derivatives_by_unit(lambda theta: objective(theta, rows), at, weight)
         first = (weight @ gradient)[None]
         both = torch.cat([value[:, None], gradient], dim=1)
         return sum_tile(both, torch.cat([first, curvature]), weight)
@@ -88,26 +89,6 @@ def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> 
     both = average_sums(source.reduce(tile))
     moments = EquationMoments(both.mean[1:], both.slope[1:], both.second[1:, 1:], both.weight)
     return AscentPoint(point, float(both.mean[0]), ROUNDING * float(both.second[0, 0].sqrt()), moments)
-
-
-def derivatives(
-    objective: RowFunction, rows: Tensor, weight: Tensor, point: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Objective (n,) and gradient (n, p) of each row, and the second derivative (p, p) of their weighted sum."""
-    share = weight.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        value = objective(point, rows)
-        total = share @ value
-        if not total.requires_grad or not value.requires_grad:
-            zero = value.new_zeros(len(value), len(point))
-            return value.detach(), zero, value.new_zeros(len(point), len(point))
-        (gradient,) = torch.autograd.grad(total, point, create_graph=True)
-        by_row, curvature = [], []
-        for one in gradient:
-            row, bend = torch.autograd.grad(one, (share, point), retain_graph=True, allow_unused=True)
-            by_row.append(torch.zeros_like(share) if row is None else row)
-            curvature.append(torch.zeros_like(point) if bend is None else bend)
-    return value.detach(), torch.stack(by_row, dim=1).detach(), torch.stack(curvature).detach()
 
 
 def newton_ascent(
@@ -269,8 +250,7 @@ def _row_gradients(values: RowFunction) -> RowFunction:
     """The gradient of each row, (n, p)."""
 
     def evaluate(vector: Tensor, rows: Tensor) -> Tensor:
-        ones = torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device)
-        return derivatives(values, rows, ones, vector.detach().clone().requires_grad_())[1]
+        return derivatives_by_unit(lambda theta: values(theta, rows), vector)[1]
 
     return evaluate
 
