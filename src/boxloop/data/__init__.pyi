@@ -127,6 +127,7 @@ from .validation import (
     is_collection as is_collection,
     make_frame as make_frame,
     outline as outline,
+    share_memory as share_memory,
     to_array as to_array,
     to_float_table as to_float_table,
     to_labels as to_labels,

@@ -88,7 +88,7 @@ class Dirichlet(Tree):
         """
         a = self.concentration
         gain = _entropy_excess(a).sum(-1) - _entropy_excess(a.sum(-1))
-        return prior._log_beta + gain - (prior.concentration * self._logs).sum(-1)
+        return log_beta(prior.concentration) + gain - (prior.concentration * self._logs).sum(-1)
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
@@ -103,10 +103,6 @@ class Dirichlet(Tree):
         rest = torch.where(a > 0.5 * total, 0.0, a).sum(-1, keepdim=True)
         ratio = torch.where(a > 0.5 * total, torch.log1p(-rest / total), (a / total).log())
         return torch.where(a > LARGE, ratio + _digamma_less_log(a) - _digamma_less_log(total), plain)
-
-    @cached_property
-    def _log_beta(self) -> Tensor:
-        return log_beta(self.concentration)
 
 
 def _digamma_less_log(a: Tensor) -> Tensor:

@@ -285,7 +285,8 @@ def cavi(
         )
         if outcomes[-1].interrupted:
             break
-    bounds = [_bound(field, outcome.state) for outcome in outcomes]
+    posteriors = [outcome.state.by_name(field) for outcome in outcomes]
+    bounds = [field.bound(natural, field.expected(natural)) for natural in posteriors]
     best = max(range(len(bounds)), key=bounds.__getitem__)
     return Cavi(field, outcomes[best], bounds[best], tuple(bounds))
 
@@ -295,11 +296,6 @@ def _initialise(field: MeanField, number: int) -> CaviState:
     natural = tuple(node.begin(stream) for node in field.nodes.values())
     settled = tuple(torch.zeros(node.size, dtype=torch.bool) for node in field.nodes.values())
     return CaviState(natural, settled, seed(stream))
-
-
-def _bound(field: MeanField, state: CaviState) -> float:
-    natural = state.by_name(field)
-    return field.bound(natural, field.expected(natural))
 
 
 def _sweep_step(field: MeanField, tol: float) -> Step:

@@ -449,7 +449,9 @@ def ascent_em(
         rate, more = 1.0, math.ceil(max(state.draws, plan.draws) / walk.n_chains)
         while True:
             paths += walk.average_draws(more)
-            average = _interpolate(state.average, walk.statistics, rate)
+            average, old = walk.statistics, state.average.value
+            if old is not None and rate < 1.0:
+                average = old * (1.0 - rate) + average * rate
             gain, error = _estimate_gain(walk, average, paths)
             falls = gain + quantile * error < 0.0 and state.average.count > 0
             small = gain + quantile * error < plan.tol
@@ -474,10 +476,6 @@ def ascent_em(
         )
 
     return step
-
-
-def _interpolate(old: Running[Any], fresh: Any, rate: float) -> Any:
-    return fresh if old.value is None or rate == 1.0 else old.value * (1.0 - rate) + fresh * rate
 
 
 def _estimate_gain(walk: ChainSampler[M], statistics: Any, paths: Sequence[Path]) -> tuple[float, float]:

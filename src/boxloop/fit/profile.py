@@ -58,18 +58,19 @@ def profile_noise(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> 
     """
     second: Array = covariance.cpu().numpy()
     lowest = CREEPING * covariance.diagonal()
-    known: list[
-        tuple[FactorModel, Profile]
-    ] = []  # the point behind the last model, so as not to make it twice
+    # The point behind the last model, so as not to compute it twice.
+    known: list[tuple[FactorModel, Profile]] = []
 
     def iterate(state: EMState[FactorModel]) -> Iteration[EMState[FactorModel]]:
         model = state.model
         wide = len(second) > QUICK_COLUMNS
         if state.safe is not None or (wide and not bool((model.noise < lowest).any())):
             return step(state)
-        here = (
-            known.pop()[1] if known and known[0][0] is model else Profile.at(_noise(model), second, _k(model))
-        )
+        if known and known[0][0] is model:
+            here = known.pop()[1]
+        else:
+            noise: Array = model.noise.double().cpu().numpy()
+            here = Profile.at(noise, second, model.loadings.shape[1])
         known.clear()
         there = here.take_step(max(model.floor, 1e-300))
         point = here if there is None else there
@@ -79,14 +80,6 @@ def profile_noise(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> 
         return Iteration(EMState(better), -0.5 * here.value, final=there is None)
 
     return iterate
-
-
-def _noise(model: FactorModel) -> Array:
-    return np.asarray(model.noise.cpu().numpy(), dtype=np.float64)
-
-
-def _k(model: FactorModel) -> int:
-    return model.loadings.shape[1]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,11 @@ class ModuleNetwork:
         """(n, d) -> what the module gives; what is not trained follows the rows to their device and precision."""
         own = dict(zip(self.names, parameters, strict=True))
         rest = chain(self.module.named_parameters(), self.module.named_buffers())
-        fixed = {name: _match_type(value, rows) for name, value in rest if name not in own}
+        fixed = {
+            name: value.to(rows.device, rows.dtype if value.is_floating_point() else None)
+            for name, value in rest
+            if name not in own
+        }
         return functional_call(self.module, {**fixed, **own}, (rows,))
 
 
@@ -291,10 +295,6 @@ class Deconvolutions:
                 functional.silu(image), kernel, level, STRIDE, PADDING, output_padding=odd
             )
         return image.flatten(1)
-
-
-def _match_type(value: Tensor, rows: Tensor) -> Tensor:
-    return value.to(rows.device, rows.dtype if value.is_floating_point() else None)
 
 
 def _dense(before: int, after: int, generator: Generator, dtype: torch.dtype, *, last: bool) -> list[Tensor]:

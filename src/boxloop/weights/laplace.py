@@ -22,7 +22,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from boxloop.data import check_kind
+from boxloop.data import check_kind, share_memory
 from boxloop.loop import Iteration, run
 from boxloop.numeric import safe_cholesky, single_threaded
 from boxloop.weights.last_layer import LastLayer
@@ -124,7 +124,7 @@ def last_layer_laplace(
         )
     if prior_precision is not None:
         positive("prior_precision", prior_precision, 1)
-    labels = torch.as_tensor(y if isinstance(y, Tensor) else np.asarray(y))
+    labels = y if isinstance(y, Tensor) else share_memory(np.asarray(y))
     phi = last.features(X).double()
     if len(labels) != len(phi):
         raise ValueError(f"X has {len(phi)} rows and y has {len(labels)}")

@@ -231,7 +231,9 @@ def find_root(
     enough = max(STEP_TOLERANCE, 6.0 * p / state.moments.weight**0.5) if stepped else NEAR_ZERO
     if worst <= enough and (state.is_stuck or stepped):
         return SearchResult(state.point, state.moments, n_iter, True)
-    if state.is_stuck or _is_minimum(state, whiten):
+    # Where the length of the equations is minimal, more iterations would not help.
+    length, slope = (whiten @ state.moments.mean).norm(), scaled_gradient(whiten, state.moments).norm()
+    if state.is_stuck or float(slope) <= 1e-3 * float(length):
         raise NoRootError(_describe_failure(state, names))
     warn_caller(
         f"The search for a root did not converge in {n_iter} iterations: the mean of equation "
@@ -288,13 +290,6 @@ def distinct_points(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
         if all(float(((point - other) / unit).abs().max()) > DISTINCT for other in distinct):
             distinct.append(point)
     return distinct
-
-
-def _is_minimum(state: RootState, whiten: Tensor) -> bool:
-    """Whether the length of the equations is minimal, so that more iterations would not help."""
-    return float(scaled_gradient(whiten, state.moments).norm()) <= 1e-3 * float(
-        (whiten @ state.moments.mean).norm()
-    )
 
 
 def _describe_failure(state: RootState, names: Sequence[str]) -> str:
