@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxloop.criticise.outcomes import checked_probability
-from boxloop.criticise.paired import Difference, difference, mean_and_error
+from boxloop.criticise.paired import Difference, difference
 from boxloop.criticise.reliability import BINS, Reliability, reliability
 from boxloop.data import make_frame
-from boxloop.numeric import RandomState, generator, single_threaded, spawn, with_error
+from boxloop.numeric import RandomState, generator, mean_and_error, single_threaded, spawn, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

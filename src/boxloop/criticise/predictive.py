@@ -16,9 +16,9 @@ from scipy.special import logsumexp, ndtr
 from boxloop.criticise.calibration import LEVELS, Calibration
 from boxloop.criticise.crps import crps_draws, crps_mixture, crps_normal
 from boxloop.criticise.outcomes import checked_targets, like_targets, numbers
-from boxloop.criticise.paired import Difference, difference, mean_and_error
+from boxloop.criticise.paired import Difference, difference
 from boxloop.data import check_level, make_frame
-from boxloop.numeric import RandomState, generator, single_threaded, with_error
+from boxloop.numeric import RandomState, generator, mean_and_error, single_threaded, with_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -70,7 +70,8 @@ def check_kind(value: object, name: str, kind: type, remedy: str) -> None:
         TypeError: anything else.
 
     Example:
-        >>> check_kind(torch.ones(2), "rows", Tensor, "torch.as_tensor(rows) makes one")
+        >>> import torch
+        >>> check_kind(torch.ones(2), "rows", torch.Tensor, "torch.as_tensor(rows) makes one")
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {describe(value)}: {remedy}")

@@ -387,10 +387,8 @@ class TiedInverseWishart(Tree):
 
 
 def _expected_log_precision(variance: InverseGamma, dof: Tensor, columns: int) -> Tensor:
-    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each.
-
-    .. math:: \tfrac{d}{2} \left( \psi(\nu / 2) + \log(2 / \nu) \right)
-    """
+    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each."""
+    # d / 2 (psi(nu / 2) + log(2 / nu))
     return 0.5 * columns * (variance.digamma[..., 0] + (2.0 / dof).log())
 
 

@@ -209,11 +209,11 @@ class LogitBernoulli(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n)."""
-        return log_prob_by_tiles(_bernoulli, self.logits, rows)
+        return log_prob_by_tiles(_bernoulli_log_prob, self.logits, rows)
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
-        return _bernoulli(self.logits, rows).sum(1)
+        return _bernoulli_log_prob(self.logits, rows).sum(1)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(m, n, d)."""
@@ -253,11 +253,11 @@ class LogPoisson(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n)."""
-        return log_prob_by_tiles(_poisson, self.log_rate, rows)
+        return log_prob_by_tiles(_poisson_log_prob, self.log_rate, rows)
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
-        return _poisson(self.log_rate, rows).sum(1)
+        return _poisson_log_prob(self.log_rate, rows).sum(1)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(m, n, d)."""
@@ -265,16 +265,15 @@ class LogPoisson(Tree):
         return torch.poisson(self.mean[:, None].expand(m, n, d), generator=generator)
 
 
-def _bernoulli(logits: Tensor, rows: Tensor) -> Tensor:
-    r"""Each log-probability, :math:`\log \sigma(s) - r s`: s are the log-odds of the nearer of 0 and 1, r is how far.
-
-    A sure and right value costs nothing, not the rounding of a large difference.
-    """
+def _bernoulli_log_prob(logits: Tensor, rows: Tensor) -> Tensor:
+    """Log-probability of each value."""
+    # log sigma(s) - r s, with s the log-odds of the nearer of 0 and 1 and r the distance to it: a sure and right value
+    # costs nothing, not the rounding of a large difference.
     towards = logits * torch.where(rows >= 0.5, 1.0, -1.0).to(logits.dtype)
     return functional.logsigmoid(towards) - torch.minimum(rows, 1.0 - rows) * towards
 
 
-def _poisson(log_rate: Tensor, rows: Tensor) -> Tensor:
+def _poisson_log_prob(log_rate: Tensor, rows: Tensor) -> Tensor:
     counts = rows.double()
     base = torch.xlogy(counts, counts) - counts - torch.lgamma(counts + 1.0)
     some = counts > 0.0

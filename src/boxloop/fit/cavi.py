@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.data import make_frame
+from boxloop.data import check_choice, make_frame
 from boxloop.distributions import Node, Statistic
 from boxloop.fit.evidence import MAX_POINTS, Evidence, compute_evidence
 from boxloop.fit.mean_field import Conditional, LogJoint, MeanField, build_mean_field
@@ -267,8 +267,7 @@ def cavi(
         >>> round(check.log_evidence, 3), round(check.gap, 3), check.error < 1e-6
         (-13.0, 0.08, True)
     """
-    if order not in ("sweep", "random"):
-        raise ValueError(f"order must be 'sweep' or 'random', got {order!r}")
+    check_choice(order, "order", ("sweep", "random"))
     if n_starts < 1:
         raise ValueError(f"n_starts must be at least 1, got {n_starts}")
     stream = generator(random_state)

@@ -479,10 +479,8 @@ def ascent_em(
 
 
 def _estimate_gain(walk: ChainSampler[M], statistics: Any, paths: Sequence[Path]) -> tuple[float, float]:
-    """Gain in Q from solving ``statistics``, estimated on the draws and summed over units, and its standard error.
-
-    Where the M step changes the coordinates of latent values, the draws are transformed with them.
-    """
+    """Gain in Q from solving ``statistics``, estimated on the draws and summed over units, and its standard error."""
+    # Where the M step changes the coordinates of latent values, the draws are transformed with them.
     model = walk.state.model.solve(statistics)
     total = torch.zeros(walk.units, walk.n_chains, dtype=torch.float64, device=paths[0].position.device)
     for path in paths:
@@ -656,11 +654,8 @@ class _ScoreSums(Generic[M]):
 
 
 def _information_fractions(complete: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Observed fractions of the complete-data information, along directions with complete-data information 1.
-
-    Returns:
-        Directions as columns, (p, p), and fractions, (p,): the rate of EM along each is one minus its fraction.
-    """
+    """Observed fractions of the complete-data information, along directions with complete-data information 1."""
+    # Directions are columns, (p, p); the rate of EM along each is one minus its fraction, (p,).
     try:
         half = safe_cholesky(complete)
     except ConditionError:  # far from a maximum; any scale of the parameters serves

@@ -3,11 +3,11 @@ r"""Online EM: the statistics of every mini-batch enter a running mean, and the 
 .. math:: s_t = s_{t-1} + \gamma_t \left( \bar E_{\theta_{t-1}}[t(x, z) \mid x_{\text{batch}}] - s_{t-1} \right),
           \qquad \theta_t = \mathrm{solve}(s_t)
 
-Cappé and Moulines (2009). On factor analysis with batches of one and :math:`\gamma_t = 1/t` it is document 004's
+Cappé and Moulines (2009). On factor analysis with batches of one and :math:`\gamma_t = 1/t` it is Brownlie's (2021)
 Algorithm 2 with the averages of the errata.
 
 Steps of :math:`t^{-1/2}` forget the start quickly but leave noise; averaging the *statistics* over the later part of
-the path (Polyak and Ruppert) removes it. On the document's hardest problem the pair comes within a tenth of the
+the path (Polyak and Ruppert) removes it. On the hardest problem there the pair comes within a tenth of the
 error of maximum likelihood in one pass; neither does so alone.
 """
 

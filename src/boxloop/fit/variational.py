@@ -136,10 +136,9 @@ def _race_starts(
     generator: Generator,
     plan: Plan,
 ) -> tuple[Model, bool]:
-    """The best start, and whether Ctrl-C ended the race.
-
-    The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence in the race.
-    """
+    """The best start, and whether Ctrl-C ended the race."""
+    # The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence
+    # in the race.
     k, d = parameter_prior.n_components, source.n_columns
     sample = draw_sample(source, race_rows(k, d), generator)
     shares = partitions(starts, sample, k, generator)
@@ -170,19 +169,10 @@ def _race_starts(
 
 
 def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
-    """Remove components, the smallest first, while the bound is higher without.
-
-    Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum. A trial
-    is abandoned if its bound, extrapolated from its last rise, stays too low.
-
-    Args:
-        rows: in standard coordinates.
-        last: outcome so far.
-        exact: whether the bound must rise in every iteration.
-
-    Returns:
-        The last trial that was better, or ``last``; marked as interrupted after Ctrl-C.
-    """
+    """Remove components, the smallest first, while the bound is higher without."""
+    # Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum.
+    # A trial is abandoned if its bound, extrapolated from its last rise, stays too low.
+    # After Ctrl-C the last outcome is marked as interrupted.
     step: Any = accelerated_em(rows, elbo)
     run_trial = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
@@ -211,11 +201,9 @@ def _bound_in_best_order(outcome: Outcome[Any]) -> float:
 
 
 def _ascend(standard: Source, model: Model, generator: Generator, plan: Plan) -> Outcome[Any]:
-    """The loop of the engine; if the bound is higher in another order of components or with fewer, it continues from
-    there.
-
-    Starts race on a sample, whose chance clusters have too large a weight, so components are removed again afterwards.
-    """
+    """The loop of the engine, continued where another order of components, or fewer, raises the bound."""
+    # Starts race on a sample, whose chance clusters have too large a weight, so components are removed again
+    # afterwards.
     outcome = plan.run(standard, model, generator)
     while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
@@ -411,12 +399,10 @@ def prune_factors(step: Step[VariationalFactor], source: Source, tol: float) -> 
 def _race_factor_starts(
     source: Source, prior: RelevancePrior, k: int, generator: Generator, plan: Plan
 ) -> Outcome[EMState[VariationalFactor]]:
-    """The best start from some maximum-likelihood fits, to moments or to a sample of the rows.
-
-    Two fits have as many factors as exceed the noise, or one more, and the others empty: with many rows the ascent is
-    slow to remove factors. One has all k: with few rows it finds what did not exceed the noise. Online fits start from
-    that one, since an empty factor stays empty.
-    """
+    """The best start from some maximum-likelihood fits, to moments or to a sample of the rows."""
+    # Two fits have as many factors as exceed the noise, or one more, and the others empty: with many rows the
+    # ascent is slow to remove factors. One has all k: with few rows it finds what did not exceed the noise.
+    # Online fits start from that one, since an empty factor stays empty.
     if isinstance(source, ArraySource):
         rows = filled = source
     else:
@@ -449,11 +435,9 @@ def _race_factor_starts(
 def _fit_outstanding(
     rows: ArraySource, k: int, n: float, fit_likelihood: Callable[[int], FactorModel]
 ) -> list[FactorModel]:
-    r"""The fit with as many factors as exceed its own noise, and one with one more; at most k.
-
-    Of :math:`\Psi^{-1/2} S \Psi^{-1/2}` as many eigenvalues as there are factors exceed those of noise, at most
-    :math:`(1 + \sqrt{d/n})^2`; with :math:`\psi_j = 1 / (S^{-1})_{jj}` no more (Guttman 1954), so the search goes up.
-    """
+    """The fit with as many factors as exceed its own noise, and one with one more; at most k."""
+    # Of Psi^-1/2 S Psi^-1/2 as many eigenvalues as there are factors exceed those of noise, at most (1 + sqrt(d/n))^2;
+    # with psi_j = 1 / (S^-1)_jj no more (Guttman 1954), so the search goes up.
     assert rows.weight is not None
     share = rows.weight / rows.weight.sum()
     mean = share @ rows.rows

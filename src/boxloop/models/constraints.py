@@ -140,10 +140,8 @@ def _network_fits(part: Part, axes: Axes) -> str | None:
 
 
 def _is_bounded(part: Part, columns: int) -> bool:
-    """Whether no row within 10 standard units makes a network of ours, or the square of its result, overflow.
-
-    As |silu(x)| <= silu(|x|), no activation is above that of the absolute parameters at the absolute row.
-    """
+    """Whether no row within 10 standard units makes a network of ours, or the square of its result, overflow."""
+    # As |silu(x)| <= silu(|x|), no activation is above that of the absolute parameters at the absolute row.
     most = torch.full((1, columns), 10.0, dtype=part.parameters[0].dtype)
     output = part.network([value.abs() for value in part.parameters], most)
     return bool(torch.isfinite(output.square()).all())

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from boxloop.data import check_choice
 from boxloop.distributions import (
     CategoricalColumns,
     DiagonalGaussian,
@@ -264,8 +265,7 @@ class GaussianHead(Tree):
     continuous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.variance not in ("diagonal", "shared", "spherical"):
-            raise ValueError(f"variance must be 'diagonal', 'shared' or 'spherical', got {self.variance!r}")
+        check_choice(self.variance, "variance", ("diagonal", "shared", "spherical"))
         if (self.log_variance is None) != (self.variance == "diagonal"):
             raise ValueError(
                 "log_variance belongs to a shared or a spherical variance, and to these always: use GaussianHead.start"

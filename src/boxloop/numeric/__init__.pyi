@@ -41,6 +41,7 @@ from .random import (
     spawn,
 )
 from .rotation import column_signs, varimax as varimax
+from .standard_errors import mean_and_error as mean_and_error
 from .threads import (
     SingleThreaded as SingleThreaded,
     single_threaded as single_threaded,

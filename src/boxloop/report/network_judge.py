@@ -18,7 +18,6 @@ from boxloop.criticise import (
     Difference,
     RegressionScores,
     classification_scores,
-    mean_and_error,
     regression_scores,
 )
 from boxloop.data import make_frame
@@ -30,6 +29,7 @@ from boxloop.estimators import (
     NetworkRegressor,
     audit_network,
 )
+from boxloop.numeric import mean_and_error
 from boxloop.weights import Audit
 
 Network = NetworkRegressor | NetworkClassifier

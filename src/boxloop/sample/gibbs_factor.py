@@ -153,7 +153,7 @@ def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:
 
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
         values = unpack_factors(chains.position, d)
-        latent = draw_latent_sums(rows, FactorConditional(*chains.kept), stream)
+        latent = draw_latent_sums(rows, FactorConditional(*chains.auxiliary), stream)
         values = _draw_parameters(rows, square, prior, values, latent, stream)
         values, latent = shift_factors(rows.count, prior, values, latent, stream)
         values, log_ratio = scale_factors(rows.count, prior, values, latent, stream)

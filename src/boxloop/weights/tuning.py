@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from boxloop.data import make_frame
-from boxloop.numeric import with_error
+from boxloop.numeric import mean_and_error, with_error
 from boxloop.weights.likely import Found
 from boxloop.weights.method import warn
 
@@ -230,7 +230,8 @@ def _summary(
     top = tried[max(scales, key=lambda scale: _gained(tried[scale], row_weight))][1]
     gain = np.full_like(top, np.nan) if before is None else top - before
     (scores, errors), (behind, behind_errors), (gained, gain_error) = (
-        _mean_and_error(table, row_weight) for table in (rows, rows - top, gain[None])
+        np.array([mean_and_error(line, row_weight) for line in table]).T
+        for table in (rows, rows - top, gain[None])
     )
     return Tuning(
         what,
@@ -246,12 +247,3 @@ def _summary(
         at_end,
         float(row_weight.sum()),
     )
-
-
-def _mean_and_error(table: Array, row_weight: Array) -> tuple[Array, Array]:
-    """Weighted mean of each line (g, n) and its standard error, NaN for a single row."""
-    count = float(row_weight.sum())
-    mean = table @ row_weight / count
-    square = (table - mean[:, None]) ** 2 @ row_weight
-    error = np.sqrt(square / (count - 1.0) / count) if count > 1.0 else np.full(len(table), np.nan)
-    return np.asarray(mean), np.asarray(error)
