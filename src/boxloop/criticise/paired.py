@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.numeric import mean_and_error, with_error
+from boxloop.numeric import format_with_error, mean_and_error
 
 Array = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Difference:
         )
 
     def __str__(self) -> str:
-        return with_error(self.value, self.standard_error, sign="+")
+        return format_with_error(self.value, self.standard_error, sign="+")
 
 
 def difference(one: Array, other: Array) -> Difference:

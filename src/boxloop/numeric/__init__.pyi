@@ -8,11 +8,11 @@ from .diagonalisation import (
     diagonalise_widest_gap as diagonalise_widest_gap,
 )
 from .format import (
-    digits_for as digits_for,
+    format_above as format_above,
+    format_number as format_number,
+    format_with_error as format_with_error,
     join_words as join_words,
-    number as number,
-    number_above as number_above,
-    with_error as with_error,
+    significant_digits as significant_digits,
 )
 from .linalg import (
     ConditionError,

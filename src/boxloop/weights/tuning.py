@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from boxloop.data import make_frame
-from boxloop.numeric import mean_and_error, with_error
+from boxloop.numeric import format_with_error, mean_and_error
 from boxloop.weights.likely import Found
 from boxloop.weights.method import warn
 
@@ -134,9 +134,11 @@ class Tuning:
         end = "; the largest scale tried" if self.at_end else ""
         none = "; the spread of the weights does not help" if self.scale == 0.0 else ""
         gain = (
-            "" if np.isnan(self.gain) else f", {with_error(self.gain, self.gain_error, sign='+')} over before"
+            ""
+            if np.isnan(self.gain)
+            else f", {format_with_error(self.gain, self.gain_error, sign='+')} over before"
         )
-        score = with_error(self.scores[self.best], self.errors[self.best])
+        score = format_with_error(self.scores[self.best], self.errors[self.best])
         return f"{said}{end}{none}: log score {score} a row of {self.n_rows:.12g}{gain}"
 
     __repr__ = __str__
