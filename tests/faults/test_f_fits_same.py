@@ -87,7 +87,7 @@ def test_f25_chunks(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     write_table(tmp_path / "t.parquet", {f"x{j}": X[:, j] for j in range(X.shape[1])})
     expected = case.make(**options(case)).fit(ArraySource(torch.from_numpy(X)))
     for tile in (1500, 64):
-        for module in ("arrays", "stream"):
+        for module in ("source", "stream"):
             monkeypatch.setattr(f"boxloop.data.{module}.tile_rows", lambda d, tile=tile: tile)
         for name in ("t.npy", "t.parquet"):
             source = open_source(tmp_path / name, memory=0)

@@ -70,8 +70,7 @@ def check_kind(value: object, name: str, kind: type, remedy: str) -> None:
         TypeError: anything else.
 
     Example:
-        >>> import torch
-        >>> check_kind(torch.ones(2), "rows", torch.Tensor, "torch.as_tensor(rows) makes one")
+        >>> check_kind(3, "columns", int, "int(columns) makes one")
     """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {describe(value)}: {remedy}")
