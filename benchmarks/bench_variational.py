@@ -68,7 +68,7 @@ def one_case(n: int, d: int, k: int, dtype: str, repeats: int) -> dict:
         return run(em(standard, elbo), EMState(start), max_iter=r)
 
     peer, mine = peer_rounds(rows, share, rounds), ours(rounds).state.best
-    apart = np.abs(mine.found.components.mean.numpy() - peer.means_).max()
+    apart = np.abs(mine.parameter_posterior.components.mean.numpy() - peer.means_).max()
     assert apart < (1e-8 if dtype == "float64" else 1e-3), f"answers differ by {apart}"
     times = interleave(
         {

@@ -29,7 +29,7 @@ from torch import Generator, Tensor
 
 from boxloop.estimators import RelevantFeatures
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure, relevance_spectrum
-from boxloop.numeric import generator, normal, safe_cholesky, signs, spawn
+from boxloop.numeric import column_signs, generator, normal, safe_cholesky, spawn
 from boxloop.tree import Tree
 from boxloop.twoview import Significance
 from papers.experiment import Finding, Options, Report
@@ -117,7 +117,7 @@ class GaussianChannel(Tree):
         u, rho, vt = torch.linalg.svd(whole, full_matrices=False)
         first = torch.linalg.solve_triangular(left.mT, u, upper=True)
         second = torch.linalg.solve_triangular(right.mT, vt.mT, upper=True)
-        return first * signs(first), rho, second * signs(first)
+        return first * column_signs(first), rho, second * column_signs(first)
 
     @property
     def correlation(self) -> Tensor:

@@ -322,7 +322,7 @@ def iterations_to_collapse(
 ) -> int:
     """The iteration after which ``gone(model)`` holds to the end; ``rounds + 1`` if it does not."""
     state = warm_up(
-        MonteCarloState.start(model, rows, plan.n_chains, generator(seed)), rows, kernels, rounds=3
+        MonteCarloState.start(model, rows, plan.n_chains, generator(seed)), rows, kernels, iterations=3
     )
     seen: list[bool] = []
 
@@ -372,7 +372,7 @@ def measure_ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) 
         outcome = run(ascent_em(rows, random_walks, AscentPlan()), state, max_iter=60, observers=[watch])
         rises += np.diff(levels)[:-1].tolist()
         last = run(newton_refine(rows, random_walks), RefinementState(outcome.state), max_iter=6)
-        found = last.state.found
+        found = last.state.errors
         assert found is not None
         scores.append(
             (

@@ -19,6 +19,7 @@ RANK = {
     "version": 0,
     "exports": 0,
     "caller": 0,
+    "concerns": 0,
     "types": 0,
     "tree": 0,
     "average": 1,
@@ -159,6 +160,63 @@ def test_the_door_test_can_fail(line: str) -> None:
 )
 def test_the_door_test_allows_the_door(line: str) -> None:
     assert past_the_door(ROOT / "models" / "mixture.py", line) == []
+
+
+def private_names(text: str) -> set[str]:
+    """Private functions, classes, attributes and constants that a file defines."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return {name for name in names if re.match("_[a-z]|_[A-Z]", name)}
+
+
+PRIVATE = set().union(*(private_names(path.read_text()) for path in FILES))
+
+
+def reached_into(text: str) -> list[str]:
+    """Private names of the library that a test reads or replaces, as attributes or as text for ``monkeypatch``."""
+    foreign = PRIVATE - private_names(text)
+    nodes = list(ast.walk(ast.parse(text)))
+    read = [node.attr for node in nodes if isinstance(node, ast.Attribute)]
+    replaced = [
+        arg.value
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[-1] in {"setattr", "getattr", "object"}
+        for arg in node.args[1:2]
+        if isinstance(arg, ast.Constant)
+    ]
+    return sorted({name for name in [*read, *replaced] if name in foreign})
+
+
+STILL_PRIVATE = {
+    "tests/estimators/test_autoencoder_cuda.py": ["_uses_graphs"],
+    "tests/estimators/test_bayesian_mixture.py": ["_weight_interval"],
+    "tests/estimators/test_network.py": ["_collected"],
+    "tests/estimators/test_relevant_classifier.py": ["_held"],
+    "tests/estimators/test_relevant_features.py": ["_inferred"],
+    "tests/fit/test_energy.py": ["_move"],
+    "tests/gpu/one_rank.py": ["_ACTIVE"],
+    "tests/gpu/places.py": ["_uses_graphs"],
+}
+"""Tests that wait for a public name of what they reach into. Nothing is added here."""
+
+
+def test_no_test_reads_a_private_name() -> None:
+    found = {str(p.relative_to(REPOSITORY)): reached_into(p.read_text()) for p in OUTSIDE}
+    assert {path: names for path, names in found.items() if names} == STILL_PRIVATE
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["DaskSource._client", "monkeypatch.setattr(tasks, '_client', f)", "patch.object(tasks, '_client', 1)"],
+)
+def test_the_test_of_private_names_can_fail(text: str) -> None:
+    assert reached_into(text) == ["_client"]
+    assert reached_into(f"def _client(): ...\n{text}") == []
 
 
 def prefixed(folder: Path) -> list[str]:

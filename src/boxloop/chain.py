@@ -24,22 +24,22 @@ LONGEST = 256
 
 
 class Chains(NamedTuple):
-    """Where c chains are.
+    """Positions of c chains.
 
     Args:
         position: (c, d).
         log_density: stored with the position, (c,): a step never evaluates it twice.
-        kept: what else belongs to a position: its gradient, the random numbers behind a pseudo-marginal estimate.
+        auxiliary: what else belongs to a position: its gradient, the random numbers behind a pseudo-marginal estimate.
             Each has a leading axis of c.
     """
 
     position: Tensor
     log_density: Tensor
-    kept: tuple[Tensor, ...] = ()
+    auxiliary: tuple[Tensor, ...] = ()
 
 
 class Info(NamedTuple):
-    """What a step says about itself, apart from where it led.
+    """Diagnostics of a step.
 
     Args:
         log_ratio: log of the Metropolis ratio of the proposal, (c,); None for a step that is never refused.
@@ -55,8 +55,8 @@ class Kernel(NamedTuple):
 
     Args:
         init: positions (c, d) -> :class:`Chains`; the only place where a log-density is evaluated without a move.
-        noise: (chains, n, stream) -> the randomness of n steps, one item each. A step that draws from laws of its
-            own may be given the stream itself, n times.
+        noise: (chains, n, stream) -> the randomness of n steps, one item each. A step with distributions of its own
+            may be given the stream itself, n times.
         step: (chains, item) -> (:class:`Chains`, :class:`Info`).
         chance: log-ratio -> chance of acceptance; None for a kernel that refuses nothing.
 
@@ -107,7 +107,7 @@ class Noise(Sequence[Any]):
 
 
 class Path(NamedTuple):
-    """Where a block of n steps led.
+    """Positions after each of n steps.
 
     Args:
         chains: after the last step.
@@ -137,10 +137,10 @@ def advance(kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Pa
         The path, every step of it.
     """
     block = block_length(chains)
-    seen = _Record()
+    record = _Record()
     for done in range(0, steps, block):
-        chains = seen.add(kernel, chains, kernel.noise(chains, min(block, steps - done), stream))
-    return seen.path(chains)
+        chains = record.add(kernel, chains, kernel.noise(chains, min(block, steps - done), stream))
+    return record.path(chains)
 
 
 def block_length(chains: Chains) -> int:
@@ -150,12 +150,12 @@ def block_length(chains: Chains) -> int:
 
 def follow(kernel: Kernel, chains: Chains, noise: Iterable[Any]) -> Path:
     """Move all chains by one step for each item of noise."""
-    seen = _Record()
-    return seen.path(seen.add(kernel, chains, noise))
+    record = _Record()
+    return record.path(record.add(kernel, chains, noise))
 
 
 class _Record:
-    """What a path is made of, as it comes."""
+    """The parts of a path, collected step by step."""
 
     def __init__(self) -> None:
         self.position: list[Tensor] = []
@@ -182,8 +182,8 @@ class _Record:
         return Path(chains, position, log_density, ratios, tuple(self.details))
 
 
-def joined(paths: Sequence[Path]) -> Path:
-    """Paths one after another as one."""
+def join_paths(paths: Sequence[Path]) -> Path:
+    """Consecutive paths as one."""
     ratios = [path.log_ratio for path in paths if path.log_ratio is not None]
     return Path(
         paths[-1].chains,

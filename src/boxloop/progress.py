@@ -47,23 +47,23 @@ class ProgressBar:
         self._task: TaskID | None = None
 
     def stage(
-        self, name: str, keep: bool = True, told: Callable[[Progress[Any]], str] | None = None
+        self, name: str, keep: bool = True, describe: Callable[[Progress[Any]], str] | None = None
     ) -> Observer[Any]:
         """The observer of one named stage.
 
         Args:
             name: of the stage.
             keep: false erases its line when the stage ends.
-            told: what to say after an iteration, instead of how the objective changed.
+            describe: what the line says after an iteration, instead of how the objective changed.
         """
-        return partial(self._observe, name, keep, told or _change)
+        return partial(self._observe, name, keep, describe or _describe_change)
 
     def __call__(self, progress: Progress[Any]) -> None:
         """Observe a stage without a name."""
-        self._observe("fit", True, _change, progress)
+        self._observe("fit", True, _describe_change, progress)
 
     def _observe(
-        self, name: str, keep: bool, told: Callable[[Progress[Any]], str], progress: Progress[Any]
+        self, name: str, keep: bool, describe: Callable[[Progress[Any]], str], progress: Progress[Any]
     ) -> None:
         if self._bar is None and not progress.stopped:
             self._start(name, keep, progress.max_iter)
@@ -75,15 +75,15 @@ class ProgressBar:
             completed=progress.iteration,
             total=progress.iteration if progress.converged else progress.max_iter,
             objective=f"objective {trace[-1]:.8g}" if trace else "objective -",
-            said=told(progress),
+            note=describe(progress),
         )
         if progress.stopped:
             self._bar = self._task = None
-            _end(bar, task, keep)
+            _end_stage(bar, task, keep)
 
     def _start(self, name: str, keep: bool, max_iter: int) -> None:
-        self._bar = _shared.get() or _bar(self.show, self.console, keep)
-        self._task = self._bar.add_task(name, total=max_iter, objective="objective -", said="")
+        self._bar = _shared.get() or _make_bar(self.show, self.console, keep)
+        self._task = self._bar.add_task(name, total=max_iter, objective="objective -", note="")
         self._bar.start()
 
 
@@ -96,7 +96,7 @@ def passes(console: Console | None = None) -> Iterator[None]:
     """
     from boxloop.data import watch_partitions
 
-    bar = _bar(True, console, keep=True)
+    bar = _make_bar(True, console, keep=True)
     token, shown = _shared.set(bar), _Passes(bar)
     try:
         with watch_partitions(shown):
@@ -114,28 +114,28 @@ class _Passes:
     def __init__(self, bar: Bar) -> None:
         self.bar = bar
         self.task: TaskID | None = None
-        self.begun: float | None = None
+        self.started: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if self.begun is None:
-            self.begun = now
+        if self.started is None:
+            self.started = now
         if done == total:
             self.end()
         elif self.task is not None:
             self.bar.update(self.task, completed=done, total=total)
-        elif now - self.begun >= LONG:
-            self.task = self.bar.add_task("partitions", completed=done, total=total, objective="", said="")
+        elif now - self.started >= LONG:
+            self.task = self.bar.add_task("partitions", completed=done, total=total, objective="", note="")
             self.bar.start()
 
     def end(self) -> None:
         """Take the line away."""
         if self.task is not None:
             self.bar.remove_task(self.task)
-        self.task = self.begun = None
+        self.task = self.started = None
 
 
-def _bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
+def _make_bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 
@@ -145,7 +145,7 @@ def _bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[objective]}", markup=False),
-        TextColumn("{task.fields[said]}", markup=False),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         console=console,
         transient=not keep,
@@ -153,7 +153,7 @@ def _bar(show: bool | None, console: Console | None, keep: bool) -> Bar:
     )
 
 
-def _end(bar: Bar, task: TaskID, keep: bool) -> None:
+def _end_stage(bar: Bar, task: TaskID, keep: bool) -> None:
     """End a stage; a display that others share goes on."""
     if bar.disable:
         return  # older releases of rich print an empty line where a bar that was never drawn stops
@@ -165,6 +165,6 @@ def _end(bar: Bar, task: TaskID, keep: bool) -> None:
         bar.remove_task(task)
 
 
-def _change(progress: Progress[Any]) -> str:
+def _describe_change(progress: Progress[Any]) -> str:
     trace = progress.trace
     return f"change {trace[-1] - trace[-2]:+.2e}" if len(trace) > 1 else "change -"

@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_nothing(table: Path, tmp_path: Path, monkeypatch: pytest.
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ProgressBar, "_observe", stop)
+    monkeypatch.setattr(ProgressBar, "stage", lambda *_, **more: stop)
     words = ["network", table, "--target", "y", *SHORT, "--progress", "-o", tmp_path / "m.boxloop"]
     result = call(*words)
     assert result.exit_code == 130

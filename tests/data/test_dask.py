@@ -168,7 +168,7 @@ def test_many_small_files_share_tasks(tmp_path: Path) -> None:
 def test_a_task_of_many_files_does_not_grow_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boxloop.data.dask.source.VALUES", 3 * 35)
+    monkeypatch.setattr("boxloop.data.dask.source.MERGED_VALUES", 3 * 35)
     assert dask_source(many(tmp_path / "rows")).counts == (30,) * 8 + (10,)
 
 
@@ -187,7 +187,7 @@ def test_what_is_wrong_in_one_of_many_files_is_found_there(opened: Any, tmp_path
         opened(folder, "w").reduce_at(sums)
 
 
-def test_tiny_partitions_are_fetch_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiny_partitions_are_fetched_together(monkeypatch: pytest.MonkeyPatch) -> None:
     source, asked = dask_source(da.from_array(table(), chunks=(1, 3))), []
     plain = map_partitions
 
@@ -251,7 +251,7 @@ def test_weights_that_are_no_weights(given: str) -> None:
     with pytest.raises(ValueError, match=r"is -1\.0") as caught:
         opened(mass).reduce_at(sums)
     assert given == "values" or "partition 3" in str(caught.value)
-    with pytest.raises(ValueError, match=r"one entry a row|Mismatched|[Ll]ength"):
+    with pytest.raises(ValueError, match=r"one entry per row|Mismatched|[Ll]ength"):
         dask_source(da.from_array(table(), chunks=(60, 3)), mass[:-1])
 
 

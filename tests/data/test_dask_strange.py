@@ -53,7 +53,7 @@ def test_a_target_that_is_no_column() -> None:
 
 @pytest.mark.parametrize("shape", [(N, 1), (N // 2, 2), (N - 1,), (2 * N,), ()])
 def test_weights_of_another_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"one entry a row: shape \(90,\) is needed"):
+    with pytest.raises(ValueError, match=r"one entry per row: shape \(90,\) is needed"):
         dask_source(parts(), da.ones(shape))
 
 
@@ -91,7 +91,7 @@ def test_an_array_of_weights_goes_by_position(chunks: Any) -> None:
     assert fingerprint_source(some) == fingerprint_source(
         open_source(table()[few], mass[few], ["a", "b", "c"])
     )
-    with pytest.raises(ValueError, match=r"one entry a row: shape \(90,\) is needed, \(60,\) was given"):
+    with pytest.raises(ValueError, match=r"one entry per row: shape \(90,\) is needed, \(60,\) was given"):
         dask_source(frame(), da.ones(60, chunks=20))
 
 

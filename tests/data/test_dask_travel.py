@@ -190,14 +190,14 @@ def test_only_statistics_travel(
     name: str, bytes_sent: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice as many rows, and no more travels: nothing but statistics, a sample, and the first rows to look at."""
-    sizes, brought, own = [], [0], DaskSource._fetch_rows
+    sizes, brought, own = [], [0], DaskSource.fetch_rows
 
     def counted(self: DaskSource, first: int) -> Iterator[Tensor]:
         for tile in own(self, first):
             brought[0] += len(tile)
             yield tile
 
-    monkeypatch.setattr(DaskSource, "_fetch_rows", counted)
+    monkeypatch.setattr(DaskSource, "fetch_rows", counted)
     monkeypatch.setattr(grouped, "GROUPS", GROUPS)
     monkeypatch.setattr(outliers, "CALIBRATION", MOST_HELD)
     for n in (50_000, 100_000):
@@ -220,7 +220,7 @@ def test_only_statistics_travel(
 @pytest.mark.filterwarnings("ignore:.*iteration limit|.*max_iter|.*has not converged")
 def test_a_network_fetches_every_row_once_a_pass(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether weights differ, and which rows are held out, is found where the rows are."""
-    n, brought, own = 3000, [0], DaskSource._fetch_rows
+    n, brought, own = 3000, [0], DaskSource.fetch_rows
     rows = da.from_array(np.random.default_rng(0).normal(size=(n, 3)), chunks=(600, 3))
 
     def counted(self: DaskSource, first: int) -> Iterator[Tensor]:
@@ -228,7 +228,7 @@ def test_a_network_fetches_every_row_once_a_pass(passes: int, monkeypatch: pytes
             brought[0] += len(tile)
             yield tile
 
-    monkeypatch.setattr(DaskSource, "_fetch_rows", counted)
+    monkeypatch.setattr(DaskSource, "fetch_rows", counted)
     boxloop.VariationalAutoencoder(1, hidden=(4,), max_iter=passes, random_state=0).fit(rows)
     assert passes * n <= brought[0] < (passes + 0.5) * n
 

@@ -101,7 +101,7 @@ CASES: dict[str, Callable[[Path], Found]] = {
 
 def checkpointed(folder: Path, rank: int) -> Found:
     """Ctrl-C reaches process 1 alone, in the second round; then all go on. Who wrote?"""
-    path, plain, write = folder / "fit.boxloop", Trainer.__call__, CheckpointWriter._save
+    path, plain, write = folder / "fit.boxloop", Trainer.__call__, CheckpointWriter.save
     rounds, saves = [], []
 
     def counted(self, state):
@@ -114,7 +114,7 @@ def checkpointed(folder: Path, rank: int) -> Found:
         saves.append(1)
         write(self, progress)
 
-    Trainer.__call__, CheckpointWriter._save = counted, noted
+    Trainer.__call__, CheckpointWriter.save = counted, noted
     try:
         cut = autoencoder(checkpoint=path).fit(X)
         if rank == 0:
@@ -122,7 +122,7 @@ def checkpointed(folder: Path, rank: int) -> Found:
         dist.barrier()
         whole = autoencoder(checkpoint=path).fit(X)
     finally:
-        Trainer.__call__, CheckpointWriter._save = plain, write
+        Trainer.__call__, CheckpointWriter.save = plain, write
     told = {"cut": cut.n_iter_, "interrupted": cut.interrupted_, "rounds": len(rounds), "saves": len(saves)}
     return {**coded(whole), **told}
 

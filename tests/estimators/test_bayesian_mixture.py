@@ -84,11 +84,13 @@ def test_full_covariances_are_scikit_learns() -> None:
         model = model.solve(expected.statistics)
         theirs.append(peer._compute_lower_bound(log_share, log_norm))
         ours.append(entropy + float(model.complete(expected.statistics)))
-    np.testing.assert_allclose(model.found.components.mean, peer.means_, rtol=1e-8)
+    np.testing.assert_allclose(model.parameter_posterior.components.mean, peer.means_, rtol=1e-8)
     np.testing.assert_allclose(model.family.named()["covariances"], peer.covariances_, rtol=1e-8)
-    np.testing.assert_allclose(model.found.weights.concentration, peer.weight_concentration_, rtol=1e-8)
-    np.testing.assert_allclose(model.found.components.dof, peer.degrees_of_freedom_, rtol=1e-8)
-    np.testing.assert_allclose(model.found.components.strength, peer.mean_precision_, rtol=1e-8)
+    np.testing.assert_allclose(
+        model.parameter_posterior.weights.concentration, peer.weight_concentration_, rtol=1e-8
+    )
+    np.testing.assert_allclose(model.parameter_posterior.components.dof, peer.degrees_of_freedom_, rtol=1e-8)
+    np.testing.assert_allclose(model.parameter_posterior.components.strength, peer.mean_precision_, rtol=1e-8)
     np.testing.assert_allclose(np.diff(ours), np.diff(theirs), rtol=1e-6, atol=1e-8)
     share = model.posterior(rows).numpy()
     np.testing.assert_allclose(share, np.exp(peer._e_step(X)[1]), atol=1e-8)
@@ -98,9 +100,9 @@ def test_sticks_are_scikit_learns_but_for_the_last() -> None:
     X = three(300)
     peer, model = started(X, responsibilities(300, 4), "full", TYPES[0])
     first, second = peer.weight_concentration_
-    np.testing.assert_allclose(model.found.weights.first, first[:-1], rtol=1e-10)
-    np.testing.assert_allclose(model.found.weights.second, second[:-1], rtol=1e-10)
-    theirs, ours = peer._estimate_log_weights(), model.found.weights.expected_log().numpy()
+    np.testing.assert_allclose(model.parameter_posterior.weights.first, first[:-1], rtol=1e-10)
+    np.testing.assert_allclose(model.parameter_posterior.weights.second, second[:-1], rtol=1e-10)
+    theirs, ours = peer._estimate_log_weights(), model.parameter_posterior.weights.expected_log().numpy()
     np.testing.assert_allclose(ours[:-1], theirs[:-1], rtol=1e-10)
     assert theirs[-1] < ours[-1] - 1e-3, "what lies beyond the last component is lost"
 
@@ -118,15 +120,15 @@ def test_other_covariances_are_not_scikit_learns(kind: str) -> None:
     peer, model = started(X, share, kind, TYPES[1])
     rows = torch.from_numpy(X)
     if k == 1:
-        exact = float(joints(kind, model.given, rows).logsumexp(0))
+        exact = float(joints(kind, model.parameter_prior, rows).logsumexp(0))
         assert bound(model, rows) == pytest.approx(exact, abs=1e-8)
         assert abs(peer._estimate_log_prob(X).sum() - float(model.divergence()) - exact) > 0.05
-    ours = model.plugged.family.view(rows).joint(model.found.components.plug_in()[1]).numpy().T
+    ours = model.plugged.family.view(rows).joint(model.parameter_posterior.components.plug_in()[1]).numpy().T
     assert np.abs(ours - peer._estimate_log_prob(X)).max() > 0.05
     same = kind == "diag"
     assert np.allclose(model.family.named()["covariances"].numpy(), peer.covariances_, rtol=1e-8) == same
     if kind == "tied":  # nine rows tell of the common covariance, and scikit-learn counts nine over two
-        assert float(model.found.components.dof) == peer.degrees_of_freedom_prior_ + 9
+        assert float(model.parameter_posterior.components.dof) == peer.degrees_of_freedom_prior_ + 9
         assert peer.degrees_of_freedom_ == pytest.approx(peer.degrees_of_freedom_prior_ + 4.5)
 
 
@@ -455,8 +457,8 @@ def test_moments_of_many_rows_keep_their_digits() -> None:
 def test_a_weight_beside_a_far_larger_one_has_a_range() -> None:
     law = Dirichlet(torch.tensor([1e20, 1.0]).double())
     fit = BayesianMultinomialMixture(2, random_state=0).fit(documents(50))
-    weights = replace(fit.model_.found, weights=law)
-    fit.model_ = replace(fit.model_, found=weights)
+    weights = replace(fit.model_.parameter_posterior, weights=law)
+    fit.model_ = replace(fit.model_, parameter_posterior=weights)
     low, high = fit._weight_interval(0.025, 0.975)
     np.testing.assert_allclose([low[0], high[0]], 1.0)
     assert 0.0 < low[1] < high[1] < 1e-18

@@ -277,7 +277,7 @@ class Broken(nn.Module):
 def test_energies_that_cannot_be_trained():
     with pytest.raises(FloatingPointError, match="10 steps in a row"):
         small(energy=Broken()).fit(hills(50, 0))
-    with pytest.raises(ValueError, match="one number a row"):
+    with pytest.raises(ValueError, match="one number per row"):
         small(energy=nn.Linear(1, 1)).fit(hills(50, 0))
 
 

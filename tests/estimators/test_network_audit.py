@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,12 @@ def rows(n: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, y, np.array(["b", "a", "c"])[(X[:, 0] > 3).astype(int) + (y > 20)]
 
 
+def inputs(fit: Any, X: np.ndarray) -> torch.Tensor:
+    """Rows as the networks of a fit take them."""
+    mean = fit.posterior_.parts()[0].law.mean
+    return fit.x_units_.standard(X, mean.dtype, mean.device)
+
+
 @pytest.mark.parametrize("kind", [NetworkRegressor, NetworkClassifier])
 def test_training_rows_are_those_that_were_trained_on(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
@@ -36,7 +43,7 @@ def test_training_rows_are_those_that_were_trained_on(kind: type, monkeypatch: p
     fit = kind(**SHORT).fit(X, y)
     mask = training_rows(fit, y)
     assert 0 < (~mask).sum() < len(y) / 2
-    torch.testing.assert_close(fit._rows(X[mask]), seen[0], rtol=0.0, atol=0.0)
+    torch.testing.assert_close(inputs(fit, X[mask]), seen[0], rtol=0.0, atol=0.0)
 
 
 def test_it_is_the_audit_of_the_posterior_in_standard_units() -> None:
@@ -48,7 +55,13 @@ def test_it_is_the_audit_of_the_posterior_in_standard_units() -> None:
         ((given - units.origin[0].item()) / units.scale[0].item())[:, None] for given in (y[:120], y[120:])
     ]
     direct = audit(
-        *(fit.posterior_.posteriors[0], fit._rows(X[:120][mask]), own[0][mask], fit._rows(X[120:]), own[1]),
+        *(
+            fit.posterior_.posteriors[0],
+            inputs(fit, X[:120][mask]),
+            own[0][mask],
+            inputs(fit, X[120:]),
+            own[1],
+        ),
         kind="regression",
         prior_precision=fit.prior_precision,
         noise=fit.predictor_.noise,

@@ -18,11 +18,12 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 import boxloop
 from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, grouped_fit
-from boxloop.models import GroupedRows, RandomEffects
+from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, RandomEffects
 from boxloop.persist import CheckpointWriter
 from papers.mcem import reference
 
 KINDS = {"logistic": LogisticRandomEffects, "poisson": PoissonRandomEffects}
+RESPONSES = {"logistic": BernoulliResponse(), "poisson": PoissonResponse()}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -60,7 +61,7 @@ def test_the_fit_is_the_maximum_of_the_likelihood(kind, method):
     assert not fit.interrupted_
     fixed = torch.from_numpy(np.column_stack([np.ones(len(X)), X]))
     rows = GroupedRows.of(torch.from_numpy(y), fixed, fixed[:, :1], torch.from_numpy(groups))
-    first = RandomEffects(torch.zeros(3).double(), torch.eye(1).double(), fit._response)
+    first = RandomEffects(torch.zeros(3).double(), torch.eye(1).double(), RESPONSES[kind])
     truth = reference(first, rows)
     found = np.concatenate([[fit.intercept_], fit.coef_, fit.covariance_.ravel()])
     error = np.concatenate(
@@ -226,7 +227,7 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
         step = plain(*args)
 
         def counted(state):
-            if state.round == 5:
+            if state.iteration == 5:
                 raise KeyboardInterrupt
             return step(state)
 

@@ -97,7 +97,7 @@ def test_wrong_weights_are_refused(kind: type) -> None:
     X, numbers, labels, _ = table(30)
     y = numbers if kind is NetworkRegressor else labels
     for weight, message in (
-        (np.ones(29), "one entry a row"),
+        (np.ones(29), "one entry per row"),
         (np.r_[-1.0, np.ones(29)], "row 0"),
         (np.r_[np.ones(29), np.nan], "row 29"),
         (np.zeros(30), "all zero"),

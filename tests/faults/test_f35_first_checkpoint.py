@@ -51,13 +51,13 @@ def killed_at_first_save(public: Public, path: str) -> None:
     """Fit in a child process that dies by SIGKILL as soon as one checkpoint is on disk."""
     child = os.fork()
     if child == 0:
-        save: Callable[..., None] = CheckpointWriter._save
+        save: Callable[..., None] = CheckpointWriter.save
 
         def save_and_die(writer: CheckpointWriter, progress: Any) -> None:
             save(writer, progress)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        CheckpointWriter._save = save_and_die  # type: ignore[method-assign]
+        CheckpointWriter.save = save_and_die  # type: ignore[method-assign]
         try:
             fit(public, path)
         finally:

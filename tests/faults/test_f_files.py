@@ -251,8 +251,8 @@ F53: list[tuple[str, Callable[[Document, Tensors], Any], str]] = [
     ("gaussian-full", _tensor("family.factor", lambda x: x.mT), "'family.factor' must be lower triangular"),
     (
         "bayesian-full",
-        _tensor("found.components.scale", torch.neg),
-        "'found.components.scale' must be symmetric",
+        _tensor("parameter_posterior.components.scale", torch.neg),
+        "'parameter_posterior.components.scale' must be symmetric",
     ),
     (
         "multinomial",

@@ -271,7 +271,7 @@ def test_chains_beyond_a_wall_start_anew():
 def test_an_energy_of_the_wrong_shape_is_refused():
     network, parameters = ModuleNetwork.of(nn.Linear(1, 1), torch.float64, torch.device("cpu"))
     model = EnergyModel.start(network, parameters, BASE)
-    with pytest.raises(ValueError, match="one number a row"):
+    with pytest.raises(ValueError, match="one number per row"):
         trained_state(model, PLAN, 1)
 
 

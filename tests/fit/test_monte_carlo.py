@@ -169,7 +169,7 @@ def test_ascent_finds_the_maximum(kind, problems):
 
 def check_end(state, rows, truth):
     last = run(newton_refine(rows, random_walks, precision=0.1), RefinementState(state), max_iter=6)
-    found = last.state.found
+    found = last.state.errors
     assert last.converged
     assert found.error_ratio < 0.1
     apart = flatten(found.model.free()) - truth.point
@@ -381,7 +381,7 @@ def test_ctrl_c_keeps_the_last_round(problems):
     step = monte_carlo_em(rows, random_walks, MonteCarloPlan(n_chains=2))
     outcome = run(step, begin(rows, far("poisson"), copies=2), max_iter=9, observers=[watch])
     assert outcome.interrupted
-    assert outcome.n_iter == outcome.state.round == 3
+    assert outcome.n_iter == outcome.state.iteration == 3
 
 
 def test_a_step_in_doubt_is_noted(problems):

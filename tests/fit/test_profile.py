@@ -13,7 +13,7 @@ from sklearn.decomposition import FactorAnalysis as Peer
 
 from boxloop import FactorAnalysis
 from boxloop.data import ArraySource
-from boxloop.fit import RACED_ROUNDS, EMState, Profile, em, profiled
+from boxloop.fit import RACED_ROUNDS, EMState, Profile, em, profile_noise
 from boxloop.loop import run
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
@@ -44,7 +44,7 @@ def mean_likelihood(model: FactorModel, rows: torch.Tensor) -> float:
 
 def climb(model: FactorModel, rows: torch.Tensor, rounds: int = 50) -> FactorModel:
     covariance = torch.cov(rows.mT, correction=0)
-    step = profiled(em(ArraySource(rows)), rows.mean(0), covariance)
+    step = profile_noise(em(ArraySource(rows)), rows.mean(0), covariance)
     return run(step, EMState(model), max_iter=rounds, tol=0.0, monotone=True).state.model
 
 
@@ -114,7 +114,7 @@ def test_wide_tables_start_with_em_and_end_here(monkeypatch):
         return em(ArraySource(rows))(state)
 
     monkeypatch.setattr("boxloop.fit.profile.QUICK_COLUMNS", 2)
-    step = profiled(counted, rows.mean(0), torch.cov(rows.mT, correction=0))
+    step = profile_noise(counted, rows.mean(0), torch.cov(rows.mT, correction=0))
     model = run(step, EMState(start(rows)), max_iter=2000, monotone=True).state.model
     assert 1 < len(taken) < 1000
     assert float(model.noise.min()) == pytest.approx(FLOOR, rel=1e-6)
@@ -170,7 +170,7 @@ def test_a_fit_does_not_creep():
 
 
 def test_ctrl_c_in_the_race_of_starts_ends_the_fit(monkeypatch):
-    climbed, calls = Profile.climbed, []
+    climbed, calls = Profile.take_step, []
 
     def interrupted(self, floor):
         calls.append(1)
@@ -178,7 +178,7 @@ def test_ctrl_c_in_the_race_of_starts_ends_the_fit(monkeypatch):
             raise KeyboardInterrupt
         return climbed(self, floor)
 
-    monkeypatch.setattr(Profile, "climbed", interrupted)
+    monkeypatch.setattr(Profile, "take_step", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
         fit = FactorAnalysis(2).fit(heywood().numpy())
     assert fit.interrupted_

@@ -34,13 +34,13 @@ def drawn(engine: str) -> Case:
     def case(device: str) -> dict[str, Any]:
         rows, model = groups(device)
         start = fit.MonteCarloState.start(model, rows, 4, generator(0, device))
-        start = fit.warm_up(start, rows, walks, rounds=3)
+        start = fit.warm_up(start, rows, walks, iterations=3)
         if engine == "newton_refine":
             found = run(
                 fit.newton_refine(rows, walks, precision=0.9, max_draws=400),
                 fit.RefinementState(start),
                 max_iter=2,
-            ).state.found
+            ).state.errors
         elif engine == "louis_errors":
             found = fit.louis_errors(start, rows, walks, draws=50, discard=5)
         else:

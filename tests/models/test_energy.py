@@ -111,7 +111,7 @@ def test_a_module_without_parameters_is_refused():
 
 def test_an_energy_of_the_wrong_shape_is_refused():
     network, parameters = ModuleNetwork.of(nn.Linear(2, 1), torch.float64, CPU)
-    with pytest.raises(ValueError, match=r"one number a row: 3 rows need shape \(3,\), got \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"one number per row: 3 rows need shape \(3,\), got \(3, 1\)"):
         EnergyModel.start(network, parameters, base()).potential(torch.zeros(3, 2).double())
 
 

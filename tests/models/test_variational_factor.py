@@ -243,13 +243,17 @@ def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
     model, law = case.model, case.model.parameter_prior
     mean, spread = model.posterior(case.rows)
     inner = model.expect(case.rows, case.weight).statistics.latent
-    turn = best_transformation(inner, model._energy(), 4, law)
+    turn = best_transformation(inner, model.coefficient_moments(), 4, law)
     assert_close(turn.forward @ turn.back, torch.eye(3).double(), rtol=1e-10, atol=1e-10)
 
     def height(forward: Tensor) -> float:
         back = torch.linalg.inv(forward)
-        turned = replace(model, coefficients=model.coefficients @ back, spread=back.mT @ model.spread @ back)
-        rate = law.relevance_rate + 0.5 * turned._energy().diagonal()[:-1]
+        turned = replace(
+            model,
+            coefficients=model.coefficients @ back,
+            coefficient_covariance=back.mT @ model.coefficient_covariance @ back,
+        )
+        rate = law.relevance_rate + 0.5 * turned.coefficient_moments().diagonal()[:-1]
         turned = replace(turned, relevance_rate=rate)
         a = forward[:-1, :-1]
         moved = (mean @ a.mT + forward[:-1, -1], a @ spread @ a.mT)
@@ -275,7 +279,7 @@ def test_predictive_density_is_that_of_students_laws(n: int, error: float, gone:
     model, rows = sweeps(case, 20)[0], case.rows[:12].clone()
     rows[0, 0] += 6.0
     at = np.linspace(-12.0, 12.0, 4001)
-    centre, scale = model.given(torch.from_numpy(at)[:, None])
+    centre, scale = model.conditional(torch.from_numpy(at)[:, None])
     each = student(2 * model.shape.numpy(), centre.numpy()[:, None], scale.sqrt().numpy()[:, None])
     seen = np.nan_to_num(each.logpdf(rows.numpy())).sum(-1)
     log_weight = np.log(at[1] - at[0]) - 0.5 * at**2 - 0.5 * np.log(2 * np.pi)
@@ -291,7 +295,7 @@ def test_factors_out_of_use_are_noise_to_the_predictive_density() -> None:
     model = replace(case.model, total=float(case.weight.sum())).emptied(1)
     assert model.used.tolist() == [True, False]
     z = normal((40_000, 2), generator(1))
-    centre, scale = model.given(z)
+    centre, scale = model.conditional(z)
     row = case.rows[:1]
     each = torch.distributions.StudentT(2.0 * model.shape, centre, scale.sqrt()).log_prob(row).sum(1).exp()
     z_score = (model.log_prob(row).exp() - each.mean()) / (each.std() / 200.0)
@@ -430,7 +434,9 @@ class Sharp(VariationalFactor):
     """The law of the factors does not know that loadings are uncertain."""
 
     def expected(self) -> ExpectedLinear:
-        return replace(super().expected(), spread=torch.zeros_like(self.spread))
+        return replace(
+            super().expected(), coefficient_covariance=torch.zeros_like(self.coefficient_covariance)
+        )
 
 
 class Averaged(VariationalFactor):
@@ -463,7 +469,9 @@ class TurnedBack(VariationalFactor):
     def solve(self, statistics: LinearStatistics) -> Self:
         plain = VariationalFactor.solve(replace(self, expand=False), statistics)
         known = statistics * (self.total / statistics.latent[-1, -1])
-        turn = best_transformation(known.latent, plain._energy(), len(self.rate), self.parameter_prior)
+        turn = best_transformation(
+            known.latent, plain.coefficient_moments(), len(self.rate), self.parameter_prior
+        )
         return replace(plain, coefficients=plain.coefficients @ turn.forward, expand=True)
 
 

@@ -136,7 +136,7 @@ def test_solve_is_the_peak_of_the_bound(kind: str, weights: str) -> None:
             return leaf * (1.0 + size * noise)
 
         for _ in range(10):
-            other = replace(best, found=best.found.map(moved))
+            other = replace(best, parameter_posterior=best.parameter_posterior.map(moved))
             assert float(other.complete(statistics)) < top
     # With its own statistics, complete and the entropy of responsibilities make up the bound.
     assert float(best.complete(statistics)) > float(model.complete(statistics))
@@ -191,7 +191,7 @@ def test_predictive(kind: str, weights: str) -> None:
     if kind == "words":  # fourth moments of t laws with few degrees of freedom are not finite
         assert_scores(moment_scores(sampled, mean, covariance.dense()[0]))
     share = torch.nn.functional.one_hot(z.long(), 3).double()
-    assert_scores(mean_scores(share[:, :2], model.found.weights.mean()[:2]))
+    assert_scores(mean_scores(share[:, :2], model.parameter_posterior.weights.mean()[:2]))
     joint = model.prior().log_prob(torch.arange(3)).mT + model.emission(torch.arange(3)).log_prob(rows)
     near(joint.logsumexp(0), model.log_prob(rows))
     near(model.posterior(rows).sum(1), torch.ones(40, dtype=torch.float64))
@@ -257,7 +257,7 @@ def test_a_larger_total_weighs_more() -> None:
     model = begun(prior_of("full", 2), rows)
     statistics = model.expect(rows, torch.ones(30).double()).statistics
     twice = model.of_total(60.0).solve(statistics)
-    near(twice.found, model.given.after(statistics * 2.0))
+    near(twice.parameter_posterior, model.parameter_prior.after(statistics * 2.0))
     near(twice.counts, 2.0 * model.solve(statistics).counts)
 
 

@@ -79,7 +79,7 @@ def climbed(model: VariationalMixture[Any], rows: Tensor, rounds: int = 200) -> 
     weight = torch.ones(len(rows), dtype=torch.float64)
     for _ in range(rounds):
         before, model = model, model.solve(model.expect(rows, weight).statistics)
-        pairs = zip(model.found.leaves(), before.found.leaves(), strict=True)
+        pairs = zip(model.parameter_posterior.leaves(), before.parameter_posterior.leaves(), strict=True)
         if all(torch.allclose(new, old, rtol=1e-12, atol=1e-12) for (_, new), (_, old) in pairs):
             break
     return model

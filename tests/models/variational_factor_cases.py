@@ -68,7 +68,7 @@ def second_bound(case: Case, factors: tuple[Tensor, Tensor] | None = None) -> Te
     alpha = Gamma(torch.full_like(model.relevance_rate, law.shape(d)), model.relevance_rate)
     log_alpha = torch.digamma(alpha.concentration) - alpha.rate.log()
     seen = (~torch.isnan(case.rows)).double() * case.weight[:, None]
-    wide = model.spread.expand(d, size, size)
+    wide = model.coefficient_covariance.expand(d, size, size)
     log_2pi = math.log(2 * math.pi)
     total = -kl_divergence(noise, Gamma(torch.full_like(model.rate, law.noise_shape), law.noise_rate)).sum()
     before = Gamma(
@@ -142,7 +142,9 @@ def check_regression(case: Case) -> None:
         misfit = w @ (y - design @ mean).square() + (mean - before) @ precision @ (mean - before)
         close = {"rtol": 1e-10, "atol": 1e-12}
         torch.testing.assert_close(found.coefficients[j], mean, **close)
-        torch.testing.assert_close(found.spread.expand(len(case.rows.mT), -1, -1)[j], spread, **close)
+        torch.testing.assert_close(
+            found.coefficient_covariance.expand(len(case.rows.mT), -1, -1)[j], spread, **close
+        )
         torch.testing.assert_close(found.rate[j], law.noise_rate[j] + 0.5 * misfit, **close)
         torch.testing.assert_close(
             found.shape.expand(len(found.rate))[j], law.noise_shape + 0.5 * w.sum(), **close

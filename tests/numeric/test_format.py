@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from boxloop.numeric import join_words, number, number_above, with_error
+from boxloop.numeric import format_above, format_number, format_with_error, join_words
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ from boxloop.numeric import join_words, number, number_above, with_error
     ],
 )
 def test_a_number_has_as_many_significant_digits_as_asked_for(value: float, digits: int, text: str) -> None:
-    assert number(value, digits) == text
+    assert format_number(value, digits) == text
 
 
 def test_an_error_has_two_digits_and_its_number_as_many_places() -> None:
-    assert with_error(1234.5678, 12.3) == "1235 ± 12"
-    assert with_error(0.123456, 0.00123) == "0.1235 ± 0.0012"
+    assert format_with_error(1234.5678, 12.3) == "1235 ± 12"
+    assert format_with_error(0.123456, 0.00123) == "0.1235 ± 0.0012"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_an_error_has_two_digits_and_its_number_as_many_places() -> None:
      (0.9, 1.0, "0.900")],
 )  # fmt: skip
 def test_a_number_above_a_limit_is_seen_to_be(value: float, limit: float, text: str) -> None:
-    assert number_above(value, limit) == text
+    assert format_above(value, limit) == text
 
 
 @pytest.mark.parametrize(

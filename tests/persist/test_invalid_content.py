@@ -239,9 +239,14 @@ def test_models_of_another_precision_than_their_rows_are_refused(name: str, tmp_
 
 
 TOGETHER_TOO_FAR: list[tuple[str, dict[str, float]]] = [
-    ("bayesian-diag", dict.fromkeys(("found.components.strength", "given.components.strength"), 1e-174)),
-    ("bayesian-diag", {"found.components.dof": 1e-300}),
-    ("bayesian-multinomial", {"found.components.concentration": 1e200}),
+    (
+        "bayesian-diag",
+        dict.fromkeys(
+            ("parameter_posterior.components.strength", "parameter_prior.components.strength"), 1e-174
+        ),
+    ),
+    ("bayesian-diag", {"parameter_posterior.components.dof": 1e-300}),
+    ("bayesian-multinomial", {"parameter_posterior.components.concentration": 1e200}),
     ("bayesian-factor", {"coefficients": 1e106}),
     ("linear-two", {"variance": 1e308}),
 ]

@@ -307,7 +307,7 @@ def test_rows_that_stay_where_they_are(kind, monkeypatch):
         "source": lambda: open_source(numbers),
         "source on a cluster": lambda: dask_source(dd.from_pandas(numbers, npartitions=4)),
     }[kind]()
-    monkeypatch.setattr(DaskSource, "_fetch_rows", lambda *_: pytest.fail("rows came here"))
+    monkeypatch.setattr(DaskSource, "fetch_rows", lambda *_: pytest.fail("rows came here"))
     for more in ({}, {"columns": names}, {"drop": names[:1]}):
         one, two = (read_table(table, rows=100, seed=3, **more) for table in (held, data))
         np.testing.assert_array_equal(one.rows, two.rows)

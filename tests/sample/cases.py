@@ -142,7 +142,7 @@ def extended(kernel: Kernel, numbers: int, log_estimate: Callable[[Tensor, Tenso
 
     def step(chains: Chains, item: Any) -> tuple[Chains, Info]:
         there, info = kernel.step(inside(chains), item)
-        return Chains(torch.cat([there.position, there.kept[0]], 1), there.log_density), info
+        return Chains(torch.cat([there.position, there.auxiliary[0]], 1), there.log_density), info
 
     return Kernel(
         init, lambda chains, n, stream: kernel.noise(inside(chains), n, stream), step, kernel.chance

@@ -141,7 +141,9 @@ def test_the_joint_law_stays(k: int, d: int, n: int) -> None:
 def test_a_flat_prior_of_means() -> None:
     """The mean given all else is centred at that of the rows."""
     prior = make_prior()
-    flat = FactorPrior(prior.centre, torch.full_like(prior.spread, torch.inf), prior.loading, prior.noise, 2)
+    flat = FactorPrior(
+        prior.centre, torch.full_like(prior.mean_variance, torch.inf), prior.loading, prior.noise, 2
+    )
     rows = draw_tables(prior, 1, 40)[1][0]
     kernel = gibbs_factor(Scatter.of_rows(rows), flat)
     chains = advance(kernel, kernel.init(start_factors(flat, 4000, generator(8))), 40, generator(9)).chains
@@ -159,7 +161,9 @@ REAL_ROOT = wishart_root
 
 def shifted_without_prior(n, prior, values, latent, stream):
     """Planted: the move of means forgets their prior."""
-    flat = FactorPrior(prior.centre, torch.full_like(prior.spread, torch.inf), prior.loading, prior.noise, 2)
+    flat = FactorPrior(
+        prior.centre, torch.full_like(prior.mean_variance, torch.inf), prior.loading, prior.noise, 2
+    )
     return REAL_SHIFT(n, flat, values, latent, stream)
 
 
@@ -185,7 +189,7 @@ def test_planted_bugs_break_the_joint_law(bug: str, monkeypatch: pytest.MonkeyPa
         )
     noise = OneColumnMore(prior.noise.shape, prior.noise.rate) if bug == "noise" else prior.noise
     loading = prior.loading * 1.3 if bug == "loadings" else prior.loading
-    wrong = FactorPrior(prior.centre, prior.spread, loading, noise, 2)
+    wrong = FactorPrior(prior.centre, prior.mean_variance, loading, noise, 2)
     scores = joint_scores(gibbs_factor(Scatter.of_rows(rows), wrong), pack_factors(values), looks(rows))
     with pytest.raises(AssertionError, match="z-score"):
         assert_scores(scores)
@@ -214,7 +218,7 @@ def test_ranks_show_a_wrong_posterior() -> None:
     prior = make_prior()
     values, rows = draw_tables(prior, 500, 25, seed=1)
     noise = InverseGamma(prior.noise.shape + 6.0, prior.noise.rate)
-    wrong = FactorPrior(prior.centre, prior.spread, prior.loading, noise, 2)
+    wrong = FactorPrior(prior.centre, prior.mean_variance, prior.loading, noise, 2)
     kernel = gibbs_factor(Scatter.of_rows(rows), wrong)
     position = pack_factors(values)
     rank = ranks(kernel, position, position, label_free, draws=31, thin=8, burn=100)

@@ -137,7 +137,7 @@ def test_numbers_that_cannot_be(options: dict[str, Any], said: str) -> None:
         (MALA(float("nan")), "scale must be positive"),
         (RandomWalk(torch.tensor([[1.0], [0.0], [1.0]])), "scale must be positive"),
         (HMC(1.0, -1.0), "trajectory must be positive"),
-        (MALA(rule="glauber"), "rule must be one of metropolis, barker"),
+        (MALA(rule="glauber"), "rule must be one of 'metropolis', 'barker'"),
         (MALA(metric=torch.ones(3)), "for 3 columns, and there are 2"),
         (Gibbs({"a": lambda values, stream: values["a"]}), "'a' is on one side only"),
     ],

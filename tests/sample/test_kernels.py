@@ -74,14 +74,14 @@ def test_what_is_stored_belongs_to_the_position(name: str, dtype: torch.dtype) -
     assert 0.0 < float((path.position[1:] != path.position[:-1]).double().mean()) <= 1.0
     near = NEAR if dtype == torch.float64 else {"rtol": 1e-3, "atol": 1e-3}
     if name in ESTIMATES:
-        estimate = algorithm.log_estimate(chains.position, chains.kept[0])
+        estimate = algorithm.log_estimate(chains.position, chains.auxiliary[0])
         assert_close(chains.log_density, estimate, **near)
         return
     again = kernel.init(chains.position)
     assert_close(chains.log_density, gaussian.log_density(chains.position), **near)
     assert_close(path.log_density[7], gaussian.log_density(path.position[7]), **near)
-    assert len(chains.kept) == len(again.kept)
-    for stored, fresh in zip(chains.kept, again.kept, strict=True):
+    assert len(chains.auxiliary) == len(again.auxiliary)
+    for stored, fresh in zip(chains.auxiliary, again.auxiliary, strict=True):
         assert stored.dtype == fresh.dtype
         assert_close(stored, fresh, **near)
 
@@ -111,7 +111,7 @@ def test_the_gradient_that_is_kept_is_that_of_autograd(name: str) -> None:
     path = advance(kernel, kernel.init(0.3 * normal((20, 2), generator(0))), 25, generator(1))
     leaf = path.chains.position.clone().requires_grad_()
     (slope,) = torch.autograd.grad(curved(leaf).sum(), leaf)
-    assert_close(path.chains.kept[0], pull(algorithm.metric, slope), **NEAR)
+    assert_close(path.chains.auxiliary[0], pull(algorithm.metric, slope), **NEAR)
 
 
 @pytest.mark.parametrize("algorithm", [MALA, HMC])
@@ -275,7 +275,7 @@ def test_chains_do_not_meet(name: str, rule: Any) -> None:
     kernel = KERNELS[name](gaussian, rule).kernel(gaussian.target)
     whole = kernel.init(gaussian.draw(c, generator(0)))
     rows = torch.tensor([7, 0, 3, 10])
-    some = Chains(whole.position[rows], whole.log_density[rows], tuple(k[rows] for k in whole.kept))
+    some = Chains(whole.position[rows], whole.log_density[rows], tuple(k[rows] for k in whole.auxiliary))
     for item in kernel.noise(whole, 20, generator(1)):
         whole, info = kernel.step(whole, item)
         some, said = kernel.step(some, taken(item, rows, c))
@@ -317,12 +317,12 @@ def test_steps_are_pure(name: str) -> None:
     gaussian = Gaussian.of(2)
     kernel = KERNELS[name](gaussian, "metropolis").kernel(gaussian.target)
     start = kernel.init(gaussian.draw(8, generator(0)))
-    before = [start.position.clone(), start.log_density.clone(), *(k.clone() for k in start.kept)]
+    before = [start.position.clone(), start.log_density.clone(), *(k.clone() for k in start.auxiliary)]
     first = advance(kernel, start, 12, generator(3))
     second = advance(kernel, start, 12, generator(3))
     assert_close(first.position, second.position, rtol=0.0, atol=0.0)
     assert_close(first.log_density, second.log_density, rtol=0.0, atol=0.0)
-    for old, new in zip(before, [start.position, start.log_density, *start.kept], strict=True):
+    for old, new in zip(before, [start.position, start.log_density, *start.auxiliary], strict=True):
         assert_close(old, new, rtol=0.0, atol=0.0)
 
 
@@ -340,8 +340,8 @@ def test_the_numbers_of_an_estimate_keep_their_law() -> None:
     """rho v + sqrt(1 - rho^2) e: moves that are all accepted leave standard normal numbers so. 3 scores below 4.9."""
     kernel = PseudoMarginal(lambda x, v: x.new_zeros(len(x)), 2, 0.8, scale=1.0).kernel()
     start = kernel.init(torch.zeros(20_000, 1).double())
-    v = advance(kernel, start, 6, generator(5)).chains.kept[0]
-    first = start.kept[0]
+    v = advance(kernel, start, 6, generator(5)).chains.auxiliary[0]
+    first = start.auxiliary[0]
     root = len(v) ** 0.5
     assert abs(float(v[:, 0].mean())) * root < 4.9
     assert abs(float(v.square().mean()) - 1.0) * root < 4.9
@@ -357,7 +357,7 @@ def test_numbers_that_are_never_accepted_are_never_drawn_again() -> None:
     start = kernel.init(torch.zeros(5, 1).double())
     path = advance(kernel, start, 50, generator(0))
     assert bool((path.log_density == start.log_density).all())
-    assert bool((path.chains.kept[0] == start.kept[0]).all())
+    assert bool((path.chains.auxiliary[0] == start.auxiliary[0]).all())
 
 
 def test_a_metric_is_checked() -> None:

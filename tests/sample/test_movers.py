@@ -83,7 +83,7 @@ def test_what_cannot_be_compiled_is_refused() -> None:
 def test_modes_are_checked() -> None:
     with pytest.raises(ValueError, match="for a GPU"):
         sample(density, torch.zeros(4, 2), mode="graph")
-    with pytest.raises(ValueError, match="mode must be one of eager, compiled, graph"):
+    with pytest.raises(ValueError, match="mode must be one of 'eager', 'compiled', 'graph'"):
         sample(density, torch.zeros(4, 2), mode="fast")
 
 

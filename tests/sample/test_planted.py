@@ -77,7 +77,7 @@ def unchanged(here: Chains, there: Chains, info: Info) -> Tensor:
 def without_last_half_step(here: Chains, there: Chains, info: Info) -> Tensor:
     """The energy of a momentum that was not brought up to where the position is."""
     known = info.detail.momentum
-    behind = known - END * H * there.kept[0]
+    behind = known - END * H * there.auxiliary[0]
     return info.log_ratio + 0.5 * (known.square().sum(1) - behind.square().sum(1))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from boxloop import as_model
 from boxloop.distributions import Poisson
-from boxloop.models import FactorModel, Mixture, differences
+from boxloop.models import FactorModel, Mixture, central_differences
 from boxloop.numeric import generator
 from boxloop.sample import latent_target, parameter_target, sample_latent, sample_parameters
 from boxloop.tree import flatten
@@ -96,7 +96,7 @@ def test_the_gradient_in_the_parameters_is_that_of_the_density(case: ModelCase) 
         float(model.log_prob(rows).sum() - 0.5 * point.square().sum()), rel=1e-10
     )
     assert float(target.log_density(point[None])) == pytest.approx(float(value), rel=1e-12)
-    numeric = differences(lambda v: target.log_density(v[None])[0], point)
+    numeric = central_differences(lambda v: target.log_density(v[None])[0], point)
     torch.testing.assert_close(slope[0], numeric, rtol=2e-5, atol=1e-5 * float(numeric.abs().max()))
 
 

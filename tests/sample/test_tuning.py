@@ -274,7 +274,7 @@ def test_running_covariances_are_those_of_all_rows() -> None:
     for i in range(5):
         path = advance(kernel, chains, 8, generator(i))
         chains = path.chains
-        tuning = tuner._averaged(tuning, path)
+        tuning = tuner.average_positions(tuning, path)
         rows.append(path.position.reshape(-1, 3))
     whole = torch.cat(rows)
     spread = tuning.spread.value
@@ -340,7 +340,7 @@ def test_the_first_step_of_the_length_is_half_the_slope_of_the_logarithm(
     """d log(C / T^(1/2)) / d log T, whatever the unit of the criterion C, and never more than a half."""
     path: Any = SimpleNamespace(details=[None], log_ratio=[None])
     for slope, step in ((0.2, -0.15), (1.1, 0.3), (9.0, 0.5), (-9.0, -0.5)):
-        monkeypatch.setattr(chees, "_criterion", lambda *_, s=slope: (s * unit, unit))
+        monkeypatch.setattr(chees, "measure_criterion", lambda *_, s=slope: (s * unit, unit))
         found = chees.reached(chees.Reach.of(1.0), path, torch.ones(1), None, (0.01, 100.0))
         assert found.log_length == pytest.approx(step, rel=1e-12)
 
@@ -350,7 +350,7 @@ def test_later_steps_of_the_length_fall_as_the_root_of_their_number(monkeypatch:
     path: Any = SimpleNamespace(details=[None], log_ratio=[None])
     found, lengths, slope, worth, place = chees.Reach.of(1.0), [], 0.0, 0.0, 0.0
     for number, (fresh, size) in enumerate([(1.2, 1.0), (0.1, 2.0), (-0.4, 1.0), (0.9, 0.5)], 1):
-        monkeypatch.setattr(chees, "_criterion", lambda *_, s=fresh, w=size: (s, w))
+        monkeypatch.setattr(chees, "measure_criterion", lambda *_, s=fresh, w=size: (s, w))
         found = chees.reached(found, path, torch.ones(1), None, (0.01, 100.0))
         slope, worth = 0.9 * slope + fresh, 0.9 * worth + size
         place += 0.5 / math.sqrt(number) * min(1.0, max(-1.0, slope / worth - 0.5))

@@ -11,7 +11,8 @@ import pytest
 from sklearn.model_selection import RepeatedKFold, ShuffleSplit
 
 import boxloop
-from boxloop.select import Grouped, behind, grouped, mean_error
+from boxloop.numeric import mean_and_error
+from boxloop.select import Grouped, behind, grouped
 
 N = 200_000
 
@@ -26,10 +27,10 @@ def of(rows: np.ndarray, **more: Any) -> Grouped:
 
 def test_a_row_is_a_group_where_there_are_few() -> None:
     rows, weight = values(500), np.random.default_rng(1).integers(0, 4, 500).astype(float)
-    assert of(rows).mean_error() == pytest.approx(mean_error(rows), rel=1e-13)
+    assert of(rows).mean_error() == pytest.approx(mean_and_error(rows), rel=1e-13)
     some = weight > 0
     assert of(rows, weight=weight).mean_error() == pytest.approx(
-        mean_error(rows[some], weight[some]), rel=1e-13
+        mean_and_error(rows[some], weight[some]), rel=1e-13
     )
     other = rows + values(500, 2)
     apart = other - rows
@@ -53,7 +54,7 @@ def test_the_error_of_groups_is_that_of_rows(order: str) -> None:
     rows = ORDERS[order](values())
     mean, error = of(rows).mean_error()
     assert mean == pytest.approx(rows.mean(), rel=1e-12)
-    assert error == pytest.approx(mean_error(rows)[1], rel=5 * 2 / (2 * 65_536) ** 0.5)
+    assert error == pytest.approx(mean_and_error(rows)[1], rel=5 * 2 / (2 * 65_536) ** 0.5)
 
 
 def test_errors_are_unbiased_with_few_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,15 +93,15 @@ def _table(result: Comparison, bounds: list[str]) -> Any:
 
 
 def _show(result: Comparison, data: str, bounds: list[str]) -> None:
-    from boxloop.numeric import number, with_error
+    from boxloop.numeric import format_number, format_with_error
 
     heads = ["model", "log-likelihood", "behind the first", "AIC", "BIC"]
     rows = [
         [
             name,
-            with_error(result.log_likelihood[j], result.error[j]),
-            with_error(result.difference[j], result.difference_error[j]) if j else "",
-            *("-" if name in bounds else number(value[j], 6) for value in (result.aic, result.bic)),
+            format_with_error(result.log_likelihood[j], result.error[j]),
+            format_with_error(result.difference[j], result.difference_error[j]) if j else "",
+            *("-" if name in bounds else format_number(value[j], 6) for value in (result.aic, result.bic)),
         ]
         for j, name in enumerate(result.names)
     ]

@@ -195,15 +195,23 @@ def _found(result: Mega, rate: float) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.numeric import digits_for, number, with_error
+    from boxloop.numeric import format_number, format_with_error, significant_digits
 
     heads = ["test", "moments", "norm of gap", "if true", "p"]
     lines = [
-        [t["test"], str(t["entries"]), number(t["norm"]), _or_dash(t["norm_if_true"]), _or_dash(t["p_value"])]
+        [
+            t["test"],
+            str(t["entries"]),
+            format_number(t["norm"]),
+            _or_dash(t["norm_if_true"]),
+            _or_dash(t["p_value"]),
+        ]
         for t in found["tests"]
     ]
     echo_table(f"{found['data']} under {found['model']}, {found['rows']} rows", heads, lines)
-    for_all = "" if found["p_value"] is None else f"All tests together: p = {number(found['p_value'])}. "
+    for_all = (
+        "" if found["p_value"] is None else f"All tests together: p = {format_number(found['p_value'])}. "
+    )
     echo_text(f"{for_all}Error of the fitted parameters: {found['training_error']}.")
     wrong = found["misfits"]
     if not wrong:
@@ -212,8 +220,8 @@ def _show(found: dict[str, Any]) -> None:
     rows = [
         [
             f"{w['function']}: {w['entry']}",
-            *(number(w[side], digits_for(w[side], w["gap"])) for side in ("data", "model")),
-            with_error(w["gap"], w["error"]),
+            *(format_number(w[side], significant_digits(w[side], w["gap"])) for side in ("data", "model")),
+            format_with_error(w["gap"], w["error"]),
             f"{w['z']:.1f}",
         ]
         for w in wrong[:15]
@@ -223,6 +231,6 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _or_dash(value: float | None) -> str:
-    from boxloop.numeric import number
+    from boxloop.numeric import format_number
 
-    return "-" if value is None else number(value)
+    return "-" if value is None else format_number(value)

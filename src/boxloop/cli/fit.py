@@ -198,15 +198,15 @@ def show(estimator: Fitted, found: dict[str, Any]) -> None:
     """Print the summary as tables."""
     from boxloop.cli.describe import likelihood_word
     from boxloop.cli.parts import readable
-    from boxloop.numeric import number, with_error
+    from boxloop.numeric import format_number, format_with_error
 
     table = found["data"]
     echo_facts(
         f"{found['estimator']} of {table['rows']} rows, {len(table['columns'])} columns",
         [
-            (likelihood_word(estimator), with_error(found["log_likelihood"], found["standard_error"])),
-            ("AIC", number(found["aic"], 6)),
-            ("BIC", number(found["bic"], 6)),
+            (likelihood_word(estimator), format_with_error(found["log_likelihood"], found["standard_error"])),
+            ("AIC", format_number(found["aic"], 6)),
+            ("BIC", format_number(found["bic"], 6)),
             ("rounds", str(found["rounds"])),
             ("converged", "yes" if found["converged"] else "no"),
             ("time", f"{found['seconds']:.2f} s"),

@@ -13,7 +13,7 @@ from boxloop.cli.lines import Found, Summary, passed
 from boxloop.cli.output import echo_facts, echo_table, tell
 from boxloop.data import make_frame, open_table
 from boxloop.estimators import NetworkClassifier
-from boxloop.numeric import number
+from boxloop.numeric import format_number
 from boxloop.report import chosen, spoken
 
 MOST_NAMES = 16
@@ -88,7 +88,7 @@ def score_network(
 
     def show() -> None:
         heads = ["", "mean", "lowest", "highest"]
-        lines = [[line["what"], *(number(line[head]) for head in heads[1:])] for line in summary]
+        lines = [[line["what"], *(format_number(line[head]) for head in heads[1:])] for line in summary]
         echo_table(f"{seen.rows} rows of {data} by {model}", heads, lines)
         if output is not None:
             echo_facts("", [("written to", str(output))])

@@ -17,7 +17,7 @@ from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
 from boxloop.cli.relate_read import read_side
 from boxloop.data import ArraySource, open_table
 from boxloop.estimators import Array, Edge, RelevantFeatures, to_numpy
-from boxloop.numeric import number
+from boxloop.numeric import format_number
 from boxloop.twoview import FiniteView, View
 
 MOST_NAMES = 16
@@ -59,7 +59,7 @@ def _lines(estimator: TwoViews) -> list[tuple[str, str]]:
         ("options", ", ".join(options) or "as usual"),
         ("x", _named(estimator.x_edge_)),
         ("y", _named(estimator.y_edge_)),
-        ("relevance in the fit", f"{number(float(estimator.relevance_.sum()), 3)} in all"),
+        ("relevance in the fit", f"{format_number(float(estimator.relevance_.sum()), 3)} in all"),
         ("rounds", f"{estimator.n_iter_}, {ended}"),
     ]
     return found + [("note", event) for event in estimator.events_]
@@ -87,7 +87,7 @@ def _deviation(view: View, middle: Any) -> Any:
 
 def _echo_moves(relevance: Array, edges: dict[str, Edge], moves: dict[str, Array]) -> None:
     shown = range(min(len(relevance), MOST_COLUMNS))
-    rows = [["relevance in the fit", *(number(relevance[i], 2) for i in shown)]]
+    rows = [["relevance in the fit", *(format_number(relevance[i], 2) for i in shown)]]
     cut = ""
     for word, edge in edges.items():
         size = np.abs(moves[word]).max(1, initial=0.0)
@@ -144,7 +144,9 @@ def score_views(
     }
 
     def show() -> None:
-        lines = [[str(i + 1), number(mean[i], 3), number(deviation[i], 3)] for i in range(len(mean))]
+        lines = [
+            [str(i + 1), format_number(mean[i], 3), format_number(deviation[i], 3)] for i in range(len(mean))
+        ]
         title = (
             f"{seen.rows} rows of {data} by {model}; on the rows of the fit the mean is 0, the deviation 1"
         )

@@ -72,7 +72,7 @@ def inputs(
     if target in (columns or ()):
         raise click.UsageError(f"--columns names {target!r}, which is to be predicted")
     wanted = [name for name in columns or reader.names if name not in drop and name != target]
-    words = {name: what for name, what in reader.aside.items() if name in wanted}
+    words = {name: what for name, what in reader.non_numeric.items() if name in wanted}
     if words and columns is not None:
         name, what = next(iter(words.items()))
         raise ValueError(f"{reader.label}: column {name!r} holds no numbers ({what}): leave it out")

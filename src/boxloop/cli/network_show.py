@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from boxloop.cli.output import echo_styled, echo_table, echo_text
-from boxloop.numeric import number, with_error
+from boxloop.numeric import format_number, format_with_error
 from boxloop.report import LEVEL, NetworkFindings, measures, note
 
 COLOURS = {"good": "green", "doubtful": "yellow", "bad": "red", "not run": "none"}
@@ -42,14 +42,14 @@ def scored(found: NetworkFindings) -> tuple[list[str], list[list[str]]]:
     for name, scores in found.scores.items():
         facts, lead = measures(scores), found.ahead.get(name)
         if numbers:
-            own = [with_error(*facts["rmse"]), f"{facts['coverage'][0]:.0%}"]
+            own = [format_with_error(*facts["rmse"]), f"{facts['coverage'][0]:.0%}"]
         else:
             own = [
-                with_error(*(100.0 * v for v in facts["accuracy"])),
-                number(facts["miscalibration"][0], 2),
+                format_with_error(*(100.0 * v for v in facts["accuracy"])),
+                format_number(facts["miscalibration"][0], 2),
             ]
-        told = "" if lead is None else with_error(lead.value, lead.standard_error)
-        lines.append([name, own[0], with_error(*facts["log_score"]), own[1], told])
+        told = "" if lead is None else format_with_error(lead.value, lead.standard_error)
+        lines.append([name, own[0], format_with_error(*facts["log_score"]), own[1], told])
     heads = ["RMSE", "log score", f"in {LEVEL:.0%}"] if numbers else ["% right", "log score", "calibration"]
     return ["predictor", *heads, "network's lead"], lines
 

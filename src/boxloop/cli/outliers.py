@@ -197,17 +197,18 @@ def _checked(estimator: Fitted, model: str) -> Fitted:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from boxloop.numeric import number
+    from boxloop.numeric import format_number
 
     heads = ["row", "log-density", "p", "", "because of"]
     rows = [
         [
             str(one["row"]),
-            number(one["log_density"]),
-            "-" if one["p_value"] is None else number(one["p_value"], 2),
+            format_number(one["log_density"]),
+            "-" if one["p_value"] is None else format_number(one["p_value"], 2),
             "outlier" if one["flagged"] else "",
             "; ".join(
-                f"{c['column']} = {number(c['value'])} (-{number(c['drop'], 2)})" for c in one["columns"]
+                f"{c['column']} = {format_number(c['value'])} (-{format_number(c['drop'], 2)})"
+                for c in one["columns"]
             ),
         ]
         for one in found["outliers"]

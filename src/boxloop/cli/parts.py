@@ -19,7 +19,7 @@ from boxloop.estimators import (
     VariationalAutoencoder,
     to_numpy,
 )
-from boxloop.numeric import generator, number, with_error
+from boxloop.numeric import format_number, format_with_error, generator
 
 MOST_ROWS = 16
 MOST_COLUMNS = 7
@@ -93,10 +93,11 @@ def _mixture_table(estimator: MixtureEstimator) -> Readable:
     rows = [["weight", *(f"{weight[k]:.1%}" for k in shown)]]
     for j in kept:
         if errors is not None and few:
-            cells = [with_error(mean[k, j], errors[1][used][k, j]) for k in shown]
+            cells = [format_with_error(mean[k, j], errors[1][used][k, j]) for k in shown]
         else:
             cells = [
-                number(mean[k, j], 3) + (f" ({number(deviation[k, j], 2)})" if spread else "") for k in shown
+                format_number(mean[k, j], 3) + (f" ({format_number(deviation[k, j], 2)})" if spread else "")
+                for k in shown
             ]
         rows.append([names[j], *cells])
     told = " (sd)" if spread else " ± posterior sd" if errors is not None and few else ""

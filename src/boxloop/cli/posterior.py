@@ -210,15 +210,15 @@ def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path |
 
 
 def _show(found: dict[str, Any]) -> None:
-    from boxloop.numeric import number
+    from boxloop.numeric import format_number
 
     rows = [
         [
             line["number"],
-            number(line["mean"]),
-            number(line["low"], 3),
-            number(line["high"], 3),
-            number(min(line["ess_bulk"], line["ess_tail"]), 1),
+            format_number(line["mean"]),
+            format_number(line["low"], 3),
+            format_number(line["high"], 3),
+            format_number(min(line["ess_bulk"], line["ess_tail"]), 1),
             "-" if math.isnan(line["r_hat"]) else f"{line['r_hat']:.3f}",
             line["labels"],
         ]

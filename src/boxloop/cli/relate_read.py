@@ -26,7 +26,7 @@ from boxloop.data import (
     open_named_reader,
     open_parquet,
     open_table,
-    records,
+    read_records,
     select_rows,
 )
 from boxloop.types import Source
@@ -121,7 +121,7 @@ def read_side(data: str, names: Sequence[str] | None, drop: Sequence[str], optio
     wanted = [name for name in names or known if name not in drop]
     if not wanted:
         raise ValueError(f"{reader.label}: no column is left for {option}")
-    words = {name: what for name, what in reader.aside.items() if name in wanted}
+    words = {name: what for name, what in reader.non_numeric.items() if name in wanted}
     if not words:
         return Side(tuple(wanted), open_table(data, columns=wanted))
     name, what = next(iter(words.items()))
@@ -179,7 +179,7 @@ def read_words(reader: Reader, name: str) -> list[str]:
 def _csv_words(reader: CsvReader, name: str) -> list[Any]:
     place, width = reader.names.index(name), len(reader.names)
     found: list[Any] = []
-    lines = enumerate(records(reader.path, blank=width == 1), 1)
+    lines = enumerate(read_records(reader.path, blank=width == 1), 1)
     for line, cells in islice(lines, 1, None):
         if len(cells) != width:
             raise reader.problem(line, f"Expected {width} columns, got {len(cells)}: {','.join(cells)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from boxloop.cli.output import echo_table, echo_text
 from boxloop.cli.relate_judge import LOADINGS
-from boxloop.numeric import number, with_error
+from boxloop.numeric import format_number, format_with_error
 
 MOST_LINES, MOST_NAMES = 20, 4
 
@@ -29,15 +29,15 @@ def show(found: Mapping[str, Any]) -> None:
         f"Both on the rows set apart, with p adjusted for their number (false discoveries: {found['rate']:g})."
     )
     for one in found["labels"]:
-        right = with_error(100.0 * one["right"], 100.0 * one["right_error"])
+        right = format_with_error(100.0 * one["right"], 100.0 * one["right_error"])
         echo_text(
             f"{one['column']} is told right in {right}% of the rows; always the most common: "
             f"{100.0 * one['most_common']:.0f}%."
         )
-    echo_text(f"Relevance of all pairs: {with_error(found['total'], found['total_error'])}.")
+    echo_text(f"Relevance of all pairs: {format_with_error(found['total'], found['total_error'])}.")
     echo_text(_sentence(found["verdict"]))
     if found["overfitted"]:
-        trained = number(sum(one["fit_relevance"] for one in found["variables"]), 3)
+        trained = format_number(sum(one["fit_relevance"] for one in found["variables"]), 3)
         echo_text(
             f"The fit has learned its own rows, where the relevance is {trained}: more rows, a smaller -k or simpler "
             "--features help."
@@ -68,8 +68,8 @@ def _variables(found: Mapping[str, Any]) -> None:
     rows = [
         [
             str(one["variable"]),
-            with_error(one["relevance"], one["relevance_error"]),
-            number(one["fit_relevance"], 2),
+            format_with_error(one["relevance"], one["relevance_error"]),
+            format_number(one["fit_relevance"], 2),
             _chance(one["adjusted"]),
             "\n".join(f"{side}: {_loaded(one[side][:LOADINGS])}" for side in "xy"),
         ]
@@ -94,7 +94,9 @@ def _columns(found: Mapping[str, Any]) -> None:
         rows = [
             [
                 line["column"],
-                "constant" if line["share"] != line["share"] else with_error(line["share"], line["error"]),
+                "constant"
+                if line["share"] != line["share"]
+                else format_with_error(line["share"], line["error"]),
                 _chance(line["adjusted"]),
                 "" if line["significant"] else "not significant",
             ]
@@ -108,7 +110,7 @@ def _columns(found: Mapping[str, Any]) -> None:
 
 
 def _chance(value: float) -> str:
-    return number(value, 2) if value >= 1e-4 else "< 0.0001"
+    return format_number(value, 2) if value >= 1e-4 else "< 0.0001"
 
 
 def _sentence(text: str) -> str:

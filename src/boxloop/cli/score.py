@@ -151,12 +151,14 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
 
 def _show(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
-    from boxloop.numeric import number, with_error
+    from boxloop.numeric import format_number, format_with_error
 
-    worst = "\n".join(f"row {low['row']}: {number(low['log_density'])}" for low in found["least_likely"])
+    worst = "\n".join(
+        f"row {low['row']}: {format_number(low['log_density'])}" for low in found["least_likely"]
+    )
     lines = [
         ("rows", str(found["rows"])),
-        (word, with_error(found["log_likelihood"], found["standard_error"])),
+        (word, format_with_error(found["log_likelihood"], found["standard_error"])),
         ("least likely (first row: 0)", worst),
     ]
     if found["output"] is not None:

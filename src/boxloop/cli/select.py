@@ -162,7 +162,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _show(search: Any, data: str, output: Path | None) -> None:
-    from boxloop.numeric import number, with_error
+    from boxloop.numeric import format_number, format_with_error
 
     table = search.table()
     names = list(search.results_["parameters"][0])
@@ -172,10 +172,10 @@ def _show(search: Any, data: str, output: Path | None) -> None:
         [
             " ".join(str(params[name]) for name in names) + (", chosen" if row["chosen"] else ""),
             f"{row['n_parameters']:.0f}",
-            with_error(row["log_likelihood"], row["log_likelihood_error"]),
-            with_error(row["difference"], row["difference_error"]),
-            number(row["aic"]),
-            number(row["bic"]),
+            format_with_error(row["log_likelihood"], row["log_likelihood_error"]),
+            format_with_error(row["difference"], row["difference_error"]),
+            format_number(row["aic"]),
+            format_number(row["bic"]),
         ]
         for params, row in zip(search.results_["parameters"], table.to_dict("records"), strict=True)
     ]

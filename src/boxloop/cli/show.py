@@ -49,7 +49,7 @@ def command(model: Path, json_to: str | None) -> None:
 def lines(estimator: Fitted, names: list[str]) -> list[tuple[str, str]]:
     """The facts worth a line each; options only where they are not the usual ones."""
     from boxloop.cli.describe import bound, bound_word
-    from boxloop.numeric import number
+    from boxloop.numeric import format_number
 
     usual: dict[str, Any] = type(estimator)().get_params(deep=False)
     chosen = estimator.get_params(deep=False)
@@ -63,7 +63,7 @@ def lines(estimator: Fitted, names: list[str]) -> list[tuple[str, str]]:
             f"{len(names)} columns",
             ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else ""),
         ),
-        (bound_word(estimator), number(bound(estimator), 6)),
+        (bound_word(estimator), format_number(bound(estimator), 6)),
         ("rounds", f"{estimator.n_iter_}, {ended}"),
     ]
     return found + [("note", event) for event in estimator.events_]

@@ -36,7 +36,7 @@ from .latent import ActiveUnits, active_units
 from .mega import mega
 from .mmd import median_bandwidth, mmd
 from .norms import entrywise, operator, schatten
-from .paired import Difference, mean_and_error as mean_and_error
+from .paired import Difference
 from .penalty import MomentPenalty, moment_penalty, paper_gaps, second_moment as second_moment
 from .predictive import RegressionScores, regression_scores
 from .probes import BelowProbe as BelowProbe

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxloop.criticise.outcomes import checked_probability
-from boxloop.criticise.paired import Difference, difference, mean_and_error
+from boxloop.criticise.paired import Difference, difference
 from boxloop.criticise.reliability import BINS, Reliability, reliability
 from boxloop.data import make_frame
-from boxloop.numeric import RandomState, generator, single_threaded, spawn, with_error
+from boxloop.numeric import RandomState, format_with_error, generator, mean_and_error, single_threaded, spawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,7 +121,8 @@ class ClassificationScores:
         brier, spread = mean_and_error(self.brier)
         said = f"; {self.impossible} label(s) ruled out" if self.impossible else ""
         return (
-            f"{self.n_rows} rows: log score {with_error(score, error)}, Brier score {with_error(brier, spread)}, "
+            f"{self.n_rows} rows: log score {format_with_error(score, error)}, "
+            f"Brier score {format_with_error(brier, spread)}, "
             f"accuracy {self.accuracy:.3f}{said}\n{self.reliability}"
         )
 

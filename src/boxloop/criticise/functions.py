@@ -24,7 +24,7 @@ from boxloop.criticise.lagged import LaggedProbe
 from boxloop.criticise.probes import BelowProbe, FirstProbe, FourierProbe, PowerProbe, Probe
 from boxloop.criticise.second import SecondProbe
 from boxloop.criticise.tally import Scene
-from boxloop.data import column_index
+from boxloop.data import check_choice, column_index
 from boxloop.numeric import normal
 from boxloop.types import Distribution
 
@@ -80,8 +80,7 @@ class Second:
                 f"{len(scene.names)} columns have too many pairs: use Power(2, columns=True, projections=...) for "
                 "variances of columns and of random directions, or second_gap_norm for the norm alone"
             )
-        if self.about not in ("mean", "zero"):
-            raise ValueError(f"about must be 'mean' or 'zero', got {self.about!r}")
+        check_choice(self.about, "about", ("mean", "zero"))
         return SecondProbe(scene, self.about == "mean")
 
 

@@ -24,6 +24,7 @@ from boxloop.criticise.pairs import (
     square_distances,
     tile_step,
 )
+from boxloop.data import check_choice
 from boxloop.numeric import RandomState, generator, normal, product, single_threaded, spawn
 
 Radial = Callable[[Tensor], Tensor]
@@ -152,8 +153,7 @@ def mmd(
         >>> bool(result.value > 3 * result.standard_error)
         True
     """
-    if method not in ("quadratic", "linear", "features"):
-        raise ValueError(f"method must be 'quadratic', 'linear' or 'features', not {method!r}")
+    check_choice(method, "method", ("quadratic", "linear", "features"))
     count = checked_count(permutations, "permutations")
     radial = _radial(kernel)
     if method == "linear" and count:

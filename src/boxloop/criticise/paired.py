@@ -1,4 +1,4 @@
-"""Means with standard errors, and differences of two scores on the same rows."""
+"""Differences of two scores on the same rows, with standard errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.numeric import with_error
+from boxloop.numeric import format_with_error, mean_and_error
 
 Array = NDArray[np.float64]
 
@@ -40,21 +40,7 @@ class Difference:
         )
 
     def __str__(self) -> str:
-        return with_error(self.value, self.standard_error, sign="+")
-
-
-def mean_and_error(rows: Array) -> tuple[float, float]:
-    """A mean and its standard error; the error is NaN where there is one row, or one that is not finite.
-
-    Example:
-        >>> import numpy as np
-        >>> mean_and_error(np.array([1.0, 3.0]))
-        (2.0, 1.0)
-    """
-    value = float(rows.mean())
-    if len(rows) < 2 or not np.isfinite(value):
-        return value, float("nan")
-    return value, float(rows.std(ddof=1) / len(rows) ** 0.5)
+        return format_with_error(self.value, self.standard_error, sign="+")
 
 
 def difference(one: Array, other: Array) -> Difference:

@@ -16,9 +16,9 @@ from scipy.special import logsumexp, ndtr
 from boxloop.criticise.calibration import LEVELS, Calibration
 from boxloop.criticise.crps import crps_draws, crps_mixture, crps_normal
 from boxloop.criticise.outcomes import checked_targets, like_targets, numbers
-from boxloop.criticise.paired import Difference, difference, mean_and_error
+from boxloop.criticise.paired import Difference, difference
 from boxloop.data import check_level, make_frame
-from boxloop.numeric import RandomState, generator, single_threaded, with_error
+from boxloop.numeric import RandomState, format_with_error, generator, mean_and_error, single_threaded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +150,7 @@ class RegressionScores:
         lines = [f"{self.n_rows} rows"]
         for name, row in zip(self.names, self.table().to_dict("records"), strict=True):
             said = [] if math.isnan(row["log score"]) else ["log score"]
-            scores = [f"{key} {with_error(row[key], row[f'{key} error'])}" for key in (*said, "CRPS")]
+            scores = [f"{key} {format_with_error(row[key], row[f'{key} error'])}" for key in (*said, "CRPS")]
             inside = [f"{row[f'inside {level:.0%}']:.3f} in {level:.0%}" for level in LEVELS]
             lines.append(f"{name}: {', '.join(scores)}, spread {row['spread']:.3g}; {', '.join(inside)}")
         return "\n".join(lines)

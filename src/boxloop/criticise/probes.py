@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from boxloop.criticise.closed import GAUSSIAN, count_below, count_power, power, projected_variance
 from boxloop.criticise.tally import NodeSums, Scene, Tally, tally_values
 from boxloop.distributions import PointMasses
-from boxloop.numeric import digits_for
+from boxloop.numeric import significant_digits
 from boxloop.types import Distribution
 
 INNER = 1 << 16
@@ -287,7 +287,7 @@ class BelowProbe(Vector):
         """Column and threshold, which is written as finely as the column is spread."""
         scale = self.scene.scale.tolist()
         pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
-        return [f"{self.scene.names[j]} <= {t:.{digits_for(t, scale[j])}g}" for j, t in pairs]
+        return [f"{self.scene.names[j]} <= {t:.{significant_digits(t, scale[j])}g}" for j, t in pairs]
 
     def values(self, rows: Tensor) -> Tensor:
         """0 or 1, NaN where the column is missing."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import ArraySource, RowSample
-from boxloop.models import differences, information
+from boxloop.models import central_differences, observed_information
 from boxloop.tree import flatten, unflatten
 from boxloop.types import LatentModel
 
@@ -122,17 +122,17 @@ def training_error(
         return torch.cat(list(moments(there.affine(origin, scale) if back else there)))
 
     total = weight.sum()
-    observed = information(standard, ArraySource(seen, weight), free, point) / total
+    observed = observed_information(standard, ArraySource(seen, weight), free, point) / total
     unit = observed.diagonal().clamp(min=1e-300).rsqrt()
     unit = torch.where(observed.diagonal() > 1e-9, unit, 0.0)
     values, vectors = torch.linalg.eigh(observed * unit * unit[:, None])
     keep = values > FLAT
     half = unit[:, None] * vectors[:, keep]
-    turn = (half / values[keep]) @ (half.mT @ differences(moved, point).mT)
+    turn = (half / values[keep]) @ (half.mT @ central_differences(moved, point).mT)
 
     def pull(some: Tensor) -> Tensor:
         placed = (some - origin) / scale
-        return differences(lambda v: at(v).log_prob(placed), point) @ turn
+        return central_differences(lambda v: at(v).log_prob(placed), point) @ turn
 
     return Training(pull, pull(rows), weight, kept.probability)
 

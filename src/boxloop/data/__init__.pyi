@@ -8,7 +8,7 @@ from .arguments import (
     check_number as check_number,
     suggest_names as suggest_names,
 )
-from .csv import MISSING as MISSING, CsvReader as CsvReader, records as records
+from .csv import MISSING as MISSING, CsvReader as CsvReader, read_records as read_records
 from .dask.killed_workers import describe_killed_workers as describe_killed_workers
 from .dask.partitions import ArrayPartition as ArrayPartition
 from .dask.pickling import (
@@ -51,7 +51,7 @@ from .fingerprint import (
     hash_tile as hash_tile,
     word_to_text as word_to_text,
 )
-from .folder import FolderReader as FolderReader, by_number as by_number
+from .folder import FolderReader as FolderReader, natural_order as natural_order
 from .moments import (
     MOMENT_COLUMNS as MOMENT_COLUMNS,
     MomentSummary as MomentSummary,
@@ -127,6 +127,7 @@ from .validation import (
     is_collection as is_collection,
     make_frame as make_frame,
     outline as outline,
+    share_memory as share_memory,
     to_array as to_array,
     to_float_table as to_float_table,
     to_labels as to_labels,

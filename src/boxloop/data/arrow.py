@@ -33,7 +33,7 @@ def is_numeric(kind: Any) -> bool:
 
 
 @contextmanager
-def naming(place: str) -> Iterator[None]:
+def name_place(place: str) -> Iterator[None]:
     """Raise what pyarrow says about the content of a file as a ValueError naming the place.
 
     Failures of the disk, which carry an error number, pass through.

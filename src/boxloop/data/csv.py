@@ -27,7 +27,7 @@ MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A")
 WORDS = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FALSE": 0.0}
 VALUES = WORDS | dict.fromkeys(MISSING, math.nan)
 BLOCK_BYTES = 1 << 23
-LOOK_ROWS = 5000
+SCANNED_ROWS = 5000
 """Rows that tell text from numbers."""
 ARROW_PLACE = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
 
@@ -53,10 +53,10 @@ class CsvReader:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """All its columns, from the header row."""
-        header = next(records(self.path), [])
+        header = next(read_records(self.path), [])
         if not header:
             raise ValueError(f"{self.path}: the file is empty; a header row with names is required")
-        if all(cell not in VALUES and number(cell) is not None for cell in header):
+        if all(cell not in VALUES and parse_number(cell) is not None for cell in header):
             raise ValueError(f"{self.path}: the first row holds numbers; a header row with names is required")
         return check_names(header, self.label)
 
@@ -66,17 +66,17 @@ class CsvReader:
         return sum(batch.shape[0] for batch in self.batches((), 1 << 16))
 
     @cached_property
-    def aside(self) -> dict[str, str]:
+    def non_numeric(self) -> dict[str, str]:
         """The columns that hold text in the first rows."""
-        lines = records(self.path)
+        lines = read_records(self.path)
         next(lines, None)
-        columns = list(zip(*islice(lines, LOOK_ROWS), strict=False))
-        found = {}
+        columns = list(zip(*islice(lines, SCANNED_ROWS), strict=False))
+        columns_of_text = {}
         for name, cells in zip(self.names, columns, strict=False):
-            words = {cell for cell in cells if number(cell) is None}
+            words = {cell for cell in cells if parse_number(cell) is None}
             if words:
-                found[name] = f"text, {len(words)} different in the first {len(cells)} rows"
-        return found
+                columns_of_text[name] = f"text, {len(words)} different in the first {len(cells)} rows"
+        return columns_of_text
 
     def pieces(self, rows: int) -> list[tuple[Reader, int]]:
         """The whole: rows of text begin where the one before ends."""
@@ -84,7 +84,7 @@ class CsvReader:
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield blocks of rows as float64."""
-        return parse(self, names, rows)
+        return parse_blocks(self, names, rows)
 
     def problem(self, row: int, what: str, column: int | None = None) -> ValueError:
         """An error that names the file, the row and, if a value is at fault, its column."""
@@ -92,7 +92,7 @@ class CsvReader:
         return ValueError(f"{self.path}: row {row} (the header is row 1): {which}{what}")
 
 
-def parse(reader: CsvReader, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
+def parse_blocks(reader: CsvReader, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
     """Blocks of rows, as pyarrow reads them; its errors with our names of rows and columns."""
     import pyarrow as pa
 
@@ -116,7 +116,7 @@ def open_arrow(reader: CsvReader, names: tuple[str, ...]) -> Any:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    def opened(kinds: dict[str, Any]) -> Any:
+    def open_with(kinds: dict[str, Any]) -> Any:
         convert = arrow_csv.ConvertOptions(
             include_columns=list(names) or [reader.names[0]],
             column_types=kinds,
@@ -129,24 +129,24 @@ def open_arrow(reader: CsvReader, names: tuple[str, ...]) -> Any:
         return arrow_csv.open_csv(reader.path, reading, parsing, convert)
 
     if not names:
-        return opened({reader.names[0]: pa.string()})
+        return open_with({reader.names[0]: pa.string()})
     # The first block only tells truth values from numbers: later blocks may hold other kinds of numbers.
-    with opened({}) as first:
+    with open_with({}) as first:
         words = {field.name for field in first.schema if field.type == pa.bool_()}
-    return opened({name: pa.bool_() if name in words else pa.float64() for name in names})
+    return open_with({name: pa.bool_() if name in words else pa.float64() for name in names})
 
 
-def records(path: Path, blank: bool = False) -> Iterator[list[str]]:
+def read_records(path: Path, blank: bool = False) -> Iterator[list[str]]:
     """Rows of cells; an empty line is one empty cell if ``blank``, else left out."""
-    opened = gzip.open if path.suffix == ".gz" else open
+    open_file = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", newline="", encoding="utf-8-sig") as file:
+        with open_file(path, "rt", newline="", encoding="utf-8-sig") as file:
             yield from (cells or [""] for cells in csv.reader(file, strict=True) if cells or blank)
     except (csv.Error, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: cannot be read as CSV: {error}") from error
 
 
-def number(cell: str) -> float | None:
+def parse_number(cell: str) -> float | None:
     """The value of a cell, NaN where it is missing, None where it is no number."""
     value = VALUES.get(cell)
     if value is not None:

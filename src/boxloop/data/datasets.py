@@ -62,12 +62,12 @@ def load_dataset(name: str) -> Dataset:
         return SIMULATED[name](CATALOGUE[name])
     from sklearn import datasets
 
-    found = getattr(datasets, f"load_{name}")()
+    bunch = getattr(datasets, f"load_{name}")()
     return Dataset(
-        tuple(str(column) for column in found.feature_names),
-        np.asarray(found.data, dtype=np.float64),
-        np.asarray(found.target, dtype=np.float64),
-        tuple(str(c) for c in found.get("target_names", ())),
+        tuple(str(column) for column in bunch.feature_names),
+        np.asarray(bunch.data, dtype=np.float64),
+        np.asarray(bunch.target, dtype=np.float64),
+        tuple(str(c) for c in bunch.get("target_names", ())),
     )
 
 
@@ -141,10 +141,10 @@ def overlapping_clusters(
     centre = torch.zeros(k, n_columns, dtype=torch.float64)
     centre[:, 0] = normal((k,), generator)
     centre[:, 1] = gap * torch.arange(k, dtype=torch.float64)
-    spread = torch.full((n_columns,), 0.5, dtype=torch.float64)
-    spread[0] = stretch
-    turn, _ = torch.linalg.qr(normal((n_columns, n_columns), generator))
-    return (centre[label] + spread * normal((n, n_columns), generator)) @ turn, label
+    deviation = torch.full((n_columns,), 0.5, dtype=torch.float64)
+    deviation[0] = stretch
+    rotation, _ = torch.linalg.qr(normal((n_columns, n_columns), generator))
+    return (centre[label] + deviation * normal((n, n_columns), generator)) @ rotation, label
 
 
 def planted_outliers(n: int, n_columns: int, n_planted: int, generator: Generator) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from boxloop.data.stream import Reader
 
-TOGETHER, VALUES = 16, 1 << 20
+MERGED_FILES, MERGED_VALUES = 16, 1 << 20
 """Most files, and most values, that are read as one: opening so many takes as long as reading so much."""
 
 
@@ -45,9 +45,9 @@ class FolderReader:
         return sum(reader.n_rows for reader in self.readers)
 
     @property
-    def aside(self) -> dict[str, str]:
+    def non_numeric(self) -> dict[str, str]:
         """The columns that hold no numbers in one of the files."""
-        return {name: what for reader in self.readers for name, what in reader.aside.items()}
+        return {name: what for reader in self.readers for name, what in reader.non_numeric.items()}
 
     def pieces(self, rows: int) -> list[tuple[Reader, int]]:
         """Those of each file in turn."""
@@ -78,61 +78,61 @@ def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderRead
     return FolderReader(path, tuple(readers))
 
 
-def by_number(name: str) -> tuple[list[str | int], str]:
+def natural_order(name: str) -> tuple[list[str | int], str]:
     """Key of names in natural order, as Dask reads the files of a folder: runs of digits count as numbers.
 
     Args:
         name: of a file; names that differ only in leading zeros are in order of text.
 
     Example:
-        >>> sorted(["part.10", "part.9", "part.09"], key=by_number)
+        >>> sorted(["part.10", "part.9", "part.09"], key=natural_order)
         ['part.09', 'part.9', 'part.10']
     """
     pieces = re.split("([0-9]+)", name)  # text and digits in turn, so that like meets like
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], name
 
 
-def is_pattern(name: str) -> bool:
+def is_glob(name: str) -> bool:
     """Whether a path looks like one for many files; where there is a file of that name, it is none.
 
     Example:
-        >>> is_pattern("rows/*.parquet"), is_pattern("rows/1.parquet")
+        >>> is_glob("rows/*.parquet"), is_glob("rows/1.parquet")
         (True, False)
     """
     return any(sign in name for sign in "*?[")
 
 
-def not_there(name: str) -> FileNotFoundError:
+def missing_path_error(name: str) -> FileNotFoundError:
     """What is said of a path or URL at which nothing is."""
-    more = "; patterns of names are not taken: give the folder" if is_pattern(name) else ""
+    more = "; patterns of names are not taken: give the folder" if is_glob(name) else ""
     return FileNotFoundError(f"{name}: no such file or folder{more}")
 
 
-def files_of(reader: Reader) -> tuple[Reader, ...]:
+def file_readers(reader: Reader) -> tuple[Reader, ...]:
     """What is read one after the other: the files of a folder, or the one file itself."""
     return reader.readers if isinstance(reader, FolderReader) else (reader,)
 
 
-def joined(pieces: list[tuple[Reader, int]], rows: int) -> list[tuple[Reader, int]]:
+def merge_pieces(pieces: list[tuple[Reader, int]], rows: int) -> list[tuple[Reader, int]]:
     """Small neighbours as one, where there are many of them.
 
     Args:
         pieces: readers of one table, in order, and how many rows each reads.
-        rows: most rows of what is joined.
+        rows: most rows of what is merge_pieces.
     """
-    if len(pieces) <= TOGETHER:
+    if len(pieces) <= MERGED_FILES:
         return pieces
     groups: list[list[tuple[Reader, int]]] = []
     for piece in pieces:
         last = groups[-1] if groups else []
-        if last and len(last) < TOGETHER and sum(count for _, count in [*last, piece]) <= rows:
+        if last and len(last) < MERGED_FILES and sum(count for _, count in [*last, piece]) <= rows:
             last.append(piece)
         else:
             groups.append([piece])
-    return [(_one(group), sum(count for _, count in group)) for group in groups]
+    return [(_merge_readers(group), sum(count for _, count in group)) for group in groups]
 
 
-def _one(group: list[tuple[Reader, int]]) -> Reader:
+def _merge_readers(group: list[tuple[Reader, int]]) -> Reader:
     readers = tuple(reader for reader, _ in group)
     first, last = readers[0], readers[-1]
     return first if len(readers) == 1 else FolderReader(f"{first.label} to {last.label}", readers)

@@ -41,7 +41,7 @@ class MapReader:
         return int(self.array.shape[0])
 
     @property
-    def aside(self) -> dict[str, str]:
+    def non_numeric(self) -> dict[str, str]:
         """None: an array is all numbers."""
         return {}
 
@@ -53,7 +53,7 @@ class MapReader:
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield slices converted to float64."""
         for start in range(0, self.n_rows, rows):
-            yield _copied(self.array[start : start + rows], self.names, names)
+            yield _copy_columns(self.array[start : start + rows], self.names, names)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class NpyReader:
         return left if self.count is None else min(left, self.count), int(array.shape[1])
 
     @property
-    def aside(self) -> dict[str, str]:
+    def non_numeric(self) -> dict[str, str]:
         """None: an array is all numbers."""
         return {}
 
@@ -105,7 +105,7 @@ class NpyReader:
         stop = self.start + self.n_rows
         for start in range(self.start, stop, rows):
             # A new map for each slice: the pages of the last one leave the process with it.
-            yield _copied(open_map(self.path)[start : min(start + rows, stop)], self.names, names)
+            yield _copy_columns(open_map(self.path)[start : min(start + rows, stop)], self.names, names)
 
     def pieces(self, rows: int) -> list[tuple[Reader, int]]:
         """Slices of the file."""
@@ -121,7 +121,7 @@ def npy_source(path: Path, weight: object = None, columns: Sequence[str] | None 
 
     Args:
         path: the file; (n, d) real numbers in any order and byte order.
-        weight: one non-negative weight a row, or the name of a column.
+        weight: one non-negative weight per row, or the name of a column.
         columns: names for all the columns.
     """
     return stream_source(NpyReader(path, check_given_names(columns, NpyReader(path).shape[1])), weight)
@@ -141,7 +141,7 @@ def open_map(path: Path) -> np.ndarray:
     return array
 
 
-def _copied(array: np.ndarray, names: tuple[str, ...], wanted: tuple[str, ...]) -> Tensor:
+def _copy_columns(array: np.ndarray, names: tuple[str, ...], wanted: tuple[str, ...]) -> Tensor:
     if wanted != names:
         array = array[:, [names.index(name) for name in wanted]]
     with np.errstate(over="ignore"):

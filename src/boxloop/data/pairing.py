@@ -98,9 +98,9 @@ class PairedSource(TiledSource):
             while missing > 0:
                 parts.append(next(others)[0])
                 missing -= len(parts[-1])
-            beside = parts[0] if len(parts) == 1 else torch.cat(parts)
-            rest = beside[len(rows) :]
-            yield _concatenate_columns(rows, beside[: len(rows)]), weight
+            right = parts[0] if len(parts) == 1 else torch.cat(parts)
+            rest = right[len(rows) :]
+            yield _concatenate_columns(rows, right[: len(rows)]), weight
 
 
 @dataclass(frozen=True)

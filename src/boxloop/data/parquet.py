@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from boxloop.data.arrow import batch_tensor, is_numeric, naming
+from boxloop.data.arrow import batch_tensor, is_numeric, name_place
 from boxloop.data.remote import open_remote
 from boxloop.data.stream import Reader
 from boxloop.data.validation import check_names
@@ -55,7 +55,7 @@ class ParquetReader:
             return check_names(names, self.label), sum(sizes)
 
     @cached_property
-    def aside(self) -> dict[str, str]:
+    def non_numeric(self) -> dict[str, str]:
         """The columns that hold no numbers, by their types."""
         with open_parquet(self.path) as file:
             fields = [field for field in file.schema_arrow if field.name in self.names]
@@ -66,17 +66,17 @@ class ParquetReader:
 
     def pieces(self, rows: int) -> list[tuple[Reader, int]]:
         """Consecutive row groups, as many as have about so many rows."""
-        found: list[tuple[list[int], int]] = []
+        pieces: list[tuple[list[int], int]] = []
         with open_parquet(self.path) as file:
             for group in self._groups(file):
                 count = file.metadata.row_group(group).num_rows
-                if found and found[-1][1] + count <= rows:
-                    found[-1] = ([*found[-1][0], group], found[-1][1] + count)
+                if pieces and pieces[-1][1] + count <= rows:
+                    pieces[-1] = ([*pieces[-1][0], group], pieces[-1][1] + count)
                 else:
-                    found.append(([group], count))
-        if len(found) <= 1:
+                    pieces.append(([group], count))
+        if len(pieces) <= 1:
             return [(self, self.n_rows)]
-        return [(ParquetReader(self.path, tuple(groups)), count) for groups, count in found]
+        return [(ParquetReader(self.path, tuple(groups)), count) for groups, count in pieces]
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
         """Yield record batches as float64."""
@@ -84,7 +84,7 @@ class ParquetReader:
             for group in self._groups(file):
                 place = f"{self.path}: row group {group} cannot be read"
                 left = file.metadata.row_group(group).num_rows
-                with naming(place):
+                with name_place(place):
                     for batch in file.iter_batches(rows, [group], list(names), use_threads=False):
                         left -= batch.num_rows
                         yield batch_tensor(batch, names, self.label)
@@ -96,7 +96,7 @@ def open_parquet(path: Path | str) -> Any:
     """Open a file so that memory does not grow with its row groups; checksums are verified where present."""
     import pyarrow.parquet as pq
 
-    with naming(f"{path}: cannot be read as Parquet"):
+    with name_place(f"{path}: cannot be read as Parquet"):
         return pq.ParquetFile(
             path if isinstance(path, Path) else open_remote(path),
             pre_buffer=False,

@@ -15,10 +15,10 @@ from torch import Tensor
 from boxloop.data.arguments import suggest_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.datasets import CATALOGUE, load_dataset
-from boxloop.data.folder import by_number, is_pattern, join_readers, not_there
+from boxloop.data.folder import is_glob, join_readers, missing_path_error, natural_order
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
-from boxloop.data.remote import BELOW, is_remote, list_remote
+from boxloop.data.remote import SUBFOLDERS_HINT, is_remote, list_remote
 from boxloop.data.source import ArraySource
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, load_small, stream_source
@@ -190,7 +190,7 @@ def open_table(
 def open_named_reader(data: str | PathLike[str]) -> Reader:
     """The reader of a path or of a bundled data set; a path that exists comes first."""
     path = Path(data)
-    if path.exists() or is_remote(data) or is_pattern(str(data)):
+    if path.exists() or is_remote(data) or is_glob(str(data)):
         return open_reader(data)
     if str(data) in CATALOGUE:
         found = load_dataset(str(data))
@@ -210,7 +210,7 @@ def open_reader(data: str | PathLike[str]) -> Reader:
     if path.is_dir():
         return _open_folder(path)
     if not path.exists():
-        raise not_there(str(path))
+        raise missing_path_error(str(path))
     reader = _reader_by_suffix(path)
     if reader is None:
         model = " and not a model file" if path.suffix == ".boxloop" else ""
@@ -227,12 +227,12 @@ def absolute_path(data: str | PathLike[str]) -> str | PathLike[str]:
 
 def _open_folder(path: Path) -> Reader:
     """All tables of a folder; files without a byte and those that begin with a dot or underscore are left out."""
-    found = sorted(path.iterdir(), key=lambda p: by_number(p.name))
+    found = sorted(path.iterdir(), key=lambda p: natural_order(p.name))
     files = [p for p in found if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
     readers = [reader for reader in map(_reader_by_suffix, files) if reader is not None]
     if not readers:
         within = next((p for p in path.rglob("*") if p.is_file() and _reader_by_suffix(p) is not None), path)
-        deeper = "" if within.parent == path or within == path else BELOW
+        deeper = "" if within.parent == path or within == path else SUBFOLDERS_HINT
         raise ValueError(
             f"{path}: the folder holds no .npy, .csv, .csv.gz or .parquet file with any content{deeper}"
         )

@@ -6,9 +6,11 @@ from errno import ENOENT
 from os import PathLike
 from typing import Any
 
-from boxloop.data.folder import by_number, not_there
+from boxloop.data.folder import missing_path_error, natural_order
 
-BELOW = "; there are subfolders: name one of them, or give what dask.dataframe.read_parquet makes of all"
+SUBFOLDERS_HINT = (
+    "; there are subfolders: name one of them, or give what dask.dataframe.read_parquet makes of all"
+)
 """What is said of a folder whose files are deeper."""
 
 
@@ -26,19 +28,19 @@ def list_remote(url: str) -> list[str]:
     """The URLs of the Parquet file or files there, in natural order; files without a byte are left out."""
     system, path = _system(url)
     if not system.exists(path):
-        raise not_there(url)
-    found = system.ls(path, detail=True) if system.isdir(path) else [system.info(path)]
+        raise missing_path_error(url)
+    entries = system.ls(path, detail=True) if system.isdir(path) else [system.info(path)]
     names = [
         info["name"]
-        for info in found
+        for info in entries
         if info["type"] == "file" and info["size"] and info["name"].lower().endswith((".parquet", ".pq"))
     ]
     if not names:
-        deeper = BELOW if any(info["type"] == "directory" for info in found) else ""
+        deeper = SUBFOLDERS_HINT if any(info["type"] == "directory" for info in entries) else ""
         raise ValueError(
             f"{url}: there is no Parquet file with any content, and only Parquet is read by URL{deeper}"
         )
-    return [system.unstrip_protocol(name) for name in sorted(names, key=by_number)]
+    return [system.unstrip_protocol(name) for name in sorted(names, key=natural_order)]
 
 
 def open_remote(url: str) -> Any:

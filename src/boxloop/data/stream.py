@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from boxloop.data.folder import files_of
+from boxloop.data.folder import file_readers
 from boxloop.data.source import ArraySource, TiledSource, tile_rows
 from boxloop.data.validation import (
     check_finite,
@@ -43,7 +43,7 @@ class Reader(Protocol):
         ...
 
     @property
-    def aside(self) -> dict[str, str]:
+    def non_numeric(self) -> dict[str, str]:
         """The columns that hold no numbers, and what they hold instead."""
         ...
 
@@ -105,7 +105,7 @@ class StreamSource(TiledSource):
         """Batches with the weights as last column if they are one, checked."""
         d, rows = self.n_columns, max(1, min(BATCH_ROWS, BATCH_VALUES // max(self.n_columns, 1)))
         wanted = (*self.names, self.weight) if isinstance(self.weight, str) else self.names
-        for file in files_of(self.reader):
+        for file in file_readers(self.reader):
             start = 0
             for batch in file.batches(wanted, max(rows // step * step, min(rows, step))):
                 check_finite(batch, wanted, start, file.label)

@@ -148,7 +148,7 @@ def check_weight(weight: object, n_rows: int) -> Tensor:
     values = values.detach().to(torch.float64)
     if values.ndim != 1 or values.shape[0] != n_rows:
         raise ValueError(
-            f"the weights must have one entry a row: shape ({n_rows},) is needed, {tuple(values.shape)} was given"
+            f"the weights must have one entry per row: shape ({n_rows},) is needed, {tuple(values.shape)} was given"
         )
     check_weight_values(values)
     if not bool(values.sum() > 0):

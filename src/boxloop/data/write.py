@@ -68,7 +68,7 @@ def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
         raise ValueError(f"{path}: the name must end in .csv, .csv.gz or .parquet")
     mode = path.stat().st_mode if path.is_file() else None
     unfinished = path.with_name(f".{path.name}.part")
-    begun = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
+    begin = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
     unfinished.unlink(
         missing_ok=True
     )  # of a call that was killed, or a link, through which nothing is written
@@ -76,8 +76,8 @@ def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
         if mode is not None:  # before the first row is written: nobody reads who may not read the old file
             unfinished.touch(stat.S_IMODE(mode))
             unfinished.chmod(stat.S_IMODE(mode))
-        with begun(unfinished, name.endswith(".gz")) as write:
-            yield lambda columns: write(_checked(columns))
+        with begin(unfinished, name.endswith(".gz")) as write:
+            yield lambda columns: write(_check_columns(columns))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -96,7 +96,7 @@ def write_text(file: IO[str], columns: Columns, header: bool = True) -> None:
     out = csv.writer(file, lineterminator="\n")
     if header:
         out.writerow(columns)
-    out.writerows(zip(*(_cells(values) for values in columns.values()), strict=True))
+    out.writerows(zip(*(_to_cells(values) for values in columns.values()), strict=True))
 
 
 def escape_formulas(columns: Columns, cells: bool = False) -> dict[str, np.ndarray]:
@@ -112,39 +112,41 @@ def escape_formulas(columns: Columns, cells: bool = False) -> dict[str, np.ndarr
         >>> escape_formulas({"=1+1": np.array([-1.5]), "b": np.array(["@c"])}, cells=True)
         {"'=1+1": array([-1.5]), 'b': array(["'@c"], dtype='<U3')}
     """
-    found: dict[str, np.ndarray] = {}
+    escaped: dict[str, np.ndarray] = {}
     for name, values in columns.items():
-        head = _escaped_formula(name)
-        while head in found or (head != name and head in columns):
-            head = f"'{head}"
+        name_in_file = _escaped_formula(name)
+        while name_in_file in escaped or (name_in_file != name and name_in_file in columns):
+            name_in_file = f"'{name_in_file}"
         texts = cells and values.dtype.kind in "OUS"
-        found[head] = np.array([_escaped_formula(cell) for cell in values.tolist()]) if texts else values
-    return found
+        escaped[name_in_file] = (
+            np.array([_escaped_formula(cell) for cell in values.tolist()]) if texts else values
+        )
+    return escaped
 
 
 def _escaped_formula(cell: Any) -> Any:
     return f"'{cell}" if isinstance(cell, str) and cell.lstrip().startswith(FORMULA) else cell
 
 
-def _checked(columns: Columns) -> dict[str, np.ndarray]:
+def _check_columns(columns: Columns) -> dict[str, np.ndarray]:
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     shapes = {array.shape for array in arrays.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        given = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"columns of equal length are needed, not {given or 'none'}")
+        shapes_by_name = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"columns of equal length are needed, not {shapes_by_name or 'none'}")
     return arrays
 
 
-def _cells(values: np.ndarray) -> list[object]:
+def _to_cells(values: np.ndarray) -> list[object]:
     cells: list[object] = values.tolist()
     return ["" if cell != cell else cell for cell in cells] if values.dtype.kind == "f" else cells
 
 
 @contextmanager
-def _begin_csv(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]]:
+def _begin_csv(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]:
     header = True
-    opened: Any = gzip.open if squeezed else open
-    with opened(path, "wt", newline="", encoding="utf-8") as file:
+    open_file: Any = gzip.open if gzipped else open
+    with open_file(path, "wt", newline="", encoding="utf-8") as file:
 
         def write(columns: Columns) -> None:
             nonlocal header
@@ -155,7 +157,7 @@ def _begin_csv(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]
 
 
 @contextmanager
-def _begin_parquet(path: Path, squeezed: bool) -> Iterator[Callable[[Columns], None]]:
+def _begin_parquet(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]:
     import pyarrow as pa
     from pyarrow import parquet
 

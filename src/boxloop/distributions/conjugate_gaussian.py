@@ -227,10 +227,10 @@ class NormalInverseWishart(Tree):
         whitener = gaussian.whitener.reshape(*shape, d)
         log_det = 2.0 * gaussian.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).reshape(shape[:-1])
         trace = (whitener @ self._covariance.root).square().sum((-2, -1))
-        spread = -self._covariance.log_constant() - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
+        covariance_term = -self._covariance.log_constant() - 0.5 * ((self.dof + d + 1.0) * log_det + trace)
         apart = (whitener @ (gaussian.mean.reshape(shape) - self.mean)[..., None]).square().sum((-2, -1))
-        centre = 0.5 * (d * (self.strength.log() - LOG_2PI) - log_det - self.strength * apart)
-        return (spread + centre).reshape(-1)
+        mean_term = 0.5 * (d * (self.strength.log() - LOG_2PI) - log_det - self.strength * apart)
+        return (covariance_term + mean_term).reshape(-1)
 
     def plug_in(self) -> tuple[FullGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \Sigma)] = \log g(x) + o`.
@@ -387,10 +387,8 @@ class TiedInverseWishart(Tree):
 
 
 def _expected_log_precision(variance: InverseGamma, dof: Tensor, columns: int) -> Tensor:
-    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each.
-
-    .. math:: \tfrac{d}{2} \left( \psi(\nu / 2) + \log(2 / \nu) \right)
-    """
+    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each."""
+    # d / 2 (psi(nu / 2) + log(2 / nu))
     return 0.5 * columns * (variance.digamma[..., 0] + (2.0 / dof).log())
 
 
@@ -455,10 +453,10 @@ class NormalInverseGamma(Tree):
         shape = (-1, *self.mean.shape)
         mean, variance = gaussian.mean.reshape(shape), gaussian.variance.reshape(shape)
         strength = self.strength[..., None]
-        spread = self._variance.log_prob(variance)
+        variance_term = self._variance.log_prob(variance)
         apart = strength * (mean - self.mean).square() / variance
-        centre = 0.5 * (strength.log() - variance.log() - LOG_2PI - apart)
-        return (spread + centre).sum(-1).reshape(-1)
+        mean_term = 0.5 * (strength.log() - variance.log() - LOG_2PI - apart)
+        return (variance_term + mean_term).sum(-1).reshape(-1)
 
     def plug_in(self) -> tuple[DiagonalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""

@@ -208,11 +208,11 @@ class LogitBernoulli(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n)."""
-        return log_prob_by_tiles(_bernoulli, self.logits, rows)
+        return log_prob_by_tiles(_bernoulli_log_prob, self.logits, rows)
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
-        return _bernoulli(self.logits, rows).sum(1)
+        return _bernoulli_log_prob(self.logits, rows).sum(1)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(m, n, d)."""
@@ -252,11 +252,11 @@ class LogPoisson(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n)."""
-        return log_prob_by_tiles(_poisson, self.log_rate, rows)
+        return log_prob_by_tiles(_poisson_log_prob, self.log_rate, rows)
 
     def paired(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
-        return _poisson(self.log_rate, rows).sum(1)
+        return _poisson_log_prob(self.log_rate, rows).sum(1)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(m, n, d)."""
@@ -288,12 +288,12 @@ class _BernoulliLogProb(torch.autograd.Function):
         return gradient * (rows - logits.sigmoid()), gradient * logits if ctx.needs_input_grad[1] else None
 
 
-def _bernoulli(logits: Tensor, rows: Tensor) -> Tensor:
+def _bernoulli_log_prob(logits: Tensor, rows: Tensor) -> Tensor:
     found: Tensor = _BernoulliLogProb.apply(*torch.broadcast_tensors(logits, rows))  # type: ignore[no-untyped-call]
     return found
 
 
-def _poisson(log_rate: Tensor, rows: Tensor) -> Tensor:
+def _poisson_log_prob(log_rate: Tensor, rows: Tensor) -> Tensor:
     counts = rows.double()
     base = torch.xlogy(counts, counts) - counts - torch.lgamma(counts + 1.0)
     some = counts > 0.0

@@ -88,7 +88,7 @@ class Dirichlet(Tree):
         """
         a = self.concentration
         gain = _entropy_excess(a).sum(-1) - _entropy_excess(a.sum(-1))
-        return prior._log_beta + gain - (prior.concentration * self._logs).sum(-1)
+        return log_beta(prior.concentration) + gain - (prior.concentration * self._logs).sum(-1)
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
@@ -103,10 +103,6 @@ class Dirichlet(Tree):
         rest = torch.where(a > 0.5 * total, 0.0, a).sum(-1, keepdim=True)
         ratio = torch.where(a > 0.5 * total, torch.log1p(-rest / total), (a / total).log())
         return torch.where(a > LARGE, ratio + _digamma_less_log(a) - _digamma_less_log(total), plain)
-
-    @cached_property
-    def _log_beta(self) -> Tensor:
-        return log_beta(self.concentration)
 
 
 def _digamma_less_log(a: Tensor) -> Tensor:
@@ -399,8 +395,8 @@ class DirichletMultinomial(Tree):
         """(k, d, d)."""
         p = Dirichlet(self.concentration).mean()
         size = self.concentration.sum(1)
-        spread = self.total * (size + self.total) / (size + 1.0)
-        return forms.Dense(spread[:, None, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :]))
+        scale = self.total * (size + self.total) / (size + 1.0)
+        return forms.Dense(scale[:, None, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :]))
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row's counts given their total, (k, n), dense or sparse CSR."""
@@ -410,26 +406,26 @@ class DirichletMultinomial(Tree):
             return self._log_prob_sparse(rows) + torch.lgamma(length + 1.0) - factorials
         dense = rows.to_dense() if sparse else rows
         missing = torch.isnan(dense)
-        counts, found = torch.nan_to_num(dense, nan=0.0), []
+        counts, log_probs = torch.nan_to_num(dense, nan=0.0), []
         for a in self.concentration:
             size = torch.where(missing, 0.0, a).sum(1)
             words = torch.where(counts > 0, torch.lgamma(a + counts) - torch.lgamma(a), 0.0).sum(1)
-            found.append(
+            log_probs.append(
                 torch.where(length > 0, torch.lgamma(size) - torch.lgamma(size + length), 0.0) + words
             )
-        return torch.stack(found) + torch.lgamma(length + 1.0) - factorials
+        return torch.stack(log_probs) + torch.lgamma(length + 1.0) - factorials
 
     def _log_prob_sparse(self, rows: Tensor) -> Tensor:
         """Less the coefficient; only words that occur are looked at."""
         values, column = rows.values(), rows.col_indices()
         row = torch.arange(rows.shape[0], device=values.device).repeat_interleave(rows.crow_indices().diff())
-        zero, found = values.new_zeros(rows.shape[0]), []
+        zero, log_probs = values.new_zeros(rows.shape[0]), []
         length = zero.index_add(0, row, values)
         for a in self.concentration:
             words = torch.lgamma(a[column] + values) - torch.lgamma(a[column])
             size = a.sum()
-            found.append(zero.index_add(0, row, words) + torch.lgamma(size) - torch.lgamma(size + length))
-        return torch.stack(found)
+            log_probs.append(zero.index_add(0, row, words) + torch.lgamma(size) - torch.lgamma(size + length))
+        return torch.stack(log_probs)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """Documents of ``total`` words, (k, n, d)."""

@@ -154,7 +154,7 @@ class ExponentialFamily(ABC):
 
         Args:
             X: any table that :func:`boxloop.data.open_source` opens.
-            sample_weight: one weight a row, or the name of a column.
+            sample_weight: one weight per row, or the name of a column.
 
         Returns:
             The natural parameter, (p,).
@@ -422,8 +422,8 @@ class NormalFamily(LatentFamily):
 
     def distribution(self, natural: Tensor) -> DiagonalGaussian:
         """A :class:`boxloop.distributions.DiagonalGaussian`."""
-        found = self.parameters(natural)
-        return DiagonalGaussian(found["mean"].reshape(1, 1), found["variance"].reshape(1, 1))
+        parameters = self.parameters(natural)
+        return DiagonalGaussian(parameters["mean"].reshape(1, 1), parameters["variance"].reshape(1, 1))
 
     def from_distribution(self, distribution: DiagonalGaussian) -> Tensor:
         """The natural parameter of a distribution of one member and one column."""
@@ -443,8 +443,8 @@ class NormalFamily(LatentFamily):
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance."""
-        found = self.parameters(natural)
-        return found["mean"], found["variance"]
+        parameters = self.parameters(natural)
+        return parameters["mean"], parameters["variance"]
 
     def start(self, m: int, stream: Generator) -> Tensor:
         """Variance 1, means drawn with variance 1."""
@@ -595,11 +595,11 @@ class CategoricalFamily(LatentFamily):
         return mean.log()
 
     def distribution(self, natural: Tensor) -> Multinomial:
-        """A :class:`boxloop.distributions.Multinomial` of one thing a row."""
+        """A :class:`boxloop.distributions.Multinomial` of one thing per row."""
         return Multinomial(natural.softmax(0)[None], 1)
 
     def from_distribution(self, distribution: Multinomial) -> Tensor:
-        """The natural parameter of a distribution of one member, of one thing a row."""
+        """The natural parameter of a distribution of one member, of one thing per row."""
         if distribution.total != 1:
             raise ValueError(f"the distribution has total {distribution.total}, the family 1")
         return _only(distribution.probability, self.n_kinds).log()
@@ -786,8 +786,8 @@ class DirichletFamily(LatentFamily):
 
     def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Of the log-ratios to the last share."""
-        logs, spread = torch.digamma(natural), torch.polygamma(1, natural)
-        return logs[:, :-1] - logs[:, -1:], (spread[:, :-1] + spread[:, -1:]).sqrt()
+        logs, variance = torch.digamma(natural), torch.polygamma(1, natural)
+        return logs[:, :-1] - logs[:, -1:], (variance[:, :-1] + variance[:, -1:]).sqrt()
 
     def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
         """The coordinates are log-ratios to the last share; the volume is over the first k - 1 shares."""
@@ -858,8 +858,8 @@ class MultivariateNormalFamily(LatentFamily):
 
     def distribution(self, natural: Tensor) -> FullGaussian:
         """A :class:`boxloop.distributions.FullGaussian`."""
-        found = self.parameters(natural)
-        return FullGaussian.of(found["mean"][None], found["covariance"][None])
+        parameters = self.parameters(natural)
+        return FullGaussian.of(parameters["mean"][None], parameters["covariance"][None])
 
     def from_distribution(self, distribution: FullGaussian) -> Tensor:
         """The natural parameter of a distribution of one member."""
@@ -889,8 +889,8 @@ class MultivariateNormalFamily(LatentFamily):
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of each entry."""
-        found = self.parameters(natural)
-        return found["mean"], found["covariance"].diagonal(dim1=-2, dim2=-1)
+        parameters = self.parameters(natural)
+        return parameters["mean"], parameters["covariance"].diagonal(dim1=-2, dim2=-1)
 
     def start(self, m: int, stream: Generator) -> Tensor:
         """Identity covariance, means drawn with variance 1."""

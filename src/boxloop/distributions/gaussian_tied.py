@@ -101,8 +101,8 @@ class TiedGaussian(Tree):
 
     def split(self, member: int, pieces: int) -> Tensor:
         """Averaged (1, x) of parts spread over one standard deviation along the main axis."""
-        spread, axes = torch.linalg.eigh(self.factor @ self.factor.mT)
-        shift = 0.5 * spread[-1].sqrt() * axes[:, -1]
+        values, axes = torch.linalg.eigh(self.factor @ self.factor.mT)
+        shift = 0.5 * values[-1].sqrt() * axes[:, -1]
         steps = torch.linspace(1.0, -1.0, pieces, dtype=shift.dtype, device=shift.device)
         means = self.mean[member] + steps[:, None] * shift
         return torch.cat([means.new_ones(pieces, 1), means], dim=1)

@@ -126,8 +126,8 @@ class Node:
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
         """Usual parameters by name, in the shape of the block."""
-        found = self.family.parameters(natural)
-        return {name: self._shaped(value) for name, value in found.items()}
+        parameters = self.family.parameters(natural)
+        return {name: self._shaped(value) for name, value in parameters.items()}
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the variables themselves, in the shape of the block."""
@@ -151,7 +151,9 @@ def _make_node(family: LatentFamily, shape: Shape, parameters: Mapping[str, Any]
         raise ValueError(f"a node of shape {shape} has no variables")
     if parameters is None:
         return node
-    wanted = {name: value.shape[len(shape) :] for name, value in _probe(node).items()}
+    # Parameters of any members, for their names and shapes.
+    example = node.parameters(family.start(node.size, Generator().manual_seed(0)))
+    wanted = {name: value.shape[len(shape) :] for name, value in example.items()}
     if set(parameters) != set(wanted):
         raise ValueError(
             f"{type(family).__name__} is given by {', '.join(wanted)}, not {', '.join(parameters)}"
@@ -167,8 +169,3 @@ def _make_node(family: LatentFamily, shape: Shape, parameters: Mapping[str, Any]
     if not bool(family.is_valid(start).all()):
         raise ValueError(f"{dict(parameters)} are not valid parameters")
     return Node(family, shape, start)
-
-
-def _probe(node: Node) -> dict[str, Tensor]:
-    """Parameters of any members, for their names and shapes."""
-    return node.parameters(node.family.start(node.size, Generator().manual_seed(0)))

@@ -72,8 +72,8 @@ class NormalMixture(Tree):
         """(1, n, k); differentiable in weights, means and variances."""
         with torch.no_grad():
             place = torch.multinomial(self.log_weight.exp(), n, replacement=True, generator=generator)
-            mean, spread = self.members.mean[place], self.members.variance[place].sqrt()
-            z = mean + spread * normal(tuple(mean.shape), generator, mean.dtype)
+            mean, deviation = self.members.mean[place], self.members.variance[place].sqrt()
+            z = mean + deviation * normal(tuple(mean.shape), generator, mean.dtype)
         leaves = (self.log_weight, self.members.mean, self.members.variance)
         if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
             return self._followed(z)[None]
@@ -83,16 +83,16 @@ class NormalMixture(Tree):
         """The same values (n, k), with the gradient of what keeps their conditional probabilities."""
         mean, variance = self.members.mean, self.members.variance
         level = self.log_weight[:, None].expand(-1, len(z))
-        found = []
+        values = []
         for j in range(z.shape[1]):
-            at, centre, spread = z[:, j], mean[:, j, None], variance[:, j, None]
+            at, centre, column_variance = z[:, j], mean[:, j, None], variance[:, j, None]
             share = level.softmax(0)
-            below = (share * torch.special.ndtr((at - centre) / spread.sqrt())).sum(0)
-            density = (share * _log_normal(at, centre, spread).exp()).sum(0).detach()
+            below = (share * torch.special.ndtr((at - centre) / column_variance.sqrt())).sum(0)
+            density = (share * _log_normal(at, centre, column_variance).exp()).sum(0).detach()
             moved = at - (below - below.detach()) / density.clamp(min=torch.finfo(z.dtype).tiny)
-            level = level + _log_normal(moved, centre, spread)
-            found.append(moved)
-        return torch.stack(found, dim=1)
+            level = level + _log_normal(moved, centre, column_variance)
+            values.append(moved)
+        return torch.stack(values, dim=1)
 
 
 def _log_normal(at: Tensor, mean: Tensor, variance: Tensor) -> Tensor:

@@ -219,13 +219,13 @@ def weak_components(
     d = mean.shape[0]
     one = mean.new_ones(1)
     share = n_components ** (-2.0 / d)
-    spread = covariance.diagonal()
+    variance = covariance.diagonal()
     centre, strength = mean[None], STRENGTH * one
     if covariance_type == "diag":
-        return NormalInverseGamma(centre, strength, 3.0 * one, share * spread[None])
+        return NormalInverseGamma(centre, strength, 3.0 * one, share * variance[None])
     if covariance_type == "spherical":
-        return SphericalNormalInverseGamma(centre, strength, 3.0 * one, share * spread.mean()[None, None])
-    scale = share * torch.lerp(covariance, torch.diag(spread), SHRUNK)
+        return SphericalNormalInverseGamma(centre, strength, 3.0 * one, share * variance.mean()[None, None])
+    scale = share * torch.lerp(covariance, torch.diag(variance), SHRUNK)
     if covariance_type == "tied":
         return TiedInverseWishart(centre, strength, (d + 2) * one[0], scale)
     return NormalInverseWishart(centre, strength, (d + 2) * one, scale[None])
@@ -245,7 +245,7 @@ class FactorPrior(Tree):
 
     Args:
         centre: m, (d,).
-        spread: s, variances (d,); infinite for a flat prior, from which nothing can be drawn.
+        mean_variance: s, (d,); infinite for a flat prior, from which nothing can be drawn.
         loading: t, variances (d,).
         noise: inverse gammas of the noise variances, (d,).
         n_factors: k.
@@ -260,7 +260,7 @@ class FactorPrior(Tree):
     """
 
     centre: Tensor
-    spread: Tensor
+    mean_variance: Tensor
     loading: Tensor
     noise: InverseGamma
     n_factors: int
@@ -287,7 +287,7 @@ class FactorPrior(Tree):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Means (c, d), loadings (c, d, k) and noise variances (c, d) of c models."""
         d, k = self.centre.shape[0], self.n_factors
-        mean = self.centre + self.spread.sqrt() * normal((c, d), stream, dtype)
+        mean = self.centre + self.mean_variance.sqrt() * normal((c, d), stream, dtype)
         loadings = self.loading.sqrt()[:, None] * normal((c, d, k), stream, dtype)
         return mean, loadings, self.noise.map(lambda leaf: leaf.expand(c, d)).draw(stream)
 
@@ -296,8 +296,10 @@ class FactorPrior(Tree):
         size = (
             loadings.square().sum(-1) / self.loading + self.n_factors * (2.0 * math.pi * self.loading).log()
         )
-        far = (mean - self.centre).square() / self.spread
-        far = torch.where(torch.isinf(self.spread), 0.0, far + (2.0 * math.pi * self.spread).log())
+        far = (mean - self.centre).square() / self.mean_variance
+        far = torch.where(
+            torch.isinf(self.mean_variance), 0.0, far + (2.0 * math.pi * self.mean_variance).log()
+        )
         return (self.noise.log_prob(noise) - 0.5 * (size + far)).sum(-1)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
@@ -305,4 +307,4 @@ class FactorPrior(Tree):
         square = scale.square()
         noise = InverseGamma(self.noise.shape, square * self.noise.rate)
         centre = origin + scale * self.centre
-        return type(self)(centre, square * self.spread, square * self.loading, noise, self.n_factors)
+        return type(self)(centre, square * self.mean_variance, square * self.loading, noise, self.n_factors)

@@ -69,9 +69,9 @@ class StudentT(Tree):
 
     def covariance(self) -> forms.Dense:
         """(k, d, d)."""
-        spread = self.factor @ self.factor.mT
+        scale = self.factor @ self.factor.mT
         ratio = inflation(self.dof)[:, None, None]
-        return forms.Dense(torch.where(torch.isinf(ratio), torch.inf, spread * ratio))
+        return forms.Dense(torch.where(torch.isinf(ratio), torch.inf, scale * ratio))
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n); missing values are integrated out."""
@@ -137,12 +137,12 @@ class ProductStudentT(Tree):
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n); missing values are integrated out."""
         one = self.mean.new_ones(1)
-        found = []
+        log_probs = []
         for mean, scale, dof in zip(self.mean, self.scale, self.dof, strict=True):
             square = (rows - mean).square() / scale
             each = radial_log_prob(square, -0.5 * (LOG_2PI + scale.log()), one, dof)
-            found.append(torch.nan_to_num(each, nan=0.0).sum(1))
-        return torch.stack(found)
+            log_probs.append(torch.nan_to_num(each, nan=0.0).sum(1))
+        return torch.stack(log_probs)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(k, n, d)."""

@@ -15,8 +15,7 @@ from boxloop.data import check_count
 from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators.autoencoder_rows import Likelihood
 from boxloop.estimators.codes import CodedEstimator
-from boxloop.numeric import generator
-from boxloop.select import mean_error
+from boxloop.numeric import generator, mean_and_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,7 +123,7 @@ class FittedAutoencoder(DensityMixin, CodedEstimator):
 
         found = to_numpy(self._each(X, parts))
         self._check_bounds(found[:, 0], ~np.isfinite(found).all(1))
-        return Evidence(*(number for column in found.T for number in mean_error(column)))
+        return Evidence(*(number for column in found.T for number in mean_and_error(column)))
 
     def n_parameters(self) -> int:
         """Number of trained parameters."""

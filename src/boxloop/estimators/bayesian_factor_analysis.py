@@ -235,7 +235,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         check_is_fitted(self)
         from boxloop.figures import spectrum
 
-        doubt = to_numpy(self.model_.doubt)[1:]
+        doubt = to_numpy(self.model_.uncertainty)[1:]
         return spectrum(
             to_numpy(self.model_.signal),
             np.stack([np.zeros_like(doubt), doubt], axis=1),

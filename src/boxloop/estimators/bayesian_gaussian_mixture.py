@@ -137,7 +137,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     covariance_prior: Any = None
 
     _model_file: ClassVar[ModelFile] = posterior_file(
-        *COMPONENTS.values(), checks=(components_are(COMPONENTS, "found.components"),)
+        *COMPONENTS.values(), checks=(components_are(COMPONENTS, "parameter_posterior.components"),)
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
@@ -207,7 +207,11 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
-        found, given, family = model.found.components, model.given.components, model.family
+        found, given, family = (
+            model.parameter_posterior.components,
+            model.parameter_prior.components,
+            model.family,
+        )
         self.means_ = to_numpy(found.mean)
         self.covariances_ = to_numpy(family.named()["covariances"])
         self.precisions_, self.precisions_cholesky_ = precisions_of(family)
@@ -225,7 +229,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
 
     def _columns(self, level: float) -> Columns:
         r"""Means have Student's law; deviations :math:`\sqrt{\Sigma_{jj}}` are roots of inverse gamma variables."""
-        law = self.model_.found.components
+        law = self.model_.parameter_posterior.components
         dof, scale = (to_numpy(value) for value in law.marginal())
         half, rate = 0.5 * dof[:, None], 0.5 * scale
         most = np.minimum(half, MOST_FREEDOM)

@@ -92,7 +92,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
 
         def prior(standard: Source, frame: Standardisation) -> MixturePrior:
             made = self._prior(standard, frame)
-            if start is not None and not _alike(start.found, made.expanded()):
+            if start is not None and not _alike(start.parameter_posterior, made.expanded()):
                 raise ValueError(
                     "warm_start needs a previous fit with the same columns and the same kind of prior"
                 )
@@ -119,7 +119,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         return flowed
 
     def _publish(self, model: Any) -> None:
-        law, before = model.found.weights, model.given.weights
+        law, before = model.parameter_posterior.weights, model.parameter_prior.weights
         self.weights_ = to_numpy(law.mean())
         if isinstance(law, StickBreaking):
             self.weight_concentration_: Any = (to_numpy(law.first), to_numpy(law.second))
@@ -163,7 +163,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         check_is_fitted(self)
         check_level(level)
         used = np.flatnonzero(self.active_)
-        law = self.model_.found.weights
+        law = self.model_.parameter_posterior.weights
         low, high = self._weight_interval(0.5 - 0.5 * level, 0.5 + 0.5 * level)
         weight = {"mean": self.weights_, "sd": np.sqrt(to_numpy(law.variance())), "low": low, "high": high}
         parts = self._columns(level)
@@ -196,14 +196,14 @@ class BayesianMixtureEstimator(MixtureEstimator):
         from boxloop.figures import forest
 
         used = np.flatnonzero(self.active_)
-        sd = np.sqrt(to_numpy(self.model_.found.weights.variance()))
+        sd = np.sqrt(to_numpy(self.model_.parameter_posterior.weights.variance()))
         names = [f"component {k}" for k in used]
         title = f"{len(used)} of {len(sd)} components in use"
         return forest(names, self.weights_[used], sd[used], ax, title=title, across="weight")
 
     def _weight_interval(self, low: float, high: float) -> tuple[Array, Array]:
         """Exact under a Dirichlet law; under sticks, whose pieces are products, by draws."""
-        law, k = self.model_.found.weights, len(self.weights_)
+        law, k = self.model_.parameter_posterior.weights, len(self.weights_)
         if isinstance(law, Dirichlet):
             a = to_numpy(law.concentration)
             if k == 1:
@@ -219,7 +219,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
     def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
         """Posterior standard deviations of weights and of the first parameters of components; no rows are needed."""
         check_is_fitted(self)
-        law, parts = self.model_.found.weights, self._columns(0.95)
+        law, parts = self.model_.parameter_posterior.weights, self._columns(0.95)
         d = self.n_features_in_
         return {"weights": np.sqrt(to_numpy(law.variance())), self._first_name: parts["sd"][:, :d]}
 

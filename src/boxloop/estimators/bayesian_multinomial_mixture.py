@@ -106,14 +106,14 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
-        words = model.found.components
+        words = model.parameter_posterior.components
         self.word_concentration_ = to_numpy(words.concentration)
         self.probabilities_ = to_numpy(words.dirichlet.mean())
         self.means_ = to_numpy(words.mean)
 
     def _columns(self, level: float) -> Columns:
         """Each probability has a beta law."""
-        law = self.model_.found.components.dirichlet
+        law = self.model_.parameter_posterior.components.dirichlet
         a, mean = self.word_concentration_, self.probabilities_
         rest = np.maximum(a.sum(1, keepdims=True) - a, 1e-300)
         return {

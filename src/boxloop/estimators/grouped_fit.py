@@ -123,7 +123,7 @@ def fit_groups(
         max_iter=LOOKS,
         observers=watch,
     )
-    found = last.state.found
+    found = last.state.errors
     return GroupFit(last.state.state.model, outcome, found, last.interrupted)
 
 

@@ -83,7 +83,7 @@ class Run:
         workers.count(0, device)  # none reads a checkpoint while the first still writes that of another fit
         if self.estimator.verbose and workers.leads:
             name = self.name or type(self.estimator).__name__
-            observers.append(ProgressBar(show=True).stage(name, told=self.told))
+            observers.append(ProgressBar(show=True).stage(name, describe=self.told))
         resume = None
         if self.estimator.checkpoint is not None:
             path = Path(self.estimator.checkpoint)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from boxloop.figures.dots import dots
 from boxloop.figures.probability import coverage
 from boxloop.figures.style import FAINT, INK, PLAIN, Array, add_legend, check_axes, dress, new_axes, say
-from boxloop.numeric import with_error
+from boxloop.numeric import format_with_error
 
 LEAST = 1e-3
 """Ratios below are drawn here."""
@@ -122,6 +122,6 @@ def gains(
     for name, (value, error) in scores.items():
         turned = -value if name in falling else value
         z.append(turned / error if error > 0.0 else 0.0)
-        names.append(f"{name} {with_error(value, error, sign='+')}")
+        names.append(f"{name} {format_with_error(value, error, sign='+')}")
     across = "standard errors, to the right is better"
     return dots(np.asarray(z), names, ax, title=title, across=across)

@@ -102,7 +102,7 @@ from .monte_carlo import (
     warm_up,
 )
 from .online import Batches, OnlinePlan, OnlineState, online_em
-from .profile import Profile as Profile, profiled as profiled
+from .profile import Profile as Profile, profile_noise as profile_noise
 from .schedules import Constant, Cooling, Warming
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.data import make_frame
+from boxloop.data import check_choice, make_frame
 from boxloop.distributions import Node, Statistic
 from boxloop.fit.evidence import MAX_POINTS, Evidence, compute_evidence
 from boxloop.fit.mean_field import Conditional, LogJoint, MeanField, build_mean_field
@@ -267,8 +267,7 @@ def cavi(
         >>> round(check.log_evidence, 3), round(check.gap, 3), check.error < 1e-6
         (-13.0, 0.08, True)
     """
-    if order not in ("sweep", "random"):
-        raise ValueError(f"order must be 'sweep' or 'random', got {order!r}")
+    check_choice(order, "order", ("sweep", "random"))
     if n_starts < 1:
         raise ValueError(f"n_starts must be at least 1, got {n_starts}")
     stream = generator(random_state)
@@ -285,7 +284,8 @@ def cavi(
         )
         if outcomes[-1].interrupted:
             break
-    bounds = [_bound(field, outcome.state) for outcome in outcomes]
+    posteriors = [outcome.state.by_name(field) for outcome in outcomes]
+    bounds = [field.bound(natural, field.expected(natural)) for natural in posteriors]
     best = max(range(len(bounds)), key=bounds.__getitem__)
     return Cavi(field, outcomes[best], bounds[best], tuple(bounds))
 
@@ -295,11 +295,6 @@ def _initialise(field: MeanField, number: int) -> CaviState:
     natural = tuple(node.begin(stream) for node in field.nodes.values())
     settled = tuple(torch.zeros(node.size, dtype=torch.bool) for node in field.nodes.values())
     return CaviState(natural, settled, seed(stream))
-
-
-def _bound(field: MeanField, state: CaviState) -> float:
-    natural = state.by_name(field)
-    return field.bound(natural, field.expected(natural))
 
 
 def _sweep_step(field: MeanField, tol: float) -> Step:

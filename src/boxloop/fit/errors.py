@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.models import information, jacobian
+from boxloop.models import jacobian, observed_information
 from boxloop.numeric import single_threaded
 from boxloop.tree import flatten, unflatten
 from boxloop.types import Source
@@ -69,7 +69,7 @@ def standard_errors(
     """
     free = model.free()
     point = flatten(free)
-    observed = information(model, source, free, point)
+    observed = observed_information(model, source, free, point)
     dull = observed.diagonal() <= DULL * source.reduce(model.expect).weight
     unit = torch.where(dull, 1.0, observed.diagonal()).rsqrt()
     scaled = torch.where(dull | dull[:, None], 0.0, observed * unit * unit[:, None])

@@ -38,6 +38,7 @@ from scipy.linalg import lapack
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
+from boxloop.data import check_choice
 from boxloop.fit import factor_kernels
 from boxloop.fit.column_tiles import (
     Tile,
@@ -67,8 +68,7 @@ class StreamSettings:
     floor: float
 
     def __post_init__(self) -> None:
-        if self.variant not in ("exact", "paper"):
-            raise ValueError(f"variant must be 'exact' or 'paper', got {self.variant!r}")
+        check_choice(self.variant, "variant", ("exact", "paper"))
         if self.warmup < 2 or self.refresh < 1:
             raise ValueError(
                 f"warmup must be at least 2 and refresh at least 1, got {self.warmup} and {self.refresh}"
@@ -200,10 +200,9 @@ class PassWeights:
 
 @dataclass
 class _FactorMoments:
-    """The K x K matrices of :class:`StreamState` during an update, and L with L Lᵀ = H after the warm-up.
+    """The K x K matrices of :class:`StreamState` during an update, and L with L Lᵀ = H after the warm-up."""
 
-    They are many and tiny, so NumPy and LAPACK are called directly: a call costs a microsecond.
-    """
+    # They are many and tiny, so NumPy and LAPACK are called directly: a call costs a microsecond.
 
     basis: Array
     latent: Array

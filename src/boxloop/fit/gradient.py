@@ -1,6 +1,6 @@
 r"""Gradient engines: stochastic ascent on the log-likelihood, and generalised EM by a partial M step.
 
-By Fisher's identity :math:`\nabla \log p(x) = E[\nabla \log p(x, z) \mid x]` (document 004, eq. 4.3), so the two share
+By Fisher's identity :math:`\nabla \log p(x) = E[\nabla \log p(x, z) \mid x]` (Brownlie 2021, eq. 4.3), so the two share
 their gradient; they differ in what they must do with it.
 """
 
@@ -70,7 +70,7 @@ def gradient_ascent(
 
     .. math:: \theta_t = \theta_{t-1} + \alpha_t \nabla_\theta \frac{\sum_i w_i \log p_\theta(x_i)}{\sum_i w_i}
 
-    Document 004, Algorithm 1 (with ``adaptive=False``, a constant rate and batches of one), over free parameters, so
+    Brownlie (2021), Algorithm 1 (with ``adaptive=False``, a constant rate and batches of one), over free parameters, so
     that every step is a valid model.
 
     Args:
@@ -103,7 +103,7 @@ def generalised_em(
 ) -> Callable[[EMState[Any]], Iteration[EMState[Any]]]:
     """EM whose M step only has to raise Q: one gradient step on it, halved until Q rises.
 
-    For models whose ``solve`` is dear or absent. The likelihood is monotone all the same (document 002, remark 2.5).
+    For models whose ``solve`` is dear or absent. The likelihood is monotone all the same (Le Corff, remark 2.5).
     """
 
     def step(state: EMState[Any]) -> Iteration[EMState[Any]]:

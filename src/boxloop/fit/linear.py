@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows, summarise_moments
 from boxloop.fit.em import EMState, Step, em
 from boxloop.fit.fit import Coordinates, Fit, Plan, coordinates, to_standard, unstandardise, usable
-from boxloop.fit.profile import profiled
+from boxloop.fit.profile import profile_noise
 from boxloop.fit.start import draw_sample, race
 from boxloop.loop import Outcome, run
 from boxloop.models import FactorModel, LinearGaussian, PrincipalModel
@@ -78,10 +78,10 @@ def fit_linear(
         outcome = replace(outcome, state=EMState(first, outcome.state.path), converged=True)
     else:
         profile = issubclass(model, FactorModel) and summed and len(mean) <= PROFILE_COLUMNS
-        helped = partial(profiled, mean=mean, covariance=gram(spread)) if profile else None
+        helped = partial(profile_noise, mean=mean, covariance=gram(spread)) if profile else None
         narrow = len(mean) <= RACED_COLUMNS and plan.max_iter > RACED_ROUNDS
         if profile and narrow and not alone and plan.accelerate and plan.finish:
-            outcome = _raced(profiled(em(standard), mean, gram(spread)), first, spread)
+            outcome = _raced(profile_noise(em(standard), mean, gram(spread)), first, spread)
             first = outcome.state.best
         if not outcome.interrupted:
             outcome = plan.run(standard, first, generator, helped)

@@ -74,8 +74,8 @@ class MeanField:
             value = self.value({**statistics, name: here})
             if not value.requires_grad:
                 return torch.zeros_like(here)
-            found = torch.autograd.grad(value, here, allow_unused=True)[0]
-        return torch.zeros_like(here) if found is None else found
+            gradient = torch.autograd.grad(value, here, allow_unused=True)[0]
+        return torch.zeros_like(here) if gradient is None else gradient
 
     def coefficients(self, name: str, statistics: Statistics) -> Tensor:
         """Coefficients of the complete conditional of one node, averaged over the others, (m, p)."""
@@ -134,23 +134,23 @@ class MeanField:
             self._check_conditional(name, here)
 
     def _check_conditional(self, name: str, here: Statistics) -> None:
-        ours, given = self.gradient(name, here), self.coefficients(name, here)
-        difference = (ours - given).abs()
-        if not bool((difference <= 1e-8 * (1.0 + ours.abs())).all()):
+        gradient, conditional = self.gradient(name, here), self.coefficients(name, here)
+        difference = (gradient - conditional).abs()
+        if not bool((difference <= 1e-8 * (1.0 + gradient.abs())).all()):
             member, which = divmod(int(difference.argmax()), difference.shape[1])
             raise ConditionalError(
                 f"The complete conditional of node {name!r} disagrees with the log-joint: coefficient {which} of "
-                f"member {member} is {float(given[member, which]):.6g}, and the log-joint gives "
-                f"{float(ours[member, which]):.6g}"
+                f"member {member} is {float(conditional[member, which]):.6g}, and the log-joint gives "
+                f"{float(gradient[member, which]):.6g}"
             )
 
     def _random_statistics(self, stream: Generator) -> dict[str, Tensor]:
         """Statistics near those of a random start, but not the mean statistics of any distribution."""
-        found = {}
+        statistics = {}
         for name, node in self.nodes.items():
             mean = node.expected(node.begin(stream))
-            found[name] = mean + (0.1 + 0.5 * mean.abs()) * normal(tuple(mean.shape), stream)
-        return found
+            statistics[name] = mean + (0.1 + 0.5 * mean.abs()) * normal(tuple(mean.shape), stream)
+        return statistics
 
 
 def build_mean_field(
@@ -199,5 +199,5 @@ def joint_from_conditionals(nodes: Mapping[str, Node], conditionals: Mapping[str
     return log_joint
 
 
-def _describe(found: object) -> str:
-    return f"one of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+def _describe(value: object) -> str:
+    return f"one of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

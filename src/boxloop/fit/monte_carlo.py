@@ -49,7 +49,7 @@ from torch import Generator, Tensor
 from boxloop.average import Power, Running, Schedule
 from boxloop.chain import Chains, Kernel, Path, advance
 from boxloop.loop import Iteration
-from boxloop.models import jacobian
+from boxloop.models import derivatives_by_unit, jacobian
 from boxloop.numeric import ConditionError, safe_cholesky, single_threaded
 from boxloop.tree import Tree, flatten, unflatten
 
@@ -78,11 +78,11 @@ class SampledModel(Protocol):
     def carry(self, statistics: Any, z: Tensor) -> tuple[Any, Tensor]:
         """Statistics and latent values in the coordinates of the solved model, if the M step changes coordinates."""
 
-    def follow(self, origin: Self, z: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    def follow(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
         """Latent values that correspond to z under ``origin``, and the log-Jacobian of that map, (units m,).
 
         Any smooth map is valid that is the identity at ``origin``: (z, zeros) is. A good one makes scores vary little;
-        it may use an approximate posterior covariance of each unit's latent values, ``spread``, (units, q, q).
+        it may use ``latent_covariance``, an approximate posterior covariance of each unit's values, (units, q, q).
         """
 
     def draw(self, rows: Any, n_chains: int, stream: Generator) -> Tensor:
@@ -115,7 +115,7 @@ class MonteCarloState(Tree, Generic[M]):
         stream: state of the random generator.
         average: averaged statistics.
         smooth: average of their path.
-        round: iterations done.
+        iteration: number of iterations done.
         spent: steps of all chains of a unit so far.
         draws: per unit, at which the next iteration of :func:`ascent_em` begins.
         gain: in Q of the last iteration, where it was measured.
@@ -128,7 +128,7 @@ class MonteCarloState(Tree, Generic[M]):
     stream: Tensor
     average: Running[Any] = field(default_factory=Running)
     smooth: Running[Any] = field(default_factory=Running)
-    round: int = 0
+    iteration: int = 0
     spent: int = 0
     draws: int = 0
     gain: float = math.nan
@@ -245,10 +245,10 @@ class ChainSampler(Generic[M]):
             old,
             model=old.model.solve(average.value),
             position=position,
-            log_scale=self.log_scale(old.round + 1),
+            log_scale=self.log_scale(old.iteration + 1),
             stream=self.stream.get_state(),
             average=Running(carried, average.count),
-            round=old.round + 1,
+            iteration=old.iteration + 1,
             spent=old.spent + self.spent,
         )
 
@@ -262,12 +262,12 @@ class BurnIn:
         [1.0, 1.0, 1.0, 0.5]
     """
 
-    rounds: int
+    iterations: int
     then: Schedule = field(default_factory=lambda: Power(0.7))
 
     def __call__(self, t: int) -> float:
         """Rate of iteration t."""
-        return 1.0 if t <= self.rounds else self.then(t - self.rounds)
+        return 1.0 if t <= self.iterations else self.then(t - self.iterations)
 
 
 def quadratic_draws(k: int) -> int:
@@ -301,14 +301,14 @@ class MonteCarloPlan:
 
 
 def warm_up(
-    state: MonteCarloState[M], rows: Any, kernels: Kernels, rounds: int = 15, steps: int = 10
+    state: MonteCarloState[M], rows: Any, kernels: Kernels, iterations: int = 15, steps: int = 10
 ) -> MonteCarloState[M]:
     """Burn in the chains of a new state and adapt their scales, before any parameter changes.
 
     Draws from the prior may have a very small likelihood (a rate is the exponential of an effect), so averages over
     them would make the first M step useless.
     """
-    for number in range(1, rounds + 1):
+    for number in range(1, iterations + 1):
         walk = ChainSampler(state, rows, kernels)
         walk.average_draws(steps)
         state = replace(
@@ -363,10 +363,10 @@ def monte_carlo_em(
             )
         walk = ChainSampler(state, rows, kernels, plan.persistent)
         walk.discard(plan.discard)
-        walk.average_draws(plan.steps(state.round + 1))
+        walk.average_draws(plan.steps(state.iteration + 1))
         average = state.average.update(walk.statistics, plan.rate)
         after = walk.next_state(average)
-        if plan.smooth_after is not None and after.round > plan.smooth_after:
+        if plan.smooth_after is not None and after.iteration > plan.smooth_after:
             after = replace(after, smooth=state.smooth.update(after.average.value, Power(1.0)))
         return Iteration(after, walk.objective)
 
@@ -399,7 +399,7 @@ class AscentPlan:
         if not self.tol > 0.0 or not self.growth > 0.0:
             raise ValueError(f"tol and growth must be positive, got {self.tol} and {self.growth}")
         if not 1 <= self.draws <= self.max_draws:
-            raise ValueError(f"draws must lie between 1 and most={self.max_draws}, got {self.draws}")
+            raise ValueError(f"draws must lie between 1 and max_draws={self.max_draws}, got {self.draws}")
 
 
 def ascent_em(
@@ -449,7 +449,9 @@ def ascent_em(
         rate, more = 1.0, math.ceil(max(state.draws, plan.draws) / walk.n_chains)
         while True:
             paths += walk.average_draws(more)
-            average = _interpolate(state.average, walk.statistics, rate)
+            average, old = walk.statistics, state.average.value
+            if old is not None and rate < 1.0:
+                average = old * (1.0 - rate) + average * rate
             gain, error = _estimate_gain(walk, average, paths)
             falls = gain + quantile * error < 0.0 and state.average.count > 0
             small = gain + quantile * error < plan.tol
@@ -476,15 +478,9 @@ def ascent_em(
     return step
 
 
-def _interpolate(old: Running[Any], fresh: Any, rate: float) -> Any:
-    return fresh if old.value is None or rate == 1.0 else old.value * (1.0 - rate) + fresh * rate
-
-
 def _estimate_gain(walk: ChainSampler[M], statistics: Any, paths: Sequence[Path]) -> tuple[float, float]:
-    """Gain in Q from solving ``statistics``, estimated on the draws and summed over units, and its standard error.
-
-    Where the M step changes the coordinates of latent values, the draws are transformed with them.
-    """
+    """Gain in Q from solving ``statistics``, estimated on the draws and summed over units, and its standard error."""
+    # Where the M step changes the coordinates of latent values, the draws are transformed with them.
     model = walk.state.model.solve(statistics)
     total = torch.zeros(walk.units, walk.n_chains, dtype=torch.float64, device=paths[0].position.device)
     for path in paths:
@@ -609,15 +605,15 @@ def _latent_covariance(walk: ChainSampler[M], steps: int) -> Tensor:
     """Covariance of each unit's latent values over the next steps, (units, q, q)."""
     visited = torch.cat([path.position for path in walk.advance_chains(steps)])
     z = walk.group_by_unit(visited).reshape(walk.units, -1, visited.shape[2])
-    apart = z - z.mean(1, keepdim=True)
-    return apart.mT @ apart / z.shape[1]
+    centred = z - z.mean(1, keepdim=True)
+    return centred.mT @ centred / z.shape[1]
 
 
 class _ScoreSums(Generic[M]):
     """Sums over draws of scores, products of scores, curvature, and latent values."""
 
-    def __init__(self, walk: ChainSampler[M], spread: Tensor) -> None:
-        self.walk, self.spread = walk, spread
+    def __init__(self, walk: ChainSampler[M], latent_covariance: Tensor) -> None:
+        self.walk, self.latent_covariance = walk, latent_covariance
         self.free = walk.state.model.free()
         self.point = flatten(self.free)
         p, q = len(self.point), walk.state.position.shape[1]
@@ -633,10 +629,10 @@ class _ScoreSums(Generic[M]):
 
         def joint(vector: Tensor) -> Tensor:
             there = walk.state.model.with_free(unflatten(vector, self.free))
-            moved, volume = there.follow(walk.state.model, z, self.spread)
+            moved, volume = there.follow(walk.state.model, z, self.latent_covariance)
             return there.log_joint(walk.rows, moved) + volume
 
-        score, curvature = _score_derivatives(joint, self.point)
+        _, score, curvature = derivatives_by_unit(joint, self.point)
         self.product += score.mT @ score / walk.n_chains
         self.score += score.reshape(walk.units, -1, walk.n_chains, score.shape[1]).sum(1)
         self.curvature -= curvature / walk.n_chains
@@ -657,27 +653,9 @@ class _ScoreSums(Generic[M]):
         return unit.sum(0), error, 0.5 * (information + information.mT)
 
 
-def _score_derivatives(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of each of N outputs, (N, p), and the second derivatives of their sum, (p, p).
-
-    The gradient of a weighted sum is linear in the weights, so its derivative in them is the gradient of every
-    output, at the cost of p backward passes instead of N.
-    """
-    with torch.enable_grad():
-        moving = point.clone().requires_grad_()
-        value = function(moving)
-        weight = torch.ones_like(value, requires_grad=True)
-        (total,) = torch.autograd.grad(value, moving, weight, create_graph=True)
-        pairs = [torch.autograd.grad(slope, (weight, moving), retain_graph=True) for slope in total]
-    return torch.stack([each for each, _ in pairs], dim=1), torch.stack([curve for _, curve in pairs])
-
-
 def _information_fractions(complete: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Observed fractions of the complete-data information, along directions with complete-data information 1.
-
-    Returns:
-        Directions as columns, (p, p), and fractions, (p,): the rate of EM along each is one minus its fraction.
-    """
+    """Observed fractions of the complete-data information, along directions with complete-data information 1."""
+    # Directions are columns, (p, p); the rate of EM along each is one minus its fraction, (p,).
     try:
         half = safe_cholesky(complete)
     except ConditionError:  # far from a maximum; any scale of the parameters serves
@@ -726,11 +704,11 @@ def _solve_errors(
 
         slope = jacobian(value, point)
         blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope @ basis).norm(dim=-1)
-        for to, spread in ((errors, covariance), (monte_carlo, monte_carlo_covariance)):
-            variance = torch.einsum("...i,ij,...j->...", slope, spread, slope)
+        for to, matrix in ((errors, covariance), (monte_carlo, monte_carlo_covariance)):
+            variance = torch.einsum("...i,ij,...j->...", slope, matrix, slope)
             to[name] = torch.where(blind, torch.nan, variance.clamp(min=0.0).sqrt())
     mean = sums.latent / sums.steps
-    spread = sums.square / sums.steps - mean[:, :, None] * mean[:, None, :]
+    latent_covariance = sums.square / sums.steps - mean[:, :, None] * mean[:, None, :]
     walk = sums.walk
     after = replace(state, model=model, position=walk.chains.position, stream=walk.stream.get_state())
     draws = sums.steps * walk.n_chains
@@ -743,7 +721,7 @@ def _solve_errors(
         errors,
         monte_carlo,
         mean,
-        spread,
+        latent_covariance,
         draws,
         after,
     )
@@ -754,7 +732,7 @@ class RefinementState(Generic[M]):
     """The fit so far, its latest errors, and the draws of the next evaluation."""
 
     state: MonteCarloState[M]
-    found: LouisErrors[M] | None = None
+    errors: LouisErrors[M] | None = None
     draws: int = 1000
 
 
@@ -795,21 +773,21 @@ def newton_refine(
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> outcome = run(newton_refine(rows, kernels, precision=0.05), RefinementState(start), max_iter=6)
-        >>> outcome.converged, outcome.state.found.error_ratio < 0.05
+        >>> outcome.converged, outcome.state.errors.error_ratio < 0.05
         (True, True)
     """
 
     def step(last: RefinementState[M]) -> Iteration[RefinementState[M]]:
-        found = louis_errors(last.state, rows, kernels, last.draws, named=named)
-        no_information = math.isnan(found.step)
-        precise = not found.error_ratio > precision
-        more = 4.0 if no_information else 1.3 * (found.error_ratio / precision) ** 2
+        errors = louis_errors(last.state, rows, kernels, last.draws, named=named)
+        no_information = math.isnan(errors.step)
+        precise = not errors.error_ratio > precision
+        more = 4.0 if no_information else 1.3 * (errors.error_ratio / precision) ** 2
         # Far from the maximum more draws would be wasted.
-        enough = not no_information and (precise or found.step > MAX_STEP)
+        enough = not no_information and (precise or errors.step > MAX_STEP)
         draws = last.draws if enough else min(max_draws, int(more * last.draws))
-        final = (precise and found.is_short) or (
-            last.draws == max_draws and (no_information or found.is_short)
+        final = (precise and errors.is_short) or (
+            last.draws == max_draws and (no_information or errors.is_short)
         )
-        return Iteration(RefinementState(found.state, found, draws), -found.step, final=final)
+        return Iteration(RefinementState(errors.state, errors, draws), -errors.step, final=final)
 
     return step

@@ -3,11 +3,11 @@ r"""Online EM: the statistics of every mini-batch enter a running mean, and the 
 .. math:: s_t = s_{t-1} + \gamma_t \left( \bar E_{\theta_{t-1}}[t(x, z) \mid x_{\text{batch}}] - s_{t-1} \right),
           \qquad \theta_t = \mathrm{solve}(s_t)
 
-Cappé and Moulines (2009). On factor analysis with batches of one and :math:`\gamma_t = 1/t` it is document 004's
+Cappé and Moulines (2009). On factor analysis with batches of one and :math:`\gamma_t = 1/t` it is Brownlie's (2021)
 Algorithm 2 with the averages of the errata.
 
 Steps of :math:`t^{-1/2}` forget the start quickly but leave noise; averaging the *statistics* over the later part of
-the path (Polyak and Ruppert) removes it. On the document's hardest problem the pair comes within a tenth of the
+the path (Polyak and Ruppert) removes it. On the hardest problem there the pair comes within a tenth of the
 error of maximum likelihood in one pass; neither does so alone.
 """
 
@@ -93,8 +93,8 @@ class Batches:
     def __init__(self, source: Source, size: int) -> None:
         self.source, self.size = source, size
         self.per_epoch = -(-source.n_rows // size)
-        self._weighty: list[int] = []
-        self._looked_at = 0
+        self._with_weight: list[int] = []
+        self._n_read = 0
         self._rewind()
 
     def _rewind(self) -> None:
@@ -102,16 +102,16 @@ class Batches:
 
     def __call__(self, t: int) -> Batch:
         """The batch of update t = 0, 1, ...; batches without weight are left out."""
-        while self._looked_at < self.per_epoch and len(self._weighty) <= t:
-            batch = self._read(self._looked_at)
+        while self._n_read < self.per_epoch and len(self._with_weight) <= t:
+            batch = self._read(self._n_read)
             if bool(batch[1].any()):
-                self._weighty.append(self._looked_at)
-            self._looked_at += 1
-            if len(self._weighty) > t:
+                self._with_weight.append(self._n_read)
+            self._n_read += 1
+            if len(self._with_weight) > t:
                 return batch
-        if not self._weighty:
+        if not self._with_weight:
             raise ValueError("the weights are all zero")
-        return self._read(self._weighty[t % len(self._weighty)])
+        return self._read(self._with_weight[t % len(self._with_weight)])
 
     def _read(self, place: int) -> Batch:
         if place < self._position:

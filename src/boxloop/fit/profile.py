@@ -10,7 +10,7 @@ Given the noise, the best loadings are known. With :math:`\theta_1 \ge \dots \ge
    + \sum_{j > k \ge m} \frac{(1 - \theta_j)(\theta_m + \theta_j)}{\theta_m - \theta_j}\, w_{jm},
    \qquad w_{jm} = \omega_{ij} \omega_{lj} \omega_{im} \omega_{lm}.
 
-Joreskog (1967), Lawley and Maxwell (1971), Clarke (1970). A handful of steps where EM takes tens of rounds, or
+Joreskog (1967), Lawley and Maxwell (1971), Clarke (1970). A handful of steps where EM takes tens of iterations, or
 thousands if a column's noise vanishes (a Heywood case: EM creeps as 1/t); a floor of the noise is a bound of the
 search. A step costs :math:`O(k d^3)`, so wide tables begin with EM and come here only when it creeps.
 """
@@ -36,7 +36,7 @@ CREEPING = 1e-2
 """Noise below this part of a column's variance is on its way to the floor."""
 
 QUICK_COLUMNS = 128
-"""Widest table for which a Newton step costs less than the EM rounds it saves."""
+"""Widest table for which a Newton step costs less than the EM iterations it saves."""
 
 CLOSE = 0.1
 """Residual eigenvalues this near to 1 leave an error of a tenth a step if their expected curvature is used."""
@@ -45,7 +45,7 @@ BLOCK_VALUES = 1 << 22
 """Values held at once for the second derivatives."""
 
 
-def profiled(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> Step[FactorModel]:
+def profile_noise(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> Step[FactorModel]:
     """Newton's method over the noise; on wide tables the given step, until a noise variance nears its floor.
 
     Args:
@@ -58,35 +58,28 @@ def profiled(step: Step[FactorModel], mean: Tensor, covariance: Tensor) -> Step[
     """
     second: Array = covariance.cpu().numpy()
     lowest = CREEPING * covariance.diagonal()
-    known: list[
-        tuple[FactorModel, Profile]
-    ] = []  # the point behind the last model, so as not to make it twice
+    # The point behind the last model, so as not to compute it twice.
+    known: list[tuple[FactorModel, Profile]] = []
 
-    def round_of(state: EMState[FactorModel]) -> Iteration[EMState[FactorModel]]:
+    def iterate(state: EMState[FactorModel]) -> Iteration[EMState[FactorModel]]:
         model = state.model
         wide = len(second) > QUICK_COLUMNS
         if state.safe is not None or (wide and not bool((model.noise < lowest).any())):
             return step(state)
-        here = (
-            known.pop()[1] if known and known[0][0] is model else Profile.at(_noise(model), second, _k(model))
-        )
+        if known and known[0][0] is model:
+            here = known.pop()[1]
+        else:
+            noise: Array = model.noise.double().cpu().numpy()
+            here = Profile.at(noise, second, model.loadings.shape[1])
         known.clear()
-        there = here.climbed(max(model.floor, 1e-300))
+        there = here.take_step(max(model.floor, 1e-300))
         point = here if there is None else there
         fitted = torch.from_numpy(point.loadings).to(mean), torch.from_numpy(point.noise).to(mean)
         better = type(model)(mean, *fitted, model.floor, model.expand)
         known.append((better, point))
         return Iteration(EMState(better), -0.5 * here.value, final=there is None)
 
-    return round_of
-
-
-def _noise(model: FactorModel) -> Array:
-    return np.asarray(model.noise.cpu().numpy(), dtype=np.float64)
-
-
-def _k(model: FactorModel) -> int:
-    return model.loadings.shape[1]
+    return iterate
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class Profile:
         noise: psi, (d,).
         second: covariance of the rows, S, (d, d).
         k: most factors.
-        value: minus twice the mean log-likelihood of a row.
+        value: minus twice the mean log-likelihood per row.
         size: theta, largest first, (d,).
         axes: omega, their vectors, (d, d).
         used: factors that explain more than noise would: those with theta above 1, at most k.
@@ -125,10 +118,10 @@ class Profile:
     @property
     def loadings(self) -> Array:
         """The best loadings, (d, k); zero for factors that explain nothing."""
-        found = np.zeros((len(self.noise), self.k))
+        loadings = np.zeros((len(self.noise), self.k))
         length = np.sqrt(self.size[: self.used] - 1.0)
-        found[:, : self.used] = np.sqrt(self.noise)[:, None] * self.axes[:, : self.used] * length
-        return found
+        loadings[:, : self.used] = np.sqrt(self.noise)[:, None] * self.axes[:, : self.used] * length
+        return loadings
 
     def gradient(self) -> Array:
         """Slope of the value in log noise, (d,)."""
@@ -148,7 +141,7 @@ class Profile:
             result += (pairs * weight[some].reshape(-1)) @ pairs.T
         return np.asarray(result)
 
-    def climbed(self, floor: float) -> Profile | None:
+    def take_step(self, floor: float) -> Profile | None:
         """A point of lower value one Newton step on, no noise below the floor; None at a minimum."""
         u, slope = np.log(self.noise), self.gradient()
         low = np.full_like(u, np.log(floor))
@@ -157,7 +150,7 @@ class Profile:
         if not free.any():
             return None
         move = np.zeros_like(u)
-        move[free] = -self._solved(slope, free)
+        move[free] = -self._newton_step(slope, free)
         if -float(slope @ move) < 1e-15 * abs(self.value):
             return None
         for length in 0.5 ** np.arange(12):
@@ -167,7 +160,7 @@ class Profile:
                 return there
         return None
 
-    def _solved(self, slope: Array, free: NDArray[np.bool_]) -> Array:
+    def _newton_step(self, slope: Array, free: NDArray[np.bool_]) -> Array:
         """Newton's step over the free columns; with the expected curvature where it is as good, or the only one."""
         rest = self.axes[:, self.used :]
         expected = np.square(rest @ rest.T)

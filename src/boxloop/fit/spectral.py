@@ -423,11 +423,11 @@ def project_to_simplex(points: Tensor) -> Tensor:
     return projected / projected.sum(1, keepdim=True)
 
 
-def match_topics(reference: Tensor, found: Tensor) -> Tensor:
-    """The permutation (k,) of the rows of ``found`` (k, b) with the least total L1 distance to ``reference``."""
-    cost = torch.cdist(reference.double(), found.double(), p=1.0)
+def match_topics(reference: Tensor, topics: Tensor) -> Tensor:
+    """The permutation (k,) of the rows of ``topics`` (k, b) with the least total L1 distance to ``reference``."""
+    cost = torch.cdist(reference.double(), topics.double(), p=1.0)
     _, place = linear_sum_assignment(cost.cpu().numpy())
-    return torch.from_numpy(place).to(found.device)
+    return torch.from_numpy(place).to(topics.device)
 
 
 MAX_PARAMETERS = 3000
@@ -461,18 +461,18 @@ class _InfluenceSums(Tree):
 
 
 @single_threaded
-def spectral_errors(found: SpectralTopics) -> SpectralErrors:
+def spectral_errors(estimate: SpectralTopics) -> SpectralErrors:
     """Standard errors by the delta method, in one pass over the documents.
 
     Args:
-        found: topics from :func:`spectral`, assumed to be diagonalised by ``joint``.
+        estimate: topics from :func:`spectral`, assumed to be diagonalised by ``joint``.
 
     Returns:
         Errors of the estimate before its projection to the simplex, which can only reduce them.
     """
-    influence = DocumentInfluence.of(found)
-    sums = found.documents.source.reduce(influence.sum_squares)
-    topics, k = found.unprojected, len(found.weights)
+    influence = DocumentInfluence.of(estimate)
+    sums = estimate.documents.source.reduce(influence.sum_squares)
+    topics, k = estimate.unprojected, len(estimate.weights)
     low = torch.einsum("gv,hgj,jv->hv", topics, sums.inner, topics)
     a = influence.own[:, None, :]  # (k, 1, b)
     with_y, without_y = sums.cross.reshape(-1, k, 2, k).permute(1, 2, 3, 0).unbind(1)
@@ -492,32 +492,32 @@ class _OuterSum(Tree):
 
 
 @single_threaded
-def spectral_covariance(found: SpectralTopics) -> Tensor:
+def spectral_covariance(estimate: SpectralTopics) -> Tensor:
     """Covariance of all weights and probabilities, (k + k b, k + k b): the weights, then topic by topic.
 
     Its diagonal holds the squares of :func:`spectral_errors`, which needs no matrix of this size.
 
     Args:
-        found: topics with k (b + 1) at most ``MAX_PARAMETERS``.
+        estimate: topics with k (b + 1) at most ``MAX_PARAMETERS``.
     """
-    k, b = found.unprojected.shape
+    k, b = estimate.unprojected.shape
     if k * (b + 1) > MAX_PARAMETERS:
         raise ValueError(
             f"{k} topics of {b} words have a covariance of {k * (b + 1)} rows, over {MAX_PARAMETERS}: use "
             f"spectral_errors."
         )
-    influence = DocumentInfluence.of(found)
+    influence = DocumentInfluence.of(estimate)
 
     def outer(rows: Tensor, weight: Tensor) -> _OuterSum:
-        length, share = found.documents.document_weights(rows, weight)
+        length, share = estimate.documents.document_weights(rows, weight)
         heavy = torch.where(weight > 0, share * share / weight.clamp(min=1e-300), 0.0)
         y, inner, kappa, shares = influence.evaluate(rows, length)
         counts = (rows.to_dense() if rows.layout != torch.strided else rows).double()
         words = kappa[:, :, None] * counts[:, None, :] * (y[:, :, None] - influence.own)
-        moved = torch.cat([shares, (words + inner @ found.unprojected).flatten(1)], dim=1)
+        moved = torch.cat([shares, (words + inner @ estimate.unprojected).flatten(1)], dim=1)
         return _OuterSum(share.sum(), (heavy[:, None] * moved).mT @ moved)
 
-    sums = found.documents.source.reduce(outer)
+    sums = estimate.documents.source.reduce(outer)
     return sums.outer / sums.weight**2
 
 
@@ -542,16 +542,16 @@ class DocumentInfluence:
     triples: Tensor
 
     @classmethod
-    def of(cls, found: SpectralTopics) -> DocumentInfluence:
-        if found.documents.concentration > 0.0:
+    def of(cls, estimate: SpectralTopics) -> DocumentInfluence:
+        if estimate.documents.concentration > 0.0:
             raise ValueError(
                 "Standard errors of documents that mix topics (concentration > 0) have no closed form: use bootstrap."
             )
-        scale = found.documents.scale
-        dual = scale[:, None] * torch.linalg.pinv(found.unprojected.mT * scale[:, None]).mT
+        scale = estimate.documents.scale
+        dual = scale[:, None] * torch.linalg.pinv(estimate.unprojected.mT * scale[:, None]).mT
         pairs = (dual[:, :, None] * dual[:, None, :]).flatten(1)
         triples = (dual.square()[:, :, None] * dual[:, None, :]).flatten(1)
-        return cls(found.documents, found.weights, dual, dual.mT, pairs, triples)
+        return cls(estimate.documents, estimate.weights, dual, dual.mT, pairs, triples)
 
     def sum_squares(self, rows: Tensor, weight: Tensor) -> _InfluenceSums:
         """Sums over a tile of documents."""

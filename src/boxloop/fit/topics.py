@@ -18,19 +18,19 @@ PSEUDO_COUNT = 0.5
 """Pseudo-counts per word, distributed by frequency: a word of estimated probability 0 is rare, not impossible."""
 
 
-def topic_mixture(found: SpectralTopics, template: Multinomial) -> Mixture[Sums]:
+def topic_mixture(topics: SpectralTopics, template: Multinomial) -> Mixture[Sums]:
     """The multinomial mixture with these topics, smoothed so that every word is possible in every topic.
 
     Args:
-        found: topics.
+        topics: estimated from moments.
         template: gives total and smoothing.
     """
-    documents = found.documents
+    documents = topics.documents
     mean = documents.mean / documents.scale
-    share = found.weights.clamp(min=1.0 / documents.total)
+    share = topics.weights.clamp(min=1.0 / documents.total)
     words = (share * documents.words)[:, None]
     b = len(mean)
-    smooth = (words * found.probabilities + PSEUDO_COUNT * b * (mean + 1e-3 / b)) / (
+    smooth = (words * topics.probabilities + PSEUDO_COUNT * b * (mean + 1e-3 / b)) / (
         words + PSEUDO_COUNT * b * 1.001
     )
     smooth = smooth / smooth.sum(1, keepdim=True)
@@ -42,8 +42,8 @@ def start_topics(
     source: Source, template: Multinomial, generator: Generator
 ) -> tuple[Mixture[Sums], tuple[str, ...]]:
     """Topics from moments as a start of EM, and notes on corrections."""
-    found = spectral(source, len(template.probability), generator)
-    return topic_mixture(found, template), found.notes
+    topics = spectral(source, len(template.probability), generator)
+    return topic_mixture(topics, template), topics.notes
 
 
 def fit_spectral(source: Source, template: Multinomial, generator: Generator) -> Fit[Mixture[Sums]]:

@@ -39,7 +39,7 @@ from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
 from boxloop.fit.start import AUTO, BLEND, draw_sample, partitions, race, race_rows, track
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
-from boxloop.numeric import gram
+from boxloop.numeric import gram, join_words
 from boxloop.tree import Tree
 from boxloop.types import ExpectationModel, Expected, Source
 
@@ -110,11 +110,15 @@ def fit_variational(
     if plan.resume is not None:
         model = plan.resume.state.model
     else:
-        given = prior(standard, frame)
+        parameter_prior = prior(standard, frame)
         if start is not None:
-            model = replace(to_standard(start, frame, kind), given=given, total=frame.weight)
+            model = replace(
+                to_standard(start, frame, kind), parameter_prior=parameter_prior, total=frame.weight
+            )
         else:
-            model, interrupted = _race_starts(standard, given, frame.weight, starts, generator, plan)
+            model, interrupted = _race_starts(
+                standard, parameter_prior, frame.weight, starts, generator, plan
+            )
     if interrupted:
         outcome: Outcome[Any] = Outcome(
             EMState(model), events=["interrupted before the first iteration"], interrupted=True
@@ -126,24 +130,23 @@ def fit_variational(
 
 def _race_starts(
     source: Source,
-    given: MixturePrior,
+    parameter_prior: MixturePrior,
     total: float,
     starts: Sequence[str],
     generator: Generator,
     plan: Plan,
 ) -> tuple[Model, bool]:
-    """The best start, and whether Ctrl-C ended the race.
-
-    The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence in the race.
-    """
-    k, d = given.n_components, source.n_columns
+    """The best start, and whether Ctrl-C ended the race."""
+    # The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence
+    # in the race.
+    k, d = parameter_prior.n_components, source.n_columns
     sample = draw_sample(source, race_rows(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
     models: list[Any] = []
     for share in shares:
         blended = ((1.0 - BLEND) * share + BLEND / k) * sample.weight
-        candidate: Model = VariationalMixture.started(given, sample.rows, blended, total)
+        candidate: Model = VariationalMixture.started(parameter_prior, sample.rows, blended, total)
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
@@ -166,19 +169,10 @@ def _race_starts(
 
 
 def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
-    """Remove components, the smallest first, while the bound is higher without.
-
-    Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum. A trial
-    is abandoned if its bound, extrapolated from its last rise, stays too low.
-
-    Args:
-        rows: in standard coordinates.
-        last: outcome so far.
-        exact: whether the bound must rise in every iteration.
-
-    Returns:
-        The last trial that was better, or ``last``; marked as interrupted after Ctrl-C.
-    """
+    """Remove components, the smallest first, while the bound is higher without."""
+    # Coordinate ascent empties components slowly or not at all: two that share a cluster are a local maximum.
+    # A trial is abandoned if its bound, extrapolated from its last rise, stays too low.
+    # After Ctrl-C the last outcome is marked as interrupted.
     step: Any = accelerated_em(rows, elbo)
     run_trial = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
@@ -207,11 +201,9 @@ def _bound_in_best_order(outcome: Outcome[Any]) -> float:
 
 
 def _ascend(standard: Source, model: Model, generator: Generator, plan: Plan) -> Outcome[Any]:
-    """The loop of the engine; if the bound is higher in another order of components or with fewer, it continues from
-    there.
-
-    Starts race on a sample, whose chance clusters have too large a weight, so components are removed again afterwards.
-    """
+    """The loop of the engine, continued where another order of components, or fewer, raises the bound."""
+    # Starts race on a sample, whose chance clusters have too large a weight, so components are removed again
+    # afterwards.
     outcome = plan.run(standard, model, generator)
     while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
@@ -243,7 +235,9 @@ def _finish_mixture(
         outcome = replace(outcome, trace=[*outcome.trace[:-1], elbo(model, expected)])
     constant = [repr(source.names[j]) for j in torch.nonzero(frame.constant)[:, 0].tolist()]
     concerns = (
-        (f"constant column(s) {', '.join(constant)}: the prior alone says how they vary",) if constant else ()
+        (f"constant column(s) {join_words(constant)}: the prior alone says how they vary",)
+        if constant
+        else ()
     )
     level = level_of(model, source, frame)
     concerns = (*concerns, *outcome.events)
@@ -294,10 +288,10 @@ START_FLOOR = 0.05
 
 
 PRUNE_BELOW = 1.0
-"""Rise of the total bound, in nats, below which unneeded factors are looked for."""
+"""Rise of the total bound, in nats, below which unneeded factors are sought."""
 
 PRUNE_STEP = 2
-"""Iterations since the last extrapolation at which factors are looked for: once per cycle of acceleration."""
+"""Iterations since the last extrapolation at which factors are sought: once per cycle of acceleration."""
 
 PRUNE_ITERATIONS = 5
 """Iterations of a trial without one of the factors."""
@@ -405,12 +399,10 @@ def prune_factors(step: Step[VariationalFactor], source: Source, tol: float) -> 
 def _race_factor_starts(
     source: Source, prior: RelevancePrior, k: int, generator: Generator, plan: Plan
 ) -> Outcome[EMState[VariationalFactor]]:
-    """The best start from some maximum-likelihood fits, to moments or to a sample of the rows.
-
-    Two fits have as many factors as exceed the noise, or one more, and the others empty: with many rows the ascent is
-    slow to remove factors. One has all k: with few rows it finds what did not exceed the noise. Online fits start from
-    that one, since an empty factor stays empty.
-    """
+    """The best start from some maximum-likelihood fits, to moments or to a sample of the rows."""
+    # Two fits have as many factors as exceed the noise, or one more, and the others empty: with many rows the
+    # ascent is slow to remove factors. One has all k: with few rows it finds what did not exceed the noise.
+    # Online fits start from that one, since an empty factor stays empty.
     if isinstance(source, ArraySource):
         rows = filled = source
     else:
@@ -443,11 +435,9 @@ def _race_factor_starts(
 def _fit_outstanding(
     rows: ArraySource, k: int, n: float, fit_likelihood: Callable[[int], FactorModel]
 ) -> list[FactorModel]:
-    r"""The fit with as many factors as exceed its own noise, and one with one more; at most k.
-
-    Of :math:`\Psi^{-1/2} S \Psi^{-1/2}` as many eigenvalues as there are factors exceed those of noise, at most
-    :math:`(1 + \sqrt{d/n})^2`; with :math:`\psi_j = 1 / (S^{-1})_{jj}` no more (Guttman 1954), so the search goes up.
-    """
+    """The fit with as many factors as exceed its own noise, and one with one more; at most k."""
+    # Of Psi^-1/2 S Psi^-1/2 as many eigenvalues as there are factors exceed those of noise, at most (1 + sqrt(d/n))^2;
+    # with psi_j = 1 / (S^-1)_jj no more (Guttman 1954), so the search goes up.
     assert rows.weight is not None
     share = rows.weight / rows.weight.sum()
     mean = share @ rows.rows

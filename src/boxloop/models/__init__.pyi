@@ -1,11 +1,12 @@
 from .constraints import CONSTRAINTS as CONSTRAINTS, LATENTS as LATENTS
 from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
 from .information import (
-    differences as differences,
+    central_differences as central_differences,
+    derivatives_by_unit as derivatives_by_unit,
     factor_errors as factor_errors,
-    information as information,
     jacobian as jacobian,
     likelihood_and_score as likelihood_and_score,
+    observed_information as observed_information,
 )
 from .linear_gaussian import (
     FactorModel,

@@ -88,10 +88,16 @@ def _enough_freedom(prior: Any, axes: Axes) -> str | None:
 
 def _of_one_kind(model: VariationalMixture[Any], axes: Axes) -> str | None:
     for part in ("weights", "components"):
-        given, found = (type(getattr(side, part)) for side in (model.given, model.found))
-        if given is not found:
-            return f"given.{part} is a {given.__name__}, found.{part} a {found.__name__}: they must be alike"
-    return None if axes["m"] == axes["k"] else f"found.components has {axes['m']} members, not {axes['k']}"
+        prior = type(getattr(model.parameter_prior, part))
+        posterior = type(getattr(model.parameter_posterior, part))
+        if prior is not posterior:
+            return (
+                f"parameter_prior.{part} is a {prior.__name__}, parameter_posterior.{part} a {posterior.__name__}: "
+                "they must be alike"
+            )
+    if axes["m"] == axes["k"]:
+        return None
+    return f"parameter_posterior.components has {axes['m']} members, not {axes['k']}"
 
 
 def _has_factors(model: Any, axes: Axes) -> str | None:
@@ -134,13 +140,11 @@ def _network_fits(part: Part, axes: Axes) -> str | None:
 
 
 def _is_bounded(part: Part, columns: int) -> bool:
-    """Whether no row within 10 standard units makes a network of ours, or the square of its result, overflow.
-
-    As |silu(x)| <= silu(|x|), no activation is above that of the absolute parameters at the absolute row.
-    """
+    """Whether no row within 10 standard units makes a network of ours, or the square of its result, overflow."""
+    # As |silu(x)| <= silu(|x|), no activation is above that of the absolute parameters at the absolute row.
     most = torch.full((1, columns), 10.0, dtype=part.parameters[0].dtype)
-    found = part.network([value.abs() for value in part.parameters], most)
-    return bool(torch.isfinite(found.square()).all())
+    output = part.network([value.abs() for value in part.parameters], most)
+    return bool(torch.isfinite(output.square()).all())
 
 
 def _pixels(shape: tuple[int, int, int]) -> int:
@@ -244,15 +248,15 @@ CONSTRAINTS: Table = {
     ),
     VariationalMixture: Constraints(
         _of_one_kind,
-        found=Nested((MixturePrior,), "k d m dtype"),
-        given=Nested((MixturePrior,), "k d m=m|1 dtype"),
+        parameter_posterior=Nested((MixturePrior,), "k d m dtype"),
+        parameter_prior=Nested((MixturePrior,), "k d m=m|1 dtype"),
         total=FLOOR,
     ),
     RelevancePrior: Constraints(centre=Array("d"), noise_rate=Array("d", POSITIVE)),
     VariationalFactor: Constraints(
         _has_errors,
         coefficients=Array("d k+1"),
-        spread=Array("d|1 k+1 k+1", POSITIVE_DEFINITE),
+        coefficient_covariance=Array("d|1 k+1 k+1", POSITIVE_DEFINITE),
         shape=Array("d|1", POSITIVE),
         rate=Array("d", POSITIVE),
         relevance_rate=Array("k", POSITIVE),

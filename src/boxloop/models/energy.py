@@ -64,13 +64,13 @@ class Perceptron:
 
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random layers under a last one of zeros: the model is its base distribution."""
-        found: list[Tensor] = []
+        parameters: list[Tensor] = []
         before = self.columns
         for width in self.hidden:
-            found.append(normal((before, width), generator, dtype) * (2.0 / before) ** 0.5)
-            found.append(normal((width,), generator, dtype))
+            parameters.append(normal((before, width), generator, dtype) * (2.0 / before) ** 0.5)
+            parameters.append(normal((width,), generator, dtype))
             before = width
-        return (*found, torch.zeros(before, dtype=dtype, device=generator.device))
+        return (*parameters, torch.zeros(before, dtype=dtype, device=generator.device))
 
     def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
         """(n, d) -> (n,)."""
@@ -147,15 +147,15 @@ class EnergyModel(Tree):
         """V(u) of standardised rows, (n,): the part that depends on parameters.
 
         Raises:
-            ValueError: the network does not give one number a row.
+            ValueError: the network does not give one number per row.
         """
-        found: Tensor = self.network(self.parameters, standard)
-        if found.shape != standard.shape[:1]:
+        energies: Tensor = self.network(self.parameters, standard)
+        if energies.shape != standard.shape[:1]:
             raise ValueError(
-                f"an energy must give one number a row: {len(standard)} rows need shape ({len(standard)},), "
-                f"got {tuple(found.shape)}"
+                f"an energy must give one number per row: {len(standard)} rows need shape ({len(standard)},), "
+                f"got {tuple(energies.shape)}"
             )
-        return found
+        return energies
 
     def standardise(self, rows: Tensor) -> Tensor:
         """u = (x - o) / s, in the precision of the parameters."""

@@ -19,7 +19,7 @@ from boxloop.types import Source
 STEP = 1e-5
 
 
-def step_of(point: Tensor) -> Tensor:
+def difference_steps(point: Tensor) -> Tensor:
     """A step of central differences for every parameter."""
     return STEP * point.abs().clamp(min=1.0)
 
@@ -41,16 +41,16 @@ def likelihood_and_score(
     return expected.log_likelihood, gradient
 
 
-def information(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
+def observed_information(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
     """Observed information of all rows, (q, q): two passes for every parameter."""
-    found = -differences(lambda v: score(model, source, free, v), point)
-    return 0.5 * (found + found.mT)
+    hessian = -central_differences(lambda v: score(model, source, free, v), point)
+    return 0.5 * (hessian + hessian.mT)
 
 
-def differences(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
+def central_differences(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
     """Derivative of each output by central differences, (*outputs, q)."""
     columns = []
-    for step in torch.diag(step_of(point)):
+    for step in torch.diag(difference_steps(point)):
         columns.append((function(point + step) - function(point - step)) / (2.0 * step.sum()))
     return torch.stack(columns, dim=-1)
 
@@ -62,6 +62,31 @@ def jacobian(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
         output = function(moving)
         rows = [torch.autograd.grad(value, moving, retain_graph=True)[0] for value in output.reshape(-1)]
     return torch.stack(rows).reshape(*output.shape, len(point))
+
+
+def derivatives_by_unit(
+    function: Callable[[Tensor], Tensor], point: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs (n,), the gradient of each, (n, p), and the second derivative of their weighted sum, (p, p).
+
+    The gradient of a weighted sum is linear in the weights, so its derivative in them is the gradient of every
+    output, at the cost of p backward passes instead of n.
+    """
+    moving = point.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = function(moving)
+        share = (torch.ones_like(value) if weight is None else weight).detach().clone().requires_grad_()
+        total = share @ value
+        if not value.requires_grad:  # it does not depend on the point
+            zero = value.new_zeros(len(value), len(point))
+            return value, zero, value.new_zeros(len(point), len(point))
+        (gradient,) = torch.autograd.grad(total, moving, create_graph=True)
+        by_unit, curvature = [], []
+        for one in gradient:
+            first, second = torch.autograd.grad(one, (share, moving), retain_graph=True, allow_unused=True)
+            by_unit.append(torch.zeros_like(share) if first is None else first)
+            curvature.append(torch.zeros_like(moving) if second is None else second)
+    return value.detach(), torch.stack(by_unit, dim=1), torch.stack(curvature)
 
 
 class FactorErrors(NamedTuple):
@@ -105,11 +130,11 @@ def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: 
     axes, root, turn = torch.linalg.svd(loadings * (part / noise).sqrt()[:, None], full_matrices=False)
     square = root.square()
     theta = 1.0 + square
-    beside = torch.eye(len(noise), dtype=noise.dtype, device=noise.device) - axes @ axes.mT
+    complement = torch.eye(len(noise), dtype=noise.dtype, device=noise.device) - axes @ axes.mT
     # Where column j is present its own value counts in full, the others only as often as they are.
     lost = 1.0 / (1.0 + (1.0 - part) / part * axes.square().sum(1))
     own = lost * present.sqrt()
-    information = 0.5 * own[:, None] * beside.square() * own
+    information = 0.5 * own[:, None] * complement.square() * own
     information.diagonal().add_(prior_rate / noise)
     covariance = torch.cholesky_inverse(torch.linalg.cholesky(information))
     # Two factors of equal size turn freely: an angle between them errs by one radian at most.
@@ -120,10 +145,10 @@ def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: 
     lean = ((theta[:, None] + theta) / gap).fill_diagonal_(0.0)
     errors = torch.empty_like(axes)
     for r, u in enumerate(axes.mT):
-        known = square[r] * (axes.square() @ angle[r]) + theta[r] / square[r] * beside.diagonal()
+        known = square[r] * (axes.square() @ angle[r]) + theta[r] / square[r] * complement.diagonal()
         known = known + theta[r].square() / (2.0 * square[r]) * u.square()
         moved = torch.diag(u) - (axes * lean[r]) @ (axes * u[:, None]).mT
-        moved = moved - (theta[r] + 1.0) / square[r] * beside * u
+        moved = moved - (theta[r] + 1.0) / square[r] * complement * u
         slope = 0.5 * root[r] * moved - 0.5 * theta[r] / root[r] * u[:, None] * u.square()
         errors[:, r] = noise / part * (known / n + ((slope @ covariance) * slope).sum(1))
     variance = noise + loadings.square().sum(1)

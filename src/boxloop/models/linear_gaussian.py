@@ -53,7 +53,7 @@ class LinearStatistics(Tree):
         """Weight of the values present in each column, (d,) or (1,)."""
         return self.latent[-1, -1] - self.absent[:, -1, -1]
 
-    def spread(self, mean: Tensor, total: Tensor) -> Tensor:
+    def squared_deviations(self, mean: Tensor, total: Tensor) -> Tensor:
         """Sum of squares about a mean (d,), of complete rows of so much weight in all, (d,)."""
         return self.square - 2.0 * mean * self.cross[:, -1] + total * mean.square()
 
@@ -84,7 +84,7 @@ def expect_linear(
     score = product(scaled.to(low), columns) - (scaled @ mean)[:, None].to(low)
     statistics, explained = complete_statistics(columns, weight, factor, score)
     total = weight.sum()
-    quadratic = (statistics.spread(mean, total) / noise).sum() - explained
+    quadratic = (statistics.squared_deviations(mean, total) / noise).sum() - explained
     log_likelihood = -0.5 * (quadratic + total * (log_det + len(noise) * LOG_2PI))
     return Expected(statistics, log_likelihood, total)
 
@@ -165,8 +165,8 @@ def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
     loadings, mean = coefficients[:, :-1], coefficients[:, -1]
     total = latent[-1, -1]
     centre = latent[:-1, -1] / total
-    spread = latent[:-1, :-1] / total - centre[:, None] * centre
-    return mean + loadings @ centre, loadings @ torch.linalg.cholesky(spread)
+    covariance = latent[:-1, :-1] / total - centre[:, None] * centre
+    return mean + loadings @ centre, loadings @ torch.linalg.cholesky(covariance)
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,8 @@ class LinearGaussian(Tree):
     def complete(self, statistics: LinearStatistics) -> Tensor:
         """Expected complete-data log-likelihood, up to the prior of the factors."""
         coefficients = torch.cat([self.loadings, self.mean[:, None]], dim=1)
-        spread = statistics.residual(coefficients) / self.psi
-        return -0.5 * (spread + statistics.present * (self.psi.log() + LOG_2PI)).sum()
+        residual = statistics.residual(coefficients) / self.psi
+        return -0.5 * (residual + statistics.present * (self.psi.log() + LOG_2PI)).sum()
 
     def log_base(self, rows: Tensor) -> None:
         """None."""

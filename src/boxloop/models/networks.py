@@ -64,8 +64,12 @@ class ModuleNetwork:
         """(n, d) -> what the module gives; what is not trained follows the rows to their device and precision."""
         own = dict(zip(self.names, parameters, strict=True))
         rest = chain(self.module.named_parameters(), self.module.named_buffers())
-        still = {name: _beside(value, rows) for name, value in rest if name not in own}
-        return functional_call(self.module, {**still, **own}, (rows,))
+        fixed = {
+            name: value.to(rows.device, rows.dtype if value.is_floating_point() else None)
+            for name, value in rest
+            if name not in own
+        }
+        return functional_call(self.module, {**fixed, **own}, (rows,))
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ class Part(Tree):
     def __call__(self, rows: Tensor) -> Tensor:
         """(n, d) -> (n, p), in the precision of the parameters, whatever that of the rows or of an autocast."""
         like = self.parameters[0]
-        found: Tensor = self.network(self.parameters, rows.to(like.dtype))
-        return found.to(like.dtype)
+        output: Tensor = self.network(self.parameters, rows.to(like.dtype))
+        return output.to(like.dtype)
 
     @property
     def saved_module(self) -> str | None:
@@ -168,10 +172,10 @@ class Layers:
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random slopes, zero shifts; the last layer is small, so that nothing starts far from zero."""
         widths = (self.columns_in, *self.hidden, self.columns_out)
-        found: list[Tensor] = []
+        parameters: list[Tensor] = []
         for i, (before, after) in enumerate(pairwise(widths)):
-            found += _dense(before, after, generator, dtype, last=i == len(self.hidden))
-        return tuple(found)
+            parameters += _dense(before, after, generator, dtype, last=i == len(self.hidden))
+        return tuple(parameters)
 
     def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
         """(n, columns_in) -> (n, columns_out)."""
@@ -210,20 +214,20 @@ class Convolutions:
         kernels = [
             (after, before, KERNEL, KERNEL) for before, after in pairwise((self.shape[0], *self.channels))
         ]
-        found = [shape for kernel in kernels for shape in (kernel, kernel[:1])]
-        return [*found, *_dense_shapes(self.channels[-1] * height * width, self.columns_out)]
+        shapes = [shape for kernel in kernels for shape in (kernel, kernel[:1])]
+        return [*shapes, *_dense_shapes(self.channels[-1] * height * width, self.columns_out)]
 
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random kernels and slopes, zero shifts."""
-        found: list[Tensor] = []
+        parameters: list[Tensor] = []
         before = self.shape[0]
         for after in self.channels:
-            spread = math.sqrt(2.0 / (before * KERNEL**2))
-            found.append(normal((after, before, KERNEL, KERNEL), generator, dtype) * spread)
-            found.append(torch.zeros(after, dtype=dtype, device=generator.device))
+            deviation = math.sqrt(2.0 / (before * KERNEL**2))
+            parameters.append(normal((after, before, KERNEL, KERNEL), generator, dtype) * deviation)
+            parameters.append(torch.zeros(after, dtype=dtype, device=generator.device))
             before = after
         height, width = _sizes(self.shape, self.channels)[-1]
-        return (*found, *_dense(before * height * width, self.columns_out, generator, dtype, last=True))
+        return (*parameters, *_dense(before * height * width, self.columns_out, generator, dtype, last=True))
 
     def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
         """(n, C * H * W) -> (n, columns_out)."""
@@ -264,21 +268,21 @@ class Deconvolutions:
         kernels = [
             (before, after, KERNEL, KERNEL) for before, after in pairwise((*self.channels, self.shape[0]))
         ]
-        found = [shape for kernel in kernels for shape in (kernel, kernel[1:2])]
-        return [*_dense_shapes(self.columns_in, self.channels[0] * height * width), *found]
+        shapes = [shape for kernel in kernels for shape in (kernel, kernel[1:2])]
+        return [*_dense_shapes(self.columns_in, self.channels[0] * height * width), *shapes]
 
     def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random slopes and kernels, zero shifts."""
         height, width = _sizes(self.shape, self.channels)[-1]
-        found = _dense(self.columns_in, self.channels[0] * height * width, generator, dtype, last=False)
+        parameters = _dense(self.columns_in, self.channels[0] * height * width, generator, dtype, last=False)
         afters = (*self.channels[1:], self.shape[0])
         for before, after in zip(self.channels, afters, strict=True):
             # A pixel of the result hears a quarter of the kernel, as the stride is 2 both ways.
-            spread = math.sqrt(2.0 * STRIDE**2 / (before * KERNEL**2))
-            found.append(normal((before, after, KERNEL, KERNEL), generator, dtype) * spread)
-            found.append(torch.zeros(after, dtype=dtype, device=generator.device))
-        found[-2] = found[-2] / math.sqrt(6.0)
-        return tuple(found)
+            deviation = math.sqrt(2.0 * STRIDE**2 / (before * KERNEL**2))
+            parameters.append(normal((before, after, KERNEL, KERNEL), generator, dtype) * deviation)
+            parameters.append(torch.zeros(after, dtype=dtype, device=generator.device))
+        parameters[-2] = parameters[-2] / math.sqrt(6.0)
+        return tuple(parameters)
 
     def __call__(self, parameters: Sequence[Tensor], rows: Tensor) -> Tensor:
         """(n, columns_in) -> (n, C * H * W)."""
@@ -291,10 +295,6 @@ class Deconvolutions:
                 functional.silu(image), kernel, level, STRIDE, PADDING, output_padding=odd
             )
         return image.flatten(1)
-
-
-def _beside(value: Tensor, rows: Tensor) -> Tensor:
-    return value.to(rows.device, rows.dtype if value.is_floating_point() else None)
 
 
 def _dense(before: int, after: int, generator: Generator, dtype: torch.dtype, *, last: bool) -> list[Tensor]:

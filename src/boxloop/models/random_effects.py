@@ -255,7 +255,7 @@ class RandomEffects(Tree):
         there = replace(statistics, target=target, first=torch.zeros_like(mean), second=second)
         return there, z - mean
 
-    def follow(self, origin: Self, z: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    def follow(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
         r"""Effects under these parameters that stand for effects z under those of ``origin``.
 
         .. math:: u'_i = T_i u_i + B_i S^\top (\beta_{origin} - \beta), \qquad
@@ -269,14 +269,14 @@ class RandomEffects(Tree):
         Args:
             origin: the model under which z was drawn.
             z: (g m, q).
-            spread: rough posterior covariance of each group's effects, (g, q, q).
+            latent_covariance: rough posterior covariance of each group's effects, (g, q, q).
 
         Returns:
             The effects, and the logarithm of :math:`|\det T_i|`, (g m,).
         """
-        draws = z.reshape(len(spread), -1, z.shape[1])
+        draws = z.reshape(len(latent_covariance), -1, z.shape[1])
         eye = torch.eye(len(self.factor), dtype=z.dtype, device=z.device)
-        share = eye - torch.cholesky_solve(spread, origin.factor).mT
+        share = eye - torch.cholesky_solve(latent_covariance, origin.factor).mT
         relative = torch.linalg.solve_triangular(origin.factor, self.factor, upper=False, left=False)
         turn = share + (eye - share) @ relative
         there = draws @ turn.mT

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from boxloop.data import check_choice
 from boxloop.distributions import (
     CategoricalColumns,
     DiagonalGaussian,
@@ -194,10 +195,10 @@ class NormalMixturePrior(Tree):
             torch.as_tensor(part).to(mean) for part in np.polynomial.hermite_e.hermegauss(HERMITE)
         )
         weight = weight / math.sqrt(2 * math.pi)
-        spread = (0.5 * log_variance).exp()
+        deviation = (0.5 * log_variance).exp()
         total = torch.zeros_like(mean)
         for at, share in zip(node, weight, strict=True):
-            total = total + share * self._marginal(mean + spread * at)
+            total = total + share * self._marginal(mean + deviation * at)
         return -0.5 * (log_variance + 1.0 + math.log(2 * math.pi)) - total
 
     def _marginal(self, z: Tensor) -> Tensor:
@@ -264,8 +265,7 @@ class GaussianHead(Tree):
     continuous: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.variance not in ("diagonal", "shared", "spherical"):
-            raise ValueError(f"variance must be 'diagonal', 'shared' or 'spherical', got {self.variance!r}")
+        check_choice(self.variance, "variance", ("diagonal", "shared", "spherical"))
         if (self.log_variance is None) != (self.variance == "diagonal"):
             raise ValueError(
                 "log_variance belongs to a shared or a spherical variance, and to these always: use GaussianHead.start"
@@ -550,18 +550,18 @@ class Autoencoder(Tree):
     def emission(self, z: Tensor) -> Distribution:
         """The distributions of x given each row of z, in the units of the data."""
         distribution = self.head.distribution(self.decoder(z).to(self.origin.dtype))
-        found: Distribution = (
+        in_units: Distribution = (
             distribution.affine(self.origin, self.scale) if self.head.continuous else distribution
         )
-        return found
+        return in_units
 
     def posterior(self, rows: Tensor) -> DiagonalGaussian:
-        """q(z|x), one member a row: (n, k)."""
+        """q(z|x), one member per row: (n, k)."""
         mean, log_variance = (part.to(self.origin.dtype) for part in self._encode(self.standardise(rows)))
         return DiagonalGaussian(mean, log_variance.exp())
 
     def bound(self, rows: Tensor, generator: Generator, draws: int = 1) -> Bound:
-        r"""Both parts of the evidence lower bound, from M draws :math:`z_j = \mu(x) + \sigma(x) \epsilon_j` a row.
+        r"""Both parts of the evidence lower bound, from M draws :math:`z_j = \mu(x) + \sigma(x) \epsilon_j` per row.
 
         .. math:: \frac1M \sum_j \log p(x \mid z_j) \quad\text{and}\quad \mathrm{KL}(q(z \mid x) \,\|\, p(z)),
 
@@ -634,7 +634,7 @@ class Autoencoder(Tree):
 
     def _importance_bound(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
         """The importance bound in blocks of rows and of draws, (n,)."""
-        found = []
+        bounds = []
         for part in rows.split(max(1, BLOCK // self._widest)):
             standard = self.standardise(part)
             code = self._encode(standard)
@@ -643,8 +643,8 @@ class Autoencoder(Tree):
             for start in range(0, draws, step):
                 drawn = noise(part, start, min(step, draws - start))
                 sums.append(self._log_ratios(standard, code, drawn).logsumexp(0))
-            found.append(torch.stack(sums).logsumexp(0))
-        return torch.cat(found) - math.log(draws) - self.scale.log().sum()
+            bounds.append(torch.stack(sums).logsumexp(0))
+        return torch.cat(bounds) - math.log(draws) - self.scale.log().sum()
 
     @property
     def _widest(self) -> int:
@@ -665,13 +665,13 @@ class Autoencoder(Tree):
         raw = self.decoder(z.flatten(0, 1))
         rows = standard.expand(len(z), -1, -1).flatten(0, 1)
         with torch.autocast(standard.device.type, enabled=False):
-            found: Tensor = self.head.distribution(raw).paired(rows)
-        return found.reshape(z.shape[:2])
+            log_prob: Tensor = self.head.distribution(raw).paired(rows)
+        return log_prob.reshape(z.shape[:2])
 
     def _log_prior(self, z: Tensor) -> Tensor:
         """log p(z) of codes (M, n, k): (M, n)."""
-        found: Tensor = self.latent.log_density(z.flatten(0, 1))
-        return found.reshape(z.shape[:2])
+        log_density: Tensor = self.latent.log_density(z.flatten(0, 1))
+        return log_density.reshape(z.shape[:2])
 
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n rows (n, d) and the codes behind them (n, k)."""
@@ -702,8 +702,8 @@ def _check_width(name: str, part: Part, rows: Tensor, wanted: int) -> None:
     requirement = f"the {name} must make {wanted} columns from {rows.shape[1]}"
     try:
         with torch.no_grad():
-            found = part(rows)
+            output = part(rows)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"{requirement}, but does not take a row: {error}") from error
-    if found.shape != (len(rows), wanted):
-        raise ValueError(f"{requirement}; one row becomes {tuple(found.shape)}")
+    if output.shape != (len(rows), wanted):
+        raise ValueError(f"{requirement}; one row becomes {tuple(output.shape)}")

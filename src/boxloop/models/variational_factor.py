@@ -205,13 +205,13 @@ class ExpectedLinear(Tree):
 
     Args:
         coefficients: m, loadings and last the mean, (d, k + 1).
-        spread: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
+        coefficient_covariance: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
         precision: expected noise precisions, (d,).
         log_precision: their expected logarithms, (d,).
     """
 
     coefficients: Tensor
-    spread: Tensor
+    coefficient_covariance: Tensor
     precision: Tensor
     log_precision: Tensor
 
@@ -222,7 +222,9 @@ class ExpectedLinear(Tree):
 
     def _total(self) -> Tensor:
         """The sum of V over all columns, (k + 1, k + 1)."""
-        total: Tensor = self.spread.sum(0) * (len(self.precision) / len(self.spread))
+        total: Tensor = self.coefficient_covariance.sum(0) * (
+            len(self.precision) / len(self.coefficient_covariance)
+        )
         return total
 
     def _complete_factor(self) -> Tensor:
@@ -235,7 +237,9 @@ class ExpectedLinear(Tree):
     def _seen_factor(self, seen: Tensor) -> Tensor:
         """Cholesky factors of K of every row, (n, k, k)."""
         d, k = len(self.precision), self.coefficients.shape[1] - 1
-        outer = self._scaled[:, :, None] * self.coefficients[:, None, :k] + self.spread[:, :k, :k]
+        outer = (
+            self._scaled[:, :, None] * self.coefficients[:, None, :k] + self.coefficient_covariance[:, :k, :k]
+        )
         inner = (seen @ outer.reshape(d, k * k)).reshape(-1, k, k)
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
         return torch.linalg.cholesky(inner)
@@ -243,7 +247,7 @@ class ExpectedLinear(Tree):
     def _score(self, deviation: Tensor, seen: Tensor) -> Tensor:
         """h of every row, (n, k)."""
         d, k = len(self.precision), self.coefficients.shape[1] - 1
-        return deviation @ self._scaled - seen @ self.spread[:, :k, k].expand(d, k)
+        return deviation @ self._scaled - seen @ self.coefficient_covariance[:, :k, k].expand(d, k)
 
     def _deviation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows less their means, zero where missing, and which values are there, both (n, d)."""
@@ -273,13 +277,13 @@ class ExpectedLinear(Tree):
 
     def _expect_complete(self, columns: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         low, k = columns.dtype, self.coefficients.shape[1] - 1
-        mean, scaled, spread = self.coefficients[:, k], self._scaled.mT, self._total()
+        mean, scaled, covariance = self.coefficients[:, k], self._scaled.mT, self._total()
         factor = self._complete_factor()
-        score = product(scaled.to(low), columns) - (scaled @ mean + spread[:k, k])[:, None].to(low)
+        score = product(scaled.to(low), columns) - (scaled @ mean + covariance[:k, k])[:, None].to(low)
         statistics, explained = complete_statistics(columns, weight, factor, score)
         total = weight.sum()
-        apart = self.precision @ statistics.spread(mean, total)
-        level = (self.log_precision - LOG_2PI).sum() - spread[k, k] - 2.0 * factor.diagonal().log().sum()
+        apart = self.precision @ statistics.squared_deviations(mean, total)
+        level = (self.log_precision - LOG_2PI).sum() - covariance[k, k] - 2.0 * factor.diagonal().log().sum()
         return Expected(statistics, 0.5 * (total * level - apart + explained), total)
 
     def _expect_missing(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
@@ -295,7 +299,7 @@ class ExpectedLinear(Tree):
         absent = ((1.0 - seen).mT @ inner).reshape(d, k + 1, k + 1)
         filled = torch.nan_to_num(rows.to(seen.dtype), nan=0.0)
         heavy = filled * weight[:, None]
-        level = seen @ (self.log_precision - LOG_2PI - self.spread[:, k, k])
+        level = seen @ (self.log_precision - LOG_2PI - self.coefficient_covariance[:, k, k])
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
         value = 0.5 * (level - deviation.square() @ self.precision - log_det + half.square().sum((1, 2)))
         latent = inner.sum(0).reshape(k + 1, k + 1)
@@ -318,7 +322,7 @@ class NormalGammaFactors(Tree):
     """
 
     coefficients: Tensor
-    spread: Tensor
+    coefficient_covariance: Tensor
     shape: Tensor
     rate: Tensor
 
@@ -340,7 +344,7 @@ class NormalGammaFactors(Tree):
     @property
     def psi(self) -> Tensor:
         """What expected loadings leave of the variances of a new row, (d,): the noise, and what is not known."""
-        return self.noise * (1.0 + self.spread.diagonal(dim1=-2, dim2=-1).sum(-1))
+        return self.noise * (1.0 + self.coefficient_covariance.diagonal(dim1=-2, dim2=-1).sum(-1))
 
     @property
     def noise_precision(self) -> Tensor:
@@ -349,7 +353,7 @@ class NormalGammaFactors(Tree):
 
     def deviations(self) -> dict[str, Tensor]:
         """Those of q: mean (d,), components (k, d), noise_variance (d,). The last may be infinite; see ``errors``."""
-        own = self.noise[:, None] * self.spread.diagonal(dim1=-2, dim2=-1)
+        own = self.noise[:, None] * self.coefficient_covariance.diagonal(dim1=-2, dim2=-1)
         excess = (self.shape - 2.0).clamp(min=0.0)
         return {
             "mean": own[:, -1].sqrt(),
@@ -360,7 +364,9 @@ class NormalGammaFactors(Tree):
     def expected(self) -> ExpectedLinear:
         """What the distribution of the factors needs to know."""
         log_precision = torch.digamma(self.shape) - self.rate.log()
-        return ExpectedLinear(self.coefficients, self.spread, self.noise_precision, log_precision)
+        return ExpectedLinear(
+            self.coefficients, self.coefficient_covariance, self.noise_precision, log_precision
+        )
 
     def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n, k) and covariance (n, k, k) of the factors given each row, under q."""
@@ -373,16 +379,16 @@ class NormalGammaFactors(Tree):
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
         """x given factors z, (m, k): Gaussians with the mean and variance of Student's distribution."""
-        mean, variance = self.given(z)
+        mean, variance = self.conditional(z)
         return DiagonalGaussian(mean, variance * (self.shape / (self.shape - 1.0)))
 
-    def given(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def conditional(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and squared scale of x given factors, both (m, d)."""
         u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
-        if len(self.spread) == 1:
-            reach = ((u @ self.spread[0]) * u).sum(1, keepdim=True)
+        if len(self.coefficient_covariance) == 1:
+            reach = ((u @ self.coefficient_covariance[0]) * u).sum(1, keepdim=True)
         else:
-            reach = (u[:, :, None] * u[:, None, :]).flatten(1) @ self.spread.flatten(1).mT
+            reach = (u[:, :, None] * u[:, None, :]).flatten(1) @ self.coefficient_covariance.flatten(1).mT
         return u @ self.coefficients.mT, (1.0 + reach) / self.noise_precision
 
     def moments(self) -> tuple[Tensor, forms.LowRank]:
@@ -392,7 +398,7 @@ class NormalGammaFactors(Tree):
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n new rows (n, d) with their factors (n, k); every row has parameters of its own draw."""
         z = self.prior().draw(n, generator)[0]
-        mean, scale = self.given(z)
+        mean, scale = self.conditional(z)
         precision = self._gamma(n, generator) / self.shape
         return mean + (scale / precision).sqrt() * normal(tuple(mean.shape), generator, mean.dtype), z
 
@@ -400,7 +406,7 @@ class NormalGammaFactors(Tree):
         """n draws of the parameters: means (n, d), loadings (n, d, k), noise variances (n, d)."""
         d, size = self.coefficients.shape
         noise = self.rate / self._gamma(n, generator)
-        root = torch.linalg.cholesky(self.spread)
+        root = torch.linalg.cholesky(self.coefficient_covariance)
         steps = normal((n, d, size), generator, self.rate.dtype)
         steps = steps @ root[0].mT if len(root) == 1 else (root @ steps[..., None])[..., 0]
         drawn = self.coefficients + noise.sqrt()[..., None] * steps
@@ -469,7 +475,7 @@ def _integrate_factors(factors: NormalGammaFactors, rows: Tensor, nodes: Tensor)
 
 def _student_log_prob(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
     """Log-density of the values seen given the factors, (n,)."""
-    centre, scale = factors.given(z)
+    centre, scale = factors.conditional(z)
     half = factors.shape + 0.5
     level = torch.lgamma(half) - torch.lgamma(factors.shape) - 0.5 * (2.0 * math.pi * factors.shape).log()
     away = torch.where(seen, rows - centre, 0.0)
@@ -483,11 +489,11 @@ def _find_mode(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple
     deviation = (rows - factors.mean) * seen
     loadings = factors.loadings
     outer = (loadings[:, :, None] * loadings[:, None]).reshape(d, k * k)
-    spread = factors.spread.expand(d, -1, -1)
-    unsure, lean = spread[:, :k, :k].reshape(d, k * k), spread[:, :k, k]
+    covariance = factors.coefficient_covariance.expand(d, -1, -1)
+    unsure, lean = covariance[:, :k, :k].reshape(d, k * k), covariance[:, :k, k]
     z = rows.new_zeros(len(rows), k)
     for _ in range(REWEIGHTINGS):
-        centre, scale = factors.given(z)
+        centre, scale = factors.conditional(z)
         degrees = 2.0 * factors.shape
         weight = seen * (degrees + 1.0) / (degrees * scale + (rows - centre).square())
         # 1 + u'Vu in the scale lowers the density far from the middle: to first order as its logarithm does.
@@ -506,7 +512,7 @@ class VariationalFactor(NormalGammaFactors):
 
     Args:
         coefficients: m, loadings and last the mean of each column, (d, k + 1).
-        spread: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
+        coefficient_covariance: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
         shape: a, of the noise precisions, (d,) or (1,).
         rate: b, of the noise precisions, (d,).
         relevance_rate: rates of the distributions of alpha, (k,).
@@ -533,11 +539,11 @@ class VariationalFactor(NormalGammaFactors):
         centre = prior.centre
         coefficients = torch.cat([centre.new_zeros(len(centre), k), centre[:, None]], dim=1)
         relevance_rate = centre.new_full((k,), prior.shape(len(centre)))
-        spread = torch.diag(torch.cat([centre.new_ones(k), centre.new_full((1,), 1.0 / prior.strength)]))[
+        covariance = torch.diag(torch.cat([centre.new_ones(k), centre.new_full((1,), 1.0 / prior.strength)]))[
             None
         ]
         shape = torch.full_like(centre[:1], prior.noise_shape)
-        return cls(coefficients, spread, shape, prior.noise_rate, relevance_rate, prior, total)
+        return cls(coefficients, covariance, shape, prior.noise_rate, relevance_rate, prior, total)
 
     @property
     def precision(self) -> Tensor:
@@ -550,14 +556,14 @@ class VariationalFactor(NormalGammaFactors):
         return self.noise_precision @ self.loadings.square() / len(self.rate)
 
     @property
-    def doubt(self) -> Tensor:
+    def uncertainty(self) -> Tensor:
         r"""The same of what is not known of the loadings, :math:`\frac1d \sum_j (V_j)_{ll}`, (k,)."""
-        return self.spread.diagonal(dim1=-2, dim2=-1).mean(0)[:-1]
+        return self.coefficient_covariance.diagonal(dim1=-2, dim2=-1).mean(0)[:-1]
 
     @property
     def used(self) -> Tensor:
         """Which factors are in use, (k,): those whose loadings are, in mean square, more than their own deviation."""
-        return self.signal > self.doubt
+        return self.signal > self.uncertainty
 
     def present(self) -> Tensor:
         """Weight of the values of each column, (d,)."""
@@ -570,12 +576,12 @@ class VariationalFactor(NormalGammaFactors):
         there are.
         """
         used = self.used
-        found = factor_errors(
+        of_used = factor_errors(
             self.loadings[:, used], self.noise, self.present(), self.parameter_prior.noise_rate
         )
         loadings = self.deviations()["components"].mT.clone()
-        loadings[:, used] = found.loadings
-        return found._replace(loadings=loadings)
+        loadings[:, used] = of_used.loadings
+        return of_used._replace(loadings=loadings)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         """The best distributions of the factors: their statistics, and what the rows add to the bound."""
@@ -590,12 +596,16 @@ class VariationalFactor(NormalGammaFactors):
         known = statistics * (self.total / statistics.latent[-1, -1])
         fitted = self._regress(known)
         if self.expand:
-            turn = best_transformation(known.latent, fitted._energy(), len(self.rate), self.parameter_prior)
+            turn = best_transformation(
+                known.latent, fitted.coefficient_moments(), len(self.rate), self.parameter_prior
+            )
             coefficients = fitted.coefficients @ turn.back
             fitted = replace(
-                fitted, coefficients=coefficients, spread=turn.back.mT @ fitted.spread @ turn.back
+                fitted,
+                coefficients=coefficients,
+                coefficient_covariance=turn.back.mT @ fitted.coefficient_covariance @ turn.back,
             )
-        energy = fitted._energy().diagonal()[:-1]
+        energy = fitted.coefficient_moments().diagonal()[:-1]
         return replace(fitted, relevance_rate=self.parameter_prior.relevance_rate + 0.5 * energy)
 
     def _prior_precision(self) -> Tensor:
@@ -619,25 +629,29 @@ class VariationalFactor(NormalGammaFactors):
         shape = self.parameter_prior.noise_shape + 0.5 * known.present
         rate = self.parameter_prior.noise_rate + 0.5 * apart.clamp(min=0.0)
         return replace(
-            self, coefficients=coefficients, spread=torch.cholesky_inverse(factor), shape=shape, rate=rate
+            self,
+            coefficients=coefficients,
+            coefficient_covariance=torch.cholesky_inverse(factor),
+            shape=shape,
+            rate=rate,
         )
 
-    def _energy(self) -> Tensor:
+    def coefficient_moments(self) -> Tensor:
         r""":math:`\sum_j E[\tau_j f_j f_j^\top]` of coefficients less their prior means, (k + 1, k + 1)."""
         away = self.coefficients.clone()
         away[:, -1] -= self.parameter_prior.centre
         whole: Tensor = (away.mT * self.noise_precision) @ away
-        return whole + self.spread.mean(0) * len(self.rate)
+        return whole + self.coefficient_covariance.mean(0) * len(self.rate)
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log of the predictive density of each row, (n,); the factors out of use are a part of the noise."""
         used = self.used
-        kept = torch.cat([torch.nonzero(used)[:, 0], torch.tensor([len(used)], device=used.device)])
+        columns = torch.cat([torch.nonzero(used)[:, 0], torch.tensor([len(used)], device=used.device)])
         lost = self.noise_precision[:, None] * self.loadings[:, ~used].square()
-        more = 1.0 + (lost + self.spread.diagonal(dim1=-2, dim2=-1)[:, :-1][:, ~used]).sum(1)
-        spread = self.spread[:, kept][:, :, kept] / more[:, None, None]
+        more = 1.0 + (lost + self.coefficient_covariance.diagonal(dim1=-2, dim2=-1)[:, :-1][:, ~used]).sum(1)
+        covariance = self.coefficient_covariance[:, columns][:, :, columns] / more[:, None, None]
         return predictive_density(
-            NormalGammaFactors(self.coefficients[:, kept], spread, self.shape, self.rate * more), rows
+            NormalGammaFactors(self.coefficients[:, columns], covariance, self.shape, self.rate * more), rows
         )
 
     def divergence(self) -> Tensor:
@@ -650,9 +664,11 @@ class VariationalFactor(NormalGammaFactors):
         shape = self.relevance_rate.new_full((1,), prior.shape(d))
         log_before = torch.digamma(shape) - self.relevance_rate.log()
         level = log_before.sum() + math.log(prior.strength) + len(log_before) + 1.0
-        factor = torch.linalg.cholesky(self.spread)
+        factor = torch.linalg.cholesky(self.coefficient_covariance)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mean()
-        coefficients = 0.5 * (self._energy().diagonal() @ self._prior_precision() - d * (level + log_det))
+        coefficients = 0.5 * (
+            self.coefficient_moments().diagonal() @ self._prior_precision() - d * (level + log_det)
+        )
         # Gamma distributions of precisions diverge as the inverse gammas of the variances do.
         noise = InverseGamma(self.shape, self.rate).divergence(prior.noise_prior())
         relevance = InverseGamma(shape, self.relevance_rate).divergence(prior.relevance_prior())
@@ -661,8 +677,8 @@ class VariationalFactor(NormalGammaFactors):
     def complete(self, statistics: LinearStatistics) -> Tensor:
         """Expected log-likelihood of rows and factors under q, up to the prior of the factors."""
         inner = statistics.latent - statistics.absent
-        spread = (self.spread * inner).sum((-2, -1))
-        apart = self.noise_precision * statistics.residual(self.coefficients) + spread
+        covariance = (self.coefficient_covariance * inner).sum((-2, -1))
+        apart = self.noise_precision * statistics.residual(self.coefficients) + covariance
         level = torch.digamma(self.shape) - self.rate.log() - LOG_2PI
         return 0.5 * (statistics.present * level - apart).sum()
 
@@ -688,9 +704,12 @@ class VariationalFactor(NormalGammaFactors):
         sign = torch.sign(scaled.gather(0, scaled.abs().argmax(0, keepdim=True))[0])
         sign = torch.cat([torch.where(sign == 0.0, 1.0, sign), sign.new_ones(1)])
         coefficients = self.coefficients[:, whole] * sign
-        spread = self.spread[:, whole][:, :, whole] * sign[:, None] * sign
+        covariance = self.coefficient_covariance[:, whole][:, :, whole] * sign[:, None] * sign
         return replace(
-            self, coefficients=coefficients, spread=spread, relevance_rate=self.relevance_rate[order]
+            self,
+            coefficients=coefficients,
+            coefficient_covariance=covariance,
+            relevance_rate=self.relevance_rate[order],
         )
 
     def emptied(self, factor: int) -> Self:
@@ -702,14 +721,16 @@ class VariationalFactor(NormalGammaFactors):
         shape, rate, n = prior.relevance_shape, prior.relevance_rate, self.total
         lean = rate * n - shape  # rate precision^2 + lean precision = (shape + d / 2) n
         precision = (math.sqrt(lean * lean + 4.0 * rate * prior.shape(d) * n) - lean) / (2.0 * rate)
-        coefficients, spread = self.coefficients.clone(), self.spread.clone()
+        coefficients, covariance = self.coefficients.clone(), self.coefficient_covariance.clone()
         coefficients[:, factor] = 0.0
-        spread[:, factor] = 0.0
-        spread[:, :, factor] = 0.0
-        spread[:, factor, factor] = 1.0 / (precision + n)
+        covariance[:, factor] = 0.0
+        covariance[:, :, factor] = 0.0
+        covariance[:, factor, factor] = 1.0 / (precision + n)
         relevance_rate = self.relevance_rate.clone()
         relevance_rate[factor] = prior.shape(d) / precision
-        return replace(self, coefficients=coefficients, spread=spread, relevance_rate=relevance_rate)
+        return replace(
+            self, coefficients=coefficients, coefficient_covariance=covariance, relevance_rate=relevance_rate
+        )
 
     def floored(self) -> Tensor:
         """No column: the prior keeps noise from vanishing, (d,)."""

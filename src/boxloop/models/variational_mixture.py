@@ -35,8 +35,8 @@ class VariationalMixture(Tree, Generic[S]):
     seen. It counts as a row towards the posterior of parameters, which is therefore too narrow where much is missing.
 
     Args:
-        given: the prior; one distribution for all components, or one for each.
-        found: the distribution of each of the k components.
+        parameter_prior: one distribution for all components, or one for each.
+        parameter_posterior: the distribution of each of the k components.
         total: weight of all rows, whose statistics ``solve`` adds to the prior.
 
     Example:
@@ -45,14 +45,14 @@ class VariationalMixture(Tree, Generic[S]):
         >>> rows = torch.tensor([[-2.0], [-1.9], [1.9], [2.0]], dtype=torch.float64)
         >>> share = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
         >>> model = VariationalMixture.started(prior, rows, share)
-        >>> model.found.weights.concentration
+        >>> model.parameter_posterior.weights.concentration
         tensor([3., 3.], dtype=torch.float64)
         >>> model.posterior(rows).round(decimals=2)[0]
         tensor([1., 0.], dtype=torch.float64)
     """
 
-    given: MixturePrior
-    found: MixturePrior
+    parameter_prior: MixturePrior
+    parameter_posterior: MixturePrior
     total: float
 
     @classmethod
@@ -72,13 +72,13 @@ class VariationalMixture(Tree, Generic[S]):
     @property
     def n_components(self) -> int:
         """k; how many of them are in use is for the rows to say."""
-        return self.given.n_components
+        return self.parameter_prior.n_components
 
     @cached_property
     def plugged(self) -> Mixture[S]:
         """The mixture whose E step is that of this model; its weights do not sum to one."""
-        family, offset = self.found.components.plug_in()
-        return Mixture(self.found.weights.expected_log() + offset, family)
+        family, offset = self.parameter_posterior.components.plug_in()
+        return Mixture(self.parameter_posterior.weights.expected_log() + offset, family)
 
     @property
     def family(self) -> Any:
@@ -88,20 +88,20 @@ class VariationalMixture(Tree, Generic[S]):
     @property
     def log_weight(self) -> Tensor:
         """Logs of the expected weights, (k,)."""
-        mean: Tensor = self.found.weights.mean()
+        mean: Tensor = self.parameter_posterior.weights.mean()
         return mean.log()
 
     @cached_property
     def predictive(self) -> Mixture[Any]:
         """The next row: the predictive distributions of components by the expected weights."""
-        return Mixture(self.log_weight, self.found.components.predictive())
+        return Mixture(self.log_weight, self.parameter_posterior.components.predictive())
 
     @property
     def counts(self) -> Tensor:
         """Expected weight of the rows of each component, (k,)."""
         if self.n_components == 1:
             return self.log_weight.new_full((1,), self.total)
-        counts: Tensor = self.found.weights.counts(self.given.weights)
+        counts: Tensor = self.parameter_posterior.weights.counts(self.parameter_prior.weights)
         return counts
 
     def prior(self) -> Categorical:
@@ -123,7 +123,7 @@ class VariationalMixture(Tree, Generic[S]):
     def solve(self, statistics: S) -> Self:
         """The posterior given expected statistics, which are made to stand for the weight of all rows."""
         whole = statistics * (self.total / statistics.count.sum())
-        return type(self)(self.given, self.given.after(whole), self.total)
+        return type(self)(self.parameter_prior, self.parameter_prior.after(whole), self.total)
 
     def complete(self, statistics: S) -> Tensor:
         """The part of the evidence bound that parameters enter, at statistics of any model: ``solve`` is its peak."""
@@ -132,7 +132,7 @@ class VariationalMixture(Tree, Generic[S]):
 
     def divergence(self) -> Tensor:
         """Kullback-Leibler divergence of the distribution over parameters from their prior, a number."""
-        return self.found.divergence(self.given)
+        return self.parameter_posterior.divergence(self.parameter_prior)
 
     def of_total(self, total: float) -> Self:
         """The same distribution where the rows weigh ``total`` in all: the next ``solve`` takes note of it."""
@@ -162,13 +162,17 @@ class VariationalMixture(Tree, Generic[S]):
 
     def draw(self, n: int, generator: Generator) -> list[Mixture[Any]]:
         """n mixtures with parameters drawn from their distribution."""
-        weights = self.found.weights.map(lambda leaf: leaf.expand(n, *leaf.shape))
-        families = self.found.components.families(n, generator)
+        weights = self.parameter_posterior.weights.map(lambda leaf: leaf.expand(n, *leaf.shape))
+        families = self.parameter_posterior.components.families(n, generator)
         return [Mixture(w, f) for w, f in zip(weights.draw(generator), families, strict=True)]
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The model of ``origin + scale * x``; one of counts refuses."""
-        return type(self)(self.given.affine(origin, scale), self.found.affine(origin, scale), self.total)
+        return type(self)(
+            self.parameter_prior.affine(origin, scale),
+            self.parameter_posterior.affine(origin, scale),
+            self.total,
+        )
 
     def free(self) -> dict[str, Tensor]:
         """Refused: no likelihood is at its maximum here, and no information says how it errs."""
@@ -180,11 +184,11 @@ class VariationalMixture(Tree, Generic[S]):
 
     def named(self) -> dict[str, Tensor]:
         """Expected weights, and components at the plug-in parameters, under their public names."""
-        return {"weights": self.found.weights.mean(), **self.family.named()}
+        return {"weights": self.parameter_posterior.weights.mean(), **self.family.named()}
 
     def is_finite(self) -> bool:
         """Whether this is a distribution at all: an extrapolation may leave the space of parameters."""
-        return self.found.is_finite() and self.found.is_proper()
+        return self.parameter_posterior.is_finite() and self.parameter_posterior.is_proper()
 
     def ordered(self) -> tuple[Self, Tensor, float]:
         r"""Components by falling size where that raises the evidence bound: under sticks with one prior for all.
@@ -193,8 +197,8 @@ class VariationalMixture(Tree, Generic[S]):
             The model, the place that each of its components had before, (k,), and the gain of the bound.
         """
         same = torch.arange(self.n_components, device=self.log_weight.device)
-        sticks = self.given.weights
-        alike = self.given.components.mean.shape[0] == 1
+        sticks = self.parameter_prior.weights
+        alike = self.parameter_prior.components.mean.shape[0] == 1
         if not isinstance(sticks, StickBreaking) or self.n_components == 1 or not alike:
             return self, same, 0.0
         count = self.counts
@@ -202,5 +206,7 @@ class VariationalMixture(Tree, Generic[S]):
         gain = float(sticks.log_evidence(count[order]) - sticks.log_evidence(count))
         if not gain > 0.0:
             return self, same, 0.0
-        found = MixturePrior(sticks.posterior(count[order]), self.found.components.select(order))
-        return type(self)(self.given, found, self.total), order, gain
+        posterior = MixturePrior(
+            sticks.posterior(count[order]), self.parameter_posterior.components.select(order)
+        )
+        return type(self)(self.parameter_prior, posterior, self.total), order, gain

@@ -8,11 +8,11 @@ from .diagonalisation import (
     diagonalise_widest_gap as diagonalise_widest_gap,
 )
 from .format import (
-    digits_for as digits_for,
+    format_above as format_above,
+    format_number as format_number,
+    format_with_error as format_with_error,
     join_words as join_words,
-    number as number,
-    number_above as number_above,
-    with_error as with_error,
+    significant_digits as significant_digits,
 )
 from .linalg import (
     ConditionError,
@@ -40,7 +40,8 @@ from .random import (
     sobol_points as sobol_points,
     spawn,
 )
-from .rotation import signs, varimax as varimax
+from .rotation import column_signs, varimax as varimax
+from .standard_errors import mean_and_error as mean_and_error
 from .threads import (
     SingleThreaded as SingleThreaded,
     single_threaded as single_threaded,
@@ -50,6 +51,7 @@ from .threads import (
 __all__ = [
     "ConditionError",
     "column_means",
+    "column_signs",
     "floor_covariance",
     "from_log_factor",
     "generator",
@@ -66,7 +68,6 @@ __all__ = [
     "scatter",
     "scrambled",
     "seed",
-    "signs",
     "sparse_product",
     "spawn",
     "unpack",

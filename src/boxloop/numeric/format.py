@@ -11,12 +11,12 @@ ROUNDING = 1e-13
 """Errors so small beside their number are those of its last digit in memory, and not worth a word."""
 
 
-def number(value: float, digits: int = 4) -> str:
+def format_number(value: float, digits: int = 4) -> str:
     """A number for a table: so many significant digits, and no exponent where none is needed.
 
     Example:
-        >>> number(1234.5678), number(0.0012345), number(2.5e9), number(0.0), number(float("nan"))
-        ('1235', '0.001234', '2.5e+09', '0', '-')
+        >>> [format_number(value) for value in (1234.5678, 0.0012345, 2.5e9, 0.0, float("nan"))]
+        ['1235', '0.001234', '2.5e+09', '0', '-']
     """
     if not math.isfinite(value):
         return "-" if math.isnan(value) else str(value)
@@ -26,11 +26,11 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
-def digits_for(value: float, unit: float, least: int = 4) -> int:
+def significant_digits(value: float, unit: float, least: int = 4) -> int:
     """Significant digits that show two digits of a unit, however small it is beside the value.
 
     Example:
-        >>> digits_for(12.5, 3.0), digits_for(1e7, 0.1), digits_for(1.0, 0.0)
+        >>> significant_digits(12.5, 3.0), significant_digits(1e7, 0.1), significant_digits(1.0, 0.0)
         (4, 10, 4)
     """
     if not (math.isfinite(value) and value and math.isfinite(unit) and unit):
@@ -38,11 +38,11 @@ def digits_for(value: float, unit: float, least: int = 4) -> int:
     return min(max(least, math.ceil(math.log10(abs(value) / abs(unit))) + 2), 16)
 
 
-def number_above(value: float, limit: float, places: int = 3) -> str:
+def format_above(value: float, limit: float, places: int = 3) -> str:
     """A number that is above a limit, with as many decimals as show that it is.
 
     Example:
-        >>> number_above(1.04321, 1.01), number_above(1.01004, 1.01)
+        >>> format_above(1.04321, 1.01), format_above(1.01004, 1.01)
         ('1.043', '1.01004')
     """
     while places < 16 and float(f"{value:.{places}f}") <= limit < value:
@@ -50,7 +50,7 @@ def number_above(value: float, limit: float, places: int = 3) -> str:
     return f"{value:.{places}f}"
 
 
-def with_error(value: float, error: float, *, sign: str = "") -> str:
+def format_with_error(value: float, error: float, *, sign: str = "") -> str:
     """A number and its standard error, both to the error's second digit.
 
     Args:
@@ -59,13 +59,15 @@ def with_error(value: float, error: float, *, sign: str = "") -> str:
         sign: "+" where a plus should be written, too.
 
     Example:
-        >>> with_error(-10.56123, 0.1948), with_error(0.0353, 0.03, sign="+"), with_error(2.0, float("nan"))
-        ('-10.56 ± 0.19', '+0.035 ± 0.030', '2.000')
-        >>> with_error(-1.0986, 4e-17), with_error(-4.71e-16, 2e-16)
+        >>> format_with_error(-10.56123, 0.1948), format_with_error(0.0353, 0.03, sign="+")
+        ('-10.56 ± 0.19', '+0.035 ± 0.030')
+        >>> format_with_error(2.0, float("nan"))
+        '2.000'
+        >>> format_with_error(-1.0986, 4e-17), format_with_error(-4.71e-16, 2e-16)
         ('-1.099', '-4.7e-16 ± 2.0e-16')
     """
     if not math.isfinite(error) or error <= ROUNDING * abs(value):
-        return (sign if value > 0.0 else "") + number(value)
+        return (sign if value > 0.0 else "") + format_number(value)
     if max(abs(value), error) < 1.0 / LONG:
         return f"{value:{sign}.1e} ± {error:.1e}"
     places = max(0, 1 - math.floor(math.log10(error)))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def varimax(loadings: Tensor, power: float = 1.0, max_rounds: int = 500, tol: float = 1e-10) -> Tensor:
+def varimax(loadings: Tensor, power: float = 1.0, max_iter: int = 500, tol: float = 1e-10) -> Tensor:
     r"""The rotation T that maximises the orthomax criterion of ``loadings @ T`` (Kaiser 1958).
 
     .. math:: \sum_{k} \left[ \sum_j l_{jk}^4 - \frac{\gamma}{d} \Big( \sum_j l_{jk}^2 \Big)^2 \right]
@@ -14,7 +14,7 @@ def varimax(loadings: Tensor, power: float = 1.0, max_rounds: int = 500, tol: fl
     Args:
         loadings: (d, k).
         power: gamma: 1 is varimax, 0 quartimax.
-        max_rounds: most rounds of the fixed-point iteration on the polar factor.
+        max_iter: most iterations of the fixed-point iteration on the polar factor.
         tol: stop when no entry of T moves by more.
 
     Returns:
@@ -23,7 +23,7 @@ def varimax(loadings: Tensor, power: float = 1.0, max_rounds: int = 500, tol: fl
     """
     d, k = loadings.shape
     turn = torch.eye(k, dtype=loadings.dtype, device=loadings.device)
-    for _ in range(max_rounds):
+    for _ in range(max_iter):
         turned = loadings @ turn
         slope = turned**3 - (power / d) * turned * turned.square().sum(0)
         left, _, right = torch.linalg.svd(loadings.mT @ slope)
@@ -36,14 +36,14 @@ def varimax(loadings: Tensor, power: float = 1.0, max_rounds: int = 500, tol: fl
     return (turn * torch.where(sign == 0, 1.0, sign))[:, order]
 
 
-def signs(columns: Tensor) -> Tensor:
+def column_signs(columns: Tensor) -> Tensor:
     """+1 or -1 for each of k columns (n, k): what makes its largest entry positive.
 
     Factorisations leave the sign of a column open; with this one it is the same on every machine.
 
     Example:
         >>> import torch
-        >>> signs(torch.tensor([[1.0, 2.0], [-3.0, 1.0]]))
+        >>> column_signs(torch.tensor([[1.0, 2.0], [-3.0, 1.0]]))
         tensor([-1.,  1.])
     """
     largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))[0]

@@ -94,7 +94,7 @@ class CheckpointWriter:
         """Save if it is time to; never before an iteration is complete, nor the same one twice."""
         fresh = progress.iteration not in (0, self._saved)
         if fresh and (progress.stopped or self._is_due(progress.iteration)):
-            self._save(progress)
+            self.save(progress)
         if progress.stopped:
             self._saved = 0  # the next run counts its iterations anew
 
@@ -106,7 +106,8 @@ class CheckpointWriter:
         wait = min(self.seconds, max(SOONEST, self._time - self._begun))
         return self._saved == 0 or time.monotonic() - self._time >= wait
 
-    def _save(self, progress: Progress[Any]) -> None:
+    def save(self, progress: Progress[Any]) -> None:
+        """Write the checkpoint now."""
         checkpoint = Checkpoint(
             state=progress.state,
             trace=torch.tensor(progress.trace, dtype=torch.float64),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from boxloop.criticise import active_units
 from boxloop.models import Autoencoder, BernoulliHead, PoissonHead
-from boxloop.numeric import generator, with_error
+from boxloop.numeric import format_with_error, generator
 from boxloop.report.columns import Array
 
 DRAWS = 128
@@ -58,9 +58,9 @@ def describe_codes(estimator: Any, rows: Any, held: Any, values: Array) -> Codes
     notes = (
         f"{units.count} of {len(units.active)} codes tell something about a row (their means vary over rows by more "
         f"than {units.threshold:g}).",
-        f"Evidence lower bound of a row that judges: {with_error(parts.elbo, parts.elbo_error)}, which is "
-        f"{with_error(parts.reconstruction, parts.reconstruction_error)} for the row given its code, less "
-        f"{with_error(parts.divergence, parts.divergence_error)} nats for the code.",
+        f"Evidence lower bound of a row that judges: {format_with_error(parts.elbo, parts.elbo_error)}, which is "
+        f"{format_with_error(parts.reconstruction, parts.reconstruction_error)} for the row given its code, less "
+        f"{format_with_error(parts.divergence, parts.divergence_error)} nats for the code.",
         "Scores are importance-weighted bounds, which are tighter, yet still below the log-likelihood.",
     )
     return Codes(

@@ -21,6 +21,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from boxloop.criticise import Below, First, Power, Second, TestFunction, mega
 from boxloop.estimators import BayesianGaussianMixture
 from boxloop.loop import Progress
+from boxloop.numeric import mean_and_error
 from boxloop.report.candidates import Candidate, autoencoder, candidates, no_autoencoder
 from boxloop.report.columns import Array
 from boxloop.report.findings import Finalist, Findings, Trial, named
@@ -35,7 +36,6 @@ from boxloop.select import (
     fill,
     information,
     log_densities,
-    mean_error,
     one_standard_error,
     penalised_path,
     placed,
@@ -217,7 +217,7 @@ def _judged(
         )
     used = estimator.n_components_ if isinstance(estimator, BayesianGaussianMixture) else None
     told = replace(trial, candidate=replace(trial.candidate, used=used))
-    return Finalist(told, estimator, found, mean_error(log_densities(estimator, judges)))
+    return Finalist(told, estimator, found, mean_and_error(log_densities(estimator, judges)))
 
 
 def functions(rows: Array) -> list[TestFunction]:

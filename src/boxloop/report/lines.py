@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from boxloop.numeric import join_words, number, with_error
+from boxloop.numeric import format_number, format_with_error, join_words
 from boxloop.report.advice import advise
 from boxloop.report.misfits import RATE
 from boxloop.report.sentences import counted
@@ -49,7 +49,7 @@ def _which(found: Verdict) -> str:
     else:
         answer = (
             f"{found.model}: the simplest of {among} within one standard error of the best ({found.best}, ahead by "
-            f"{with_error(*found.lead)} in log-likelihood per row)."
+            f"{format_with_error(*found.lead)} in log-likelihood per row)."
         )
     if found.set_aside.higher:
         was = "scores higher and was" if found.set_aside.higher == 1 else "score higher and were"
@@ -84,8 +84,8 @@ def _does_it_fit(found: Verdict) -> Line:
         return Line("Does it fit?", f"Only in part: on {rows}, {join_words(why)}{together}.", "doubtful")
     answer = (
         f"No misfit found on {rows}: a true model would show gaps as large in {p_value:.0%} of tables. A mean off by "
-        f"less than about {number(found.detectable, 2)} standard deviations, or a correlation off by as much, may go "
-        "unnoticed."
+        f"less than about {format_number(found.detectable, 2)} standard deviations, or a correlation off by as much, "
+        "may go unnoticed."
     )
     return Line("Does it fit?", answer, "good")
 
@@ -180,7 +180,8 @@ def _autoencoder(found: Verdict) -> Iterator[Line]:
         yield Line(question, f"{leads} by at least what the table says: {bound}.")
     elif deep.name and deep.behind is not None:
         yield Line(
-            question, f"{deep.name}: behind the best by at most {with_error(*deep.behind)} per row; {bound}."
+            question,
+            f"{deep.name}: behind the best by at most {format_with_error(*deep.behind)} per row; {bound}.",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from boxloop.criticise import BelowProbe, Gap
-from boxloop.numeric import digits_for, number
+from boxloop.numeric import format_number, significant_digits
 from boxloop.report.findings import Finalist
 
 RATE = 0.05
@@ -58,13 +58,15 @@ class Misfit:
     @property
     def what(self) -> str:
         """The moment, in words."""
-        at = "" if self.at is None else f"{self.at:.{digits_for(self.at, self.scale or 0.0)}g}"
+        at = "" if self.at is None else f"{self.at:.{significant_digits(self.at, self.scale or 0.0)}g}"
         return WORDS[self.moment].format(*self.columns, at=at)
 
     def values(self, digits: int = 4) -> tuple[str, str]:
         """The data's value and the model's, with digits enough to tell them apart."""
         gap = self.data - self.model
-        data, model = (number(value, digits_for(value, gap, digits)) for value in (self.data, self.model))
+        data, model = (
+            format_number(value, significant_digits(value, gap, digits)) for value in (self.data, self.model)
+        )
         return data, model
 
     @property

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxloop.concerns import Concern, worst_first
 from boxloop.criticise import (
     ClassificationScores,
     Difference,
     RegressionScores,
     classification_scores,
-    mean_and_error,
     regression_scores,
 )
 from boxloop.data import make_frame
@@ -29,7 +29,8 @@ from boxloop.estimators import (
     NetworkRegressor,
     audit_network,
 )
-from boxloop.weights import Audit, Worry, worst_first
+from boxloop.numeric import mean_and_error
+from boxloop.weights import Audit
 
 Network = NetworkRegressor | NetworkClassifier
 Scores = RegressionScores | ClassificationScores
@@ -114,7 +115,7 @@ class NetworkFindings:
         return {name: _less(own, other) for name, other in self.scores.items() if name != NETWORK}
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
+    def worries(self) -> tuple[Concern, ...]:
         """Against simple methods, and all of the audit's; worst first."""
         return worst_first((self._simple(), *self.audit.worries))
 
@@ -123,7 +124,7 @@ class NetworkFindings:
         """What was worth knowing of the fit."""
         return list(self.network.events_)
 
-    def _simple(self) -> Worry:
+    def _simple(self) -> Concern:
         """Against the simple method of the best log score."""
         what = "Against simple methods"
         simple = {name: found for name, found in self.ahead.items() if name != STILL}
@@ -131,10 +132,12 @@ class NetworkFindings:
         lead = simple[other]
         why = f"log score a row {lead} against {other}"
         if lead.z < -SURE:
-            return Worry("bad", what, f"{why}: worse", f"use {other}, or more rows, another prior or widths")
+            return Concern(
+                "bad", what, f"{why}: worse", f"use {other}, or more rows, another prior or widths"
+            )
         if not lead.z > SURE:
-            return Worry("doubtful", what, f"{why}: no better, no worse", f"{other} is simpler")
-        return Worry("good", what, f"{why}: better")
+            return Concern("doubtful", what, f"{why}: no better, no worse", f"{other} is simpler")
+        return Concern("good", what, f"{why}: better")
 
 
 def judge_network(problem: Problem, network: Network, *, chains: int | None, seed: int) -> NetworkFindings:

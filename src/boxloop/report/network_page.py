@@ -10,7 +10,7 @@ import numpy as np
 
 from boxloop.criticise import RegressionScores
 from boxloop.estimators import NetworkRegressor
-from boxloop.numeric import number, with_error
+from boxloop.numeric import format_number, format_with_error
 from boxloop.report.network_judge import LEVEL, NETWORK, WORST, Network, NetworkFindings, measures
 from boxloop.report.network_pictures import network_pictures
 from boxloop.report.pages import template, versions
@@ -56,8 +56,8 @@ def predictor_table(found: NetworkFindings) -> Table:
     heads = ["predictor", *(HEADS[name] for name in made[NETWORK]), "network's lead in log score"]
     rows = []
     for name, facts in made.items():
-        lead = "" if name == NETWORK else with_error(*_pair(found.ahead[name]))
-        rows.append([name, *(with_error(*pair) for pair in facts.values()), lead])
+        lead = "" if name == NETWORK else format_with_error(*_pair(found.ahead[name]))
+        rows.append([name, *(format_with_error(*pair) for pair in facts.values()), lead])
     return Table(heads, rows, 0, note(found))
 
 
@@ -76,7 +76,7 @@ def note(found: NetworkFindings) -> str:
     chance = own.reliability
     return (
         "Log score: mean log-probability of the right class, higher is better. Chance alone gives the network a "
-        f"calibration error of {number(chance.chance, 2)}, up to {number(chance.chance_high, 2)}."
+        f"calibration error of {format_number(chance.chance, 2)}, up to {format_number(chance.chance_high, 2)}."
     )
 
 
@@ -113,11 +113,14 @@ def worst_table(found: NetworkFindings) -> Table:
         cells = [f"row {line['row']}"]
         if numbers:
             off = (line["observed"] - line["predicted"]) / line["deviation"]
-            cells += [number(line["observed"]), with_error(line["predicted"], line["deviation"])]
-            cells += [f"{off:+.1f}", number(line["spread"], 2)]
+            cells += [
+                format_number(line["observed"]),
+                format_with_error(line["predicted"], line["deviation"]),
+            ]
+            cells += [f"{off:+.1f}", format_number(line["spread"], 2)]
         else:
-            cells += [str(line["observed"]), number(line["probability_of_observed"], 2)]
-            cells += [str(line["predicted"]), number(line["probability"], 2)]
+            cells += [str(line["observed"]), format_number(line["probability_of_observed"], 2)]
+            cells += [str(line["predicted"]), format_number(line["probability"], 2)]
         rows.append(cells)
     if numbers:
         return Table(
@@ -163,7 +166,7 @@ def spoken(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = []
     for name, value in facts.items():
         several = value if isinstance(value, list) else [value]
-        said = [number(one, 3) if isinstance(one, float) else str(one) for one in several]
+        said = [format_number(one, 3) if isinstance(one, float) else str(one) for one in several]
         lines.append((name.replace("_", " "), ", ".join(said)))
     return lines
 

@@ -77,7 +77,7 @@ def _door(data: Any, cluster: bool) -> _Door:
         return _Door(
             reader.label,
             reader.names,
-            reader.aside,
+            reader.non_numeric,
             lambda names: open_table(data, columns=names, cluster=cluster),
         )
     frame = as_frame(outline(data))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from boxloop.criticise import Gap, Mega
-from boxloop.numeric import number, with_error
+from boxloop.numeric import format_number, format_with_error
 from boxloop.report.findings import Findings
 from boxloop.report.outlying import Outlying
 
@@ -41,7 +41,8 @@ def curve_spots(found: Findings, axes: Any) -> tuple[Spot, ...]:
     """Every candidate on the curve of held-out likelihoods."""
     sizes = [trial.candidate.place for trial in found.trials]
     words = [
-        f"{trial.candidate.name}: {with_error(-behind, error)}{', set aside' if place in found.set_aside else ''}"
+        f"{trial.candidate.name}: {format_with_error(-behind, error)}"
+        f"{', set aside' if place in found.set_aside else ''}"
         for place, (trial, (behind, error)) in enumerate(zip(found.trials, found.behind, strict=True))
     ]
     return spots(axes, sizes, -found.behind[:, 0], words)
@@ -70,11 +71,13 @@ def outlier_spots(found: Findings, outlying: Outlying, axes: Any) -> tuple[Spot,
     """The least likely rows."""
     order = np.argsort(outlying.scores, kind="stable")
     order = order[np.isfinite(outlying.scores[order])]
-    words = [f"row {found.table.places[p]}: log-density {number(float(outlying.scores[p]))}" for p in order]
+    words = [
+        f"row {found.table.places[p]}: log-density {format_number(float(outlying.scores[p]))}" for p in order
+    ]
     return spots(axes, found.table.places[order], outlying.scores[order], words)
 
 
 def _gap_words(row: dict[str, Any]) -> str:
     kind = f"{row['function']}, " if "function" in row else ""
-    value, model = number(row["data"], 3), number(row["model"], 3)
+    value, model = format_number(row["data"], 3), format_number(row["model"], 3)
     return f"{kind}{row['entry']}: data {value}, model {model}, z {row['z']:.1f}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from boxloop.numeric import number, with_error
+from boxloop.numeric import format_number, format_with_error
 from boxloop.report.columns import Array
 from boxloop.report.explain import Explanation
 from boxloop.report.findings import Finalist, Findings
@@ -36,12 +36,14 @@ def candidate_table(found: Findings) -> Table:
     rows = []
     for place in order:
         trial = found.trials[place]
-        behind = "best" if place == found.best else with_error(*found.behind[place])
-        level = "-" if trial.failure else with_error(*trial.score)
+        behind = "best" if place == found.best else format_with_error(*found.behind[place])
+        level = "-" if trial.failure else format_with_error(*trial.score)
         size = f"{trial.n_parameters:.0f}" if np.isfinite(trial.n_parameters) else "-"
         cells = [size, level, "-" if trial.failure else behind]
         remark = _remark(found, place)
-        rows.append([trial.candidate.name, *cells, number(trial.aic, 6), number(trial.bic, 6), remark])
+        rows.append(
+            [trial.candidate.name, *cells, format_number(trial.aic, 6), format_number(trial.bic, 6), remark]
+        )
     heads = [
         "candidate",
         "parameters",
@@ -66,7 +68,7 @@ def _remark(found: Findings, place: int) -> str:
 
 def finalist_table(found: Findings) -> Table:
     """The finalists on the rows that judge."""
-    rows = [[f.trial.candidate.name, with_error(*f.score), *_gaps(f)] for f in found.finalists]
+    rows = [[f.trial.candidate.name, format_with_error(*f.score), *_gaps(f)] for f in found.finalists]
     heads = [
         "finalist",
         "log-likelihood per row",
@@ -118,7 +120,7 @@ def part_table(parts: Explanation) -> Table:
     for j in shown:
         pairs = zip(parts.values[:, j].tolist(), parts.errors[:, j].tolist(), strict=True)
         extra = [] if parts.explained is None else [f"{parts.explained[j]:.0%}"]
-        rows.append([parts.names[j], *(with_error(*pair) for pair in pairs), *extra])
+        rows.append([parts.names[j], *(format_with_error(*pair) for pair in pairs), *extra])
     heads = ["", *(_head(parts.word, k, line) for k, line in enumerate(parts.values))]
     left = len(parts.order) - len(shown)
     note = f"{left} columns that tell the {parts.word}s apart least are left out." if left > 0 else ""
@@ -138,7 +140,7 @@ def outlier_table(found: Outlying) -> Table:
     rows = [
         [
             str(row.place),
-            number(row.score),
+            format_number(row.score),
             chance(row.p_value),
             "yes" if row.flagged else "",
             "; ".join(f"{name} = {value:.4g} (-{drop:.1f})" for name, value, drop in row.reasons),
@@ -162,7 +164,7 @@ def column_table(found: Findings) -> Table:
             column.tails,
         )
         said = f"left out: {column.aside}" if column.aside else ", ".join(column.notes)
-        cells = [number(value, 3) for value in numbers]
+        cells = [format_number(value, 3) for value in numbers]
         rows.append([column.name, *cells, f"{column.missing:.1%}", str(column.distinct or "-"), said])
     heads = [
         "column",

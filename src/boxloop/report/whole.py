@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from boxloop.data import fingerprint_file
-from boxloop.numeric import number
+from boxloop.numeric import format_number
 from boxloop.persist import write_atomic
 from boxloop.report import tables
 from boxloop.report.explain import Explanation, explain
@@ -135,7 +135,7 @@ def _render(name: str, report: Report, model: str, drawn: dict[str, Picture]) ->
         parts=tables.part_table(report.parts),
         outliers=tables.outlier_table(report.outlying),
         columns=tables.column_table(found),
-        number=number,
+        number=format_number,
         versions=versions(),
         model=model,
     )

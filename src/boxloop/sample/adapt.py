@@ -185,7 +185,7 @@ class Tuner:
             if self._passes(before, after, CHECKED):
                 tuning = self._checked(tuning)
             if WINDOWS[0] * self.steps <= after <= CHECKED * self.steps:
-                tuning = self._averaged(tuning, path)
+                tuning = self.average_positions(tuning, path)
         if self._shorter(before) < 1.0:
             return tuning
         if tuning.reach is not None:
@@ -220,7 +220,8 @@ class Tuner:
     def _passes(self, before: int, after: int, mark: float) -> bool:
         return before < math.ceil(mark * self.steps) <= after
 
-    def _averaged(self, tuning: Tuning, path: Path) -> Tuning:
+    def average_positions(self, tuning: Tuning, path: Path) -> Tuning:
+        """The tuning with the positions of a path in its running covariance."""
         rows = path.position.reshape(-1, self.columns)
         dense = self.columns <= WIDE if self.algorithm.dense is None else self.algorithm.dense
         fresh = Spread.of(rows, dense)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.caller import warn_caller
+from boxloop.concerns import warn_each
 from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.sample.bridge import Bridge, Kernels, Ladder, LogDensity, Weighted
 from boxloop.types import Distribution
@@ -110,8 +110,7 @@ def annealed_importance(
         down = bridge.travel(draws, ladder, stream, down=True)
         worries += down.doubts("down from the draws")
         upper, upper_error = -down.log_mean, down.error
-    for worry in worries:
-        warn_caller(worry, UserWarning)
+    warn_each(worries, UserWarning)
     return Annealing(up.log_mean, up.error, up.effective, up, upper, upper_error, tuple(worries))
 
 

@@ -67,7 +67,9 @@ def reached(
 ) -> Reach:
     """The length after a path of trajectories; distances are from the centre, or the chains' own mean without one."""
     assert path.log_ratio is not None
-    found = [_criterion(*ends, metric, centre) for ends in zip(path.details, path.log_ratio, strict=True)]
+    found = [
+        measure_criterion(*ends, metric, centre) for ends in zip(path.details, path.log_ratio, strict=True)
+    ]
     slope = MEMORY * reach.slope + sum(slope for slope, _ in found) / len(found)
     worth = MEMORY * reach.worth + sum(worth for _, worth in found) / len(found)
     if not (math.isfinite(slope) and math.isfinite(worth) and worth > 0.0):
@@ -79,7 +81,7 @@ def reached(
     return Reach(log_length, steady, slope, worth, updates)
 
 
-def _criterion(
+def measure_criterion(
     landing: Landing, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
 ) -> tuple[float, float]:
     """dC / d log T and C of one trajectory of every chain; one that went nowhere counts for nothing."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from boxloop.chain import Kernel, advance
+from boxloop.data import check_choice
 from boxloop.sample.adapt import Tunable, Tuner
 from boxloop.sample.gibbs import Algorithm, Gibbs
 from boxloop.sample.hmc import HMC
@@ -77,8 +78,7 @@ def choose_mover(mode: str | None, position: Tensor) -> Mover:
     if mode == "graph" and not position.is_cuda:
         raise ValueError("graphs are for a GPU: pass device='cuda', or mode='compiled'")
     movers: dict[str, Mover] = {"eager": advance, "compiled": Compiled(), "graph": Graphs(strict=asked)}
-    if mode not in movers:
-        raise ValueError(f"mode must be one of {', '.join(movers)}, got {mode!r}")
+    check_choice(mode, "mode", tuple(movers))
     return movers[mode]
 
 

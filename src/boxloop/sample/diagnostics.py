@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.numeric import join_words, number_above
+from boxloop.numeric import format_above, join_words
 
 Array = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ class Diagnosis:
             if apart.any():
                 worst = float(np.fmax.reduce(self.r_hat[apart]))
                 found.append(
-                    f"{_list_names(names, apart)}: R-hat up to {number_above(worst, AGREED)}, above {AGREED:g}: chains "
+                    f"{_list_names(names, apart)}: R-hat up to {format_above(worst, AGREED)}, above {AGREED:g}: chains "
                     "disagree; draw longer"
                 )
         few = usable & ~(np.minimum(self.ess_bulk, self.ess_tail) >= ENOUGH)

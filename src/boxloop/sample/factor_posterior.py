@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from boxloop.data import check_choice
 from boxloop.distributions import FactorPrior, FullGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import SingleThreaded
@@ -123,11 +124,10 @@ class FactorPosterior(SingleThreaded):
         """
         from boxloop.figures import chain_traces, loadings
 
+        check_choice(kind, "kind", ("loadings", "trace"))
         if kind == "trace":
             table = self.draws.log_density.T.double().cpu().numpy()
             return chain_traces(table, ax, title="log-density (free of rotation)")
-        if kind != "loadings":
-            raise ValueError(f"kind must be one of loadings, trace, got {kind!r}")
         flat = self.loadings.flatten(0, 1).double() / self.covariance.diagonal().sqrt()[:, None]
         title = "Loadings (aligned over draws)"
         return loadings(

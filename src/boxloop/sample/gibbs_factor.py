@@ -153,7 +153,7 @@ def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:
 
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
         values = unpack_factors(chains.position, d)
-        latent = draw_latent_sums(rows, FactorConditional(*chains.kept), stream)
+        latent = draw_latent_sums(rows, FactorConditional(*chains.auxiliary), stream)
         values = _draw_parameters(rows, square, prior, values, latent, stream)
         values, latent = shift_factors(rows.count, prior, values, latent, stream)
         values, log_ratio = scale_factors(rows.count, prior, values, latent, stream)
@@ -217,8 +217,8 @@ def _draw_parameters(
     turned = score / precision + normal(tuple(precision.shape), stream, dtype) / precision.sqrt()
     loadings = turned @ axes.mT
     fitted = (loadings @ z[..., None])[..., 0]
-    precision = n / values.noise + 1.0 / prior.spread
-    middle = (n / values.noise * (rows.centre - fitted) + prior.centre / prior.spread) / precision
+    precision = n / values.noise + 1.0 / prior.mean_variance
+    middle = (n / values.noise * (rows.centre - fitted) + prior.centre / prior.mean_variance) / precision
     mean = middle + normal(tuple(middle.shape), stream, dtype) / precision.sqrt()
     residual = square + ((loadings @ inner - 2.0 * cross) * loadings).sum(-1)
     residual = residual.clamp(min=0.0) + n * (rows.centre - mean - fitted).square()
@@ -230,7 +230,7 @@ def shift_factors(
 ) -> tuple[Factors, _Latent]:
     """Add b to all factors and take F b from the mean; b has a normal law."""
     mean, loadings, noise = values
-    light = (loadings / prior.spread[:, None]).mT
+    light = (loadings / prior.mean_variance[:, None]).mT
     precision = light @ loadings
     precision.diagonal(dim1=-2, dim2=-1).add_(n)
     factor = cholesky(precision)

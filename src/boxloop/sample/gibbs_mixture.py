@@ -199,7 +199,7 @@ def gibbs_mixture(rows: Tensor, prior: MixturePrior) -> Kernel:
         return [stream] * n
 
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
-        (sums,) = chains.kept
+        (sums,) = chains.auxiliary
         if not bool(sums.any()):  # no components have been drawn for these positions
             there = unpack_mixture(chains.position, k, d, diagonal=diagonal)
             sums, _ = sweep(seen, *there, stream)

@@ -140,7 +140,7 @@ class HMC:
 
         def propose(chains: Chains, launch: Launch) -> tuple[Chains, Info]:
             h = self.lengths(chains.position.shape[1])[0] * launch.share
-            position, (slope,) = chains.position, chains.kept
+            position, (slope,) = chains.position, chains.auxiliary
             momentum = torch.add(launch.momentum, slope, alpha=last * h)
             gradients, values = stages * launch.steps, []
             for left in range(gradients, 0, -1):

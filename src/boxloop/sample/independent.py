@@ -72,7 +72,7 @@ class Independent:
             position, log_proposal = item
             value = density(position)
             there = Chains(position, value, (log_proposal,))
-            return there, Info(value - log_proposal - chains.log_density + chains.kept[0])
+            return there, Info(value - log_proposal - chains.log_density + chains.auxiliary[0])
 
         return metropolis(init, noise, propose, self.rule)
 

@@ -73,7 +73,7 @@ class MALA:
 
         def propose(chains: Chains, item: tuple[Tensor, Tensor]) -> tuple[Chains, Info]:
             move, stretched = item
-            (here,) = chains.kept
+            (here,) = chains.auxiliary
             square = length(chains) ** 2
             position = shifted(metric, chains.position, here, 0.5 * square).add_(stretched)
             value, slope = rise(position)

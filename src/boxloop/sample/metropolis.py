@@ -115,11 +115,11 @@ def choose(accept: Tensor, there: Chains, here: Chains, finite: bool = False) ->
     else:
         position = torch.where(column, there.position, here.position)
     log_density = torch.where(accept, there.log_density, here.log_density)
-    if not here.kept:
+    if not here.auxiliary:
         return Chains(position, log_density)
     kept = [
         torch.where(column if new.dim() == 2 else accept.reshape(-1, *(1,) * (new.dim() - 1)), new, old)
-        for new, old in zip(there.kept, here.kept)
+        for new, old in zip(there.auxiliary, here.auxiliary)
     ]
     return Chains(position, log_density, tuple(kept))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.data import open_source
+from boxloop.data import check_choice, open_source
 from boxloop.distributions import Component, MixturePrior, NormalInverseWishart
 from boxloop.models import Mixture
 from boxloop.numeric import SingleThreaded, generator
@@ -218,8 +218,7 @@ class MixturePosterior(SingleThreaded):
         """
         from boxloop.sample import mixture_pictures
 
-        if kind not in mixture_pictures.PICTURES:
-            raise ValueError(f"kind must be one of {', '.join(mixture_pictures.PICTURES)}, got {kind!r}")
+        check_choice(kind, "kind", tuple(mixture_pictures.PICTURES))
         return mixture_pictures.PICTURES[kind](self, ax, columns)
 
     @cached_property

@@ -18,7 +18,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, joined
+from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, join_paths
 from boxloop.sample.draws import SampleWarning
 
 UNROLLED = 32
@@ -79,7 +79,7 @@ def _unrolled(kernel: Kernel, shape: Any, steps: int) -> Callable[[Chains, tuple
     def block(chains: Chains, tensors: tuple[Tensor, ...]) -> Ends:
         path = follow(kernel, chains, [Blocks.item(tensors, shape, place) for place in range(steps)])
         assert path.log_ratio is not None
-        return Ends(path.position, path.log_density, path.log_ratio, path.chains.kept)
+        return Ends(path.position, path.log_density, path.log_ratio, path.chains.auxiliary)
 
     return block
 
@@ -115,7 +115,7 @@ class Compiled:
                 chains = paths[-1].chains
         if steps > whole:
             paths.append(advance(kernel, chains, steps - whole, stream))
-        return paths[0] if len(paths) == 1 else joined(paths)
+        return paths[0] if len(paths) == 1 else join_paths(paths)
 
     def _compiled(self, kernel: Kernel, chains: Chains, noise: Blocks) -> Any:
         if kernel not in self.blocks:
@@ -172,7 +172,7 @@ class Graphs:
             else:
                 paths.append(self._stepped(kernel, chains, given))
             chains, steps = paths[-1].chains, steps - count
-        return paths[0] if len(paths) == 1 else joined(paths)
+        return paths[0] if len(paths) == 1 else join_paths(paths)
 
     def _stepped(self, kernel: Kernel, chains: Chains, noise: Any) -> Path:
         paths = []
@@ -183,11 +183,11 @@ class Graphs:
             def block(begun: Chains, given: tuple[Tensor, ...], shape: Any = shape) -> Ends:
                 path = follow(kernel, begun, [insert_tensors(shape, given)])
                 assert path.log_ratio is not None
-                return Ends(path.position, path.log_density, path.log_ratio, path.chains.kept)
+                return Ends(path.position, path.log_density, path.log_ratio, path.chains.auxiliary)
 
             paths.append(self._replayed((kernel, shape), block, chains, tuple(tensors)))
             chains = paths[-1].chains
-        return joined(paths)
+        return join_paths(paths)
 
     def _replayed(self, key: Any, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Path:
         if key not in self.captured:
@@ -250,7 +250,7 @@ class _Graph:
     @classmethod
     def of(cls, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> _Graph:
         chains = Chains(
-            chains.position.clone(), chains.log_density.clone(), tuple(k.clone() for k in chains.kept)
+            chains.position.clone(), chains.log_density.clone(), tuple(k.clone() for k in chains.auxiliary)
         )
         tensors = tuple(tensor.clone() for tensor in tensors)
         side = torch.cuda.Stream()
@@ -261,10 +261,10 @@ class _Graph:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             ends = block(chains, tensors)
-        return cls(graph, (chains.position, chains.log_density, *chains.kept, *tensors), ends)
+        return cls(graph, (chains.position, chains.log_density, *chains.auxiliary, *tensors), ends)
 
     def __call__(self, chains: Chains, tensors: tuple[Tensor, ...]) -> Ends:
-        given = (chains.position, chains.log_density, *chains.kept, *tensors)
+        given = (chains.position, chains.log_density, *chains.auxiliary, *tensors)
         for place, tensor in zip(self.inputs, given, strict=True):
             place.copy_(tensor)
         self.graph.replay()

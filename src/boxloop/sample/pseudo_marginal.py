@@ -90,14 +90,14 @@ class PseudoMarginal:
         def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
             scale = self.first_scale(chains.position.shape[1]) if self.scale is None else self.scale
             moves = stretch(self.metric, normals(chains, n, stream)).mul_(scale)
-            numbers = normals(Chains(chains.kept[0], chains.log_density), n, stream).mul_(fresh)
+            numbers = normals(Chains(chains.auxiliary[0], chains.log_density), n, stream).mul_(fresh)
             return Noise(moves, numbers)
 
         def propose(chains: Chains, item: tuple[Tensor, Tensor]) -> tuple[Chains, Info]:
             move, numbers = item
             position = chains.position + move
             if self.correlation:
-                numbers = torch.add(numbers, chains.kept[0], alpha=self.correlation)
+                numbers = torch.add(numbers, chains.auxiliary[0], alpha=self.correlation)
             estimate = self.log_estimate(position, numbers)
             return Chains(position, estimate, (numbers,)), Info(estimate - chains.log_density)
 

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from torch.distributions.constraints import Constraint
 
 from boxloop.chain import Chains
+from boxloop.data import check_choice
 from boxloop.sample.metropolis import RULES
 from boxloop.sample.space import Space, Values
 from boxloop.sample.target import Target, check_form
@@ -106,7 +107,7 @@ def check_target(target: Target, position: Tensor) -> None:
 def check_begun(chains: Chains, slopes: bool = False) -> None:
     """Refuse chains that cannot move from where they are; ``slopes``: what is kept with them are gradients."""
     check_form(chains.log_density, len(chains.position))
-    gradients = [("gradient", kept) for kept in chains.kept if slopes]
+    gradients = [("gradient", kept) for kept in chains.auxiliary if slopes]
     for what, found in (("log-density", chains.log_density), *gradients):
         bad = ~torch.isfinite(found.reshape(len(found), -1)).all(1)
         if bool(bad.any()):
@@ -144,8 +145,7 @@ def has_gradient(target: Target, position: Tensor) -> bool:
 def check_steps(algorithm: Any, position: Tensor) -> Any:
     """The algorithm with its metric where the chains are; steps that lead nowhere are refused."""
     rule = getattr(algorithm, "rule", "metropolis")
-    if rule not in RULES:
-        raise ValueError(f"rule must be one of {', '.join(RULES)}, got {rule!r}")
+    check_choice(rule, "rule", tuple(RULES))
     for name in ("scale", "trajectory"):
         given = getattr(algorithm, name, None)
         if given is not None and not bool(torch.as_tensor((given > 0) & (given < float("inf"))).all()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.chain import Kernel
-from boxloop.data import Standardisation, fit_standardisation, open_source, summarise_moments
+from boxloop.data import Standardisation, check_choice, fit_standardisation, open_source, summarise_moments
 from boxloop.distributions import FactorPrior, MixturePrior, NormalInverseWishart
 from boxloop.numeric import RandomState, pack_index, seed
 from boxloop.sample.draws import Draws
@@ -118,8 +118,7 @@ def mixture_task(
     device: torch.device | str | None,
 ) -> MixtureTask:
     """Read and check a table and the prior of a mixture; see :func:`~boxloop.sample.sample_mixture`."""
-    if covariance not in ("full", "diag"):
-        raise ValueError(f"covariance must be one of full, diag, got {covariance!r}")
+    check_choice(covariance, "covariance", ("full", "diag"))
     source = open_source(X)
     if not 1 <= n_components <= source.n_rows:
         raise ValueError(

@@ -15,7 +15,7 @@ from boxloop.sample.loop import Plan, Sampling
 
 def watching(verbose: bool | None, plan: Plan) -> list[Observer[Sampling]]:
     """A progress bar, where it is wanted."""
-    return [] if verbose is False else [ProgressBar(verbose).stage("chains", told=Said(plan))]
+    return [] if verbose is False else [ProgressBar(verbose).stage("chains", describe=Said(plan))]
 
 
 class Said:

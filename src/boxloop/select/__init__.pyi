@@ -12,7 +12,6 @@ from .scores import (
     Array as Array,
     information as information,
     log_densities as log_densities,
-    mean_error as mean_error,
     n_parameters as n_parameters,
 )
 from .search import Select

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.numeric import scrambled
-from boxloop.select.scores import Array, mean_error
+from boxloop.numeric import mean_and_error, scrambled
+from boxloop.select.scores import Array
 from boxloop.tree import Tree
 
 GROUPS = 1 << 16
@@ -109,7 +109,7 @@ class Grouped(Tree):
         """
         some = self.weight > 0.0
         weight, square, total = (part[some].numpy() for part in (self.weight, self.square, self.total))
-        return mean_error(total / weight, weight, float((square / weight).sum()) - 1.0)
+        return mean_and_error(total / weight, weight, float((square / weight).sum()) - 1.0)
 
 
 def behind(values: Sequence[Grouped], best: int) -> tuple[Array, Array]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boxloop.data import make_frame, to_vector
-from boxloop.numeric import RandomState, seed, single_threaded
-from boxloop.select.scores import Array, mean_error
+from boxloop.numeric import RandomState, mean_and_error, seed, single_threaded
+from boxloop.select.scores import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,7 +171,7 @@ def penalised_path(
     if np.ndim(log_likelihood) < 2:
         return path
     drop = -np.diff(cost[places])
-    errors = [mean_error(rows[:, a] - rows[:, b])[1] for a, b in pairwise(places)]
+    errors = [mean_and_error(rows[:, a] - rows[:, b])[1] for a, b in pairwise(places)]
     shares = None
     if n_bootstrap > 0:
         rng = np.random.default_rng(seed(random_state))

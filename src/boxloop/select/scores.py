@@ -46,35 +46,6 @@ def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None
     return found
 
 
-def mean_error(
-    values: Array, weight: Array | None = None, freedom: float | None = None
-) -> tuple[float, float]:
-    r"""Mean over rows with its standard error.
-
-    .. math:: \bar v = \sum_i w_i v_i / W, \qquad
-        \mathrm{se}^2 = \sum_i w_i (v_i - \bar v)^2 / (W f), \qquad W = \sum_i w_i
-
-    Args:
-        values: one number a row; an infinite one makes the mean infinite and the error NaN.
-        weight: positive weights; whole numbers count as repetitions.
-        freedom: f, degrees of freedom; W - 1 when omitted.
-
-    Returns:
-        Mean and standard error, NaN for a single row.
-
-    Example:
-        >>> mean_error(np.array([1.0, 3.0]), np.array([2.0, 2.0])) == mean_error(np.array([1.0, 1.0, 3.0, 3.0]))
-        True
-    """
-    w = np.ones(len(values)) if weight is None else weight
-    total = float(w.sum())
-    mean = float(w @ values / total)
-    free = total - 1.0 if freedom is None else freedom
-    if not np.isfinite(mean) or free <= 0.0:
-        return mean, float("nan")
-    return mean, float(np.sqrt(w @ (values - mean) ** 2 / (total * free)))
-
-
 def n_parameters(estimator: Any, X: Any) -> float:
     r"""Number of free parameters of a fitted estimator, NaN where nothing tells.
 

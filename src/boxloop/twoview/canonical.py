@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from boxloop.numeric import product, signs
+from boxloop.numeric import column_signs, product
 from boxloop.tree import Tree
 from boxloop.twoview.moments import Moments, Products, Sight, feature_moments
 from boxloop.twoview.objective import NULL
@@ -79,7 +79,7 @@ class Canonical(Tree):
         u, correlation, vt = torch.linalg.svd(cross, full_matrices=False)
         r = min(most, correlation.shape[0])
         left, right = left @ u[:, :r], right @ vt[:r].mT
-        sign, k = signs(left), len(left)
+        sign, k = column_signs(left), len(left)
         return cls(mean[:k], mean[k:], left * sign, right * sign, correlation[:r].clamp(0.0, 1.0))
 
     @property

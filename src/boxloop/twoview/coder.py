@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource, MappedSource, Standardisation, find_array
 from boxloop.fit import SINGLE_PROCESS, Workers
 from boxloop.models import Part
-from boxloop.numeric import product, signs, upper_gram
+from boxloop.numeric import column_signs, product, upper_gram
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.moments import Products
@@ -165,7 +165,7 @@ def linear_code(moments: Products, variables: int, components: int) -> Tensor:
     share = torch.full((components,), LEAST).to(left)
     share[: len(sizes)] = (sizes / sizes[0].clamp(min=1e-300))[:components].clamp(min=LEAST)
     code = root @ left[:, :components]
-    return code * signs(code) * share
+    return code * column_signs(code) * share
 
 
 def leftover(coder: Coder, source: Source, variables: int, variance: Variance, floor: float) -> Tensor:

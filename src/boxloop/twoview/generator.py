@@ -19,7 +19,7 @@ from boxloop.data import ArraySource, Standardisation
 from boxloop.distributions import DiagonalGaussian
 from boxloop.fit import Plan, fit_mixture
 from boxloop.models import NormalMixturePrior, Part, StandardNormal
-from boxloop.numeric import product, signs
+from boxloop.numeric import column_signs, product
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import Canonical, RelevanceModel
 from boxloop.twoview.coder import COLLAPSED, TILE, Coder
@@ -131,7 +131,7 @@ def standardised(
     spread = values.clamp(min=COLLAPSED * float(values[-1].clamp(min=1e-300))).sqrt()
     turn, _, _ = torch.linalg.svd((vectors / spread).mT @ layer.mT @ covariance[:r, r:], full_matrices=True)
     code = layer @ (vectors / spread) @ turn
-    sign = signs(code)
+    sign = column_signs(code)
     code, colour = code * sign, (sign * turn).mT @ (vectors * spread).mT
     place = frame.origin.to(code), frame.scale.to(code)
     latent = StandardNormal(layer.shape[1])

@@ -1,3 +1,5 @@
+from boxloop.concerns import Concern
+
 from .audit import Audit, audit
 from .audit_chain import (
     Chains as Chains,
@@ -65,13 +67,13 @@ from .swa import SWA
 from .swag import SWAG
 from .tuning import SCALES as SCALES, Tuning, scale_prior as scale_prior, tune as tune
 from .window import Windowed, window_length
-from .worries import Worry, worst_first as worst_first
 
 __all__ = [
     "SWA",
     "SWAG",
     "Audit",
     "ClassificationPrediction",
+    "Concern",
     "DecayCheck",
     "FactorEM",
     "FactorGradient",
@@ -96,7 +98,6 @@ __all__ = [
     "WeightPosterior",
     "WeightWarning",
     "Windowed",
-    "Worry",
     "audit",
     "check_decay",
     "fit",

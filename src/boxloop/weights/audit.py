@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 
+from boxloop.concerns import ORDER, Concern, Level, worst_first
 from boxloop.data import check_count, make_frame
 from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 from boxloop.weights.audit_chain import Chains
@@ -20,7 +21,6 @@ from boxloop.weights.audit_steps import Inquiry, whole
 from boxloop.weights.decay import DecayCheck, Loss
 from boxloop.weights.method import Posterior
 from boxloop.weights.predictor import Kind, Predictor
-from boxloop.weights.worries import ORDER, Level, Worry, worst_first
 
 WIDTH = 100
 """Columns of the page."""
@@ -44,7 +44,7 @@ class Audit:
         >>> from boxloop.criticise import regression_scores
         >>> scores = regression_scores([0.1, -0.7, 0.3], [0.0, 0.0, 0.0], 0.5)
         >>> found = Audit("A law", None, None, None, None, HeldOut(scores, scores, 0.0), (), ())
-        >>> found.level, [worry.what for worry in found.worries]
+        >>> found.level, [concern.what for concern in found.worries]
         ('good', ['Predictions', 'Coverage'])
     """
 
@@ -54,14 +54,14 @@ class Audit:
     chains: Chains | None
     decay: DecayCheck | None
     held_out: HeldOut
-    skipped: tuple[Worry, ...]
+    skipped: tuple[Concern, ...]
     notes: tuple[str, ...]
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
-        """What to worry about, worst first; what was not looked at, and what is good, after it."""
+    def worries(self) -> tuple[Concern, ...]:
+        """Concerns, worst first; what was not checked, and what is good, after them."""
         parts = (self.iterates, self.last_layer, self.chains, self.decay, self.held_out)
-        found = [worry for part in parts if part is not None for worry in part.worries]
+        found = [concern for part in parts if part is not None for concern in part.worries]
         return worst_first((*found, *self.skipped))
 
     @property
@@ -70,14 +70,14 @@ class Audit:
         return min((w.level for w in self.worries if w.level != "not run"), key=ORDER.index)
 
     def table(self) -> Any:
-        """One line a worry."""
+        """One line per concern."""
         worries = self.worries
         return make_frame(
             {
-                "level": [worry.level for worry in worries],
-                "what": [worry.what for worry in worries],
-                "why": [worry.why for worry in worries],
-                "next": [worry.next for worry in worries],
+                "level": [concern.level for concern in worries],
+                "what": [concern.what for concern in worries],
+                "why": [concern.why for concern in worries],
+                "next": [concern.next for concern in worries],
             }
         )
 
@@ -113,10 +113,10 @@ class Audit:
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self.level}", ""]
-        for worry in self.worries:
-            said = f"{worry.what}: {worry.why}." + (f" Next: {worry.next}." if worry.next else "")
+        for concern in self.worries:
+            said = f"{concern.what}: {concern.why}." + (f" Next: {concern.next}." if concern.next else "")
             wrapped = textwrap.wrap(said, WIDTH - 10)
-            lines.append(f"{worry.level:<10}{wrapped[0]}")
+            lines.append(f"{concern.level:<10}{wrapped[0]}")
             lines += [" " * 10 + line for line in wrapped[1:]]
         lines += ["", *_columns(self.held_out.table())]
         if self.notes:

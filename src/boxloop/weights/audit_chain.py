@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 
+from boxloop.concerns import Concern, Level
 from boxloop.data import make_frame
 from boxloop.numeric import generator, normal, safe_cholesky, spawn
 from boxloop.sample import HMC, SampleWarning, diagnose, sample
@@ -25,7 +26,6 @@ from boxloop.weights.functional import NetFunction, batch_norms, evaluating
 from boxloop.weights.inputs import Inputs, as_inputs, count, cut, mapped
 from boxloop.weights.method import Part
 from boxloop.weights.prediction import targets
-from boxloop.weights.worries import Level, Worry
 
 Array = NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class Chains:
         return self.r_hat <= MIXED and self.effective >= WORTH
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
+    def worries(self) -> tuple[Concern, ...]:
         """One."""
         what = "Against Monte Carlo over all weights"
         if not self.mixed:
@@ -90,14 +90,14 @@ class Chains:
                 f"{self.n_chains} short chains disagree (R-hat {self.r_hat:.2f}, {self.effective:.0f} effective draws "
                 "of predictions): nothing follows from them"
             )
-            return (Worry("doubtful", what, why, "more chain_draws, or sample() with a longer warm-up"),)
+            return (Concern("doubtful", what, why, "more chain_draws, or sample() with a longer warm-up"),)
         why = (
             f"predictions spread by {self.spread:.3g} where {self.n_chains} chains of {self.n_draws} draws spread by "
             f"{self.true_spread:.3g} (ratio {self.ratio:.2g}); means are {self.off:.2g} deviations apart"
         )
         level = judged(self.ratio, self.off)
         said = {"good": ""}.get(level, "scale the covariance on validation rows, or draw by sample()")
-        return (Worry(level, what, why, said),)
+        return (Concern(level, what, why, said),)
 
     def table(self) -> Any:
         """One column."""

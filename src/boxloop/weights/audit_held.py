@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxloop.concerns import Concern
 from boxloop.criticise import (
     ClassificationScores,
     Difference,
@@ -19,7 +20,6 @@ from boxloop.data import make_frame
 from boxloop.weights.classes import ClassificationPrediction, classes
 from boxloop.weights.prediction import RegressionPrediction, targets
 from boxloop.weights.predictor import Predictor
-from boxloop.weights.worries import Worry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +56,7 @@ class HeldOut:
         return _less(self.posterior, self.mean)
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
+    def worries(self) -> tuple[Concern, ...]:
         """Of the log score against the mean network's, and of calibration."""
         return (self._gain(), self._calibrated())
 
@@ -100,18 +100,18 @@ class HeldOut:
         }
         return reliability_diagram(curves, ax, title="Reliability on held-out rows")
 
-    def _gain(self) -> Worry:
+    def _gain(self) -> Concern:
         gain = self.less["log score"]
         why = f"log score a row {gain} against the mean network alone ({self.posterior.n_rows} rows held out)"
         if gain.z < -SURE:
-            return Worry(
+            return Concern(
                 "bad", "Predictions", why, "tune the scale on validation rows, or use the mean network"
             )
         if not gain.z > SURE:
             why += ": no difference that these rows show"
-        return Worry("good", "Predictions", why)
+        return Concern("good", "Predictions", why)
 
-    def _calibrated(self) -> Worry:
+    def _calibrated(self) -> Concern:
         if isinstance(self.posterior, RegressionScores):
             return _covered(self.posterior)
         return _reliable(self.posterior)
@@ -166,12 +166,14 @@ def _means(scores: Scores) -> dict[str, float]:
     }
 
 
-def _covered(scores: RegressionScores) -> Worry:
+def _covered(scores: RegressionScores) -> Concern:
     lines = scores.coverage(LEVELS).to_dict("records")
     worst = min(lines, key=lambda line: line["p_value"])
     told = ", ".join(f"{line['inside']:.3f} in {line['level']:.0%}" for line in lines[: len(LEVELS)])
     if worst["p_value"] * len(lines) >= RATE:
-        return Worry("good", "Coverage", f"as far as {scores.n_rows} rows tell, intervals are right: {told}")
+        return Concern(
+            "good", "Coverage", f"as far as {scores.n_rows} rows tell, intervals are right: {told}"
+        )
     gap = worst["inside"] - worst["level"]
     few = gap < 0.0
     where = "" if len(scores.names) == 1 else f" of {worst['output']}"
@@ -180,18 +182,18 @@ def _covered(scores: RegressionScores) -> Worry:
         f"standard errors too {'few' if few else 'many'}"
     )
     bad = few and -gap > LARGE
-    return Worry("bad" if bad else "doubtful", "Coverage", why, "tune noise and scale on validation rows")
+    return Concern("bad" if bad else "doubtful", "Coverage", why, "tune noise and scale on validation rows")
 
 
-def _reliable(scores: ClassificationScores) -> Worry:
+def _reliable(scores: ClassificationScores) -> Concern:
     found = scores.reliability
     why = (
         f"calibration error {found.calibration_error:.3f} ± {found.standard_error:.3f}, where chance alone gives "
         f"{found.chance:.3f}, up to {found.chance_high:.3f}"
     )
     if found.p_value >= RATE:
-        return Worry("good", "Calibration", why)
+        return Concern("good", "Calibration", why)
     bad = found.calibration_error - found.chance > LARGE
-    return Worry(
+    return Concern(
         "bad" if bad else "doubtful", "Calibration", why, "tune temperature and scale on validation rows"
     )

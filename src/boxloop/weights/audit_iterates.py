@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from boxloop.concerns import Concern
 from boxloop.data import make_frame
 from boxloop.weights.record import Record
-from boxloop.weights.worries import Worry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ class Iterates:
         return float(np.median(self.effective))
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
+    def worries(self) -> tuple[Concern, ...]:
         """Of the number of vectors, and of drift."""
         return (self._number(), self._drift())
 
@@ -106,7 +106,7 @@ class Iterates:
         title = f"Autocorrelation: {self.seen} vectors are worth {self.typical:.0f}"
         return correlogram(self.autocorrelation, self.stride, self.typical, ax, title=title)
 
-    def _number(self) -> Worry:
+    def _number(self) -> Concern:
         what, n = "Independent vectors", self.typical
         why = (
             f"{self.seen} vectors are worth {n:.0f} independent ones in the median weight "
@@ -115,14 +115,14 @@ class Iterates:
         )
         every = max(1, round(float(np.median(self.time))))
         if n < FEW:
-            return Worry("bad", what, why, f"train longer: vectors {every} apart are still alike")
+            return Concern("bad", what, why, f"train longer: vectors {every} apart are still alike")
         if n < ENOUGH or (n < PLENTY and n < SPARSE * self.seen):
-            return Worry(
+            return Concern(
                 "doubtful", what, why, f"train longer; observing every {every} vectors loses nothing"
             )
-        return Worry("good", what, why)
+        return Concern("good", what, why)
 
-    def _drift(self) -> Worry:
+    def _drift(self) -> Concern:
         worst = float(np.abs(self.drift).max())
         typical = float(np.median(np.abs(self.shift)))
         why = (
@@ -136,10 +136,10 @@ class Iterates:
                 else ": bad by the size, not by the test, to which vectors so alike are few"
             )
             said = "spread is mostly drift, not fluctuation: begin to observe later"
-            return Worry("bad", "Drift", why, said)
+            return Concern("bad", "Drift", why, said)
         if self.p_value < RATE:
-            return Worry("doubtful", "Drift", why, "begin to observe later, or lower the learning rate")
-        return Worry("good", "Drift", why)
+            return Concern("doubtful", "Drift", why, "begin to observe later, or lower the learning rate")
+        return Concern("good", "Drift", why)
 
 
 def iterates(record: Record, window: int = 1) -> Iterates:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from boxloop.concerns import Concern, Level
 from boxloop.data import make_frame
 from boxloop.numeric import relative_error, wasserstein
 from boxloop.weights.audit_chain import AWRY, FAR, NEAR, OFF
@@ -25,7 +26,6 @@ from boxloop.weights.functional import Buffers
 from boxloop.weights.laplace import Kind, LastLayerPosterior, last_layer_laplace
 from boxloop.weights.law import WeightLaw
 from boxloop.weights.method import Part
-from boxloop.weights.worries import Level, Worry
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ class LastLayerCheck:
     true_deviation: Array
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
+    def worries(self) -> tuple[Concern, ...]:
         """One."""
         whose = "the exact" if self.kind == "regression" else "Laplace's"
         level, said, then = self._verdict()
@@ -86,7 +86,7 @@ class LastLayerCheck:
             f"{whose} posterior given the features; covariance off by {self.covariance_error:.0%}, mean by "
             f"{self.mean_error:.1%} ({self.off:.2g} posterior deviations){said}"
         )
-        return (Worry(level, "Last layer", why, then),)
+        return (Concern(level, "Last layer", why, then),)
 
     def table(self) -> Any:
         """One line a measure."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from boxloop.concerns import Concern, Level
 from boxloop.data import to_labels
 from boxloop.weights.audit_chain import ROWS, Chains, compare_chains
 from boxloop.weights.audit_iterates import Iterates, iterates
@@ -23,7 +24,6 @@ from boxloop.weights.method import Part, Posterior
 from boxloop.weights.posterior import WeightPosterior
 from boxloop.weights.predictor import Kind, Predictor
 from boxloop.weights.window import Windowed
-from boxloop.weights.worries import Level, Worry
 
 Array = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Inquiry:
         self.stated, self.prior_precision = prior_precision is not None, prior_precision
         self.noise: Array | None = None if noise is None else np.asarray(noise, dtype=float).reshape(-1)
         self.n_rows = count(self.X)
-        self.skipped: list[Worry] = []
+        self.skipped: list[Concern] = []
         self.notes: list[str] = []
 
     def attempt(self, what: str, step: Callable[[], Found]) -> Found | None:
@@ -74,9 +74,9 @@ class Inquiry:
         try:
             return step()
         except NotRunError as error:
-            self.skipped.append(Worry(error.level, what, str(error), error.said))
+            self.skipped.append(Concern(error.level, what, str(error), error.said))
         except ValueError as error:
-            self.skipped.append(Worry("not run", what, str(error).rstrip(".")))
+            self.skipped.append(Concern("not run", what, str(error).rstrip(".")))
         return None
 
     def title(self, posterior: Posterior) -> str:

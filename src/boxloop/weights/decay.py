@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from boxloop.concerns import Concern
 from boxloop.data import check_choice, check_kind, check_number, make_frame
-from boxloop.weights.worries import Worry
 
 Loss = Literal["mean_squared", "half_mean_squared", "mean_log", "sum_squared", "half_sum_squared", "sum_log"]
 """How a loss is scaled: squared errors or minus log-likelihood, of a batch's mean or of the sum over all rows."""
@@ -170,13 +170,13 @@ class DecayCheck:
     scaled: bool = False
 
     @property
-    def worries(self) -> tuple[Worry, ...]:
+    def worries(self) -> tuple[Concern, ...]:
         """One for each thing that is not as the prior asks, or one that says that all is well."""
-        found = tuple(dict.fromkeys(filter(None, (self._worry(group) for group in self.groups))))
+        found = tuple(dict.fromkeys(filter(None, (self._check_group(group) for group in self.groups))))
         if found:
             return found
         about = "as" if self.same == SAME else "about as"
-        return (Worry("good", "Weight decay", f"{self.right:.4g}, {about} the prior asks"),)
+        return (Concern("good", "Weight decay", f"{self.right:.4g}, {about} the prior asks"),)
 
     def table(self) -> Any:
         """One line a group of parameters."""
@@ -191,15 +191,15 @@ class DecayCheck:
         )
 
     def __str__(self) -> str:
-        return "\n".join(str(worry) for worry in self.worries)
+        return "\n".join(str(concern) for concern in self.worries)
 
     def _implied(self, group: Group) -> float:
         return group.decay / self.unit if group.way in ("coupled", "none") else math.nan
 
-    def _worry(self, group: Group) -> Worry | None:
+    def _check_group(self, group: Group) -> Concern | None:
         said, what = f"weight_decay={self.right:.4g}", "Weight decay"
         if group.way == "unknown":
-            return Worry(
+            return Concern(
                 "doubtful", what, f"how {self.optimiser} applies it is not known", f"compare it with {said}"
             )
         if group.way == "decoupled":
@@ -207,11 +207,11 @@ class DecayCheck:
                 f"{self.optimiser} shrinks weights apart from the gradient ({group.decay:.4g}): no Gaussian prior "
                 "does that, and the iterates do not settle at its most probable weights"
             )
-            return Worry("doubtful", what, why, f"Adam or SGD with {said}")
+            return Concern("doubtful", what, why, f"Adam or SGD with {said}")
         if group.decay <= 0.0 < self.right:
             stated = f"precision {self.prior_precision:.4g} was stated"
             why = f"{group.parameters} weights have none: a flat prior, where {stated}"
-            return Worry("bad", what, why, said)
+            return Concern("bad", what, why, said)
         ratio = group.decay / self.right if self.right > 0.0 else math.inf if group.decay > 0.0 else 1.0
         if 1.0 / self.same <= ratio <= self.same:
             return None
@@ -221,7 +221,7 @@ class DecayCheck:
             f"{group.decay:.4g} where the prior asks for {self.right:.4g}: it stands for precision "
             f"{self._implied(group):.4g}, not {self.prior_precision:.4g}"
         )
-        return Worry("doubtful" if 1.0 / NEAR <= ratio <= NEAR else "bad", what, why, said)
+        return Concern("doubtful" if 1.0 / NEAR <= ratio <= NEAR else "bad", what, why, said)
 
 
 def check_decay(

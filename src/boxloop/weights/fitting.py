@@ -179,7 +179,7 @@ def train(
     )
     observers: list[Any] = []
     if bar:
-        observers.append(ProgressBar(show=True).stage(bar, told=observed.describe))
+        observers.append(ProgressBar(show=True).stage(bar, describe=observed.describe))
     resume = None
     if checkpoint is not None:
         known = _known(trainer, observed, scheduler, batches)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from boxloop.numeric import signs
+from boxloop.numeric import column_signs
 from boxloop.tree import Tree
 from boxloop.weights.law import WeightLaw
 
@@ -112,4 +112,4 @@ class FullFollower:
         rank = min(self._count - 1, int((values > least).sum()))
         first = len(values) - rank
         root = vectors[:, first:] * values[first:].clamp(min=0.0).sqrt()
-        return (root * signs(root)).flip(1).to(self._mean.dtype)
+        return (root * column_signs(root)).flip(1).to(self._mean.dtype)

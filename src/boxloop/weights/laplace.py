@@ -22,7 +22,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from boxloop.data import check_kind
+from boxloop.data import check_choice, check_kind, share_memory
 from boxloop.loop import Iteration, run
 from boxloop.numeric import safe_cholesky, single_threaded
 from boxloop.weights.last_layer import LastLayer
@@ -116,6 +116,7 @@ def last_layer_laplace(
         >>> found.law.mean.round(decimals=3)  # slope and bias
         tensor([1., 0.], dtype=torch.float64)
     """
+    check_choice(kind, "kind", ("regression", "classification"))
     check_kind(net, "net", nn.Module, "a network that ends in an nn.Linear is needed")
     last = LastLayer.of(net)
     if last.layout.size > MOST:
@@ -124,14 +125,12 @@ def last_layer_laplace(
         )
     if prior_precision is not None:
         positive("prior_precision", prior_precision, 1)
-    labels = torch.as_tensor(y if isinstance(y, Tensor) else np.asarray(y))
+    labels = y if isinstance(y, Tensor) else share_memory(np.asarray(y))
     phi = last.features(X).double()
     if len(labels) != len(phi):
         raise ValueError(f"X has {len(phi)} rows and y has {len(labels)}")
     if kind == "regression":
         return _regression(last, phi, labels, prior_precision, noise, mode)
-    if kind != "classification":
-        raise ValueError(f"kind must be 'regression' or 'classification', got {kind!r}")
     if noise is not None:
         raise ValueError("classes have no noise of observations: leave out noise")
     alpha = _likeliest(last, phi, labels) if prior_precision is None else float(prior_precision)

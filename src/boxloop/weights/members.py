@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.utils import skip_init
 
+from boxloop.data import check_choice
 from boxloop.numeric import normal
 from boxloop.weights.inputs import mapped
 
@@ -60,8 +61,7 @@ class StackedLayers(nn.Module):
         super().__init__()
         if min(widths) < 1 or len(widths) < 2:
             raise ValueError(f"every layer needs at least one column, got {tuple(widths)}")
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        check_choice(activation, "activation", tuple(ACTIVATIONS))
         self.widths, self.members = tuple(widths), len(streams)
         self.between = ACTIVATIONS[activation]()
         gain = 2.0 if activation != "tanh" else 1.0

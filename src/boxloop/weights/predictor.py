@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from boxloop.data import check_weight
+from boxloop.data import check_choice, check_weight
 from boxloop.numeric import RandomState, SingleThreaded, seed as seed_of
 from boxloop.weights.batch_norm import Batches, refreshed
 from boxloop.weights.classes import ClassificationPrediction, as_logits, classes
@@ -84,8 +84,7 @@ class Predictor(SingleThreaded):
     tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("regression", "classification"):
-            raise ValueError(f"kind must be 'regression' or 'classification', got {self.kind!r}")
+        check_choice(self.kind, "kind", ("regression", "classification"))
         if not (np.isfinite(self.temperature) and self.temperature > 0.0):
             raise ValueError(f"temperature must be a finite number above 0, got {self.temperature}")
         if self.noise is not None:

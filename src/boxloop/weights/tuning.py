@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from boxloop.data import make_frame
-from boxloop.numeric import with_error
+from boxloop.numeric import format_with_error, mean_and_error
 from boxloop.weights.likely import Found
 from boxloop.weights.method import warn
 
@@ -134,9 +134,11 @@ class Tuning:
         end = "; the largest scale tried" if self.at_end else ""
         none = "; the spread of the weights does not help" if self.scale == 0.0 else ""
         gain = (
-            "" if np.isnan(self.gain) else f", {with_error(self.gain, self.gain_error, sign='+')} over before"
+            ""
+            if np.isnan(self.gain)
+            else f", {format_with_error(self.gain, self.gain_error, sign='+')} over before"
         )
-        score = with_error(self.scores[self.best], self.errors[self.best])
+        score = format_with_error(self.scores[self.best], self.errors[self.best])
         return f"{said}{end}{none}: log score {score} a row of {self.n_rows:.12g}{gain}"
 
     __repr__ = __str__
@@ -230,7 +232,8 @@ def _summary(
     top = tried[max(scales, key=lambda scale: _gained(tried[scale], row_weight))][1]
     gain = np.full_like(top, np.nan) if before is None else top - before
     (scores, errors), (behind, behind_errors), (gained, gain_error) = (
-        _mean_and_error(table, row_weight) for table in (rows, rows - top, gain[None])
+        np.array([mean_and_error(line, row_weight) for line in table]).T
+        for table in (rows, rows - top, gain[None])
     )
     return Tuning(
         what,
@@ -246,12 +249,3 @@ def _summary(
         at_end,
         float(row_weight.sum()),
     )
-
-
-def _mean_and_error(table: Array, row_weight: Array) -> tuple[Array, Array]:
-    """Weighted mean of each line (g, n) and its standard error, NaN for a single row."""
-    count = float(row_weight.sum())
-    mean = table @ row_weight / count
-    square = (table - mean[:, None]) ** 2 @ row_weight
-    error = np.sqrt(square / (count - 1.0) / count) if count > 1.0 else np.full(len(table), np.nan)
-    return np.asarray(mean), np.asarray(error)

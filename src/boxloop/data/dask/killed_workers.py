@@ -30,10 +30,10 @@ def describe_killed_workers(error: Any, parts: Sequence[Partition], lost: list[s
         lost: what :func:`lost_tasks` gave.
     """
     times = error.allowed_failures + 1
-    beside = [tasks for tasks in lost if error.task in tasks][-times:]
-    found = _labels_of(set.intersection(*beside) if beside else {error.task}, parts)
-    names = join_words(found, "or", most=3)
-    one = "it" if len(found) <= 1 else "one of them"
+    groups = [tasks for tasks in lost if error.task in tasks][-times:]
+    suspects = _labels_of(set.intersection(*groups) if groups else {error.task}, parts)
+    names = join_words(suspects, "or", most=3)
+    one = "it" if len(suspects) <= 1 else "one of them"
     return (
         f"every worker that was given {names or 'a sum of partitions'} died, {times} in a row: {one} may not fit in "
         "a worker's memory (use smaller partitions or larger workers), or kill the process that reads it"
@@ -46,13 +46,13 @@ def _labels_of(keys: set[Any], parts: Sequence[Partition]) -> list[str]:
 
     graphs = {id(task.dask): task.dask for part in parts for task in part.tasks()}  # often one for all
     above = get_deps({key: node for graph in graphs.values() for key, node in graph.items()})[1]
-    wanted, found = list(keys), set()
+    wanted, seen = list(keys), set()
     while wanted:
-        found.add(one := wanted.pop())
-        wanted += [other for other in above.get(one, ()) if other not in found]
+        seen.add(one := wanted.pop())
+        wanted += [other for other in above.get(one, ()) if other not in seen]
     numbers = {int(words[2]) for key in keys if (words := str(key).split("-"))[:2] == ["boxloop", "part"]}
     return [
         part.label
         for number, part in enumerate(parts)
-        if number in numbers or any(task.key in found for task in part.tasks())
+        if number in numbers or any(task.key in seen for task in part.tasks())
     ]

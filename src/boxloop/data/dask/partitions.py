@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.folder import files_of
+from boxloop.data.folder import file_readers
 from boxloop.data.read import frame_source
 from boxloop.data.source import ArraySource
 from boxloop.data.stream import Reader, StreamSource
@@ -73,7 +73,7 @@ class FilePartition:
         return self.reader.label
 
     def is_named_in(self, message: str) -> bool:
-        return any(file.label in message for file in files_of(self.reader))
+        return any(file.label in message for file in file_readers(self.reader))
 
     def open(self, content: Any) -> Source:
         return StreamSource(self.reader, self.names, self.weight, part=True)

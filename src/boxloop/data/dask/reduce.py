@@ -79,10 +79,10 @@ def sum_partitions(
         for key, block in zip(level, blocks, strict=True):
             graph[key] = Task(key, _add, List(*map(TaskRef, block)))
         height += 1
-    found: PartialSum = unpickle_value(compute_task(graph, level[0], leaves, parts))
-    if found.rows != starts[-1]:
-        raise ClusterError(f"{found.rows} rows were summed where {starts[-1]} were counted")
-    return found
+    total: PartialSum = unpickle_value(compute_task(graph, level[0], leaves, parts))
+    if total.rows != starts[-1]:
+        raise ClusterError(f"{total.rows} rows were summed where {starts[-1]} were counted")
+    return total
 
 
 def iterate_partial_sums(

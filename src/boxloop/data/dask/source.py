@@ -20,7 +20,7 @@ from boxloop.data.dask.partitions import (
 )
 from boxloop.data.dask.pickling import PickledAsStub
 from boxloop.data.dask.reduce import iterate_partial_sums, map_partitions, name_partition, sum_partitions
-from boxloop.data.folder import VALUES, files_of, joined
+from boxloop.data.folder import MERGED_VALUES, file_readers, merge_pieces
 from boxloop.data.source import Tile, tile_rows
 from boxloop.data.standardise import FIRST_ROWS
 from boxloop.data.stream import Reader, retile
@@ -74,7 +74,7 @@ class DaskSource(PickledAsStub):
     def chunks(self, size: int | None = None) -> Iterator[Tile]:
         """Yield tiles in row order, fetched one partition after the other: to inspect, or for mini-batches."""
         step, d = size or tile_rows(self.n_columns), self.n_columns
-        for tile in retile(self._fetch_rows(step), step):
+        for tile in retile(self.fetch_rows(step), step):
             yield tile[:, :d], tile[:, d]
 
     def reduce(self, function: Callable[[Tensor, Tensor], T]) -> T:
@@ -83,29 +83,29 @@ class DaskSource(PickledAsStub):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)`` over all rows, where they live."""
-        found = sum_partitions(self.parts, self.counts, function)
-        if found.weight == 0.0:
+        total = sum_partitions(self.parts, self.counts, function)
+        if total.weight == 0.0:
             raise ValueError("the weights are all zero")
-        if found.value is None:
+        if total.value is None:
             raise ValueError("the source has no rows")
-        value: T = found.value
+        value: T = total.value
         return value
 
     def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield sums over one partition after the other; some are computed ahead, and wait on the workers."""
-        mass = 0.0
-        for found in iterate_partial_sums(self.parts, self.counts, function):
-            mass += found.weight
-            if found.value is not None:
-                yield found.value
-        if mass == 0.0:
+        total_weight = 0.0
+        for partial in iterate_partial_sums(self.parts, self.counts, function):
+            total_weight += partial.weight
+            if partial.value is not None:
+                yield partial.value
+        if total_weight == 0.0:
             raise ValueError("the weights are all zero")
 
     def stub_arguments(self) -> tuple[Any, ...]:
         """Its shape: a function that refers to the source does not take the partitions along."""
         return (), self.counts, self.names
 
-    def _fetch_rows(self, first: int) -> Iterator[Tensor]:
+    def fetch_rows(self, first: int) -> Iterator[Tensor]:
         """Rows beside their weights; of the first partition at first no more than were asked for, then ever more."""
         head, *others = (i for i, count in enumerate(self.counts) if count)
         start, stop = 0, first
@@ -128,16 +128,16 @@ class _FetchRows:
     stop: int
 
     def __call__(self, part: Partition, content: Any) -> Tensor:
-        found, left, skip = [], self.stop - self.start, self.start
+        tiles, left, skip = [], self.stop - self.start, self.start
         with name_partition(part):
             for rows, weight in part.open(content).chunks():
                 both = torch.cat([rows, weight[:, None].to(rows)], 1)[skip : skip + left]
                 skip = max(0, skip - len(weight))
                 left -= len(both)
-                found.append(both)
+                tiles.append(both)
                 if left <= 0:
                     break
-        return torch.cat(found)
+        return torch.cat(tiles)
 
 
 def dask_source(
@@ -189,11 +189,11 @@ def partition_reader(
     if part_rows is not None and part_rows < 1:
         raise ValueError(f"part_rows must be at least 1, not {part_rows}")
     names = choose_columns(reader.names, columns, weight, reader.label)
-    most, few = (max(1, values // max(1, len(names))) for values in (PART_VALUES, VALUES))
-    found = map_partitions(
-        _SplitFile(part_rows or most), [FilePartition(file, names) for file in files_of(reader)]
+    most, few = (max(1, values // max(1, len(names))) for values in (PART_VALUES, MERGED_VALUES))
+    files = map_partitions(
+        _SplitFile(part_rows or most), [FilePartition(file, names) for file in file_readers(reader)]
     )
-    pieces = joined([piece for file in found for piece in file], part_rows or few)
+    pieces = merge_pieces([piece for file in files for piece in file], part_rows or few)
     counts = tuple(count for _, count in pieces)
     weights = _check_weights(weight, sum(counts))
     parts = (
@@ -225,7 +225,7 @@ def _collection_source(data: Any, weight: object, columns: Sequence[str] | None)
         raise ValueError("the array does not know its number of columns: call compute_chunk_sizes() first")
     names = check_given_names(columns, data.shape[1]) or tuple(f"x{j}" for j in range(data.shape[1]))
     if isinstance(weight, str):
-        raise ValueError(f"an array has no column {weight!r} of weights: give one weight a row")
+        raise ValueError(f"an array has no column {weight!r} of weights: give one weight per row")
     if isinstance(weight, da.Array):
         data, weight = append_weights(data, weight), WEIGHT
     data = data.rechunk({1: -1})
@@ -271,7 +271,7 @@ def append_weights(data: Any, weight: Any) -> Any:
     """A Dask array with its weights, another one, as last column.
 
     Raises:
-        ValueError: not one weight a row, or chunks of unknown sizes that differ in number.
+        ValueError: not one weight per row, or chunks of unknown sizes that differ in number.
     """
     import dask.array as da
 
@@ -292,7 +292,7 @@ def assign_weights(frame: Any, weight: Any) -> Any:
     """A Dask DataFrame with a column of weights: a series meets it by label, an array by position.
 
     Raises:
-        ValueError: weights that are no column, not one a row, or in partitions that cannot be matched.
+        ValueError: weights that are no column, not one per row, or in partitions that cannot be matched.
     """
     import dask.array as da
     import dask.dataframe as dd
@@ -324,5 +324,5 @@ def _assign_weight(rows: Any, weight: Any) -> Any:
 
 def _length_error(n_rows: float, weight: Any) -> ValueError:
     return ValueError(
-        f"the weights must have one entry a row: shape ({n_rows},) is needed, {weight.shape} was given"
+        f"the weights must have one entry per row: shape ({n_rows},) is needed, {weight.shape} was given"
     )

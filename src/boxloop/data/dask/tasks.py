@@ -25,7 +25,7 @@ POLL, CHECK = 0.25, 5.0
 LOST = "lost dependencies"
 """Part of Dask's message where a task needs what no worker has and nobody can compute again."""
 
-GO_ON = "; with checkpoint= the fit goes on from its last round on another cluster"
+RESUME_HINT = "; with checkpoint= the fit goes on from its last iteration on another cluster"
 
 Graph = dict[Any, Any]
 """Tasks by name, as Dask takes them."""
@@ -37,7 +37,7 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 class ClusterError(RuntimeError):
-    """A pass cannot be finished: its scheduler or its workers are gone. A checkpoint goes on from the last round."""
+    """The scheduler or the workers of a pass are gone. A checkpoint goes on from the last iteration."""
 
 
 @contextmanager
@@ -180,10 +180,10 @@ def _translate_errors(client: Any, parts: Sequence[Partition]) -> Iterator[None]
         if LOST in str(error):
             raise ClusterError(
                 "partitions that were persisted are no longer on the workers: persist the collection again, with the "
-                f"client that is in use, and keep it{GO_ON}"
+                f"client that is in use, and keep it{RESUME_HINT}"
             ) from error
         raise ClusterError(
-            f"the scheduler at {address} was lost, or told to drop the tasks{GO_ON}"
+            f"the scheduler at {address} was lost, or told to drop the tasks{RESUME_HINT}"
         ) from error
 
 
@@ -235,13 +235,13 @@ def _wait(client: Any, futures: list[Any], watch: Watch | None) -> None:
             alive = now
         elif now - alive > PATIENCE:
             what = "does not answer any more" if threads is None else "has no worker"
-            raise ClusterError(f"the scheduler at {address} {what}{GO_ON}")
+            raise ClusterError(f"the scheduler at {address} {what}{RESUME_HINT}")
 
 
 def _threads(client: Any) -> int | None:
     """Number of threads of all workers; None where the scheduler does not answer."""
     try:
-        found = client.sync(client.scheduler.ncores, callback_timeout=CHECK)
+        cores = client.sync(client.scheduler.ncores, callback_timeout=CHECK)
     except (TimeoutError, OSError):
         return None
-    return sum(found.values())
+    return sum(cores.values())

@@ -12,6 +12,7 @@ from torch import Tensor
 from boxloop.caller import warn_caller
 from boxloop.data import ConcatenatedRows, column_index
 from boxloop.fit.equations.estimate import EquationError, EstimateWarning, NotIdentifiedError
+from boxloop.numeric import join_words
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -57,8 +58,8 @@ class EquationMoments:
     @property
     def size(self) -> Tensor:
         """Root mean square of each equation, (q,); one where an equation is zero on every row."""
-        found = self.second.diagonal().clamp(min=0.0).sqrt()
-        return torch.where(found > 0, found, 1.0)
+        deviation = self.second.diagonal().clamp(min=0.0).sqrt()
+        return torch.where(deviation > 0, deviation, 1.0)
 
     @property
     def centred(self) -> Tensor:
@@ -128,20 +129,20 @@ def check_function(function: Callable[[Tensor, Tensor], object], p: int, what: s
     """The user's function with its result checked: one line per row, at least as many columns as parameters."""
 
     def values(vector: Tensor, rows: Tensor) -> Tensor:
-        found = function(vector, rows)
-        if not isinstance(found, Tensor):
-            raise EquationError(f"{what} must return a torch tensor, not {type(found).__name__}")
-        if found.ndim == 1 and p == 1:
-            found = found[:, None]
-        if found.ndim != 2 or found.shape[0] != rows.shape[0]:
+        result = function(vector, rows)
+        if not isinstance(result, Tensor):
+            raise EquationError(f"{what} must return a torch tensor, not {type(result).__name__}")
+        if result.ndim == 1 and p == 1:
+            result = result[:, None]
+        if result.ndim != 2 or result.shape[0] != rows.shape[0]:
             raise EquationError(
-                f"{what} must return one line per row, ({rows.shape[0]}, {p}) here; it returned {tuple(found.shape)}"
+                f"{what} must return one line per row, ({rows.shape[0]}, {p}) here; it returned {tuple(result.shape)}"
             )
-        if found.shape[1] < p:
+        if result.shape[1] < p:
             raise EquationError(
-                f"{what} gives {found.shape[1]} equation(s) for {p} parameters: give at least {p}"
+                f"{what} gives {result.shape[1]} equation(s) for {p} parameters: give at least {p}"
             )
-        return found.to(torch.float64)
+        return result.to(torch.float64)
 
     return values
 
@@ -170,12 +171,12 @@ def group_outer(
         sums = value.new_zeros(len(here), value.shape[1]).index_add_(0, place, value)
         return _GroupSums(ConcatenatedRows.of(here), ConcatenatedRows.of(sums), weight.sum())
 
-    found = source.reduce_at(sum_groups)
-    lines = found.sums.concatenate()
+    group_sums = source.reduce_at(sum_groups)
+    lines = group_sums.sums.concatenate()
     totals = lines.new_zeros(int(groups.max()) + 1, lines.shape[1]).index_add_(
-        0, found.group.concatenate(), lines
+        0, group_sums.group.concatenate(), lines
     )
-    return totals.mT @ totals / found.weight
+    return totals.mT @ totals / group_sums.weight
 
 
 def describe_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:
@@ -191,10 +192,10 @@ def describe_bad_row(function: RowFunction, source: Source, point: Tensor, what:
         entry = [start + row, column, float(value[row, column]), missing[0] if missing else -1]
         return ConcatenatedRows.of(torch.tensor([entry], dtype=torch.float64))
 
-    found = source.reduce_at(first).concatenate()
-    if not len(found):
+    bad_rows = source.reduce_at(first).concatenate()
+    if not len(bad_rows):
         return f"{what} is finite on every row, but its derivative is not"
-    place, entry, value, missing = found[0].tolist()
+    place, entry, value, missing = bad_rows[0].tolist()
     text = f"{what} is {value} at row {int(place)} (counted from 0), entry {int(entry)}"
     return text + (f"; column {source.names[int(missing)]!r} is missing there" if missing >= 0 else "")
 
@@ -259,13 +260,13 @@ def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
         raise ValueError(f"groups must have one label per row: shape ({source.n_rows},), got {labels.shape}")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError(f"the group of row {int(np.isnan(labels).argmax())} (counted from 0) is missing")
-    found, place_of = np.unique(labels, return_inverse=True)
-    if len(found) <= p:
+    levels, place_of = np.unique(labels, return_inverse=True)
+    if len(levels) <= p:
         warn_caller(
-            f"{len(found)} groups for {p} parameters: standard errors from so few groups are unreliable",
+            f"{len(levels)} groups for {p} parameters: standard errors from so few groups are unreliable",
             EstimateWarning,
         )
-    return torch.from_numpy(np.asarray(place_of, dtype=np.int64)), len(found)
+    return torch.from_numpy(np.asarray(place_of, dtype=np.int64)), len(levels)
 
 
 def small_sample_factor(weight: float, p: int, n_groups: int | None) -> float:
@@ -303,9 +304,9 @@ def check_identified(slope: Tensor, names: Sequence[str]) -> None:
         >>> import torch
         >>> check_identified(torch.eye(2), ["a", "b"])
     """
-    found = describe_free_direction(slope, names)
-    if found is not None:
-        raise NotIdentifiedError(f"the equations do not determine the parameters: {found}")
+    free_direction = describe_free_direction(slope, names)
+    if free_direction is not None:
+        raise NotIdentifiedError(f"the equations do not determine the parameters: {free_direction}")
 
 
 def describe_free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
@@ -314,7 +315,7 @@ def describe_free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
         return "their derivative is not finite"
     absent = torch.nonzero(slope.abs().amax(0) == 0)[:, 0].tolist()
     if absent:
-        which = _join_names([names[j] for j in absent])
+        which = join_words([names[j] for j in absent], most=MAX_NAMED)
         verb = "has" if len(absent) == 1 else "have"
         return (
             f"{which} {verb} no influence on any equation here (for a psi that is flat between jumps give smooth=; "
@@ -328,9 +329,10 @@ def describe_free_direction(slope: Tensor, names: Sequence[str]) -> str | None:
     direction = direction / direction[direction.abs().argmax()]
     share = right[-1].abs()
     named = [j for j in share.argsort(descending=True).tolist() if float(share[j]) > NAMED_SHARE]
-    parts = ", ".join(f"{float(direction[j]):+.3g} {names[j]}" for j in sorted(named[:MAX_NAMED]))
+    largest = sorted(named[:MAX_NAMED])
+    which = join_words([names[j] for j in largest], total=len(named))
+    parts = ", ".join(f"{float(direction[j]):+.3g} {names[j]}" for j in largest)
     more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    which = _join_names([names[j] for j in sorted(named[:MAX_NAMED])]) + more
     return f"{which} enter only through a combination; moving along ({parts}{more}) changes no equation"
 
 
@@ -346,9 +348,3 @@ def equilibrate(slope: Tensor) -> tuple[Tensor, Tensor]:
 
 def _inverse_sqrt(length: Tensor) -> Tensor:
     return torch.where(length > 0, length.clamp(min=1e-300).rsqrt(), 1.0)
-
-
-def _join_names(names: Sequence[str]) -> str:
-    if len(names) > MAX_NAMED:
-        return f"{', '.join(names[:MAX_NAMED])} and {len(names) - MAX_NAMED} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -100,10 +100,10 @@ def read_start(start: Any, names: Sequence[str] | None = None) -> Parameters:
 
 def _to_vector(value: Any) -> Tensor:
     try:
-        given = torch.as_tensor(value)
+        vector = torch.as_tensor(value)
     except (RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"start must be numbers, got a {type(value).__name__}") from error
-    return given.detach().to(device="cpu", dtype=torch.float64).clone()
+    return vector.detach().to(device="cpu", dtype=torch.float64).clone()
 
 
 def _labels(name: str, value: Tensor) -> list[str]:

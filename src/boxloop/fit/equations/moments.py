@@ -133,18 +133,18 @@ def match_moments(
 def _build_estimate(
     observed: _StatisticMoments, first: Parameters, done: WeightedSearch, correction: bool
 ) -> Estimate:
-    found, p = done.found, len(first.vector)
-    check_identified(found.moments.slope, first.names)
+    search, p = done.found, len(first.vector)
+    check_identified(search.moments.slope, first.names)
     factor = small_sample_factor(observed.weight, p, observed.n_groups) if correction else 1.0
     return Estimate(
-        theta=first.shaped(found.point),
+        theta=first.shaped(search.point),
         names=first.names,
-        covariance=factor * sandwich(found.moments.slope, done.meat, observed.weight, done.whiten),
+        covariance=factor * sandwich(search.moments.slope, done.meat, observed.weight, done.whiten),
         method="moments matched",
         weight=observed.weight,
-        n_iter=found.n_iter,
-        converged=found.converged,
-        residual=float(residual_z(found.point, found.moments).max()),
+        n_iter=search.n_iter,
+        converged=search.converged,
+        residual=float(residual_z(search.point, search.moments).max()),
         n_groups=observed.n_groups,
     )
 
@@ -161,19 +161,19 @@ class _StatisticMoments:
 
     @property
     def standard_deviation(self) -> Tensor:
-        found = self.covariance.diagonal().clamp(min=0.0).sqrt()
-        return torch.where(found > 0, found, 1.0)
+        deviation = self.covariance.diagonal().clamp(min=0.0).sqrt()
+        return torch.where(deviation > 0, deviation, 1.0)
 
 
 def _average_statistics(
     statistics: Callable[[Tensor], Tensor], source: Source, groups: object, p: int
 ) -> _StatisticMoments:
     def values(_: Tensor, rows: Tensor) -> Tensor:
-        found = statistics(rows)
-        if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[0] != rows.shape[0]:
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        result = statistics(rows)
+        if not isinstance(result, Tensor) or result.ndim != 2 or result.shape[0] != rows.shape[0]:
+            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise EquationError(f"statistics must return ({rows.shape[0]}, q) here; it returned {shape}")
-        return found.to(torch.float64)
+        return result.to(torch.float64)
 
     nowhere = torch.zeros(1, dtype=torch.float64)
     rough = measure_equations(values, source, nowhere, nowhere + 1.0)
@@ -206,14 +206,14 @@ class _ModelMean:
         """(q,)."""
         if self.sampler is not None:
             rows = self.sampler(theta, generator(self.seed), self.draws)
-            found = self.statistics(rows).to(torch.float64).mean(0)
+            result = self.statistics(rows).to(torch.float64).mean(0)
         else:
             assert self.expected is not None
-            found = self.expected(theta)
-        if not isinstance(found, Tensor) or found.shape != (q,):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            result = self.expected(theta)
+        if not isinstance(result, Tensor) or result.shape != (q,):
+            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise EquationError(f"expected must return ({q},), one number per statistic; it returned {shape}")
-        return found.to("cpu", torch.float64)
+        return result.to("cpu", torch.float64)
 
 
 def _moment_equations(

@@ -42,6 +42,7 @@ from boxloop.fit.equations.roots import (
     root_test,
 )
 from boxloop.loop import Iteration, run
+from boxloop.models import derivatives_by_unit
 from boxloop.numeric import single_threaded
 from boxloop.types import Source
 
@@ -80,7 +81,7 @@ def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> 
 
     def tile(rows: Tensor, weight: Tensor) -> EquationSums:
         rows, weight, at = drop_weightless(rows, weight, point)
-        value, gradient, curvature = derivatives(objective, rows, weight, at)
+        value, gradient, curvature = derivatives_by_unit(lambda theta: objective(theta, rows), at, weight)
         first = (weight @ gradient)[None]
         both = torch.cat([value[:, None], gradient], dim=1)
         return sum_tile(both, torch.cat([first, curvature]), weight)
@@ -88,26 +89,6 @@ def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> 
     both = average_sums(source.reduce(tile))
     moments = EquationMoments(both.mean[1:], both.slope[1:], both.second[1:, 1:], both.weight)
     return AscentPoint(point, float(both.mean[0]), ROUNDING * float(both.second[0, 0].sqrt()), moments)
-
-
-def derivatives(
-    objective: RowFunction, rows: Tensor, weight: Tensor, point: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Objective (n,) and gradient (n, p) of each row, and the second derivative (p, p) of their weighted sum."""
-    share = weight.detach().clone().requires_grad_()
-    with torch.enable_grad():
-        value = objective(point, rows)
-        total = share @ value
-        if not total.requires_grad or not value.requires_grad:
-            zero = value.new_zeros(len(value), len(point))
-            return value.detach(), zero, value.new_zeros(len(point), len(point))
-        (gradient,) = torch.autograd.grad(total, point, create_graph=True)
-        by_row, curvature = [], []
-        for one in gradient:
-            row, bend = torch.autograd.grad(one, (share, point), retain_graph=True, allow_unused=True)
-            by_row.append(torch.zeros_like(share) if row is None else row)
-            curvature.append(torch.zeros_like(point) if bend is None else bend)
-    return value.detach(), torch.stack(by_row, dim=1).detach(), torch.stack(curvature).detach()
 
 
 def newton_ascent(
@@ -227,25 +208,25 @@ def m_estimate(
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
     values = _check_objective(objective, first, minimise)
-    maxima, rounds = _search_maxima(values, source, begin, max_iter, tol)
+    maxima, n_iter = _search_maxima(values, source, begin, max_iter, tol)
     best = max(range(len(maxima)), key=lambda j: maxima[j].value)
     estimate = _build_estimate(
         Equations(_row_gradients(values), source, None, groups), first, maxima[best], correction
     )
-    estimate = replace(estimate, n_iter=rounds[best], converged=is_stationary(maxima[best], NEAR_ZERO))
+    estimate = replace(estimate, n_iter=n_iter[best], converged=is_stationary(maxima[best], NEAR_ZERO))
     if likelihood:
         estimate = replace(estimate, information=_information(maxima[best]))
     if len(maxima) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
     order = [maxima[best], *maxima[:best], *maxima[best + 1 :]]
-    found = distinct_points([top.point for top in order], error)
-    if len(found) > 1:
+    points = distinct_points([top.point for top in order], error)
+    if len(points) > 1:
         warn_caller(
-            f"{len(found)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
+            f"{len(points)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
             EstimateWarning,
         )
-    return replace(estimate, roots=tuple(first.shaped(point) for point in found))
+    return replace(estimate, roots=tuple(first.shaped(point) for point in points))
 
 
 def _check_objective(
@@ -254,13 +235,13 @@ def _check_objective(
     """The user's function of a vector with its result checked, to be maximised."""
 
     def values(vector: Tensor, rows: Tensor) -> Tensor:
-        found = objective(first.shaped(vector), rows)
-        if not isinstance(found, Tensor) or found.shape != (rows.shape[0],):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        result = objective(first.shaped(vector), rows)
+        if not isinstance(result, Tensor) or result.shape != (rows.shape[0],):
+            shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise EquationError(
                 f"objective must return a tensor ({rows.shape[0]},) here; it returned {shape}"
             )
-        return -found.to(torch.float64) if minimise else found.to(torch.float64)
+        return -result.to(torch.float64) if minimise else result.to(torch.float64)
 
     return values
 
@@ -269,8 +250,7 @@ def _row_gradients(values: RowFunction) -> RowFunction:
     """The gradient of each row, (n, p)."""
 
     def evaluate(vector: Tensor, rows: Tensor) -> Tensor:
-        ones = torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device)
-        return derivatives(values, rows, ones, vector.detach().clone().requires_grad_())[1]
+        return derivatives_by_unit(lambda theta: values(theta, rows), vector)[1]
 
     return evaluate
 
@@ -279,7 +259,7 @@ def _search_maxima(
     values: RowFunction, source: Source, begin: Sequence[Parameters], max_iter: int, tol: float
 ) -> tuple[list[AscentPoint], list[int]]:
     """The maximum from each start, and its number of iterations."""
-    maxima, rounds = [], []
+    maxima, n_iter = [], []
     for one in begin:
         first = measure_objective(values, source, one.vector)
         if not first.is_finite():
@@ -290,8 +270,8 @@ def _search_maxima(
         if not is_stationary(top, tol):
             _check_maximum(top, one, outcome.n_iter)
         maxima.append(top)
-        rounds.append(max(outcome.n_iter - int(outcome.converged), 0))
-    return maxima, rounds
+        n_iter.append(max(outcome.n_iter - int(outcome.converged), 0))
+    return maxima, n_iter
 
 
 def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
@@ -303,7 +283,7 @@ def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
     return describe_bad_row(both, source, point, "the objective or its gradient")
 
 
-def _check_maximum(top: AscentPoint, one: Parameters, rounds: int) -> None:
+def _check_maximum(top: AscentPoint, one: Parameters, n_iter: int) -> None:
     """Raise or warn about a search that did not converge."""
     worst = float(top.moments.z.abs().max())
     if worst <= NEAR_ZERO:
@@ -321,7 +301,7 @@ def _check_maximum(top: AscentPoint, one: Parameters, rounds: int) -> None:
             "with smooth=)"
         )
     warn_caller(
-        f"The maximum was not reached in {rounds} iterations: the mean gradient is still {worst:.3g} standard "
+        f"The maximum was not reached in {n_iter} iterations: the mean gradient is still {worst:.3g} standard "
         f"errors from "
         "zero, and the maximum may be at infinity",
         EstimateWarning,

@@ -223,22 +223,24 @@ def find_root(
     whiten = torch.diag(1.0 / first.size)
     is_settled = root_test(tol)
     outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
-    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
+    state, n_iter = outcome.state, outcome.n_iter - int(outcome.converged)
     if is_settled(state):
-        return SearchResult(state.point, state.moments, rounds, True)
+        return SearchResult(state.point, state.moments, n_iter, True)
     left, p = residual_z(state.point, state.moments), len(start)
     worst = float(left.max())
     enough = max(STEP_TOLERANCE, 6.0 * p / state.moments.weight**0.5) if stepped else NEAR_ZERO
     if worst <= enough and (state.is_stuck or stepped):
-        return SearchResult(state.point, state.moments, rounds, True)
-    if state.is_stuck or _is_minimum(state, whiten):
+        return SearchResult(state.point, state.moments, n_iter, True)
+    # Where the length of the equations is minimal, more iterations would not help.
+    length, slope = (whiten @ state.moments.mean).norm(), scaled_gradient(whiten, state.moments).norm()
+    if state.is_stuck or float(slope) <= 1e-3 * float(length):
         raise NoRootError(_describe_failure(state, names))
     warn_caller(
-        f"The search for a root did not converge in {rounds} iterations: the mean of equation "
+        f"The search for a root did not converge in {n_iter} iterations: the mean of equation "
         f"{int(left.argmax())} is still {worst:.3g} standard errors from zero",
         EstimateWarning,
     )
-    return SearchResult(state.point, state.moments, rounds, False)
+    return SearchResult(state.point, state.moments, n_iter, False)
 
 
 def measure_start(measure: MeasureFunction, start: Tensor, bad: Callable[[Tensor], str]) -> EquationMoments:
@@ -270,31 +272,24 @@ def find_minimum(
     """
     is_settled = minimum_test(whiten, tol)
     outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
-    state, rounds = outcome.state, outcome.n_iter - int(outcome.converged)
+    state, n_iter = outcome.state, outcome.n_iter - int(outcome.converged)
     done = is_settled(state) or (state.is_stuck and minimum_test(whiten, NEAR_ZERO)(state))
     if not done:
         warn_caller(
-            f"The weighted equations did not reach their minimum in {rounds} iterations: raise max_iter",
+            f"The weighted equations did not reach their minimum in {n_iter} iterations: raise max_iter",
             EstimateWarning,
         )
-    return SearchResult(state.point, state.moments, rounds, done)
+    return SearchResult(state.point, state.moments, n_iter, done)
 
 
 def distinct_points(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
     """The points that differ, in units of the parameters' standard errors."""
-    kept: list[Tensor] = []
+    distinct: list[Tensor] = []
     unit = torch.where(error > 0, error, 1.0)
     for point in points:
-        if all(float(((point - other) / unit).abs().max()) > DISTINCT for other in kept):
-            kept.append(point)
-    return kept
-
-
-def _is_minimum(state: RootState, whiten: Tensor) -> bool:
-    """Whether the length of the equations is minimal, so that more iterations would not help."""
-    return float(scaled_gradient(whiten, state.moments).norm()) <= 1e-3 * float(
-        (whiten @ state.moments.mean).norm()
-    )
+        if all(float(((point - other) / unit).abs().max()) > DISTINCT for other in distinct):
+            distinct.append(point)
+    return distinct
 
 
 def _describe_failure(state: RootState, names: Sequence[str]) -> str:
@@ -351,18 +346,18 @@ def solve_weighted(
         tol: error of a parameter, in standard errors.
     """
     whiten = torch.diag(1.0 / _standard_deviations(meat(None)))
-    found = find_minimum(measure, whiten, start, first, max_iter=max_iter, tol=tol)
-    rounds = found.n_iter
+    search = find_minimum(measure, whiten, start, first, max_iter=max_iter, tol=tol)
+    n_iter = search.n_iter
     for _ in range({"one": 0, "two": 1, "iterated": max_iter}[steps]):
-        before = found.point
-        whiten = whitening_matrix(meat(found))
-        found = find_minimum(measure, whiten, before, found.moments, max_iter=max_iter, tol=tol)
-        rounds += found.n_iter
-        moved = whiten @ found.moments.slope @ (found.point - before)
-        if float(found.moments.weight**0.5 * moved.norm()) <= DISTINCT * tol**0.5:
+        before = search.point
+        whiten = whitening_matrix(meat(search))
+        search = find_minimum(measure, whiten, before, search.moments, max_iter=max_iter, tol=tol)
+        n_iter += search.n_iter
+        moved = whiten @ search.moments.slope @ (search.point - before)
+        if float(search.moments.weight**0.5 * moved.norm()) <= DISTINCT * tol**0.5:
             break
-    done = SearchResult(found.point, found.moments, rounds, found.converged)
-    return WeightedSearch(done, whiten, meat(found))
+    done = SearchResult(search.point, search.moments, n_iter, search.converged)
+    return WeightedSearch(done, whiten, meat(search))
 
 
 def hansen_test(weighed: WeightedSearch, p: int) -> JTest:
@@ -380,26 +375,26 @@ def hansen_test(weighed: WeightedSearch, p: int) -> JTest:
 
 def whitening_matrix(covariance: Tensor) -> Tensor:
     """C with C' C the inverse of a covariance, computed from its correlations."""
-    spread = _standard_deviations(covariance)
-    correlation = covariance / spread / spread[:, None]
+    deviations = _standard_deviations(covariance)
+    correlation = covariance / deviations / deviations[:, None]
     values, vectors = torch.linalg.eigh(correlation)
     if float(values[0]) <= DEPENDENCE_TOLERANCE * float(values[-1]):
         raise EquationError(
             f"The equations are linearly dependent: {_describe_combination(vectors[:, 0])} does not vary"
         )
     factor = torch.linalg.cholesky(correlation)
-    eye = torch.eye(len(spread), dtype=factor.dtype)
-    return torch.linalg.solve_triangular(factor, eye, upper=False) / spread
+    eye = torch.eye(len(deviations), dtype=factor.dtype)
+    return torch.linalg.solve_triangular(factor, eye, upper=False) / deviations
 
 
 def _standard_deviations(covariance: Tensor) -> Tensor:
-    found = covariance.diagonal().clamp(min=0.0).sqrt()
-    if not bool((found > 0).all()):
+    deviations = covariance.diagonal().clamp(min=0.0).sqrt()
+    if not bool((deviations > 0).all()):
         raise EquationError(
-            f"equation {int((found <= 0).float().argmax())} is the same on every row, so it cannot be weighted "
+            f"equation {int((deviations <= 0).float().argmax())} is the same on every row, so it cannot be weighted "
             f"by its standard error"
         )
-    return found
+    return deviations
 
 
 def _describe_combination(vector: Tensor) -> str:
@@ -483,12 +478,12 @@ def z_estimate(
         if starts:
             raise ValueError("starts are for as many equations as parameters; give a single start")
         return _estimate_weighted(equations, first, steps, correction, max_iter, tol)
-    found = _search_roots(equations, begin, max_iter, tol)
-    estimate = _build_estimate(equations, first, found[0], correction)
-    if len(found) == 1:
+    searches = _search_roots(equations, begin, max_iter, tol)
+    estimate = _build_estimate(equations, first, searches[0], correction)
+    if len(searches) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
-    roots = distinct_points([one.point for one in found if one.converged], error)
+    roots = distinct_points([one.point for one in searches if one.converged], error)
     if len(roots) > 1:
         warn_caller(
             f"{len(roots)} different roots were found from {len(begin)} starts; see .roots", EstimateWarning
@@ -530,20 +525,20 @@ class Equations:
 def _check_smooth(smooth: float | Sequence[float] | Tensor | None, p: int) -> Tensor | None:
     if smooth is None:
         return None
-    found = torch.as_tensor(smooth, dtype=torch.float64)
-    if found.ndim > 1 or (found.ndim == 1 and len(found) != p) or not bool((found > 0).all()):
+    steps = torch.as_tensor(smooth, dtype=torch.float64)
+    if steps.ndim > 1 or (steps.ndim == 1 and len(steps) != p) or not bool((steps > 0).all()):
         raise ValueError(f"smooth must be one positive step or {p} of them")
-    return found.expand(p)
+    return steps.expand(p)
 
 
 def _search_roots(
     equations: Equations, begin: Sequence[Parameters], max_iter: int, tol: float
 ) -> list[SearchResult]:
     """The root from each start; a start without a root is an error only if no other has one."""
-    found, failure = [], None
+    searches, failure = [], None
     for one in begin:
         try:
-            found.append(
+            searches.append(
                 find_root(
                     equations.measure,
                     one.vector,
@@ -556,28 +551,28 @@ def _search_roots(
             )
         except NoRootError as error:
             failure = failure or error
-    if not found and failure is not None:
+    if not searches and failure is not None:
         raise failure
-    return found
+    return searches
 
 
 def _build_estimate(
-    equations: Equations, first: Parameters, found: SearchResult, correction: bool
+    equations: Equations, first: Parameters, search: SearchResult, correction: bool
 ) -> Estimate:
-    moments = found.moments
+    moments = search.moments
     check_identified(moments.slope, first.names)
-    meat, n_groups = equations.meat(found.point, moments, centre=False)
+    meat, n_groups = equations.meat(search.point, moments, centre=False)
     whiten = torch.diag(equilibrate(moments.slope)[0])
-    factor = small_sample_factor(moments.weight, len(found.point), n_groups) if correction else 1.0
+    factor = small_sample_factor(moments.weight, len(search.point), n_groups) if correction else 1.0
     return Estimate(
-        theta=first.shaped(found.point),
+        theta=first.shaped(search.point),
         names=first.names,
         covariance=factor * sandwich(moments.slope, meat, moments.weight, whiten),
         method="Z-estimate",
         weight=moments.weight,
-        n_iter=found.n_iter,
-        converged=found.converged,
-        residual=float(residual_z(found.point, moments).max()),
+        n_iter=search.n_iter,
+        converged=search.converged,
+        residual=float(residual_z(search.point, moments).max()),
         n_groups=n_groups,
     )
 
