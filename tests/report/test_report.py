@@ -337,3 +337,29 @@ def test_the_picture_of_outliers_says_what_the_table_says(drawn_from):
     assert f"{strange.flagged} flagged" in [text.get_text() for text in axes.get_legend().get_texts()]
     marked = axes.collections[1].get_offsets()[:, 0].astype(int).tolist()
     assert sorted(marked) == sorted(row.place for row in strange.rows if row.flagged)
+
+
+def test_factors_are_told_by_correlations_with_columns_of_any_unit() -> None:
+    """Within 5 standard errors, 1e-6 each, of those that the rows were drawn with."""
+    rng = np.random.default_rng(0)
+    known, unit = np.array([0.9, 0.8, 0.7, 0.5, 0.8]), 10.0 ** np.array([0, 2, -2, 3, -1])
+    rows = rng.normal(size=(600, 1)) * known + rng.normal(size=(600, 5)) * np.sqrt(1.0 - known**2)
+    parts = boxloop.make_report((rows + 5.0) * unit, jobs=1).parts
+    assert parts.word == "factor"
+    (found,) = parts.values * np.sign(parts.values[0, 0])
+    assert (np.abs(found - known) < 5.0 * parts.errors[0]).all()
+    assert (parts.errors < 0.06).all()
+    np.testing.assert_allclose(parts.explained, found**2)
+    assert parts.order[0] == 0
+    assert parts.order[-1] == 3
+
+
+def test_columns_of_components_are_in_the_order_in_which_they_tell_them_apart() -> None:
+    """Not in that of their means or units."""
+    rng = np.random.default_rng(0)
+    label = np.repeat([0, 1], 150)
+    rows = rng.normal(size=(300, 3)) + label[:, None] * np.array([0.0, 8.0, 4.0])
+    report = boxloop.make_report(rng.permutation(rows * [1.0, 1e-3, 1.0] + [1000.0, 0.0, 0.0]), jobs=1)
+    assert report.parts.word == "component"
+    assert len(report.parts.values) == 2
+    assert report.parts.order == (1, 2, 0)
