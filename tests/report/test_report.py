@@ -15,7 +15,7 @@ import boxloop
 from boxloop.cli import main
 from boxloop.data import DaskSource, dask_source, open_source
 from boxloop.figures import outlier_scores
-from boxloop.report import examine, judge, misfits, outlying, read_table, write_lines
+from boxloop.report import candidates, examine, judge, misfits, outlying, read_table, write_lines
 
 MEGABYTES = 2_000_000
 VOID = {"meta", "img", "br", "link", "input"}
@@ -363,3 +363,11 @@ def test_columns_of_components_are_in_the_order_in_which_they_tell_them_apart() 
     assert report.parts.word == "component"
     assert len(report.parts.values) == 2
     assert report.parts.order == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("rows", "offered"), [(29, False), (30, True)])
+def test_full_covariances_need_rows_for_every_column(rows: int, offered: bool) -> None:
+    """Five for each component beside its 10 columns; independent columns need five."""
+    names = [candidate.name for candidate in candidates("numbers", rows, 10, 0)]
+    assert ("Gaussian mixture, 2 components" in names) == offered
+    assert "Gaussian mixture, independent columns, 2 components" in names
