@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -101,6 +102,16 @@ def test_the_page_stands_alone(made):
     text = " ".join(reader.text)
     for section in ("What to worry about", "Candidates", "Where it fails", "Strange rows", "Columns"):
         assert section in text
+
+
+def test_every_cell_of_the_picture_of_pairs_tells_its_values(made):
+    """Both sides of the diagonal: as many places as there are pairs in either order."""
+    page = (made[0] / "page.html").read_text()
+    pictures = [json.loads(unescape(spots)) for spots in re.findall(r'data-spots="([^"]*)"', page)]
+    pairs = next(spots for spots in pictures if re.match(r"\w+ x \w+: data", spots[0][2]))
+    columns = len(boxloop.load(made[0] / "page.boxloop").feature_names_in_)
+    assert len({(x, y) for x, y, _ in pairs}) == len(pairs) == columns**2
+    assert len({words for *_, words in pairs}) == columns * (columns + 1) // 2
 
 
 def test_the_verdict_names_what_is_wrong(made):
@@ -368,6 +379,6 @@ def test_columns_of_components_are_in_the_order_in_which_they_tell_them_apart() 
 @pytest.mark.parametrize(("rows", "offered"), [(29, False), (30, True)])
 def test_full_covariances_need_rows_for_every_column(rows: int, offered: bool) -> None:
     """Five for each component beside its 10 columns; independent columns need five."""
-    names = [candidate.name for candidate in candidates("numbers", rows, 10, 0)]
+    names = [candidate.name for candidate in candidates("measurements", rows, 10, 0)]
     assert ("Gaussian mixture, 2 components" in names) == offered
     assert "Gaussian mixture, independent columns, 2 components" in names
