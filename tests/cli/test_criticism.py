@@ -57,6 +57,7 @@ def test_criticise_names_what_is_missing(folder):
     )
     said = call(*words)
     assert "second: age x height" in said
+    assert "\n1 moment misfits at" in said
     assert "p = 0.01" in said
     found = json.loads(call(*words, "--json"))
     assert found["misfits"][0]["entry"] == "age x height"

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from boxloop.data import DiskAndRing, FactorProblem
+from boxloop.data import DiskAndRing, FactorProblem, load_dataset
 from boxloop.numeric import generator
 
 SHAPES = [DiskAndRing(0.42, 0.78, 1.22), DiskAndRing(0.5, 0.5, 1.0, 1.0)]
@@ -60,3 +60,13 @@ def test_rows_of_a_factor_problem_have_its_mean_and_covariance():
     error = (torch.ones(4, 4) + torch.eye(4)).sqrt() / n**0.5  # of products of two columns, and of squares
     assert float((apart / error).abs().max()) < 4.5
     assert float(white.mean(1).abs().max()) * n**0.5 < 4.5
+
+
+def test_values_of_an_ordinary_row_differ_by_noise_alone():
+    """Deviation 0.3: the mean of n (d - 1) squares is within 5 errors, false alarm 1e-6 for another seed."""
+    data = load_dataset("planted_outliers")
+    rows = data.rows[data.target == 0]
+    apart = rows - rows.mean(1, keepdims=True)
+    n = len(rows) * (rows.shape[1] - 1)
+    assert len(data.rows) - len(rows) == 10
+    assert (apart**2).sum() / n == pytest.approx(0.09, rel=5 * (2 / n) ** 0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -161,6 +162,21 @@ def test_divergence_of_a_tied_law() -> None:
         return spread + centre.sum(1)
 
     assert_scores(mean_scores((density(law) - density(prior))[:, None], law.divergence(prior).sum()[None]))
+
+
+@pytest.mark.parametrize(("counts", "prior"), [((1001.0, 1200.0), (1.0, 1.0)), ((1500.0, 2.0), (3.0, 3.0))])
+def test_divergence_of_dirichlets_where_stirlings_series_begins(
+    counts: tuple[float, ...], prior: tuple[float, ...]
+) -> None:
+    def log_beta(values: tuple[float, ...]) -> mpmath.mpf:
+        return sum(map(mpmath.loggamma, values)) - mpmath.loggamma(sum(values))
+
+    with mpmath.workdps(50):
+        logs = [mpmath.digamma(a) - mpmath.digamma(sum(counts)) for a in counts]
+        exact = log_beta(prior) - log_beta(counts)
+        exact += sum((a - b) * log for a, b, log in zip(counts, prior, logs, strict=True))
+    found = Dirichlet(tensor(*counts)).divergence(Dirichlet(tensor(*prior)))
+    assert float(found) == pytest.approx(float(exact), rel=1e-12)
 
 
 def test_divergence_of_variances_and_weights_by_quadrature() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sklearn import mixture
 from sklearn.mixture import BayesianGaussianMixture as Peer
 
 import boxloop
@@ -148,6 +149,15 @@ def test_components_empty_themselves(kind: str, weights: str) -> None:
         assert fitted.active_[:3].all(), "under sticks the largest come first"
     alone = BayesianGaussianMixture(1, covariance_type=kind, random_state=0).fit(X)
     assert fitted.lower_bound_ > alone.lower_bound_ + 0.1
+
+
+@pytest.mark.parametrize("kind", GAUSSIAN)
+def test_criteria_count_the_parameters_of_the_components_in_use(kind: str) -> None:
+    X = three()
+    found = BayesianGaussianMixture(6, covariance_type=kind, random_state=0).fit(X)
+    theirs = mixture.GaussianMixture(found.n_components_, covariance_type=kind, random_state=0).fit(X)
+    counted = theirs.aic(X) + 2.0 * theirs.score(X) * len(X)
+    assert found.aic(X) + 2.0 * found.score(X) * len(X) == pytest.approx(counted, rel=1e-9)
 
 
 @pytest.mark.parametrize(("most", "seed"), [(4, 0), (7, 1)])

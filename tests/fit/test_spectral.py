@@ -162,6 +162,7 @@ def test_errors_are_those_of_differences():
     one = source.take(torch.tensor([row]))
     length, share = found.documents.document_weights(one.rows, torch.ones(1).double())
     y, inner, kappa, shares = frame.evaluate(one.rows, length)
+    assert float(shares.sum().abs()) < 1e-12  # weights sum to one whatever the rows
     counts = one.rows.to_dense()[0]
     topics = torch.stack(
         [kappa[0, h] * counts * (y[0, h] - frame.own[h]) + inner[0, h] @ found.unprojected for h in range(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,7 +16,7 @@ import boxloop
 from boxloop.cli import main
 from boxloop.data import DaskSource, dask_source, open_source
 from boxloop.figures import outlier_scores
-from boxloop.report import examine, judge, misfits, outlying, read_table, write_lines
+from boxloop.report import candidates, examine, judge, misfits, outlying, read_table, write_lines
 
 MEGABYTES = 2_000_000
 VOID = {"meta", "img", "br", "link", "input"}
@@ -101,6 +102,16 @@ def test_the_page_stands_alone(made):
     text = " ".join(reader.text)
     for section in ("What to worry about", "Candidates", "Where it fails", "Strange rows", "Columns"):
         assert section in text
+
+
+def test_every_cell_of_the_picture_of_pairs_tells_its_values(made):
+    """Both sides of the diagonal: as many places as there are pairs in either order."""
+    page = (made[0] / "page.html").read_text()
+    pictures = [json.loads(unescape(spots)) for spots in re.findall(r'data-spots="([^"]*)"', page)]
+    pairs = next(spots for spots in pictures if re.match(r"\w+ x \w+: data", spots[0][2]))
+    columns = len(boxloop.load(made[0] / "page.boxloop").feature_names_in_)
+    assert len({(x, y) for x, y, _ in pairs}) == len(pairs) == columns**2
+    assert len({words for *_, words in pairs}) == columns * (columns + 1) // 2
 
 
 def test_the_verdict_names_what_is_wrong(made):
@@ -337,3 +348,37 @@ def test_the_picture_of_outliers_says_what_the_table_says(drawn_from):
     assert f"{strange.flagged} flagged" in [text.get_text() for text in axes.get_legend().get_texts()]
     marked = axes.collections[1].get_offsets()[:, 0].astype(int).tolist()
     assert sorted(marked) == sorted(row.place for row in strange.rows if row.flagged)
+
+
+def test_factors_are_told_by_correlations_with_columns_of_any_unit() -> None:
+    """Within 5 standard errors, 1e-6 each, of those that the rows were drawn with."""
+    rng = np.random.default_rng(0)
+    known, unit = np.array([0.9, 0.8, 0.7, 0.5, 0.8]), 10.0 ** np.array([0, 2, -2, 3, -1])
+    rows = rng.normal(size=(600, 1)) * known + rng.normal(size=(600, 5)) * np.sqrt(1.0 - known**2)
+    parts = boxloop.make_report((rows + 5.0) * unit, jobs=1).parts
+    assert parts.word == "factor"
+    (found,) = parts.values * np.sign(parts.values[0, 0])
+    assert (np.abs(found - known) < 5.0 * parts.errors[0]).all()
+    assert (parts.errors < 0.06).all()
+    np.testing.assert_allclose(parts.explained, found**2)
+    assert parts.order[0] == 0
+    assert parts.order[-1] == 3
+
+
+def test_columns_of_components_are_in_the_order_in_which_they_tell_them_apart() -> None:
+    """Not in that of their means or units."""
+    rng = np.random.default_rng(0)
+    label = np.repeat([0, 1], 150)
+    rows = rng.normal(size=(300, 3)) + label[:, None] * np.array([0.0, 8.0, 4.0])
+    report = boxloop.make_report(rng.permutation(rows * [1.0, 1e-3, 1.0] + [1000.0, 0.0, 0.0]), jobs=1)
+    assert report.parts.word == "component"
+    assert len(report.parts.values) == 2
+    assert report.parts.order == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("rows", "offered"), [(29, False), (30, True)])
+def test_full_covariances_need_rows_for_every_column(rows: int, offered: bool) -> None:
+    """Five for each component beside its 10 columns; independent columns need five."""
+    names = [candidate.name for candidate in candidates("measurements", rows, 10, 0)]
+    assert ("Gaussian mixture, 2 components" in names) == offered
+    assert "Gaussian mixture, independent columns, 2 components" in names

@@ -125,6 +125,9 @@ def test_ranks_are_counted_and_drawn() -> None:
     assert skew.plot(given) is given
     assert "column 1" in given.get_title(loc="left")
     assert png(skew.plot(column=0)).startswith(b"\x89PNG")
+    # 500 ranks in 20 bins, 25 in each where they are even: in 95% of tables all bars have 12 to 41 (Bonferroni).
+    (band,) = (patch for patch in given.patches if patch.get_label() == "by chance, 95 %")
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((12 / 25, 41 / 25))
     # A number of ranks that bins do not divide: expected shares are those of the bins' own sizes.
     uneven = RankCheck(np.tile(np.arange(11), 50)[:, None], 10, 4, 1e-3)
     assert uneven.p_values[0] == pytest.approx(1.0)

@@ -193,13 +193,14 @@ def test_errors_are_the_delta_method_by_autograd():
 def test_errors_cover_held_out_and_cross_fitted_correlations():
     """z-scores of 150 samples of a strong correlation: their spread is 1 within 4.5 errors, 1 run in 100,000 each, and
     within a tenth, for the finite sample."""
-    truth, z = 0.7, {"held": [], "crossed": [], "total": []}
+    truth, z = 0.7, {"held": [], "relevance": [], "crossed": [], "total": []}
     pair = ViewPair(linear(2), linear(2))
     model = RelevanceModel.solve(pair, ArraySource(views(20_000, 2, [truth, 0.4], 10_000)), 2)
     for i in range(150):
         rows = views(600, 2, [truth, 0.4], i)
         held = significance(model, ArraySource(rows), permutations=19)
         z["held"].append((held.correlation[0] - truth) / held.error[0])
+        z["relevance"].append((held.relevance[0] - truth**2) / held.relevance_error[0])
         z["total"].append((held.total - 0.65) / held.total_error)
         found = cross_fitted(pair, ArraySource(rows), 2, permutations=19)
         z["crossed"].append((found.correlation[0] - truth) / found.error[0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from scipy.stats import norm
 from torch import nn
 
@@ -164,6 +164,21 @@ def test_a_planted_temperature_is_found() -> None:
     assert prior == pytest.approx(-0.5 * np.log2(heat[0]) ** 2)
     true = np.log(chance[np.arange(n), y]).sum() - 0.5 * np.log2(2.5) ** 2
     assert scores.sum() + prior > true
+
+
+@pytest.mark.parametrize("planted", [0.5, 0.8, 1.0, 1.5, 4.0])
+def test_no_temperature_beside_the_one_found_is_more_probable(planted: float) -> None:
+    """On either side of the points from which the search starts."""
+    logits = 4.0 * RNG.normal(size=(1, 400, 3))
+    y = (RNG.random((400, 1)) > softmax(logits[0] / planted, axis=1).cumsum(1)).sum(1)
+
+    def log_posterior(heat: float) -> float:
+        score = log_softmax(logits[0] / heat, axis=1)[np.arange(400), y].sum()
+        return float(score - 0.5 * np.log2(heat) ** 2)
+
+    (heat,), scores, prior = likely_temperature(logits, np.ones(1), y)
+    assert scores.sum() + prior == pytest.approx(log_posterior(heat), rel=1e-12)
+    assert log_posterior(heat) > max(log_posterior(heat * factor) for factor in (0.99, 1.01))
 
 
 def test_a_classifier_is_tuned() -> None:

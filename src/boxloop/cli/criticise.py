@@ -226,7 +226,8 @@ def _show(found: dict[str, Any]) -> None:
         ]
         for w in wrong[:15]
     ]
-    title = f"{len(wrong)} moments misfit at a false-discovery rate of {found['rate']:g}, worst first"
+    moments = "1 moment misfits" if len(wrong) == 1 else f"{len(wrong)} moments misfit"
+    title = f"{moments} at a false-discovery rate of {found['rate']:g}, worst first"
     echo_table(title, ["moment", "data", "model", "gap", "z"], rows)
 
 

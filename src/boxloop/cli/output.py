@@ -181,7 +181,8 @@ def _check_not_read(place: Path, source: Path) -> None:
     if not source.is_dir():
         return
     inside = place.resolve().is_relative_to(source.resolve()) and place.name.lower().endswith(TABLES)
-    if inside or any(_is_same(place, file) for file in source.iterdir()):
+    tables = (file for file in source.iterdir() if file.name.lower().endswith(TABLES))
+    if inside or any(_is_same(place, file) for file in tables):
         raise click.UsageError(
             f"{place} would be one of the tables of {source}, which are read: give a place outside this folder"
         )
