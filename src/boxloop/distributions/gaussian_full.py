@@ -199,11 +199,12 @@ class QuadraticView:
         return Sums(product(share, self.features.mT))
 
 
+@dataclass(frozen=True)
 class WhitenedView:
     """Member by member; second moments about the current means, from the rows that matter."""
 
-    def __init__(self, family: FullGaussian, columns: Tensor) -> None:
-        self.family, self.columns = family, columns
+    family: FullGaussian
+    columns: Tensor
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
@@ -92,7 +93,7 @@ class Plan:
                 max_iter=self.max_iter,
                 tol=self.tol,
                 monotone=self.dtype == torch.float64,
-                rounding=rounding_error(source, self.objective),
+                rounding=partial(rounding_error, source=source, objective=self.objective),
                 observers=self.observers,
                 resume=self.resume,
             )

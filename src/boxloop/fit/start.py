@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -354,6 +355,6 @@ def best_start(
         iterations=10,
         tol=min(tol, 1e-4),
         doubtful=lambda state: bool(state.best.family.floored().any()),
-        rounding=rounding_error(rows),
+        rounding=partial(rounding_error, source=rows),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)

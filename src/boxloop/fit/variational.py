@@ -149,7 +149,7 @@ def _race_starts(
         return models[0], False
     rows = track(source, sample)
     step: Any = accelerated_em(rows, elbo)
-    rounding = rounding_error(rows, elbo)
+    rounding = partial(rounding_error, source=rows, objective=elbo)
     ranking = race(
         step,
         [EMState(m) for m in models],
@@ -180,7 +180,9 @@ def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> O
         The last trial that was better, or ``last``; marked as interrupted after Ctrl-C.
     """
     step: Any = accelerated_em(rows, elbo)
-    run_trial = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
+    run_trial = partial(
+        run, step, monotone=exact, rounding=partial(rounding_error, source=rows, objective=elbo)
+    )
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < EMPTY_COUNT or int((best.counts >= EMPTY_COUNT).sum()) < 2:
@@ -435,7 +437,11 @@ def _race_factor_starts(
         return Outcome(starts[0])
     step: Step[VariationalFactor] = accelerated_em(rows, elbo)
     ranking = race(
-        step, starts, iterations=FACTOR_RACE_ITERATIONS, tol=plan.tol, rounding=rounding_error(rows, elbo)
+        step,
+        starts,
+        iterations=FACTOR_RACE_ITERATIONS,
+        tol=plan.tol,
+        rounding=partial(rounding_error, source=rows, objective=elbo),
     )
     return next((outcome for outcome in ranking if outcome.interrupted), ranking[0])
 
