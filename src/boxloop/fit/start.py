@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -60,9 +60,13 @@ class Sample:
     filled: Points
 
     @classmethod
-    def of(cls, rows: Tensor, weight: Tensor) -> Sample:
-        """Merge duplicate rows, drop weightless ones."""
-        rows, weight = rows[weight > 0], weight[weight > 0]
+    def draw(cls, source: Source, size: int, generator: Generator) -> Sample:
+        """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more.
+
+        Duplicate rows are merged, weightless ones dropped.
+        """
+        drawn = sample_rows(source, size, generator)
+        rows, weight = drawn.rows[drawn.weight > 0], drawn.weight[drawn.weight > 0]
         distinct, inverse = torch.unique(torch.nan_to_num(rows, nan=torch.inf), dim=0, return_inverse=True)
         total = torch.zeros(len(distinct), dtype=torch.float64, device=rows.device).index_add(
             0, inverse, weight
@@ -74,6 +78,7 @@ class Sample:
         filled = torch.where(seen, plain, mean).cpu().numpy()
         return cls(distinct, total, np.ascontiguousarray(filled, dtype=np.float64))
 
+    @cached_property
     def whitened(self) -> Points:
         """Rows in the axes of their own covariance, unit variance each, constant directions dropped."""
         weight = self.weight.cpu().numpy()
@@ -86,6 +91,9 @@ class Sample:
         values = np.maximum(values, 1e-300)
         return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
 
+
+STATES = 2**31 - 1
+"""Seeds that NumPy and scikit-learn take."""
 
 PURSUIT_ROUNDS = 15
 SEEDINGS = 5
@@ -101,12 +109,12 @@ def kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 def whitened_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means after whitening: right when clusters are long in the same direction."""
-    return _cells(sample, sample.whitened(), k, generator, SEEDINGS)
+    return _cells(sample, sample.whitened, k, generator, SEEDINGS)
 
 
 def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means on a random projection of the whitened rows to one to three dimensions."""
-    points = sample.whitened()
+    points = sample.whitened
     d = points.shape[1]
     width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
     axes = normal((d, width), generator).cpu().numpy()
@@ -119,7 +127,7 @@ def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     Each direction is a fixed point of ``w = E[x (w'x)^3] - 3 w`` on whitened rows (FastICA; Hyvärinen and Oja 1997)
     from a random start, the second one orthogonal to the first.
     """
-    points, weight = sample.whitened(), (sample.weight / sample.weight.sum()).cpu().numpy()
+    points, weight = sample.whitened, (sample.weight / sample.weight.sum()).cpu().numpy()
     d = points.shape[1]
     width = min(d, int(torch.randint(1, 3, (), generator=generator, device=generator.device)))
     starts = normal((width, d), generator).cpu().numpy()
@@ -137,18 +145,18 @@ def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
 def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
     n = min(k, len(sample.filled))
-    centres, _ = kmeans_plusplus(
-        sample.filled, n, sample_weight=sample.weight.cpu().numpy(), random_state=_state(generator)
-    )
-    return _one_hot(_nearest(sample.filled, centres), k, sample)
+    state, weight = seed(generator) % STATES, sample.weight.cpu().numpy()
+    centres, _ = kmeans_plusplus(sample.filled, n, sample_weight=weight, random_state=state)
+    return _nearest(sample, centres, k)
 
 
 def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Rows drawn by weight as centres, and their nearest cells."""
     share = (sample.weight / sample.weight.sum()).cpu().numpy()
     n = min(k, len(share))
-    chosen = np.random.RandomState(_state(generator)).choice(len(share), size=n, replace=False, p=share)
-    return _one_hot(_nearest(sample.filled, sample.filled[chosen]), k, sample)
+    state = np.random.RandomState(seed(generator) % STATES)
+    chosen = state.choice(len(share), size=n, replace=False, p=share)
+    return _nearest(sample, sample.filled[chosen], k)
 
 
 def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
@@ -210,30 +218,19 @@ def _cells(sample: Sample, points: Points, k: int, generator: Generator, seeding
     with warnings.catch_warnings():
         # Fewer distinct points than k: empty cells are fine.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(
-            min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=_state(generator)
-        )
+        state = seed(generator) % STATES
+        model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=state)
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
     return _one_hot(labels, k, sample)
 
 
-def _nearest(points: Points, centres: Points) -> NDArray[np.intp]:
-    return np.argmin((centres**2).sum(1) - 2.0 * points @ centres.T, axis=1)
+def _nearest(sample: Sample, centres: Points, k: int) -> Tensor:
+    return _one_hot(np.argmin((centres**2).sum(1) - 2.0 * sample.filled @ centres.T, axis=1), k, sample)
 
 
 def _one_hot(labels: NDArray[np.generic], k: int, sample: Sample) -> Tensor:
     index = torch.from_numpy(np.asarray(labels, dtype=np.int64))
     return torch.nn.functional.one_hot(index, k).mT.to(torch.float64).to(sample.rows.device)
-
-
-def _state(generator: Generator) -> int:
-    return seed(generator) % (2**31 - 1)
-
-
-def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
-    """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
-    kept = sample_rows(source, size, generator)
-    return Sample.of(kept.rows, kept.weight)
 
 
 def race_rows(k: int, d: int) -> int:
@@ -291,37 +288,23 @@ def race(
         All outcomes, the winner first.
     """
 
-    def continue_to(budget: int, outcome: Outcome[S]) -> Outcome[S]:
-        if outcome.converged or outcome.n_iter >= budget:
-            return outcome
-        return run(
-            step,
-            outcome.state,
-            max_iter=budget,
-            tol=tol,
-            monotone=True,
-            rounding=rounding,
-            observers=observers,
-            resume=replace(outcome, interrupted=False),
-        )
+    def rank(outcome: Outcome[S]) -> tuple[bool, float]:
+        objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
+        return doubtful is not None and doubtful(outcome.state), -objective
 
+    proceed = partial(run, step, tol=tol, monotone=True, rounding=rounding, observers=observers)
     field = [Outcome(start) for start in starts]
     beaten: list[Outcome[S]] = []
     budget = iterations
     while len(field) > 1:
-        field = [continue_to(budget, outcome) for outcome in field]
-        field.sort(key=lambda outcome: _rank(outcome, doubtful))
+        field = [proceed(outcome.state, max_iter=budget, resume=outcome) for outcome in field]
+        field.sort(key=rank)
         if any(outcome.interrupted for outcome in field):
             break
         keep = (len(field) + 1) // 2
         beaten, field = [*field[keep:], *beaten], field[:keep]
         budget += 2 * budget
     return [*field, *beaten]
-
-
-def _rank(outcome: Outcome[S], doubtful: Callable[[S], bool] | None) -> tuple[bool, float]:
-    objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
-    return doubtful is not None and doubtful(outcome.state), -objective
 
 
 def best_start(
@@ -343,7 +326,7 @@ def best_start(
         rivals: models that race against the starts.
     """
     k, d = template.mean.shape
-    sample = draw_sample(source, race_rows(k, d), generator)
+    sample = Sample.draw(source, race_rows(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:

@@ -36,7 +36,7 @@ from boxloop.fit.fit import (
     unstandardise,
 )
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
-from boxloop.fit.start import AUTO, BLEND, draw_sample, partitions, race, race_rows, track
+from boxloop.fit.start import AUTO, BLEND, Sample, partitions, race, race_rows, track
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
 from boxloop.numeric import gram
@@ -137,7 +137,7 @@ def _race_starts(
     The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence in the race.
     """
     k, d = given.n_components, source.n_columns
-    sample = draw_sample(source, race_rows(k, d), generator)
+    sample = Sample.draw(source, race_rows(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
     models: list[Any] = []
@@ -416,7 +416,7 @@ def _race_factor_starts(
     if isinstance(source, ArraySource):
         rows = filled = source
     else:
-        sample = draw_sample(source, SAMPLE_ROWS, generator)
+        sample = Sample.draw(source, SAMPLE_ROWS, generator)
         rows = ArraySource(sample.rows, sample.weight)
         filled = ArraySource(torch.from_numpy(sample.filled).to(sample.rows.device), sample.weight)
     assert rows.weight is not None
