@@ -79,15 +79,21 @@ def open_source(
     """
     if isinstance(data, str | PathLike):
         return load_small(_open_path(data, weight, columns), memory)
-    if is_collection(data):
-        from boxloop.data.dask.source import dask_source
-
-        return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
         check_no_paths(data)
         data = to_array(data, "a list")
     if isinstance(data, np.ndarray):
-        return _open_array(data, weight, columns, memory)
+        needs_copy = data.dtype.kind != "O" and data.dtype != np.float64
+        if not isinstance(data, np.memmap) and not (needs_copy and data.size * 8 > memory):
+            return dense_source(data, weight, columns)
+        check_array(data.dtype, data.shape)
+        check_shape(*data.shape)
+        reader = MapReader(data, check_given_names(columns, data.shape[1]))
+        return load_small(stream_source(reader, weight), memory)
+    if is_collection(data):
+        from boxloop.data.dask.source import dask_source
+
+        return dask_source(data, weight, columns)
     if isinstance(data, Tensor):
         if data.is_meta:
             raise ValueError("a tensor on the meta device holds no values; give one that does")
@@ -124,21 +130,9 @@ def check_source(data: object, name: str) -> None:
 
 def is_read_in_place(data: object) -> bool:
     """Whether a table is a path, a source or a Dask collection, which is read where it is, and not an array."""
+    if isinstance(data, np.ndarray):
+        return False
     return isinstance(data, str | PathLike | AnySource) or is_collection(data)
-
-
-def _open_array(
-    array: np.ndarray, weight: object, columns: Sequence[str] | None, memory: int
-) -> ArraySource | StreamSource:
-    """Share or convert an array, unless it is a map or its copy would take too much memory."""
-    copied = array.dtype.kind != "O" and array.dtype != np.float64 and array.size * 8 > memory
-    if not copied and not isinstance(array, np.memmap):
-        return dense_source(array, weight, columns)
-    check_array(array.dtype, array.shape)
-    check_shape(*array.shape)
-    return load_small(
-        stream_source(MapReader(array, check_given_names(columns, array.shape[1])), weight), memory
-    )
 
 
 def _open_path(data: str | PathLike[str], weight: object, columns: Sequence[str] | None) -> StreamSource:

@@ -58,7 +58,10 @@ def fit_standardisation(source: Source) -> Standardisation:
     The pass runs about the first complete value of each column, so columns near 1e7 with standard deviation 0.1
     keep all their digits.
     """
-    shift = _first_values(source)
+    shift = _first_present(next(iter(source.chunks(FIRST_ROWS)))[0])
+    if bool(torch.isnan(shift).any()):
+        shift = source.reduce(lambda rows, weight: _FirstPresent(_first_present(rows))).value
+        shift = torch.nan_to_num(shift, nan=0.0)
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
         word = hash_tile(rows, weight)
@@ -91,15 +94,8 @@ def make_standardisation(
     return Standardisation(origin, torch.where(constant, 1.0, deviation), observed, weight, constant, missing)
 
 
-def _first_values(source: Source) -> Tensor:
-    """The first value of each column that is there, 0 where none is."""
-    shift = _first_present(next(iter(source.chunks(FIRST_ROWS)))[0])
-    if bool(torch.isnan(shift).any()):
-        shift = source.reduce(lambda rows, weight: _FirstPresent(_first_present(rows))).value
-    return torch.nan_to_num(shift, nan=0.0)
-
-
 def _first_present(rows: Tensor) -> Tensor:
+    """The first value of each column that is there, NaN where none is."""
     present = ~torch.isnan(rows)
     return rows.gather(0, present.to(torch.int8).argmax(0, keepdim=True))[0].to(torch.float64)
 

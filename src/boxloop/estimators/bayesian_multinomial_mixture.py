@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
@@ -87,9 +88,9 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         "word_concentration_prior": ["array-like", *POSITIVE],
     }
 
-    def _lineup(self, source: Source) -> tuple[str, ...]:
+    def _lineup(self, source: Source) -> tuple[Sequence[str], Sequence[Any]]:
         # Directions of least Gaussian shape say nothing of counts.
-        return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
+        return ("kmeans", "random_from_data", "random_from_data", "random_from_data"), ()
 
     def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         d = standard.n_columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -91,18 +92,16 @@ class MultinomialMixture(CountMixture):
         fit = super()._fit(source, plan, first)
         return replace(fit, concerns=(*notes, *fit.concerns))
 
-    def _lineup(self, source: Source) -> tuple[str, ...]:
+    def _lineup(self, source: Source) -> tuple[Sequence[str], Sequence[Mixture[Any]]]:
         # Directions of least Gaussian shape say nothing of counts.
-        return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
-
-    def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
+        starts = ("kmeans", "random_from_data", "random_from_data", "random_from_data")
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         try:
-            return (start_topics(source, template, generator(self.random_state))[0],)
+            return starts, (start_topics(source, template, generator(self.random_state))[0],)
         except (
             SpectralError
         ):  # short documents, fractions, holes, or fewer topics: the other starts do without
-            return ()
+            return starts, ()
 
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors of weights and probabilities; see the base class.

@@ -15,18 +15,10 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power
-from boxloop.data import (
-    Standardisation,
-    StandardisedSource,
-    fit_standardisation,
-    identity_standardisation,
-    shuffle_rows,
-)
-from boxloop.distributions import Family
+from boxloop.data import Standardisation, fit_standardisation, identity_standardisation
 from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood, rounding_error
 from boxloop.fit.gradient import AscentState, gradient_ascent
 from boxloop.fit.online import Batches, OnlinePlan, OnlineState, online_em
-from boxloop.fit.start import AUTO, best_start
 from boxloop.loop import Observer, Outcome, run
 from boxloop.models import LinearGaussian, Mixture, PrincipalModel
 from boxloop.numeric import join_words
@@ -76,12 +68,21 @@ class Plan:
     objective: Objective = mean_log_likelihood
 
     def run(
-        self, source: Source, start: Any, generator: Generator, helped: Callable[[Any], Any] | None = None
+        self,
+        source: Source,
+        start: Any,
+        generator: Generator,
+        helped: Callable[[Any], Any] | None = None,
+        *,
+        interrupted: bool = False,
     ) -> Outcome[Any]:
         """Iterate from a model in the source's coordinates; the outcome's state has the result as ``best``.
 
-        ``helped`` may improve the accelerated step.
+        ``helped`` may improve the accelerated step. After an interrupted race for the start nothing is iterated.
         """
+        if interrupted:
+            events = ["interrupted before the first iteration"]
+            return Outcome(EMState(start), events=events, interrupted=True)
         if self.engine == "em":
             engine = accelerated_em if self.accelerate else em
             step: Any = engine(source, self.objective)
@@ -140,15 +141,12 @@ SMALLEST = 1e-152
 
 def coordinates(source: Source, kind: Coordinates) -> Standardisation:
     """Survey the rows: a scale for each column, one for all, or none at all."""
-    return usable(
-        identity_standardisation(source) if kind == "none" else fit_standardisation(source),
-        kind,
-        source.names,
-    )
+    frame = identity_standardisation(source) if kind == "none" else fit_standardisation(source)
+    return check_frame(frame, kind, source.names)
 
 
-def usable(frame: Standardisation, kind: Coordinates, names: tuple[str, ...]) -> Standardisation:
-    """A frame of the given kind, if its columns can be fitted."""
+def check_frame(frame: Standardisation, kind: Coordinates, names: tuple[str, ...]) -> Standardisation:
+    """A frame of the given kind; refuses columns that have no value, or squares beyond float64."""
     scale = frame.scale.tolist()
     size = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale).tolist()
     for name, seen, spread, least in zip(names, frame.observed.tolist(), scale, size, strict=True):
@@ -175,52 +173,6 @@ def to_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
 def from_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     """A model of standardised rows as a model of the data."""
     return model if kind == "none" else model.affine(frame.origin, frame.scale)
-
-
-def fit_mixture(
-    source: Source,
-    template: Family[Any],
-    *,
-    kind: Coordinates,
-    generator: Generator,
-    plan: Plan,
-    starts: Sequence[str] = AUTO,
-    start: Mixture[Any] | None = None,
-    adjust: Callable[[Mixture[Any]], Mixture[Any]] | None = None,
-    rivals: Sequence[Mixture[Any]] = (),
-) -> Fit[Mixture[Any]]:
-    """Fit a mixture by EM from the best of several starts.
-
-    Args:
-        source: rows in the data's coordinates.
-        template: k members of the family; their values only fix shapes and floors.
-        kind: which coordinates the family may be fitted in.
-        generator: for the starts, and the order of the rows where they come in mini-batches.
-        plan: how long to iterate.
-        starts: names from :data:`boxloop.fit.start.PARTITIONS`, raced against each other.
-        start: a model to start from instead, in the data's coordinates.
-        rivals: models that race against the starts, in standard coordinates.
-        adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
-    """
-    if plan.engine != "em":
-        source = shuffle_rows(source, generator)
-    frame = coordinates(source, kind)
-    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
-    interrupted = False
-    if plan.resume is not None:
-        model = plan.resume.state.model
-    elif start is not None:
-        model = to_standard(start, frame, kind)
-    else:
-        model, interrupted = best_start(standard, template, starts, generator, plan.tol, rivals)
-        if adjust is not None:
-            model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
-    if interrupted:
-        events = ["interrupted before the first iteration"]
-        outcome: Outcome[Any] = Outcome(EMState(model), events=events, interrupted=True)
-    else:
-        outcome = plan.run(standard, model, generator)
-    return unstandardise(outcome, source, standard, frame, kind)
 
 
 def unstandardise(
@@ -294,10 +246,11 @@ def list_concerns(
     if constant:
         which = join_words([repr(names[j]) for j in constant], most=MOST_NAMED)
         found.append(f"constant column(s) {which}: their variance is not known")
-    floored = _floored_part(model, names)
-    if floored is not None:
+    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
+    low = torch.nonzero(floored)[:, 0].tolist()
+    if low:
         found.append(
-            f"{floored} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
+            f"{_name_variances(model, low, names)} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
             f"(too few rows, {'' if isinstance(model, Mixture) else 'too many factors, '}"
             "duplicate rows or collinear columns)"
         )
@@ -306,11 +259,8 @@ def list_concerns(
     return (*found, *outcome.events)
 
 
-def _floored_part(model: Mixture[Any] | LinearGaussian, names: tuple[str, ...]) -> str | None:
-    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
-    low = torch.nonzero(floored)[:, 0].tolist()
-    if not low:
-        return None
+def _name_variances(model: Mixture[Any] | LinearGaussian, low: list[int], names: tuple[str, ...]) -> str:
+    """The variances at the floor, in words."""
     if isinstance(model, Mixture):
         return f"the variance of component(s) {join_words(list(map(str, low)), most=MOST_NAMED)}"
     if isinstance(model, PrincipalModel):

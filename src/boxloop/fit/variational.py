@@ -115,12 +115,7 @@ def fit_variational(
             model = replace(to_standard(start, frame, kind), given=given, total=frame.weight)
         else:
             model, interrupted = _race_starts(standard, given, frame.weight, starts, generator, plan)
-    if interrupted:
-        outcome: Outcome[Any] = Outcome(
-            EMState(model), events=["interrupted before the first iteration"], interrupted=True
-        )
-    else:
-        outcome = _ascend(standard, model, generator, replace(plan, objective=elbo))
+    outcome = _ascend(standard, model, generator, replace(plan, objective=elbo), interrupted)
     return _finish_mixture(outcome, source, standard, frame, kind)
 
 
@@ -208,13 +203,15 @@ def _bound_in_best_order(outcome: Outcome[Any]) -> float:
     return outcome.trace[-1] + gain / float(model.total)
 
 
-def _ascend(standard: Source, model: Model, generator: Generator, plan: Plan) -> Outcome[Any]:
+def _ascend(
+    standard: Source, model: Model, generator: Generator, plan: Plan, interrupted: bool
+) -> Outcome[Any]:
     """The loop of the engine; if the bound is higher in another order of components or with fewer, it continues from
     there.
 
     Starts race on a sample, whose chance clusters have too large a weight, so components are removed again afterwards.
     """
-    outcome = plan.run(standard, model, generator)
+    outcome = plan.run(standard, model, generator, interrupted=interrupted)
     while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permute_statistics(outcome.state.statistics, order),))
