@@ -10,6 +10,7 @@ from torch import Tensor
 
 from boxloop.data.fingerprint import hash_tile, word_to_text
 from boxloop.data.source import PlacedTile, SourceView
+from boxloop.numeric import has_missing
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -59,7 +60,7 @@ def fit_standardisation(source: Source) -> Standardisation:
     keep all their digits.
     """
     shift = _first_present(next(iter(source.chunks(FIRST_ROWS)))[0])
-    if bool(torch.isnan(shift).any()):
+    if has_missing(shift):
         shift = source.reduce(lambda rows, weight: _FirstPresent(_first_present(rows))).value
         shift = torch.nan_to_num(shift, nan=0.0)
 
@@ -67,7 +68,7 @@ def fit_standardisation(source: Source) -> Standardisation:
         word = hash_tile(rows, weight)
         centred = rows.to(torch.float64) - shift
         first = centred.mT @ weight
-        if not bool(torch.isnan(first).any()):
+        if not has_missing(first):
             total = weight.sum()
             second = (centred * centred).mT @ weight
             return _Moments(total, total.expand_as(first), first, second, total.new_zeros(()), word)
@@ -122,7 +123,7 @@ def identity_standardisation(source: Source) -> Standardisation:
 
     def count(rows: Tensor, weight: Tensor) -> _Counts:
         values = rows.values() if rows.layout != torch.strided else rows
-        if not bool(torch.isnan(values.sum())):
+        if not has_missing(values):
             return _Counts(weight.sum(), weight.new_zeros(rows.shape[1]), hash_tile(rows, weight))
         dense = rows.to_dense() if rows.layout != torch.strided else rows
         absent = torch.isnan(dense).to(weight.dtype).mT @ weight

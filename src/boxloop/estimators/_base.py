@@ -371,7 +371,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
         level = level_of(best, ArraySource(rows, weight), here)
         model = from_standard(best, frame, self._kind)
-        self._announce(Fit(model, best, frame, outcome, level, done.events), seen)
+        self._announce(Fit(model, best, frame, outcome, [done.objective + level], done.events), seen)
         warn_of(done.events)
         return OnlineStream(frame, done.state, seen, since)
 

@@ -117,22 +117,17 @@ class Plan:
 class Fit(Generic[M]):
     """A fitted model in the data's coordinates and in its own, with how the fit went.
 
-    ``level`` is what coordinates and base measure add to every objective of the trace; ``statistics`` are the
-    averages whose M step is the standard model, for a stream of rows that goes on from here.
+    ``trace`` is the mean log-likelihood of a row after each iteration, in the data's coordinates; ``statistics`` are
+    the averages whose M step is the standard model, for a stream of rows that goes on from here.
     """
 
     model: M
     standard: M
     frame: Standardisation
     outcome: Outcome[Any]
-    level: float
+    trace: list[float]
     concerns: tuple[str, ...] = field(default=())
     statistics: Any = None
-
-    @property
-    def trace(self) -> list[float]:
-        """Mean log-likelihood of a row after each iteration, in the data's coordinates."""
-        return [value + self.level for value in self.outcome.trace]
 
 
 SMALLEST = 1e-152
@@ -180,12 +175,13 @@ def unstandardise(
 ) -> Fit[Any]:
     """The best model of a loop over standardised rows, in the data's coordinates."""
     best = outcome.state.best
+    level = level_of(best, source, frame)
     return Fit(
         from_standard(best, frame, kind),
         best,
         frame,
         outcome,
-        level_of(best, source, frame),
+        [value + level for value in outcome.trace],
         list_concerns(best, frame, source.names, outcome),
         averages(outcome, standard),
     )

@@ -221,16 +221,12 @@ def _cells(sample: Sample, points: Points, k: int, generator: Generator, seeding
         state = seed(generator) % STATES
         model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=state)
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
-    return _one_hot(labels, k, sample)
+    return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
 
 
 def _nearest(sample: Sample, centres: Points, k: int) -> Tensor:
-    return _one_hot(np.argmin((centres**2).sum(1) - 2.0 * sample.filled @ centres.T, axis=1), k, sample)
-
-
-def _one_hot(labels: NDArray[np.generic], k: int, sample: Sample) -> Tensor:
-    index = torch.from_numpy(np.asarray(labels, dtype=np.int64))
-    return torch.nn.functional.one_hot(index, k).mT.to(torch.float64).to(sample.rows.device)
+    labels = np.argmin((centres**2).sum(1) - 2.0 * sample.filled @ centres.T, axis=1)
+    return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
 
 
 def race_rows(k: int, d: int) -> int:

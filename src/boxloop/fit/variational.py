@@ -246,7 +246,8 @@ def _finish_mixture(
     )
     level = level_of(model, source, frame)
     concerns = (*concerns, *outcome.events)
-    return Fit(from_standard(model, frame, kind), model, frame, outcome, level, concerns, statistics)
+    trace = [value + level for value in outcome.trace]
+    return Fit(from_standard(model, frame, kind), model, frame, outcome, trace, concerns, statistics)
 
 
 def _permute_statistics(statistics: Any, order: Tensor) -> Any:

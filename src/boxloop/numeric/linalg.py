@@ -138,6 +138,11 @@ def mirrored(upper: Tensor) -> Tensor:
     return torch.triu(upper) + torch.triu(upper, 1).mT
 
 
+def has_missing(values: Tensor) -> bool:
+    """Whether any value is NaN; one pass, no temporary of the size of the values."""
+    return bool(torch.isnan(values.sum()))
+
+
 def column_means(rows: Tensor) -> Tensor:
     """``rows.mean(0)``; on a GPU as a product, which is quicker than a sum down the columns."""
     if rows.device.type == "cpu":
