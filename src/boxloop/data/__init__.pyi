@@ -104,6 +104,7 @@ from .standardise import (
     StandardisedSource,
     fit_standardisation,
     identity_standardisation,
+    standardise as standardise,
 )
 from .stream import (
     BATCH_ROWS as BATCH_ROWS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Self, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ T = TypeVar("T", bound=Tree)
 Tile = tuple[Tensor, Tensor]
 PlacedTile = tuple[Tensor, Tensor, int]
 """Rows, their weights, and the number of the first row."""
+TileTransform = Callable[[Tensor, Tensor, int], PlacedTile]
 
 TILE_VALUES = 1 << 19
 """Values per tile: 2^19 float64 are four megabytes, so a tile and what is made from it stay in cache."""
@@ -90,10 +92,10 @@ class TiledSource(ABC):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)`` over all tiles."""
-        found = sum_tiles(function, self.chunks())
-        if found is None:
+        total = sum_tiles(function, self.chunks())
+        if total is None:
             raise ValueError("the source has no rows")
-        return found
+        return total
 
     def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield ``function(rows, weight, number of the first row)`` of each tile, in row order."""
@@ -166,7 +168,7 @@ class SourceView(ABC):
     source: Source
 
     @abstractmethod
-    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
+    def tile_transform(self) -> TileTransform:
         """The function of one tile."""
 
     @property
@@ -199,23 +201,23 @@ class SourceView(ABC):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, where the rows live."""
-        return self.source.reduce_at(self._after_transform(function))
+        return self.source.reduce_at(partial(_transform_then, self.tile_transform(), function))
 
     def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield sums over consecutive transformed tiles that have rows, where the rows live."""
-        return self.source.in_turn(self._after_transform(function))
+        return self.source.in_turn(partial(_transform_then, self.tile_transform(), function))
 
-    def _after_transform(
-        self, function: Callable[[Tensor, Tensor, int], T]
-    ) -> Callable[[Tensor, Tensor, int], T]:
-        """``function`` of the transformed tile; None where no row is left, which :func:`sum_tiles` leaves out."""
-        transform = self.tile_transform()
 
-        def composed(rows: Tensor, weight: Tensor, start: int) -> T | None:
-            tile = transform(rows, weight, start)
-            return function(*tile) if len(tile[1]) else None
-
-        return composed  # type: ignore[return-value]
+def _transform_then(
+    transform: TileTransform,
+    function: Callable[[Tensor, Tensor, int], T],
+    rows: Tensor,
+    weight: Tensor,
+    start: int,
+) -> T:
+    """``function`` of the transformed tile; None where no row is left, which :func:`sum_tiles` leaves out."""
+    tile = transform(rows, weight, start)
+    return function(*tile) if len(tile[1]) else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ class MappedSource(SourceView):
     function: Callable[[Tensor], Tensor]
     device: torch.device | None = None
 
-    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
+    def tile_transform(self) -> TileTransform:
         """The function, beside the weights."""
         function, device = self.function, self.device
         return lambda rows, weight, start: (function(rows), weight.to(device or weight.device), start)

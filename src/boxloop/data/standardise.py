@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from boxloop.data.fingerprint import hash_tile, word_to_text
-from boxloop.data.source import PlacedTile, SourceView
+from boxloop.data.source import ArraySource, SourceView, TileTransform
 from boxloop.numeric import has_missing
 from boxloop.tree import Tree
 from boxloop.types import Source
+
+HELD_VALUES = 1 << 22
+"""Most values of a table in memory that are held in standard coordinates as well: 32 MB of float64."""
 
 FIRST_ROWS = 1024
 """Rows that give a first guess of the location of each column."""
@@ -136,27 +138,32 @@ def identity_standardisation(source: Source) -> Standardisation:
     return Standardisation(one * 0, one, observed, float(counts.weight), one < 0, missing, found)
 
 
+def standardise(source: Source, frame: Standardisation, dtype: torch.dtype = torch.float64) -> Source:
+    """The rows in standard coordinates: those in memory once, where they are few; others whenever they are read."""
+    if not isinstance(source, ArraySource) or source.rows.numel() > HELD_VALUES:
+        return StandardisedSource(source, frame, dtype)
+    rows = _standardise_rows(source.rows, frame.origin, frame.scale, dtype)
+    return ArraySource(rows, source.weight, source.columns)
+
+
+def _standardise_rows(rows: Tensor, origin: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows (n, d) in standard coordinates, stored columns-major: the layout that matrix products of models want."""
+    columns = torch.empty(rows.shape[::-1], dtype=dtype, device=rows.device)
+    if dtype != rows.dtype:
+        return columns.copy_(rows.sub(origin).div_(scale).mT).mT
+    torch.sub(rows.mT, origin[:, None], out=columns)  # in float64, then rounded once
+    return columns.div_(scale[:, None]).mT
+
+
 @dataclass(frozen=True)
 class StandardisedSource(SourceView):
-    """A source in standard coordinates, optionally in a lower precision.
-
-    Tiles are stored columns-major, (d, n), and handed out as their transpose: the layout that a model's matrix
-    products want.
-    """
+    """A source in standard coordinates, optionally in a lower precision."""
 
     source: Source
     frame: Standardisation
     dtype: torch.dtype = torch.float64
 
-    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
+    def tile_transform(self) -> TileTransform:
         """Tiles in standard coordinates."""
         origin, scale, dtype = self.frame.origin, self.frame.scale, self.dtype
-
-        def standardise(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
-            columns = torch.empty(rows.shape[::-1], dtype=dtype, device=rows.device)
-            if dtype != rows.dtype:
-                return columns.copy_(rows.sub(origin).div_(scale).mT).mT, weight, start
-            torch.sub(rows.mT, origin[:, None], out=columns)  # in float64, then rounded once
-            return columns.div_(scale[:, None]).mT, weight, start
-
-        return standardise
+        return lambda rows, weight, start: (_standardise_rows(rows, origin, scale, dtype), weight, start)

@@ -15,7 +15,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import StandardisedSource, make_frame, shuffle_rows
+from boxloop.data import make_frame, shuffle_rows, standardise
 from boxloop.distributions import Family
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
 from boxloop.estimators._params import COMMON
@@ -96,7 +96,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         if plan.engine != "em":
             source = shuffle_rows(source, stream)
         frame = coordinates(source, kind)
-        standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
+        standard = source if kind == "none" else standardise(source, frame, plan.dtype)
         template, adjust = self._template(source.n_columns, frame.origin.device), None
         if start is None:
             start, adjust = self._given(template)
