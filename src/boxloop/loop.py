@@ -109,11 +109,24 @@ def run(
     try:
         while last.n_iter < max_iter and not last.converged:
             done = step(last.state)
-            # What the objective is compared with.
-            before = last.trace[-1] if last.trace and not last.excused else None
+            before = last.trace[-1] if last.trace and not last.excused else None  # to compare with
             if monotone:
                 done = _check_rise(last, done, before, rounding)
-            last = _advance(last, done, before, tol)
+            settled = (
+                before is not None
+                and not (done.events or done.rejected)
+                and abs(done.objective - before) < tol
+            )
+            events = [f"iteration {last.n_iter + 1}: {event}" for event in done.events]
+            last.trace.append(done.objective)  # in place: copying it costs iterations squared
+            last = Outcome(
+                state=done.state,
+                trace=last.trace,
+                events=last.events + events if events else last.events,
+                n_iter=last.n_iter + 1,
+                converged=bool(done.final or settled),  # a tol of NumPy's makes NumPy's truth
+                excused=bool(events),
+            )
             for observe in observers:
                 observe(_progress(last, max_iter))
     except KeyboardInterrupt:
@@ -144,24 +157,6 @@ def _check_rise(
         "nearly singular, or some rows are far larger than the others"
     )
     return replace(done, events=(*done.events, event))
-
-
-def _advance(last: Outcome[S], done: Iteration[S], before: float | None, tol: float) -> Outcome[S]:
-    """The outcome after one more iteration; the trace is extended in place, as copying it costs iterations squared."""
-    number = last.n_iter + 1
-    settled = (
-        before is not None and not done.events and not done.rejected and abs(done.objective - before) < tol
-    )
-    events = [f"iteration {number}: {event}" for event in done.events]
-    last.trace.append(done.objective)
-    return Outcome(
-        state=done.state,
-        trace=last.trace,
-        events=last.events + events if events else last.events,
-        n_iter=number,
-        converged=bool(done.final or settled),  # a tol of NumPy's makes NumPy's truth
-        excused=bool(events),
-    )
 
 
 def _progress(last: Outcome[S], max_iter: int, stopped: bool = False) -> Progress[S]:

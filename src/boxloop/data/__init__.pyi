@@ -62,9 +62,7 @@ from .npy import MapReader as MapReader, NpyReader as NpyReader, npy_source as n
 from .pairing import PairedSource, SwappedViews, pair_sources
 from .parquet import ParquetReader as ParquetReader, open_parquet as open_parquet
 from .read import (
-    AnySource as AnySource,
     check_source as check_source,
-    is_read_in_place,
     open_named_reader as open_named_reader,
     open_source,
     open_table,
@@ -81,6 +79,7 @@ from .selection import (
     shuffle_rows,
 )
 from .source import (
+    AnySource as AnySource,
     ArraySource,
     ConcatenatedRows,
     MappedSource,
@@ -104,7 +103,7 @@ from .standardise import (
     StandardisedSource,
     fit_standardisation,
     identity_standardisation,
-    standardise as standardise,
+    standardise_rows as standardise_rows,
 )
 from .stream import (
     BATCH_ROWS as BATCH_ROWS,
@@ -124,10 +123,13 @@ from .validation import (
     column_index as column_index,
     column_indices as column_indices,
     fill_masked as fill_masked,
+    finite_source as finite_source,
     holds_numbers as holds_numbers,
     is_collection as is_collection,
+    is_read_in_place,
     make_frame as make_frame,
     outline as outline,
+    share_memory as share_memory,
     to_array as to_array,
     to_float_table as to_float_table,
     to_labels as to_labels,

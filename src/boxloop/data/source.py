@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -77,6 +77,11 @@ class WeightedSum(Tree):
     def mean(self) -> float:
         """Weighted mean, of one value per row."""
         return float(self.value / self.weight)
+
+
+@runtime_checkable
+class AnySource(Source, Protocol):
+    """A source of any kind, recognised by its methods."""
 
 
 class TiledSource(ABC):

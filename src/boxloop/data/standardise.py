@@ -138,15 +138,15 @@ def identity_standardisation(source: Source) -> Standardisation:
     return Standardisation(one * 0, one, observed, float(counts.weight), one < 0, missing, found)
 
 
-def standardise(source: Source, frame: Standardisation, dtype: torch.dtype = torch.float64) -> Source:
+def standardise_rows(source: Source, frame: Standardisation, dtype: torch.dtype = torch.float64) -> Source:
     """The rows in standard coordinates: those in memory once, where they are few; others whenever they are read."""
     if not isinstance(source, ArraySource) or source.rows.numel() > HELD_VALUES:
         return StandardisedSource(source, frame, dtype)
-    rows = _standardise_rows(source.rows, frame.origin, frame.scale, dtype)
+    rows = _scale_rows(source.rows, frame.origin, frame.scale, dtype)
     return ArraySource(rows, source.weight, source.columns)
 
 
-def _standardise_rows(rows: Tensor, origin: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+def _scale_rows(rows: Tensor, origin: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Rows (n, d) in standard coordinates, stored columns-major: the layout that matrix products of models want."""
     columns = torch.empty(rows.shape[::-1], dtype=dtype, device=rows.device)
     if dtype != rows.dtype:
@@ -166,4 +166,4 @@ class StandardisedSource(SourceView):
     def tile_transform(self) -> TileTransform:
         """Tiles in standard coordinates."""
         origin, scale, dtype = self.frame.origin, self.frame.scale, self.dtype
-        return lambda rows, weight, start: (_standardise_rows(rows, origin, scale, dtype), weight, start)
+        return lambda rows, weight, start: (_scale_rows(rows, origin, scale, dtype), weight, start)

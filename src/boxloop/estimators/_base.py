@@ -34,9 +34,11 @@ from boxloop.data import (
     StandardisedSource,
     WeightedSum,
     check_count,
+    finite_source,
     is_read_in_place,
     on_device,
     open_source,
+    share_memory,
     validate_rows,
 )
 from boxloop.estimators._params import pick_device
@@ -231,6 +233,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
+        source: Source
         if is_read_in_place(X):
             source = open_source(X, sample_weight)
             if isinstance(source, SparseSource) and not self._sparse:
@@ -246,7 +249,11 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 ensure_all_finite=False,  # the source refuses infinite values, and names their column
             )
             named = getattr(self, "feature_names_in_", None)
-            source = open_source(X, sample_weight, None if named is None else list(named))
+            names = None if named is None else tuple(map(str, named))
+            if type(X) is np.ndarray and X.dtype == np.float64:
+                source = finite_source(share_memory(X), sample_weight, names)
+            else:
+                source = open_source(X, sample_weight, names)
         if self.device != "cpu":
             source = on_device(source, pick_device(self.device))
         return self._prepare(source)

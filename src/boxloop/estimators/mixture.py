@@ -15,7 +15,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import make_frame, shuffle_rows, standardise
+from boxloop.data import make_frame, shuffle_rows, standardise_rows
 from boxloop.distributions import Family
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
 from boxloop.estimators._params import COMMON
@@ -44,6 +44,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     init_params: str = "auto"
 
     _estimator_type: ClassVar[str | None] = "density_estimator"
+    _lineup: ClassVar[tuple[str, ...] | None] = (
+        None  # of init_params="auto", where it does not depend on the rows
+    )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON,
         "n_init": [Interval(Integral, 1, None, closed="left")],
@@ -54,9 +57,14 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         """k members of the family, to fix shapes and floors."""
 
-    def _lineup(self, source: Source) -> tuple[Sequence[str], Sequence[Mixture[Any]]]:
-        """The starts that race by default, and models in standard coordinates that race against them."""
-        return lineup(self.n_components, source.n_columns), ()
+    def _starts(self, n_columns: int) -> list[str]:
+        """Names of the starts that race."""
+        auto = self._lineup or lineup(self.n_components, n_columns)
+        return [*(auto if self.init_params == "auto" else (self.init_params,))] * self.n_init
+
+    def _rivals(self, source: Source) -> Sequence[Mixture[Any]]:
+        """Models that race against the starts of ``init_params="auto"``, in standard coordinates."""
+        return ()
 
     def _given(
         self, template: Family[Any]
@@ -82,21 +90,19 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         return self._publish_fit(self._fit(source, self._plan(source), previous))
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
-        """Standardise the rows, start from the best of several models, iterate, and map the winner back."""
+        """Standardise the rows, start from the best of several models, iterate, and map the result back."""
         kind, k = self._kind, self.n_components
         if source.n_rows < k:
             raise ValueError(
                 f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {source.n_rows}"
             )
-        starts: Sequence[str] = (self.init_params,)
-        rivals: Sequence[Mixture[Any]] = ()
-        if self.init_params == "auto" and start is None and plan.resume is None:
-            starts, rivals = self._lineup(source)
+        races = start is None and plan.resume is None
+        rivals = self._rivals(source) if races and self.init_params == "auto" else ()
         stream = generator(self.random_state)
         if plan.engine != "em":
             source = shuffle_rows(source, stream)
         frame = coordinates(source, kind)
-        standard = source if kind == "none" else standardise(source, frame, plan.dtype)
+        standard = source if kind == "none" else standardise_rows(source, frame, plan.dtype)
         template, adjust = self._template(source.n_columns, frame.origin.device), None
         if start is None:
             start, adjust = self._given(template)
@@ -110,9 +116,8 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         elif start is not None:
             model = to_standard(start, frame, kind)
         else:
-            model, interrupted = best_start(
-                standard, template, [*starts] * self.n_init, stream, plan.tol, rivals
-            )
+            starts = self._starts(source.n_columns)
+            model, interrupted = best_start(standard, template, starts, stream, plan.tol, rivals)
             if adjust is not None:
                 model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
         outcome = plan.run(standard, model, stream, interrupted=interrupted)

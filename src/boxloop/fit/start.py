@@ -102,14 +102,9 @@ SEEDINGS = 5
 Partition = Callable[[Sample, int, Generator], Tensor]
 
 
-def kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """scikit-learn's k-means, one-hot, (k, n)."""
-    return _cells(sample, sample.filled, k, generator, SEEDINGS)
-
-
-def whitened_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """k-means after whitening: right when clusters are long in the same direction."""
-    return _cells(sample, sample.whitened, k, generator, SEEDINGS)
+def kmeans(sample: Sample, k: int, generator: Generator, whiten: bool = False) -> Tensor:
+    """scikit-learn's k-means, one-hot, (k, n); after whitening right when clusters are long in the same direction."""
+    return _cells(sample, sample.whitened if whiten else sample.filled, k, generator, SEEDINGS)
 
 
 def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
@@ -175,7 +170,7 @@ def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 PARTITIONS: dict[str, Partition] = {
     "kmeans": kmeans,
-    "whitened": whitened_kmeans,
+    "whitened": partial(kmeans, whiten=True),
     "pursuit": pursued_kmeans,
     "projection": projected_kmeans,
     "k-means++": seeded,

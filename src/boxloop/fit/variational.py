@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Standardisation, shuffle_rows, standardise
+from boxloop.data import ArraySource, Standardisation, shuffle_rows, standardise_rows
 from boxloop.distributions import MixturePrior
 from boxloop.fit.em import EMState, Step, accelerated_em, em, rounding_error
 from boxloop.fit.fit import (
@@ -105,7 +105,7 @@ def fit_variational(
     """
     source = source if plan.engine == "em" else shuffle_rows(source, generator)
     frame = coordinates(source, kind)
-    standard = source if kind == "none" else standardise(source, frame, plan.dtype)
+    standard = source if kind == "none" else standardise_rows(source, frame, plan.dtype)
     interrupted = False
     if plan.resume is not None:
         model = plan.resume.state.model

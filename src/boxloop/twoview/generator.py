@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Standardisation, standardise
+from boxloop.data import ArraySource, Standardisation, standardise_rows
 from boxloop.distributions import DiagonalGaussian
 from boxloop.fit import AUTO, Plan, best_start, coordinates, unstandardise
 from boxloop.models import NormalMixturePrior, Part, StandardNormal
@@ -157,7 +157,7 @@ def with_mixture(
     template = DiagonalGaussian(zero, zero + 1.0, 1e-6)
     source, plan = ArraySource(codes, weight), Plan(max_iter=200)
     frame = coordinates(source, "columns")
-    standard = standardise(source, frame)
+    standard = standardise_rows(source, frame)
     start, interrupted = best_start(standard, template, AUTO, stream, plan.tol)
     outcome = plan.run(standard, start, stream, interrupted=interrupted)
     fit = unstandardise(outcome, source, standard, frame, "columns")
