@@ -31,8 +31,15 @@ from boxloop.fit import (
     unstandardise,
 )
 from boxloop.models import Mixture
-from boxloop.numeric import generator
+from boxloop.numeric import ConditionError, generator
 from boxloop.types import Source
+
+ILL_DEFINED = (
+    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
+    "caused by singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale "
+    "the input data. Here reg_covar={floor:g}, and {error}."
+)
+"""In the words of scikit-learn; only components with a covariance, and so with a floor, end in it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -44,9 +51,8 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     init_params: str = "auto"
 
     _estimator_type: ClassVar[str | None] = "density_estimator"
-    _lineup: ClassVar[tuple[str, ...] | None] = (
-        None  # of init_params="auto", where it does not depend on the rows
-    )
+    # Starts of init_params="auto", where they do not depend on the numbers of components and columns.
+    _lineup: ClassVar[tuple[str, ...] | None] = None
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON,
         "n_init": [Interval(Integral, 1, None, closed="left")],
@@ -66,7 +72,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         """Models that race against the starts of ``init_params="auto"``, in standard coordinates."""
         return ()
 
-    def _given(
+    def _user_start(
         self, template: Family[Any]
     ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
         """A start given by the user, or what puts the parts of one into the winner of the race; in data coordinates."""
@@ -103,25 +109,29 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
             source = shuffle_rows(source, stream)
         frame = coordinates(source, kind)
         standard = source if kind == "none" else standardise_rows(source, frame, plan.dtype)
-        template, adjust = self._template(source.n_columns, frame.origin.device), None
+        template: Any = self._template(source.n_columns, frame.origin.device)
+        adjust = None
         if start is None:
-            start, adjust = self._given(template)
+            start, adjust = self._user_start(template)
         elif not _alike(start.family, template):
             raise ValueError(
                 "warm_start needs a previous fit with the same columns and the same kind of components"
             )
-        interrupted = False
-        if plan.resume is not None:
-            model = plan.resume.state.model
-        elif start is not None:
-            model = to_standard(start, frame, kind)
-        else:
-            starts = self._starts(source.n_columns)
-            model, interrupted = best_start(standard, template, starts, stream, plan.tol, rivals)
-            if adjust is not None:
-                model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
-        outcome = plan.run(standard, model, stream, interrupted=interrupted)
-        return unstandardise(outcome, source, standard, frame, kind)
+        try:
+            interrupted = False
+            if plan.resume is not None:
+                model = plan.resume.state.model
+            elif start is not None:
+                model = to_standard(start, frame, kind)
+            else:
+                starts = self._starts(source.n_columns)
+                model, interrupted = best_start(standard, template, starts, stream, plan.tol, rivals)
+                if adjust is not None:
+                    model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
+            outcome = plan.run(standard, model, stream, interrupted=interrupted)
+            return unstandardise(outcome, source, standard, frame, kind)
+        except ConditionError as error:
+            raise ValueError(ILL_DEFINED.format(floor=template.floor, error=error)) from error
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
         """Fit, then the most probable component of each row."""

@@ -134,17 +134,20 @@ SMALLEST = 1e-152
 """Standard deviation below which squares lose digits of float64, or vanish and make a column look constant."""
 
 
-def coordinates(source: Source, kind: Coordinates) -> Standardisation:
-    """Survey the rows: a scale for each column, one for all, or none at all."""
-    frame = identity_standardisation(source) if kind == "none" else fit_standardisation(source)
-    return check_frame(frame, kind, source.names)
+def coordinates(source: Source, kind: Coordinates, frame: Standardisation | None = None) -> Standardisation:
+    """A scale for each column, one for all, or none at all; refuses columns without a value, or with squares beyond
+    float64.
 
-
-def check_frame(frame: Standardisation, kind: Coordinates, names: tuple[str, ...]) -> Standardisation:
-    """A frame of the given kind; refuses columns that have no value, or squares beyond float64."""
+    Args:
+        source: rows; read once.
+        kind: of coordinates.
+        frame: what a pass over the rows has found already.
+    """
+    if frame is None:
+        frame = identity_standardisation(source) if kind == "none" else fit_standardisation(source)
     scale = frame.scale.tolist()
     size = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale).tolist()
-    for name, seen, spread, least in zip(names, frame.observed.tolist(), scale, size, strict=True):
+    for name, seen, spread, least in zip(source.names, frame.observed.tolist(), scale, size, strict=True):
         if seen <= 0.0:
             raise ValueError(f"column {name!r} has no observed value")
         if not (spread < float("inf") and least * least < float("inf")):

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows, summarise_moments
 from boxloop.fit.em import EMState, Step, em
-from boxloop.fit.fit import Coordinates, Fit, Plan, check_frame, coordinates, to_standard, unstandardise
+from boxloop.fit.fit import Coordinates, Fit, Plan, coordinates, to_standard, unstandardise
 from boxloop.fit.profile import profiled
 from boxloop.fit.start import Sample, race
 from boxloop.loop import Outcome, run
@@ -106,7 +106,7 @@ def condensed(
     if summary is None:
         frame = coordinates(source, kind)
         return source, frame, StandardisedSource(source, frame, plan.dtype)
-    frame = check_frame(summary.frame, kind, source.names)
+    frame = coordinates(source, kind, summary.frame)
     return source, frame, summary.rows(frame.origin, frame.scale)
 
 
