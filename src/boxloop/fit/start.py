@@ -92,10 +92,10 @@ class Sample:
         return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
 
 
-STATES = 2**31 - 1
+NUMPY_SEEDS = 2**31 - 1
 """Seeds that NumPy and scikit-learn take."""
 
-PURSUIT_ROUNDS = 15
+PURSUIT_ITERATIONS = 15
 SEEDINGS = 5
 """k-means runs from which the tightest is taken: with many clusters a single one often merges two of them."""
 
@@ -104,7 +104,7 @@ Partition = Callable[[Sample, int, Generator], Tensor]
 
 def kmeans(sample: Sample, k: int, generator: Generator, whiten: bool = False) -> Tensor:
     """scikit-learn's k-means, one-hot, (k, n); after whitening right when clusters are long in the same direction."""
-    return _cells(sample, sample.whitened if whiten else sample.filled, k, generator, SEEDINGS)
+    return _cluster(sample, sample.whitened if whiten else sample.filled, k, generator, SEEDINGS)
 
 
 def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
@@ -113,7 +113,7 @@ def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     d = points.shape[1]
     width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
     axes = normal((d, width), generator).cpu().numpy()
-    return _cells(sample, points @ np.linalg.qr(axes)[0], k, generator)
+    return _cluster(sample, points @ np.linalg.qr(axes)[0], k, generator)
 
 
 def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
@@ -128,33 +128,33 @@ def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     starts = normal((width, d), generator).cpu().numpy()
     axes = np.zeros((0, d))
     for w in starts:
-        for _ in range(PURSUIT_ROUNDS):
+        for _ in range(PURSUIT_ITERATIONS):
             w = w - axes.T @ (axes @ w)
             w = w / max(np.linalg.norm(w), 1e-300)
             w = points.T @ (weight * (points @ w) ** 3) - 3.0 * w
         w = w - axes.T @ (axes @ w)
         axes = np.vstack([axes, w / max(np.linalg.norm(w), 1e-300)])
-    return _cells(sample, points @ axes.T, k, generator)
+    return _cluster(sample, points @ axes.T, k, generator)
 
 
-def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
+def seed_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
     n = min(k, len(sample.filled))
-    state, weight = seed(generator) % STATES, sample.weight.cpu().numpy()
+    state, weight = seed(generator) % NUMPY_SEEDS, sample.weight.cpu().numpy()
     centres, _ = kmeans_plusplus(sample.filled, n, sample_weight=weight, random_state=state)
-    return _nearest(sample, centres, k)
+    return _assign_nearest(sample, centres, k)
 
 
-def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
+def random_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Rows drawn by weight as centres, and their nearest cells."""
     share = (sample.weight / sample.weight.sum()).cpu().numpy()
     n = min(k, len(share))
-    state = np.random.RandomState(seed(generator) % STATES)
+    state = np.random.RandomState(seed(generator) % NUMPY_SEEDS)
     chosen = state.choice(len(share), size=n, replace=False, p=share)
-    return _nearest(sample, sample.filled[chosen], k)
+    return _assign_nearest(sample, sample.filled[chosen], k)
 
 
-def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
+def spectral_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Responsibilities of spherical clusters that second and third moments show; see :func:`spherical_clusters`."""
     weight = (sample.weight / sample.weight.sum()).cpu().numpy()
     return torch.from_numpy(spherical_responsibilities(sample.filled, weight, k, generator)).to(
@@ -173,10 +173,10 @@ PARTITIONS: dict[str, Partition] = {
     "whitened": partial(kmeans, whiten=True),
     "pursuit": pursued_kmeans,
     "projection": projected_kmeans,
-    "k-means++": seeded,
-    "random_from_data": random_rows,
+    "k-means++": seed_centres,
+    "random_from_data": random_centres,
     "random": random_shares,
-    "spectral": moment_shares,
+    "spectral": spectral_shares,
 }
 
 AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "pursuit", "pursuit", "projection", "random_from_data")
@@ -207,24 +207,26 @@ def start_mixture(template: Family[Statistics], k: int, sample: Sample, share: T
     return Mixture(level.log(), template).solve(statistics)
 
 
-def _cells(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
+def _cluster(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
+    """The cells of k-means in these points of the sample's rows, one-hot, (k, n)."""
     if k == 1:
         return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
     with warnings.catch_warnings():
         # Fewer distinct points than k: empty cells are fine.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        state = seed(generator) % STATES
+        state = seed(generator) % NUMPY_SEEDS
         model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=state)
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
     return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
 
 
-def _nearest(sample: Sample, centres: Points, k: int) -> Tensor:
+def _assign_nearest(sample: Sample, centres: Points, k: int) -> Tensor:
+    """The cells around centres, one-hot, (k, n)."""
     labels = np.argmin((centres**2).sum(1) - 2.0 * sample.filled @ centres.T, axis=1)
     return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
 
 
-def race_rows(k: int, d: int) -> int:
+def choose_race_size(k: int, d: int) -> int:
     """How many rows starts of k components in d columns race on."""
     return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
 
@@ -242,7 +244,7 @@ def partitions(starts: Sequence[str], sample: Sample, k: int, generator: Generat
     return found
 
 
-def track(source: Source, sample: Sample) -> Source:
+def choose_race_source(source: Source, sample: Sample) -> Source:
     """Where starts race: on a sample, or on all rows where they are few and sparse, as these are quick as they are."""
     rows, _ = next(iter(source.chunks(1)))
     whole = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
@@ -317,12 +319,12 @@ def best_start(
         rivals: models that race against the starts.
     """
     k, d = template.mean.shape
-    sample = Sample.draw(source, race_rows(k, d), generator)
+    sample = Sample.draw(source, choose_race_size(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
-    rows = track(source, sample)
+    rows = choose_race_source(source, sample)
     heat = race(
         accelerated_em(rows),
         [EMState(m) for m in models],

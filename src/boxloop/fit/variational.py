@@ -36,7 +36,7 @@ from boxloop.fit.fit import (
     unstandardise,
 )
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
-from boxloop.fit.start import AUTO, BLEND, Sample, partitions, race, race_rows, track
+from boxloop.fit.start import AUTO, BLEND, Sample, choose_race_size, choose_race_source, partitions, race
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
 from boxloop.numeric import gram
@@ -132,7 +132,7 @@ def _race_starts(
     The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence in the race.
     """
     k, d = given.n_components, source.n_columns
-    sample = Sample.draw(source, race_rows(k, d), generator)
+    sample = Sample.draw(source, choose_race_size(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
     models: list[Any] = []
@@ -142,7 +142,7 @@ def _race_starts(
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
-    rows = track(source, sample)
+    rows = choose_race_source(source, sample)
     step: Any = accelerated_em(rows, elbo)
     rounding = partial(rounding_error, source=rows, objective=elbo)
     ranking = race(
@@ -216,7 +216,7 @@ def _ascend(
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permute_statistics(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:
-            if standard.n_rows <= race_rows(model.n_components, standard.n_columns):
+            if standard.n_rows <= choose_race_size(model.n_components, standard.n_columns):
                 break
             fewer = _prune_components(standard, outcome, plan.dtype == torch.float64)
             if (
