@@ -109,9 +109,24 @@ def run(
     try:
         while last.n_iter < max_iter and not last.converged:
             done = step(last.state)
+            before = last.trace[-1] if last.trace and not last.excused else None  # to compare with
             if monotone:
-                done = _check_rise(last, done, rounding)
-            last = _advance(last, done, tol)
+                done = _check_rise(last, done, before, rounding)
+            settled = (
+                before is not None
+                and not (done.events or done.rejected)
+                and abs(done.objective - before) < tol
+            )
+            events = [f"iteration {last.n_iter + 1}: {event}" for event in done.events]
+            last.trace.append(done.objective)  # in place: copying it costs iterations squared
+            last = Outcome(
+                state=done.state,
+                trace=last.trace,
+                events=last.events + events if events else last.events,
+                n_iter=last.n_iter + 1,
+                converged=bool(done.final or settled),  # a tol of NumPy's makes NumPy's truth
+                excused=bool(events),
+            )
             for observe in observers:
                 observe(_progress(last, max_iter))
     except KeyboardInterrupt:
@@ -122,14 +137,11 @@ def run(
     return last if _finish(last, max_iter, observers) else _interrupted(last)
 
 
-def _previous_objective(last: Outcome[S]) -> float | None:
-    """The objective that the next one is compared with."""
-    return last.trace[-1] if last.trace and not last.excused else None
-
-
-def _check_rise(last: Outcome[S], done: Iteration[S], rounding: Callable[[S], float] | None) -> Iteration[S]:
+def _check_rise(
+    last: Outcome[S], done: Iteration[S], before: float | None, rounding: Callable[[S], float] | None
+) -> Iteration[S]:
     """The iteration, unless its objective fell; with an event where rounding may have lowered it."""
-    number, before, after = last.n_iter + 1, _previous_objective(last), done.objective
+    number, after = last.n_iter + 1, done.objective
     if math.isnan(after):
         raise MonotonicityError(f"the objective became NaN at iteration {number}")
     if before is None or after >= before - FALL * max(abs(before), 1.0):
@@ -145,24 +157,6 @@ def _check_rise(last: Outcome[S], done: Iteration[S], rounding: Callable[[S], fl
         "nearly singular, or some rows are far larger than the others"
     )
     return replace(done, events=(*done.events, event))
-
-
-def _advance(last: Outcome[S], done: Iteration[S], tol: float) -> Outcome[S]:
-    """The outcome after one more iteration; the trace is extended in place, as copying it costs iterations squared."""
-    number, before = last.n_iter + 1, _previous_objective(last)
-    settled = (
-        before is not None and not done.events and not done.rejected and abs(done.objective - before) < tol
-    )
-    events = [f"iteration {number}: {event}" for event in done.events]
-    last.trace.append(done.objective)
-    return Outcome(
-        state=done.state,
-        trace=last.trace,
-        events=last.events + events if events else last.events,
-        n_iter=number,
-        converged=bool(done.final or settled),  # a tol of NumPy's makes NumPy's truth
-        excused=bool(events),
-    )
 
 
 def _progress(last: Outcome[S], max_iter: int, stopped: bool = False) -> Progress[S]:
@@ -182,7 +176,8 @@ def _finish(last: Outcome[S], max_iter: int, observers: Sequence[Observer[S]]) -
     """Call the observers a last time; false if Ctrl-C cut one of them short."""
     del last.trace[last.n_iter :]  # the objective of an iteration that was interrupted before it was complete
     try:
-        _call_each(observers, _progress(last, max_iter, stopped=True))
+        if observers:
+            _call_each(observers, _progress(last, max_iter, stopped=True))
     except KeyboardInterrupt:
         return False
     return True
@@ -190,8 +185,8 @@ def _finish(last: Outcome[S], max_iter: int, observers: Sequence[Observer[S]]) -
 
 def _call_each(observers: Sequence[Observer[S]], progress: Progress[S]) -> None:
     """Call every observer, even when one before it raises."""
-    if observers:
-        try:
-            observers[0](progress)
-        finally:
+    try:
+        observers[0](progress)
+    finally:
+        if len(observers) > 1:
             _call_each(observers[1:], progress)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -56,7 +57,7 @@ class Tree:
         return self.map(torch.sub, other)
 
     def __mul__(self, factor: float | Tensor) -> Self:
-        return self.map(lambda leaf: leaf * factor)
+        return self.map(partial(torch.mul, other=factor))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move every tensor to a device and every floating tensor to a dtype."""
@@ -68,8 +69,15 @@ class Tree:
 
     def leaves(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Yield ``(dotted path, tensor)`` in field order."""
-        for field in dataclasses.fields(self):
-            yield from _leaves(f"{prefix}{field.name}", getattr(self, field.name))
+        waiting = [(f"{prefix}{f.name}", getattr(self, f.name)) for f in reversed(dataclasses.fields(self))]
+        while waiting:
+            path, value = waiting.pop()
+            if isinstance(value, Tensor):
+                yield path, value
+            elif isinstance(value, Tree):
+                yield from value.leaves(f"{path}.")
+            elif isinstance(value, tuple):
+                waiting += [(f"{path}.{i}", value[i]) for i in reversed(range(len(value)))]
 
     def dot(self, other: Self) -> Tensor:
         """Inner product over all tensors, in float64."""
@@ -162,13 +170,3 @@ def _map(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_map(function, *items) for items in zip(value, *others, strict=True))
     return value
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, Tree):
-        yield from value.leaves(f"{path}.")
-    elif isinstance(value, tuple):
-        for i, item in enumerate(value):
-            yield from _leaves(f"{path}.{i}", item)

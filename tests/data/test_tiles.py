@@ -14,8 +14,11 @@ from boxloop.data import (
     MaskSelection,
     RowSampler,
     SelectedRows,
+    StandardisedSource,
     fingerprint_source,
+    fit_standardisation,
     sample_rows,
+    standardise_rows,
     sum_tiles,
 )
 from boxloop.tree import Tree
@@ -117,3 +120,23 @@ def test_a_digest_tells_any_change_and_no_cut() -> None:
     }
     assert known not in found
     assert len(found) == 6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rows_standardised_at_once_are_those_standardised_by_tile(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = torch.randn(5000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 7.0 + 1e4
+    rows[17, 1] = torch.nan
+    source = ArraySource(rows, torch.arange(5000.0).double(), ("a", "b", "c"))
+    frame = fit_standardisation(source)
+    once = standardise_rows(source, frame, dtype)
+    monkeypatch.setattr("boxloop.data.standardise.HELD_VALUES", 14_999)
+    tiled = standardise_rows(source, frame, dtype)
+    assert isinstance(once, ArraySource)
+    assert isinstance(tiled, StandardisedSource)
+    assert once.names == tiled.names == ("a", "b", "c")
+    for one, other in zip(once.chunks(700), tiled.chunks(700), strict=True):
+        assert one[0].dtype == other[0].dtype == dtype
+        assert torch.equal(one[0].nan_to_num(1e9), other[0].nan_to_num(1e9))
+        assert torch.equal(one[1], other[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -185,9 +186,8 @@ def test_what_rounding_does_to_a_nearly_singular_covariance_is_no_fall(engine: A
         start = FullGaussian.of(rows.mean(0)[None], rows.T.cov(correction=0)[None], 1e-15)
         model = Mixture(torch.zeros(1, dtype=torch.float64), start)
         source = ArraySource(rows)
-        outcome = run(
-            engine(source), EMState(model), max_iter=6, monotone=True, rounding=rounding_error(source)
-        )
+        rounding = partial(rounding_error, source=source)
+        outcome = run(engine(source), EMState(model), max_iter=6, monotone=True, rounding=rounding)
         fell += any("nearly singular" in event for event in outcome.events)
     assert fell
 
@@ -195,10 +195,10 @@ def test_what_rounding_does_to_a_nearly_singular_covariance_is_no_fall(engine: A
 @pytest.mark.parametrize("engine", [em, accelerated_em])
 def test_rounding_is_little_where_nothing_is_singular(engine: Any) -> None:
     for model, rows in (overlapping(), creeping_factors()):
-        rounding = rounding_error(ArraySource(rows))
-        assert rounding(EMState(model)) == 0.0
-        state = run(engine(ArraySource(rows)), EMState(model), max_iter=2).state
-        assert 0.0 < rounding(state) < 1e-12
+        source = ArraySource(rows)
+        assert rounding_error(EMState(model), source) == 0.0
+        state = run(engine(source), EMState(model), max_iter=2).state
+        assert 0.0 < rounding_error(state, source) < 1e-12
 
 
 @pytest.mark.parametrize("engine", [em, accelerated_em])

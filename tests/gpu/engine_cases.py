@@ -65,7 +65,8 @@ def raced(device: str) -> dict[str, Any]:
 
 
 def started(device: str) -> dict[str, Any]:
-    sample = fit.Sample.of(*next(source(device).chunks(100)))
+    first = ArraySource(*next(source(device).chunks(100)))
+    sample = fit.Sample.draw(first, 100, generator(1, device))
     found = {
         name: make(sample, 2, generator(1, device))
         for name, make in fit.PARTITIONS.items()

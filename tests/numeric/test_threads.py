@@ -195,7 +195,7 @@ def interrupt(function: Callable[[], object], step: int) -> bool:
         if frame.f_code.co_filename != limits.__file__:
             return None
         line = linecache.getline(limits.__file__, frame.f_lineno)
-        if event in ("call", "line") and "with self.lock" not in line and next(steps) == step:
+        if event in ("call", "line") and "with _process.lock" not in line and next(steps) == step:
             sys.settrace(None)
             raise KeyboardInterrupt
         return trace

@@ -62,38 +62,37 @@ from .npy import MapReader as MapReader, NpyReader as NpyReader, npy_source as n
 from .pairing import PairedSource, SwappedViews, pair_sources
 from .parquet import ParquetReader as ParquetReader, open_parquet as open_parquet
 from .read import (
-    AnySource as AnySource,
     check_source as check_source,
-    is_read_in_place,
     open_named_reader as open_named_reader,
     open_source,
     open_table,
 )
 from .selection import (
-    ConcatenatedRows,
     Folds,
     FoldSelection,
     IndexSelection,
     MaskSelection,
-    RowSample,
-    RowSampler,
     RowSelection,
     SelectedRows,
-    SumAndRows,
     has_equal_weights as has_equal_weights,
-    sample_rows,
     select_rows,
     shuffle_rows,
 )
 from .source import (
+    AnySource as AnySource,
     ArraySource,
+    ConcatenatedRows,
     MappedSource,
     PlacedTile as PlacedTile,
+    RowSample,
+    RowSampler,
     SourceView,
+    SumAndRows,
     Tile as Tile,
     TiledSource,
     WeightedSum,
     find_array as find_array,
+    sample_rows,
     sum_tiles as sum_tiles,
     tile_rows,
 )
@@ -104,6 +103,7 @@ from .standardise import (
     StandardisedSource,
     fit_standardisation,
     identity_standardisation,
+    standardise_rows as standardise_rows,
 )
 from .stream import (
     BATCH_ROWS as BATCH_ROWS,
@@ -123,8 +123,10 @@ from .validation import (
     column_index as column_index,
     column_indices as column_indices,
     fill_masked as fill_masked,
+    finite_source as finite_source,
     holds_numbers as holds_numbers,
     is_collection as is_collection,
+    is_read_in_place,
     make_frame as make_frame,
     outline as outline,
     share_memory as share_memory,

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.numeric import scrambled
+from boxloop.numeric import has_missing, scrambled
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -115,38 +115,29 @@ def hash_tile(rows: Tensor, weight: Tensor) -> Tensor:
         rows: (n, d), dense or sparse; NaN where a value is missing.
         weight: (n,).
     """
-    key = _odd_words(rows.shape[1]).to(rows.device)
-    line = _weigh_bits(rows, key) + _bits(weight) * key[-1]
+    words = weight.to(torch.float64).view(torch.int64)
+    line = hash_rows(rows) + words * _odd_words(rows.shape[1])[-1].to(rows.device)
     line = (line ^ (line >> 31)).mul_(SCRAMBLE)
     return (line ^ (line >> 29)).sum()
 
 
 def hash_rows(rows: Tensor) -> Tensor:
-    """64 bits of each row, (n,): the same for rows that hold the same values."""
-    return _weigh_bits(rows, _odd_words(rows.shape[1]).to(rows.device))
+    """64 bits of each row, (n,), its bits times odd words, summed: the same for rows that hold the same values."""
+    key = _odd_words(rows.shape[1])[:-1].to(rows.device)
+    sparse = None if rows.layout == torch.strided else rows.to_sparse_coo().coalesce()
+    values = (rows if sparse is None else sparse.values()).to(torch.float64)
+    if has_missing(values):  # all NaN alike
+        values = torch.where(torch.isnan(values), torch.nan, values)
+    words = values.view(torch.int64)
+    if sparse is not None:
+        line = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        return line.index_add_(0, sparse.indices()[0], words * key[sparse.indices()[1]])
+    return words @ key if words.device.type == "cpu" else (words * key).sum(1)
 
 
 def word_to_text(word: Tensor) -> str:
     """A word of 64 bits as text."""
     return f"{int(word) % 2**64:016x}"
-
-
-def _weigh_bits(rows: Tensor, key: Tensor) -> Tensor:
-    """Bits of each row times odd words, summed, (n,)."""
-    if rows.layout != torch.strided:
-        line = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-        coo = rows.to_sparse_coo().coalesce()
-        return line.index_add_(0, coo.indices()[0], _bits(coo.values()) * key[coo.indices()[1]])
-    words = _bits(rows)
-    return words @ key[:-1] if words.device.type == "cpu" else (words * key[:-1]).sum(1)
-
-
-def _bits(values: Tensor) -> Tensor:
-    """Float64 values as integers; all NaN alike."""
-    real = values.to(torch.float64)
-    if bool(torch.isnan(real.sum())):
-        real = torch.where(torch.isnan(real), torch.nan, real)
-    return real.view(torch.int64)
 
 
 @lru_cache(maxsize=32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,32 +19,25 @@ from boxloop.data.folder import is_glob, join_readers, missing_path_error, natur
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
 from boxloop.data.remote import SUBFOLDERS_HINT, is_remote, list_remote
-from boxloop.data.source import ArraySource
+from boxloop.data.source import AnySource, ArraySource
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, load_small, stream_source
 from boxloop.data.validation import (
     as_frame,
     check_array,
-    check_finite,
     check_given_names,
     check_no_paths,
     check_shape,
-    check_weight,
     choose_columns,
+    dense_source,
     is_collection,
     numeric_column,
     to_array,
-    to_tensor,
 )
 from boxloop.types import Source
 
 MEMORY = 1 << 27
 """Files that take at most this many bytes as float64 are read once and held."""
-
-
-@runtime_checkable
-class AnySource(Source, Protocol):
-    """A source of any kind, recognised by its methods."""
 
 
 def open_source(
@@ -79,15 +72,21 @@ def open_source(
     """
     if isinstance(data, str | PathLike):
         return load_small(_open_path(data, weight, columns), memory)
-    if is_collection(data):
-        from boxloop.data.dask.source import dask_source
-
-        return dask_source(data, weight, columns)
     if isinstance(data, list | tuple):
         check_no_paths(data)
         data = to_array(data, "a list")
     if isinstance(data, np.ndarray):
-        return _open_array(data, weight, columns, memory)
+        needs_copy = data.dtype.kind != "O" and data.dtype != np.float64
+        if not isinstance(data, np.memmap) and not (needs_copy and data.size * 8 > memory):
+            return dense_source(data, weight, columns)
+        check_array(data.dtype, data.shape)
+        check_shape(*data.shape)
+        reader = MapReader(data, check_given_names(columns, data.shape[1]))
+        return load_small(stream_source(reader, weight), memory)
+    if is_collection(data):
+        from boxloop.data.dask.source import dask_source
+
+        return dask_source(data, weight, columns)
     if isinstance(data, Tensor):
         if data.is_meta:
             raise ValueError("a tensor on the meta device holds no values; give one that does")
@@ -120,25 +119,6 @@ def check_source(data: object, name: str) -> None:
         raise TypeError(
             f"{name} must be a source of rows, got a {type(data).__name__}: boxloop.data.open_source({name}) makes one"
         )
-
-
-def is_read_in_place(data: object) -> bool:
-    """Whether a table is a path, a source or a Dask collection, which is read where it is, and not an array."""
-    return isinstance(data, str | PathLike | AnySource) or is_collection(data)
-
-
-def _open_array(
-    array: np.ndarray, weight: object, columns: Sequence[str] | None, memory: int
-) -> ArraySource | StreamSource:
-    """Share or convert an array, unless it is a map or its copy would take too much memory."""
-    copied = array.dtype.kind != "O" and array.dtype != np.float64 and array.size * 8 > memory
-    if not copied and not isinstance(array, np.memmap):
-        return dense_source(array, weight, columns)
-    check_array(array.dtype, array.shape)
-    check_shape(*array.shape)
-    return load_small(
-        stream_source(MapReader(array, check_given_names(columns, array.shape[1])), weight), memory
-    )
 
 
 def _open_path(data: str | PathLike[str], weight: object, columns: Sequence[str] | None) -> StreamSource:
@@ -249,33 +229,6 @@ def _reader_by_suffix(path: Path) -> Reader | None:
     if name.endswith((".csv", ".csv.gz")):
         return CsvReader(path)
     return NpyReader(path) if name.endswith(".npy") else None
-
-
-def dense_source(
-    data: np.ndarray | Tensor, weight: object = None, columns: Sequence[str] | None = None
-) -> ArraySource:
-    """A checked source over an array or tensor; float64 input is shared, anything else converted.
-
-    Args:
-        data: (n, d), real numbers; NaN marks a missing value.
-        weight: one non-negative weight per row.
-        columns: names for the d columns.
-
-    Example:
-        >>> import numpy as np
-        >>> dense_source(np.arange(6).reshape(3, 2), columns=["a", "b"]).rows.dtype
-        torch.float64
-    """
-    rows = to_tensor(data)
-    check_shape(*rows.shape)
-    source = ArraySource(rows, None, check_given_names(columns, rows.shape[1]))
-    start = 0
-    for tile, _ in source.chunks():
-        check_finite(tile, source.names, start)
-        start += len(tile)
-    if weight is None:
-        return source
-    return ArraySource(rows, check_weight(weight, source.n_rows).to(rows.device), source.columns)
 
 
 def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | None = None) -> ArraySource:

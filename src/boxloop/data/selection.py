@@ -1,4 +1,4 @@
-"""Row selections (mask, indices, folds) and row samples, evaluated tile by tile where the rows live.
+"""Row selections (mask, indices, folds), evaluated tile by tile where the rows live.
 
 A selection travels to workers as what it is: a mask as one bit per row, a few indices as themselves, the folds of a
 shuffle as their seed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from torch import Generator, Tensor
 
 from boxloop.data.source import ArraySource, MappedSource, PlacedTile, SourceView
 from boxloop.data.sparse import SparseSource
-from boxloop.numeric import seed
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -29,10 +28,6 @@ COUNT_BLOCK = 4096
 
 SHUFFLE_BLOCK = 1 << 16
 """About how many neighbouring rows are shuffled among themselves."""
-
-CONCATENATED_VALUES = 1 << 16
-"""Values up to which parts are concatenated at once: few rows of each of many tiles, left among the tiles' temporaries,
-would keep the memory between them from being used again."""
 
 
 @runtime_checkable
@@ -247,128 +242,6 @@ def shuffle_rows(source: Source, generator: Generator) -> Source:
         return source
     order = torch.randperm(source.n_rows, generator=generator, device=generator.device).to(source.rows.device)
     return source.take(order)
-
-
-@dataclass(frozen=True)
-class ConcatenatedRows(Tree):
-    """Rows of several tiles, one after the other: a statistic whose sum is the concatenation.
-
-    Example:
-        >>> import torch
-        >>> (ConcatenatedRows.of(torch.zeros(2)) + ConcatenatedRows.of(torch.ones(1))).concatenate()
-        tensor([0., 0., 1.])
-    """
-
-    parts: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, rows: Tensor) -> Self:
-        """Those of one tile."""
-        return cls((rows,))
-
-    def __add__(self, other: Self) -> Self:
-        last, first = self.parts[-1], other.parts[0]
-        if last.numel() + first.numel() > CONCATENATED_VALUES:
-            return type(self)(self.parts + other.parts)
-        return type(self)((*self.parts[:-1], torch.cat([last, first]), *other.parts[1:]))
-
-    def concatenate(self) -> Tensor:
-        """All of them as one tensor."""
-        return torch.cat(self.parts)
-
-
-@dataclass(frozen=True)
-class SumAndRows(Tree, Generic[T]):
-    """A sum over all rows, and some of the rows, from one pass."""
-
-    sum: T
-    rows: ConcatenatedRows
-
-
-@dataclass(frozen=True)
-class RowSampler:
-    """Indices of a random sample, drawn before the rows are read, so that the sample does not depend on tiles.
-
-    Args:
-        indices: numbers of the sampled rows, counted from 0, increasing, (m,).
-        probability: of each row to be in the sample.
-
-    Example:
-        >>> import torch
-        >>> RowSampler.draw(5, 100, torch.Generator()).indices
-        tensor([0, 1, 2, 3, 4])
-    """
-
-    indices: Tensor
-    probability: float
-
-    @classmethod
-    def draw(cls, n_rows: int, size: int, generator: Generator) -> RowSampler:
-        """``size`` of ``n_rows`` without replacement; all of them when there are no more."""
-        if size >= n_rows:
-            return cls(torch.arange(n_rows), 1.0)
-        numbers = np.random.default_rng(seed(generator))
-        # Without a shuffle: in time that does not grow with the rows.
-        indices = numbers.choice(n_rows, size, replace=False, shuffle=False)
-        return cls(torch.from_numpy(np.sort(indices)), size / n_rows)
-
-    def indices_between(self, start: int, stop: int) -> Tensor:
-        """The sampled rows from ``start`` to ``stop``, counted from ``start``."""
-        a, b = torch.searchsorted(self.indices, torch.tensor([start, stop])).tolist()
-        return self.indices[a:b] - start
-
-    def take(self, rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
-        """The sampled rows of a tile in float64, beside their weights."""
-        dense = rows.to_dense() if rows.layout != torch.strided else rows
-        chosen = self.indices_between(start, start + len(weight)).to(rows.device)
-        return ConcatenatedRows.of(torch.cat([dense[chosen].double(), weight[chosen, None].double()], 1))
-
-
-@dataclass(frozen=True)
-class RowSample:
-    """A random sample of the rows of a source.
-
-    Args:
-        rows: (m, d), float64.
-        weight: (m,).
-        indices: row numbers counted from 0, (m,).
-        probability: of each row to be in the sample.
-    """
-
-    rows: Tensor
-    weight: Tensor
-    indices: Tensor
-    probability: float
-
-    @classmethod
-    def of(cls, sampler: RowSampler, taken: ConcatenatedRows) -> RowSample:
-        """From what :meth:`RowSampler.take` gave in one pass."""
-        joined = taken.concatenate()
-        rows, weight = joined[:, :-1].contiguous(), joined[:, -1].contiguous()
-        return cls(rows, weight, sampler.indices, sampler.probability)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every row is in the sample."""
-        return self.probability == 1.0
-
-
-def sample_rows(source: Source, size: int, generator: Generator) -> RowSample:
-    """``size`` rows of a source without replacement, in one pass; all of them when there are no more.
-
-    Args:
-        source: rows.
-        size: of the sample.
-        generator: of random numbers.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> sample_rows(ArraySource(torch.zeros(5, 2)), 100, torch.Generator()).rows.shape
-        torch.Size([5, 2])
-    """
-    sampler = RowSampler.draw(source.n_rows, size, generator)
-    return RowSample.of(sampler, source.reduce_at(sampler.take))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Tables in memory, and what all sources share: sums over tiles, and views that transform the tiles of another.
+"""Tables in memory, and what all sources share: sums over tiles, samples of rows, views that transform the tiles of
+another source.
 
 A source either reads tiles of its own (:class:`TiledSource`), or transforms those of another (:class:`SourceView`),
 wherever these are summed.
@@ -9,11 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from functools import partial
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from boxloop.numeric import seed
 from boxloop.tree import Tree
 from boxloop.types import Source
 
@@ -21,6 +25,7 @@ T = TypeVar("T", bound=Tree)
 Tile = tuple[Tensor, Tensor]
 PlacedTile = tuple[Tensor, Tensor, int]
 """Rows, their weights, and the number of the first row."""
+TileTransform = Callable[[Tensor, Tensor, int], PlacedTile]
 
 TILE_VALUES = 1 << 19
 """Values per tile: 2^19 float64 are four megabytes, so a tile and what is made from it stay in cache."""
@@ -30,6 +35,11 @@ WIDE_VALUES = 1 << 21
 
 GPU_VALUES = 1 << 23
 """Values per tile on a GPU, where a tile must be large enough to hide the cost of starting a kernel."""
+
+
+CONCATENATED_VALUES = 1 << 16
+"""Values up to which parts are concatenated at once: few rows of each of many tiles, left among the tiles' temporaries,
+would keep the memory between them from being used again."""
 
 
 def tile_rows(n_columns: int) -> int:
@@ -69,6 +79,11 @@ class WeightedSum(Tree):
         return float(self.value / self.weight)
 
 
+@runtime_checkable
+class AnySource(Source, Protocol):
+    """A source of any kind, recognised by its methods."""
+
+
 class TiledSource(ABC):
     """Base of the sources that read their own tiles: sums over rows follow from :meth:`chunks`."""
 
@@ -82,14 +97,19 @@ class TiledSource(ABC):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)`` over all tiles."""
-        found = sum_tiles(function, self.chunks())
-        if found is None:
+        total = sum_tiles(function, self.chunks())
+        if total is None:
             raise ValueError("the source has no rows")
-        return found
+        return total
 
     def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield ``function(rows, weight, number of the first row)`` of each tile, in row order."""
-        return map_tiles(function, self.chunks())
+        start = 0
+        for rows, weight in self.chunks():
+            fresh = function(rows, weight, start)
+            start += len(weight)
+            if fresh is not None:
+                yield fresh
 
 
 @dataclass(frozen=True)
@@ -125,17 +145,17 @@ class ArraySource(TiledSource):
     @property
     def names(self) -> tuple[str, ...]:
         """Column names."""
-        return self.columns or tuple(f"x{j}" for j in range(self.n_columns))
+        return self.columns or tuple(f"x{j}" for j in range(self.rows.shape[1]))
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
         on_gpu = self.rows.device.type == "cuda"
-        d = max(self.n_columns, 1)
+        n, d = self.rows.shape[0], max(self.rows.shape[1], 1)
         step = size or (max(1, GPU_VALUES // d) if on_gpu else tile_rows(d))
         weight = self.weight
         if weight is None:
-            weight = torch.ones(self.n_rows, dtype=torch.float64, device=self.rows.device)
-        for start in range(0, self.n_rows, step):
+            weight = torch.ones(n, dtype=torch.float64, device=self.rows.device)
+        for start in range(0, n, step):
             yield self.rows[start : start + step], weight[start : start + step]
 
     def take(self, indices: Tensor) -> ArraySource:
@@ -153,7 +173,7 @@ class SourceView(ABC):
     source: Source
 
     @abstractmethod
-    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
+    def tile_transform(self) -> TileTransform:
         """The function of one tile."""
 
     @property
@@ -186,23 +206,23 @@ class SourceView(ABC):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, where the rows live."""
-        return self.source.reduce_at(self._after_transform(function))
+        return self.source.reduce_at(partial(_transform_then, self.tile_transform(), function))
 
     def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield sums over consecutive transformed tiles that have rows, where the rows live."""
-        return self.source.in_turn(self._after_transform(function))
+        return self.source.in_turn(partial(_transform_then, self.tile_transform(), function))
 
-    def _after_transform(
-        self, function: Callable[[Tensor, Tensor, int], T]
-    ) -> Callable[[Tensor, Tensor, int], T]:
-        """``function`` of the transformed tile; None where no row is left, which :func:`sum_tiles` leaves out."""
-        transform = self.tile_transform()
 
-        def composed(rows: Tensor, weight: Tensor, start: int) -> T | None:
-            tile = transform(rows, weight, start)
-            return function(*tile) if len(tile[1]) else None
-
-        return composed  # type: ignore[return-value]
+def _transform_then(
+    transform: TileTransform,
+    function: Callable[[Tensor, Tensor, int], T],
+    rows: Tensor,
+    weight: Tensor,
+    start: int,
+) -> T:
+    """``function`` of the transformed tile; None where no row is left, which :func:`sum_tiles` leaves out."""
+    tile = transform(rows, weight, start)
+    return function(*tile) if len(tile[1]) else None  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -225,7 +245,7 @@ class MappedSource(SourceView):
     function: Callable[[Tensor], Tensor]
     device: torch.device | None = None
 
-    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
+    def tile_transform(self) -> TileTransform:
         """The function, beside the weights."""
         function, device = self.function, self.device
         return lambda rows, weight, start: (function(rows), weight.to(device or weight.device), start)
@@ -244,7 +264,11 @@ def sum_tiles(
     """Sum ``function`` over tiles, from the first to the last; None where no tile has anything to add."""
     first: T | None = None
     result: T | None = None  # a sum, whose memory may be overwritten
-    for fresh in map_tiles(function, tiles, start):
+    for rows, weight in tiles:
+        fresh = function(rows, weight, start)
+        start += len(weight)
+        if fresh is None:
+            continue
         if result is not None:
             result = result.absorb(fresh) if isinstance(result, Tree) else result + fresh
         elif first is not None:
@@ -254,12 +278,123 @@ def sum_tiles(
     return first if result is None else result
 
 
-def map_tiles(
-    function: Callable[[Tensor, Tensor, int], T | None], tiles: Iterator[Tile], start: int = 0
-) -> Iterator[T]:
-    """``function`` of one tile after the other; where it gives None, nothing."""
-    for rows, weight in tiles:
-        found = function(rows, weight, start)
-        start += len(weight)
-        if found is not None:
-            yield found
+@dataclass(frozen=True)
+class ConcatenatedRows(Tree):
+    """Rows of several tiles, one after the other: a statistic whose sum is the concatenation.
+
+    Example:
+        >>> import torch
+        >>> (ConcatenatedRows.of(torch.zeros(2)) + ConcatenatedRows.of(torch.ones(1))).concatenate()
+        tensor([0., 0., 1.])
+    """
+
+    parts: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Self:
+        """Those of one tile."""
+        return cls((rows,))
+
+    def __add__(self, other: Self) -> Self:
+        last, first = self.parts[-1], other.parts[0]
+        if last.numel() + first.numel() > CONCATENATED_VALUES:
+            return type(self)(self.parts + other.parts)
+        return type(self)((*self.parts[:-1], torch.cat([last, first]), *other.parts[1:]))
+
+    def concatenate(self) -> Tensor:
+        """All of them as one tensor."""
+        return torch.cat(self.parts)
+
+
+@dataclass(frozen=True)
+class SumAndRows(Tree, Generic[T]):
+    """A sum over all rows, and some of the rows, from one pass."""
+
+    sum: T
+    rows: ConcatenatedRows
+
+
+@dataclass(frozen=True)
+class RowSampler:
+    """Indices of a random sample, drawn before the rows are read, so that the sample does not depend on tiles.
+
+    Args:
+        indices: numbers of the sampled rows, counted from 0, increasing, (m,).
+        probability: of each row to be in the sample.
+
+    Example:
+        >>> import torch
+        >>> RowSampler.draw(5, 100, torch.Generator()).indices
+        tensor([0, 1, 2, 3, 4])
+    """
+
+    indices: Tensor
+    probability: float
+
+    @classmethod
+    def draw(cls, n_rows: int, size: int, generator: Generator) -> RowSampler:
+        """``size`` of ``n_rows`` without replacement; all of them when there are no more."""
+        if size >= n_rows:
+            return cls(torch.arange(n_rows), 1.0)
+        numbers = np.random.default_rng(seed(generator))
+        # Without a shuffle: in time that does not grow with the rows.
+        indices = numbers.choice(n_rows, size, replace=False, shuffle=False)
+        return cls(torch.from_numpy(np.sort(indices)), size / n_rows)
+
+    def indices_between(self, start: int, stop: int) -> Tensor:
+        """The sampled rows from ``start`` to ``stop``, counted from ``start``."""
+        a, b = torch.searchsorted(self.indices, torch.tensor([start, stop])).tolist()
+        return self.indices[a:b] - start
+
+    def take(self, rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+        """The sampled rows of a tile in float64, beside their weights."""
+        dense = rows.to_dense() if rows.layout != torch.strided else rows
+        chosen = self.indices_between(start, start + len(weight)).to(rows.device)
+        return ConcatenatedRows((torch.cat([dense[chosen].double(), weight[chosen, None].double()], 1),))
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """A random sample of the rows of a source.
+
+    Args:
+        rows: (m, d), float64.
+        weight: (m,).
+        indices: row numbers counted from 0, (m,).
+        probability: of each row to be in the sample.
+    """
+
+    rows: Tensor
+    weight: Tensor
+    indices: Tensor
+    probability: float
+
+    @classmethod
+    def of(cls, sampler: RowSampler, taken: ConcatenatedRows) -> RowSample:
+        """From what :meth:`RowSampler.take` gave in one pass."""
+        joined = taken.concatenate()
+        rows, weight = joined[:, :-1].contiguous(), joined[:, -1].contiguous()
+        return cls(rows, weight, sampler.indices, sampler.probability)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is in the sample."""
+        return self.probability == 1.0
+
+
+def sample_rows(source: Source, size: int, generator: Generator) -> RowSample:
+    """``size`` rows of a source without replacement, in one pass; all of them when there are no more.
+
+    Args:
+        source: rows.
+        size: of the sample.
+        generator: of random numbers.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> sample_rows(ArraySource(torch.zeros(5, 2)), 100, torch.Generator()).rows.shape
+        torch.Size([5, 2])
+    """
+    sampler = RowSampler.draw(source.n_rows, size, generator)
+    return RowSample.of(sampler, source.reduce_at(sampler.take))

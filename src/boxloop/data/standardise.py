@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from boxloop.data.fingerprint import hash_tile, word_to_text
-from boxloop.data.source import PlacedTile, SourceView
+from boxloop.data.source import ArraySource, SourceView, TileTransform
+from boxloop.numeric import has_missing
 from boxloop.tree import Tree
 from boxloop.types import Source
+
+HELD_VALUES = 1 << 22
+"""Most values of a table in memory that are held in standard coordinates as well: 32 MB of float64."""
 
 FIRST_ROWS = 1024
 """Rows that give a first guess of the location of each column."""
@@ -58,13 +61,16 @@ def fit_standardisation(source: Source) -> Standardisation:
     The pass runs about the first complete value of each column, so columns near 1e7 with standard deviation 0.1
     keep all their digits.
     """
-    shift = _first_values(source)
+    shift = _first_present(next(iter(source.chunks(FIRST_ROWS)))[0])
+    if has_missing(shift):
+        shift = source.reduce(lambda rows, weight: _FirstPresent(_first_present(rows))).value
+        shift = torch.nan_to_num(shift, nan=0.0)
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
         word = hash_tile(rows, weight)
         centred = rows.to(torch.float64) - shift
         first = centred.mT @ weight
-        if not bool(torch.isnan(first).any()):
+        if not has_missing(first):
             total = weight.sum()
             second = (centred * centred).mT @ weight
             return _Moments(total, total.expand_as(first), first, second, total.new_zeros(()), word)
@@ -91,15 +97,8 @@ def make_standardisation(
     return Standardisation(origin, torch.where(constant, 1.0, deviation), observed, weight, constant, missing)
 
 
-def _first_values(source: Source) -> Tensor:
-    """The first value of each column that is there, 0 where none is."""
-    shift = _first_present(next(iter(source.chunks(FIRST_ROWS)))[0])
-    if bool(torch.isnan(shift).any()):
-        shift = source.reduce(lambda rows, weight: _FirstPresent(_first_present(rows))).value
-    return torch.nan_to_num(shift, nan=0.0)
-
-
 def _first_present(rows: Tensor) -> Tensor:
+    """The first value of each column that is there, NaN where none is."""
     present = ~torch.isnan(rows)
     return rows.gather(0, present.to(torch.int8).argmax(0, keepdim=True))[0].to(torch.float64)
 
@@ -126,7 +125,7 @@ def identity_standardisation(source: Source) -> Standardisation:
 
     def count(rows: Tensor, weight: Tensor) -> _Counts:
         values = rows.values() if rows.layout != torch.strided else rows
-        if not bool(torch.isnan(values.sum())):
+        if not has_missing(values):
             return _Counts(weight.sum(), weight.new_zeros(rows.shape[1]), hash_tile(rows, weight))
         dense = rows.to_dense() if rows.layout != torch.strided else rows
         absent = torch.isnan(dense).to(weight.dtype).mT @ weight
@@ -139,27 +138,32 @@ def identity_standardisation(source: Source) -> Standardisation:
     return Standardisation(one * 0, one, observed, float(counts.weight), one < 0, missing, found)
 
 
+def standardise_rows(source: Source, frame: Standardisation, dtype: torch.dtype = torch.float64) -> Source:
+    """The rows in standard coordinates: those in memory once, where they are few; others whenever they are read."""
+    if not isinstance(source, ArraySource) or source.rows.numel() > HELD_VALUES:
+        return StandardisedSource(source, frame, dtype)
+    rows = _scale_rows(source.rows, frame.origin, frame.scale, dtype)
+    return ArraySource(rows, source.weight, source.columns)
+
+
+def _scale_rows(rows: Tensor, origin: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows (n, d) in standard coordinates, stored columns-major: the layout that matrix products of models want."""
+    columns = torch.empty(rows.shape[::-1], dtype=dtype, device=rows.device)
+    if dtype != rows.dtype:
+        return columns.copy_(rows.sub(origin).div_(scale).mT).mT
+    torch.sub(rows.mT, origin[:, None], out=columns)  # in float64, then rounded once
+    return columns.div_(scale[:, None]).mT
+
+
 @dataclass(frozen=True)
 class StandardisedSource(SourceView):
-    """A source in standard coordinates, optionally in a lower precision.
-
-    Tiles are stored columns-major, (d, n), and handed out as their transpose: the layout that a model's matrix
-    products want.
-    """
+    """A source in standard coordinates, optionally in a lower precision."""
 
     source: Source
     frame: Standardisation
     dtype: torch.dtype = torch.float64
 
-    def tile_transform(self) -> Callable[[Tensor, Tensor, int], PlacedTile]:
+    def tile_transform(self) -> TileTransform:
         """Tiles in standard coordinates."""
         origin, scale, dtype = self.frame.origin, self.frame.scale, self.dtype
-
-        def standardise(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
-            columns = torch.empty(rows.shape[::-1], dtype=dtype, device=rows.device)
-            if dtype != rows.dtype:
-                return columns.copy_(rows.sub(origin).div_(scale).mT).mT, weight, start
-            torch.sub(rows.mT, origin[:, None], out=columns)  # in float64, then rounded once
-            return columns.div_(scale[:, None]).mT, weight, start
-
-        return standardise
+        return lambda rows, weight, start: (_scale_rows(rows, origin, scale, dtype), weight, start)

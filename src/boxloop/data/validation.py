@@ -19,7 +19,7 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 from boxloop.data.arguments import check_list, describe, suggest_names
-from boxloop.data.source import MappedSource
+from boxloop.data.source import AnySource, ArraySource, MappedSource
 from boxloop.types import Source
 
 ARRAY_LIKE = ("__array__", "__array_interface__", "__dlpack__")
@@ -409,6 +409,13 @@ def is_collection(data: object) -> bool:
     return dask is not None and bool(dask.is_dask_collection(data))
 
 
+def is_read_in_place(data: object) -> bool:
+    """Whether a table is a path, a source or a Dask collection, which is read where it is, and not an array."""
+    if isinstance(data, np.ndarray):
+        return False
+    return isinstance(data, str | PathLike | AnySource) or is_collection(data)
+
+
 def as_column(data: Any) -> Any:
     """A Dask series or one-dimensional Dask array as a table of one column; anything else as it is."""
     if not is_collection(data):
@@ -480,6 +487,35 @@ def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None
     import pandas as pd
 
     return pd.DataFrame(dict(columns), index=index)
+
+
+def dense_source(
+    data: np.ndarray | Tensor, weight: object = None, columns: Sequence[str] | None = None
+) -> ArraySource:
+    """A checked source over an array or tensor; float64 input is shared, anything else converted.
+
+    Args:
+        data: (n, d), real numbers; NaN marks a missing value.
+        weight: one non-negative weight per row.
+        columns: names for the d columns.
+
+    Example:
+        >>> import numpy as np
+        >>> dense_source(np.arange(6).reshape(3, 2), columns=["a", "b"]).rows.dtype
+        torch.float64
+    """
+    rows = to_tensor(data)
+    check_shape(*rows.shape)
+    return finite_source(rows, weight, check_given_names(columns, rows.shape[1]))
+
+
+def finite_source(rows: Tensor, weight: object, names: tuple[str, ...] | None) -> ArraySource:
+    """A source over float64 rows (n, d) without infinite values, with weights one a row; names are not checked."""
+    source = ArraySource(rows, None, names)
+    check_finite(rows, source.names)
+    if weight is None:
+        return source
+    return ArraySource(rows, check_weight(weight, len(rows)).to(rows.device), names)
 
 
 def to_tensor(data: np.ndarray | Tensor) -> Tensor:

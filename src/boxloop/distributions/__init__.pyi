@@ -27,8 +27,6 @@ from .family import (
     PairedDistribution as PairedDistribution,
     PooledSums as PooledSums,
     Sums as Sums,
-    columns_of as columns_of,
-    has_missing as has_missing,
 )
 from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
 from .gaussian_diagonal import CentredView as CentredView, DiagonalGaussian, SphericalGaussian

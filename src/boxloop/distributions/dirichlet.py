@@ -10,11 +10,11 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import Sums, has_missing, log_factorials
+from boxloop.distributions.family import Sums, log_factorials
 from boxloop.distributions.gamma import draw_log_gamma
 from boxloop.distributions.multinomial import MissingCountView, Multinomial
 from boxloop.distributions.product import LinearView
-from boxloop.numeric import covariance as forms
+from boxloop.numeric import covariance as forms, has_missing
 from boxloop.tree import Tree
 
 LARGE = 1e3

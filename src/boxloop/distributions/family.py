@@ -122,16 +122,6 @@ def log_factorials(counts: Tensor) -> tuple[Tensor, Tensor]:
     return zero.index_add(0, row, values), zero.index_add(0, row, torch.lgamma(values + 1.0))
 
 
-def columns_of(rows: Tensor) -> Tensor:
-    """Rows (n, d) as contiguous columns (d, n): free for tiles that were standardised."""
-    return rows.mT.contiguous()
-
-
-def has_missing(columns: Tensor) -> bool:
-    """Whether any value is NaN; one pass, no temporary of the size of the tile."""
-    return bool(torch.isnan(columns.sum()))
-
-
 TILE = 1 << 22
 """Values (members x rows x columns) in memory at once."""
 

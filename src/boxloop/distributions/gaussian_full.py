@@ -16,12 +16,13 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import QUADRATIC_CONDITION, Sums, columns_of, has_missing
+from boxloop.distributions.family import QUADRATIC_CONDITION, Sums
 from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
     covariance as forms,
     floor_covariance,
     from_log_factor,
+    has_missing,
     log_factor,
     lower_norms,
     normal,
@@ -94,7 +95,7 @@ class FullGaussian(Tree):
 
     def view(self, rows: Tensor) -> QuadraticView | WhitenedView | PatternView:
         """Features of a tile, by the method that suits the columns, the precision and the gaps."""
-        columns = columns_of(rows)
+        columns = rows.mT.contiguous()
         if has_missing(columns):
             return PatternView(self.mean, self.factor @ self.factor.mT, columns)
         if columns.dtype == torch.float64 and self._quadratic:
@@ -111,9 +112,9 @@ class FullGaussian(Tree):
     def fitted(self, statistics: Sums) -> Self:
         """Weighted means and covariances, eigenvalues at least ``floor`` (the exact constrained maximum)."""
         d = self.mean.shape[1]
-        averaged = statistics.features[:, 1:] / statistics.count[:, None]
-        mean = averaged[:, :d]
-        covariance = unpack(averaged[:, d:], d) - mean[:, :, None] * mean[:, None, :]
+        averaged = statistics.features / statistics.features[:, :1]
+        mean = averaged[:, 1 : 1 + d]
+        covariance = unpack(averaged[:, 1 + d :], d) - mean[:, :, None] * mean[:, None, :]
         return self.of(mean, covariance, self.floor)
 
     @classmethod
@@ -199,11 +200,12 @@ class QuadraticView:
         return Sums(product(share, self.features.mT))
 
 
+@dataclass(frozen=True)
 class WhitenedView:
     """Member by member; second moments about the current means, from the rows that matter."""
 
-    def __init__(self, family: FullGaussian, columns: Tensor) -> None:
-        self.family, self.columns = family, columns
+    family: FullGaussian
+    columns: Tensor
 
     def joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""

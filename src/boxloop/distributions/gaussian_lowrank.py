@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import TILE, has_missing
-from boxloop.numeric import covariance as forms, normal, woodbury
+from boxloop.distributions.family import TILE
+from boxloop.numeric import covariance as forms, has_missing, normal, woodbury
 from boxloop.tree import Tree
 
 

@@ -11,13 +11,14 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import QUADRATIC_CONDITION, PooledSums, columns_of, has_missing
+from boxloop.distributions.family import QUADRATIC_CONDITION, PooledSums
 from boxloop.distributions.missing import PatternView
 from boxloop.numeric import (
     covariance as forms,
     floor_covariance,
     from_log_factor,
     gram,
+    has_missing,
     log_factor,
     lower_product,
     normal,
@@ -75,7 +76,7 @@ class TiedGaussian(Tree):
 
     def view(self, rows: Tensor) -> TiedView | TiedPatternView:
         """Features of a tile, whitened once for all members."""
-        columns = columns_of(rows)
+        columns = rows.mT.contiguous()
         return TiedPatternView(self, columns) if has_missing(columns) else TiedView(self, columns)
 
     def log_prob(self, rows: Tensor) -> Tensor:

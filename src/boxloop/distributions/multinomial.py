@@ -15,9 +15,9 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions.family import Sums, has_missing, log_factorials
+from boxloop.distributions.family import Sums, log_factorials
 from boxloop.distributions.product import LinearView, alternating_signs
-from boxloop.numeric import covariance as forms
+from boxloop.numeric import covariance as forms, has_missing
 from boxloop.tree import Tree
 
 TOGETHER = 1 << 24

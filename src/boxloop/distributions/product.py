@@ -17,8 +17,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from boxloop.distributions.family import Sums, View, columns_of, has_missing
-from boxloop.numeric import product, sparse_product
+from boxloop.distributions.family import Sums, View
+from boxloop.numeric import has_missing, product, sparse_product
 from boxloop.tree import Tree
 
 
@@ -70,7 +70,7 @@ class ProductFamily(Tree):
             if self.linear and not has_missing(rows.values()):
                 return LinearView(self.natural(), -self.log_partition().sum(1), rows)
             rows = rows.to_dense()
-        columns = columns_of(rows)
+        columns = rows.mT.contiguous()
         centred = self.centred_view(columns)
         if centred is not None:
             return centred

@@ -34,12 +34,14 @@ from boxloop.data import (
     StandardisedSource,
     WeightedSum,
     check_count,
+    finite_source,
     is_read_in_place,
     on_device,
     open_source,
+    share_memory,
     validate_rows,
 )
-from boxloop.estimators._params import pick_device, pick_dtype
+from boxloop.estimators._params import pick_device
 from boxloop.estimators.checkpoints import checkpointed
 from boxloop.fit import (
     Coordinates,
@@ -192,6 +194,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     device: str = "cpu"
     dtype: str = "float64"
 
+    _estimator_type: ClassVar[str | None] = None
     _sparse: ClassVar[bool] = False
     _height: ClassVar[str] = "likelihood"
     _first_iterations: ClassVar[int] = 100  # of EM, on the rows that begin a stream
@@ -230,6 +233,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
+        source: Source
         if is_read_in_place(X):
             source = open_source(X, sample_weight)
             if isinstance(source, SparseSource) and not self._sparse:
@@ -245,8 +249,14 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 ensure_all_finite=False,  # the source refuses infinite values, and names their column
             )
             named = getattr(self, "feature_names_in_", None)
-            source = open_source(X, sample_weight, None if named is None else list(named))
-        return self._prepare(on_device(source, pick_device(self.device)))
+            names = None if named is None else tuple(map(str, named))
+            if type(X) is np.ndarray and X.dtype == np.float64:
+                source = finite_source(share_memory(X), sample_weight, names)
+            else:
+                source = open_source(X, sample_weight, names)
+        if self.device != "cpu":
+            source = on_device(source, pick_device(self.device))
+        return self._prepare(source)
 
     def _match(self, names: tuple[str, ...], reset: bool) -> None:
         if reset:
@@ -277,15 +287,12 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             accelerate=self.accelerate,
             batch_size=self.batch_size,
             observers=observers,
-            dtype=pick_dtype(self.dtype),
+            dtype=getattr(torch, self.dtype),
         )
         return plan if self.checkpoint is None else checkpointed(self, plan, source)
 
-    def _fit_table(self, X: Any, sample_weight: Any) -> Self:
-        """Open the rows, fit them, publish the model and say what deserves a look."""
-        source = self._open(X, sample_weight, reset=True)
-        start = vars(self).get("model_") if self.warm_start else None
-        fit = self._fit(source, self._plan(source), start)
+    def _publish_fit(self, fit: Fit[Any]) -> Self:
+        """Set the fitted attributes and say what deserves a look."""
         self.model_ = self._reported(fit.model)
         self.lower_bounds_ = fit.trace
         self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
@@ -371,7 +378,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
         level = level_of(best, ArraySource(rows, weight), here)
         model = from_standard(best, frame, self._kind)
-        self._announce(Fit(model, best, frame, outcome, level, done.events), seen)
+        self._announce(Fit(model, best, frame, outcome, [done.objective + level], done.events), seen)
         warn_of(done.events)
         return OnlineStream(frame, done.state, seen, since)
 
@@ -495,6 +502,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.estimator_type = self._estimator_type
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = self._sparse
         return tags

@@ -88,7 +88,6 @@ class BayesianMixtureEstimator(MixtureEstimator):
                 f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
                 f"n_samples = {source.n_rows}"
             )
-        starts = self._lineup(source) if self.init_params == "auto" else (self.init_params,)
 
         def prior(standard: Source, frame: Standardisation) -> MixturePrior:
             made = self._prior(standard, frame)
@@ -104,7 +103,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             kind=self._kind,
             generator=generator(self.random_state),
             plan=plan,
-            starts=starts * self.n_init,
+            starts=self._starts(source.n_columns),
             start=start,
         )
 

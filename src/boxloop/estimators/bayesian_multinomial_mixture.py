@@ -15,7 +15,7 @@ from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators._base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
-from boxloop.estimators.counts import CountMixture
+from boxloop.estimators.counts import COUNT_LINEUP, CountMixture
 from boxloop.persist import ModelFile
 from boxloop.types import Source
 
@@ -79,6 +79,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
     word_concentration_prior: Any = None
 
     _sparse = True
+    _lineup = COUNT_LINEUP
     _first_name = "probabilities"
     _model_file: ClassVar[ModelFile] = posterior_file(WordDirichlet)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -86,10 +87,6 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         "total": [Interval(Integral, 1, None, closed="left")],
         "word_concentration_prior": ["array-like", *POSITIVE],
     }
-
-    def _lineup(self, source: Source) -> tuple[str, ...]:
-        # Directions of least Gaussian shape say nothing of counts.
-        return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
 
     def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         d = standard.n_columns

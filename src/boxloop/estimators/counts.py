@@ -15,6 +15,9 @@ from boxloop.types import Source
 
 COUNTS_ONLY = "give counts, or fit measurements with GaussianMixture"
 
+COUNT_LINEUP = ("kmeans", "random_from_data", "random_from_data", "random_from_data")
+"""Starts that race: directions of least Gaussian shape say nothing of counts."""
+
 MOST = 1e100
 """No count is as large, and its square is far from overflow."""
 

@@ -18,11 +18,9 @@ from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, Spheri
 from boxloop.estimators._base import Array, latent_file, to_numpy
 from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.fit import Coordinates, Fit, Plan
+from boxloop.fit import Coordinates
 from boxloop.models import Mixture
-from boxloop.numeric import ConditionError
 from boxloop.persist import ModelFile
-from boxloop.types import Source
 
 COMPONENTS: dict[str, type] = {
     "full": FullGaussian,
@@ -130,17 +128,7 @@ class GaussianMixture(GaussianPictures):
             case _:
                 return SphericalGaussian(mean, mean[:, :1] + 1.0, floor)
 
-    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
-        try:
-            return super()._fit(source, plan, start)
-        except ConditionError as error:  # in the words of scikit-learn
-            raise ValueError(
-                "Fitting the mixture model failed because some components have ill-defined empirical covariance (for "
-                "instance caused by singleton or collapsed samples). Try to decrease the number of components, "
-                f"increase reg_covar, or scale the input data. Here reg_covar={self.reg_covar:g}, and {error}."
-            ) from error
-
-    def _given(
+    def _user_start(
         self, template: Family[Any]
     ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
         given = (self.weights_init, self.means_init, self.precisions_init)

@@ -86,7 +86,9 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         Returns:
             The estimator itself.
         """
-        return self._fit_table(X, sample_weight)
+        source = self._open(X, sample_weight, reset=True)
+        previous = vars(self).get("model_") if self.warm_start else None
+        return self._publish_fit(self._fit(source, self._plan(source), previous))
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit_covariance(self, covariance: Any, n_samples: int, mean: Any = None) -> Self:
@@ -113,7 +115,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
         first, second = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
         source = moment_source(first, second, n_samples, None if names is None else tuple(map(str, names)))
-        self._fit_table(source, None)
+        self.fit(source)
         self.training_digest_ = None  # the rows behind the covariance are not known
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -15,14 +15,31 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import make_frame
+from boxloop.data import make_frame, shuffle_rows, standardise_rows
 from boxloop.distributions import Family
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
 from boxloop.estimators._params import COMMON
-from boxloop.fit import PARTITIONS, Fit, Plan, fit_mixture, lineup
+from boxloop.fit import (
+    PARTITIONS,
+    Fit,
+    Plan,
+    best_start,
+    coordinates,
+    from_standard,
+    lineup,
+    to_standard,
+    unstandardise,
+)
 from boxloop.models import Mixture
-from boxloop.numeric import generator
+from boxloop.numeric import ConditionError, generator
 from boxloop.types import Source
+
+ILL_DEFINED = (
+    "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
+    "caused by singleton or collapsed samples). Try to decrease the number of components, increase reg_covar, or scale "
+    "the input data. Here reg_covar={floor:g}, and {error}."
+)
+"""In the words of scikit-learn; only components with a covariance, and so with a floor, end in it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -33,6 +50,9 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     n_init: int = 1
     init_params: str = "auto"
 
+    _estimator_type: ClassVar[str | None] = "density_estimator"
+    # Starts of init_params="auto", where they do not depend on the numbers of components and columns.
+    _lineup: ClassVar[tuple[str, ...] | None] = None
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON,
         "n_init": [Interval(Integral, 1, None, closed="left")],
@@ -43,47 +63,20 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         """k members of the family, to fix shapes and floors."""
 
-    def _lineup(self, source: Source) -> tuple[str, ...]:
-        """The starts that race by default."""
-        return lineup(self.n_components, source.n_columns)
+    def _starts(self, n_columns: int) -> list[str]:
+        """Names of the starts that race."""
+        auto = self._lineup or lineup(self.n_components, n_columns)
+        return [*(auto if self.init_params == "auto" else (self.init_params,))] * self.n_init
 
-    def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
-        """Models that race against them."""
+    def _rivals(self, source: Source) -> Sequence[Mixture[Any]]:
+        """Models that race against the starts of ``init_params="auto"``, in standard coordinates."""
         return ()
 
-    def _given(
+    def _user_start(
         self, template: Family[Any]
     ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
         """A start given by the user, or what puts the parts of one into the winner of the race; in data coordinates."""
         return None, None
-
-    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
-        if source.n_rows < self.n_components:
-            raise ValueError(
-                f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
-                f"n_samples = {source.n_rows}"
-            )
-        device = next(iter(source.chunks(1)))[1].device
-        template = self._template(source.n_columns, device)
-        if start is not None and not _alike(start.family, template):
-            raise ValueError(
-                "warm_start needs a previous fit with the same columns and the same kind of components"
-            )
-        given, adjust = self._given(template) if start is None else (start, None)
-        auto = self.init_params == "auto"
-        starts = self._lineup(source) if auto else (self.init_params,)
-        rivals = self._rivals(source) if auto and start is None and plan.resume is None else ()
-        return fit_mixture(
-            source,
-            template,
-            kind=self._kind,
-            generator=generator(self.random_state),
-            plan=plan,
-            starts=starts * self.n_init,
-            start=given,
-            adjust=adjust,
-            rivals=rivals,
-        )
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -98,7 +91,47 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         Returns:
             The estimator itself.
         """
-        return self._fit_table(X, sample_weight)
+        source = self._open(X, sample_weight, reset=True)
+        previous = vars(self).get("model_") if self.warm_start else None
+        return self._publish_fit(self._fit(source, self._plan(source), previous))
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        """Standardise the rows, start from the best of several models, iterate, and map the result back."""
+        kind, k = self._kind, self.n_components
+        if source.n_rows < k:
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {source.n_rows}"
+            )
+        races = start is None and plan.resume is None
+        rivals = self._rivals(source) if races and self.init_params == "auto" else ()
+        stream = generator(self.random_state)
+        if plan.engine != "em":
+            source = shuffle_rows(source, stream)
+        frame = coordinates(source, kind)
+        standard = source if kind == "none" else standardise_rows(source, frame, plan.dtype)
+        template: Any = self._template(source.n_columns, frame.origin.device)
+        adjust = None
+        if start is None:
+            start, adjust = self._user_start(template)
+        elif not _alike(start.family, template):
+            raise ValueError(
+                "warm_start needs a previous fit with the same columns and the same kind of components"
+            )
+        try:
+            interrupted = False
+            if plan.resume is not None:
+                model = plan.resume.state.model
+            elif start is not None:
+                model = to_standard(start, frame, kind)
+            else:
+                starts = self._starts(source.n_columns)
+                model, interrupted = best_start(standard, template, starts, stream, plan.tol, rivals)
+                if adjust is not None:
+                    model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
+            outcome = plan.run(standard, model, stream, interrupted=interrupted)
+            return unstandardise(outcome, source, standard, frame, kind)
+        except ConditionError as error:
+            raise ValueError(ILL_DEFINED.format(floor=template.floor, error=error)) from error
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> NDArray[np.int64]:
         """Fit, then the most probable component of each row."""
@@ -132,11 +165,6 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         for j, name in enumerate(self._names()):
             columns[f"{name} mean"], columns[f"{name} sd"] = mean[:, j], deviation[:, j]
         return make_frame(columns, [f"component {k}" for k in range(len(mean))])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.estimator_type = "density_estimator"
-        return tags
 
 
 def _alike(one: Family[Any], other: Family[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
 from boxloop.estimators._base import Array, latent_file, to_numpy
-from boxloop.estimators.counts import CountMixture
+from boxloop.estimators.counts import COUNT_LINEUP, CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
 from boxloop.models import Mixture
@@ -66,6 +67,7 @@ class MultinomialMixture(CountMixture):
     total: int = 100
 
     _sparse = True
+    _lineup = COUNT_LINEUP
     _model_file: ClassVar[ModelFile] = latent_file(Mixture, Multinomial)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
@@ -91,17 +93,11 @@ class MultinomialMixture(CountMixture):
         fit = super()._fit(source, plan, first)
         return replace(fit, concerns=(*notes, *fit.concerns))
 
-    def _lineup(self, source: Source) -> tuple[str, ...]:
-        # Directions of least Gaussian shape say nothing of counts.
-        return ("kmeans", "random_from_data", "random_from_data", "random_from_data")
-
-    def _rivals(self, source: Source) -> tuple[Mixture[Any], ...]:
+    def _rivals(self, source: Source) -> Sequence[Mixture[Any]]:
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         try:
             return (start_topics(source, template, generator(self.random_state))[0],)
-        except (
-            SpectralError
-        ):  # short documents, fractions, holes, or fewer topics: the other starts do without
+        except SpectralError:  # short documents, fractions, missing values, or fewer topics
             return ()
 
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:

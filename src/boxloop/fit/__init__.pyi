@@ -69,10 +69,10 @@ from .fit import (
     Fit as Fit,
     Plan as Plan,
     coordinates as coordinates,
-    fit_mixture as fit_mixture,
     from_standard as from_standard,
     level_of as level_of,
     to_standard as to_standard,
+    unstandardise as unstandardise,
 )
 from .gradient import AscentState, generalised_em, gradient_ascent
 from .linear import RACED_ROUNDS as RACED_ROUNDS, fit_linear as fit_linear
@@ -121,7 +121,15 @@ from .spectral import (
     spherical_clusters as spherical_clusters,
     spherical_responsibilities as spherical_responsibilities,
 )
-from .start import AUTO as AUTO, PARTITIONS, Sample, lineup as lineup, race, start_mixture
+from .start import (
+    AUTO as AUTO,
+    PARTITIONS,
+    Sample,
+    best_start as best_start,
+    lineup as lineup,
+    race,
+    start_mixture,
+)
 from .topics import (
     fit_spectral as fit_spectral,
     start_topics as start_topics,

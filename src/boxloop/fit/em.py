@@ -95,7 +95,8 @@ def em(source: Source, objective: Objective = mean_log_likelihood) -> Step[M]:
 
     def step(state: EMState[M]) -> Iteration[EMState[M]]:
         expected: Expected[Any] = source.reduce(state.model.expect)
-        return _onward(state.model, expected, objective(state.model, expected))
+        model, mean, events = _solve(state.model, expected)
+        return Iteration(EMState(model, (mean,)), objective(state.model, expected), events)
 
     return step
 
@@ -111,15 +112,10 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
                 raise
             return Iteration(EMState(state.safe, state.path), state.bar, rejected=True)
         height = objective(state.model, expected)
-        if (
-            state.safe is not None
-        ):  # after an extrapolation: on from it where the objective has risen, else back
-            if state.bar <= height < torch.inf:
-                return _onward(state.model, expected, height)
+        if state.safe is not None and not state.bar <= height < torch.inf:
             return Iteration(EMState(state.safe, state.path), state.bar, rejected=True)
-        mean, events = _averaged(state.model, expected)
-        model = state.model.solve(mean)
-        path = (mean,) if events else (*state.path, mean)
+        model, mean, events = _solve(state.model, expected)
+        path = (*state.path, mean) if state.safe is None and not events else (mean,)
         if len(path) < 3:
             return Iteration(EMState(model, path), height, events)
         bold = extrapolate(model, path)
@@ -130,34 +126,29 @@ def accelerated_em(source: Source, objective: Objective = mean_log_likelihood) -
     return step
 
 
-def rounding_error(
-    source: Source, objective: Objective = mean_log_likelihood
-) -> Callable[[EMState[Any]], float]:
-    """How far rounding may move the objective of a state: ``rounding`` of :func:`boxloop.loop.run`.
+def rounding_error(state: EMState[Any], source: Source, objective: Objective = mean_log_likelihood) -> float:
+    """How far rounding may move the objective of a state, for ``rounding`` of :func:`boxloop.loop.run`.
 
     The model is solved and scored again with perturbed last digits, a pass over the rows each time; twice the range of
     its objectives counts. Where a covariance is nearly singular, its smallest eigenvalue is known to few digits, and a
     row far larger than the others multiplies the last digits of its mean.
 
     Args:
+        state: whose objective it is.
         source: rows in standard coordinates.
         objective: what EM climbs.
     """
-
-    def error(state: EMState[Any]) -> float:
-        if state.statistics is None:
-            return 0.0
-        heights = []
-        for trial in range(PERTURBATIONS):
-            perturb = partial(_perturb, stream=generator(trial))
-            try:
-                model = state.best.solve(state.statistics.map(perturb)).map(perturb)
-                heights.append(objective(model, source.reduce(model.expect)))
-            except SINGULAR:
-                return torch.inf
-        return 2.0 * (max(heights) - min(heights))
-
-    return error
+    if state.statistics is None:
+        return 0.0
+    heights = []
+    for trial in range(PERTURBATIONS):
+        perturb = partial(_perturb, stream=generator(trial))
+        try:
+            model = state.best.solve(state.statistics.map(perturb)).map(perturb)
+            heights.append(objective(model, source.reduce(model.expect)))
+        except SINGULAR:
+            return torch.inf
+    return 2.0 * (max(heights) - min(heights))
 
 
 def _perturb(leaf: Tensor, stream: torch.Generator) -> Tensor:
@@ -166,14 +157,11 @@ def _perturb(leaf: Tensor, stream: torch.Generator) -> Tensor:
     return leaf * (1.0 + PERTURBATION * normal(tuple(leaf.shape), stream, leaf.dtype).to(leaf.device))
 
 
-def _averaged(model: M, expected: Expected[Any]) -> tuple[Any, tuple[str, ...]]:
+def _solve(model: M, expected: Expected[Any]) -> tuple[M, Any, tuple[str, ...]]:
+    """M step: the next model, the averaged statistics behind it, and what had to be repaired in them."""
     statistics, events = model.repair(expected.statistics)
-    return statistics * (1.0 / expected.weight), events
-
-
-def _onward(model: M, expected: Expected[Any], height: float) -> Iteration[EMState[M]]:
-    mean, events = _averaged(model, expected)
-    return Iteration(EMState(model.solve(mean), (mean,)), height, events)
+    mean = statistics * (1.0 / expected.weight)
+    return model.solve(mean), mean, events
 
 
 def extrapolate(model: M, path: tuple[Any, ...]) -> M | None:

@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power
-from boxloop.data import (
-    Standardisation,
-    StandardisedSource,
-    fit_standardisation,
-    identity_standardisation,
-    shuffle_rows,
-)
-from boxloop.distributions import Family
+from boxloop.data import Standardisation, fit_standardisation, identity_standardisation
 from boxloop.fit.em import EMState, Objective, accelerated_em, em, mean_log_likelihood, rounding_error
 from boxloop.fit.gradient import AscentState, gradient_ascent
 from boxloop.fit.online import Batches, OnlinePlan, OnlineState, online_em
-from boxloop.fit.start import AUTO, best_start
 from boxloop.loop import Observer, Outcome, run
 from boxloop.models import LinearGaussian, Mixture, PrincipalModel
 from boxloop.numeric import join_words
@@ -75,12 +68,21 @@ class Plan:
     objective: Objective = mean_log_likelihood
 
     def run(
-        self, source: Source, start: Any, generator: Generator, helped: Callable[[Any], Any] | None = None
+        self,
+        source: Source,
+        start: Any,
+        generator: Generator,
+        helped: Callable[[Any], Any] | None = None,
+        *,
+        interrupted: bool = False,
     ) -> Outcome[Any]:
         """Iterate from a model in the source's coordinates; the outcome's state has the result as ``best``.
 
-        ``helped`` may improve the accelerated step.
+        ``helped`` may improve the accelerated step. After an interrupted race for the start nothing is iterated.
         """
+        if interrupted:
+            events = ["interrupted before the first iteration"]
+            return Outcome(EMState(start), events=events, interrupted=True)
         if self.engine == "em":
             engine = accelerated_em if self.accelerate else em
             step: Any = engine(source, self.objective)
@@ -92,7 +94,7 @@ class Plan:
                 max_iter=self.max_iter,
                 tol=self.tol,
                 monotone=self.dtype == torch.float64,
-                rounding=rounding_error(source, self.objective),
+                rounding=partial(rounding_error, source=source, objective=self.objective),
                 observers=self.observers,
                 resume=self.resume,
             )
@@ -115,42 +117,37 @@ class Plan:
 class Fit(Generic[M]):
     """A fitted model in the data's coordinates and in its own, with how the fit went.
 
-    ``level`` is what coordinates and base measure add to every objective of the trace; ``statistics`` are the
-    averages whose M step is the standard model, for a stream of rows that goes on from here.
+    ``trace`` is the mean log-likelihood of a row after each iteration, in the data's coordinates; ``statistics`` are
+    the averages whose M step is the standard model, for a stream of rows that goes on from here.
     """
 
     model: M
     standard: M
     frame: Standardisation
     outcome: Outcome[Any]
-    level: float
+    trace: list[float]
     concerns: tuple[str, ...] = field(default=())
     statistics: Any = None
-
-    @property
-    def trace(self) -> list[float]:
-        """Mean log-likelihood of a row after each iteration, in the data's coordinates."""
-        return [value + self.level for value in self.outcome.trace]
 
 
 SMALLEST = 1e-152
 """Standard deviation below which squares lose digits of float64, or vanish and make a column look constant."""
 
 
-def coordinates(source: Source, kind: Coordinates) -> Standardisation:
-    """Survey the rows: a scale for each column, one for all, or none at all."""
-    return usable(
-        identity_standardisation(source) if kind == "none" else fit_standardisation(source),
-        kind,
-        source.names,
-    )
+def coordinates(source: Source, kind: Coordinates, frame: Standardisation | None = None) -> Standardisation:
+    """A scale for each column, one for all, or none at all; refuses columns without a value, or with squares beyond
+    float64.
 
-
-def usable(frame: Standardisation, kind: Coordinates, names: tuple[str, ...]) -> Standardisation:
-    """A frame of the given kind, if its columns can be fitted."""
+    Args:
+        source: rows; read once.
+        kind: of coordinates.
+        frame: what a pass over the rows has found already.
+    """
+    if frame is None:
+        frame = identity_standardisation(source) if kind == "none" else fit_standardisation(source)
     scale = frame.scale.tolist()
     size = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale).tolist()
-    for name, seen, spread, least in zip(names, frame.observed.tolist(), scale, size, strict=True):
+    for name, seen, spread, least in zip(source.names, frame.observed.tolist(), scale, size, strict=True):
         if seen <= 0.0:
             raise ValueError(f"column {name!r} has no observed value")
         if not (spread < float("inf") and least * least < float("inf")):
@@ -176,63 +173,18 @@ def from_standard(model: Any, frame: Standardisation, kind: Coordinates) -> Any:
     return model if kind == "none" else model.affine(frame.origin, frame.scale)
 
 
-def fit_mixture(
-    source: Source,
-    template: Family[Any],
-    *,
-    kind: Coordinates,
-    generator: Generator,
-    plan: Plan,
-    starts: Sequence[str] = AUTO,
-    start: Mixture[Any] | None = None,
-    adjust: Callable[[Mixture[Any]], Mixture[Any]] | None = None,
-    rivals: Sequence[Mixture[Any]] = (),
-) -> Fit[Mixture[Any]]:
-    """Fit a mixture by EM from the best of several starts.
-
-    Args:
-        source: rows in the data's coordinates.
-        template: k members of the family; their values only fix shapes and floors.
-        kind: which coordinates the family may be fitted in.
-        generator: for the starts, and the order of the rows where they come in mini-batches.
-        plan: how long to iterate.
-        starts: names from :data:`boxloop.fit.start.PARTITIONS`, raced against each other.
-        start: a model to start from instead, in the data's coordinates.
-        rivals: models that race against the starts, in standard coordinates.
-        adjust: changes the winner of the race before EM goes on from it, in the data's coordinates.
-    """
-    if plan.engine != "em":
-        source = shuffle_rows(source, generator)
-    frame = coordinates(source, kind)
-    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
-    interrupted = False
-    if plan.resume is not None:
-        model = plan.resume.state.model
-    elif start is not None:
-        model = to_standard(start, frame, kind)
-    else:
-        model, interrupted = best_start(standard, template, starts, generator, plan.tol, rivals)
-        if adjust is not None:
-            model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
-    if interrupted:
-        events = ["interrupted before the first iteration"]
-        outcome: Outcome[Any] = Outcome(EMState(model), events=events, interrupted=True)
-    else:
-        outcome = plan.run(standard, model, generator)
-    return unstandardise(outcome, source, standard, frame, kind)
-
-
 def unstandardise(
     outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Any]:
     """The best model of a loop over standardised rows, in the data's coordinates."""
     best = outcome.state.best
+    level = level_of(best, source, frame)
     return Fit(
         from_standard(best, frame, kind),
         best,
         frame,
         outcome,
-        level_of(best, source, frame),
+        [value + level for value in outcome.trace],
         list_concerns(best, frame, source.names, outcome),
         averages(outcome, standard),
     )
@@ -293,10 +245,11 @@ def list_concerns(
     if constant:
         which = join_words([repr(names[j]) for j in constant], most=MOST_NAMED)
         found.append(f"constant column(s) {which}: their variance is not known")
-    floored = _floored_part(model, names)
-    if floored is not None:
+    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
+    low = torch.nonzero(floored)[:, 0].tolist()
+    if low:
         found.append(
-            f"{floored} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
+            f"{_name_variances(model, low, names)} {AT_FLOOR} ({_condition(model)}); the data do not determine it "
             f"(too few rows, {'' if isinstance(model, Mixture) else 'too many factors, '}"
             "duplicate rows or collinear columns)"
         )
@@ -305,11 +258,8 @@ def list_concerns(
     return (*found, *outcome.events)
 
 
-def _floored_part(model: Mixture[Any] | LinearGaussian, names: tuple[str, ...]) -> str | None:
-    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
-    low = torch.nonzero(floored)[:, 0].tolist()
-    if not low:
-        return None
+def _name_variances(model: Mixture[Any] | LinearGaussian, low: list[int], names: tuple[str, ...]) -> str:
+    """The variances at the floor, in words."""
     if isinstance(model, Mixture):
         return f"the variance of component(s) {join_words(list(map(str, low)), most=MOST_NAMED)}"
     if isinstance(model, PrincipalModel):

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows, summarise_moments
 from boxloop.fit.em import EMState, Step, em
-from boxloop.fit.fit import Coordinates, Fit, Plan, coordinates, to_standard, unstandardise, usable
+from boxloop.fit.fit import Coordinates, Fit, Plan, coordinates, to_standard, unstandardise
 from boxloop.fit.profile import profile_noise
-from boxloop.fit.start import draw_sample, race
+from boxloop.fit.start import Sample, race
 from boxloop.loop import Outcome, run
 from boxloop.models import FactorModel, LinearGaussian, PrincipalModel
 from boxloop.numeric import gram
@@ -106,7 +106,7 @@ def condensed(
     if summary is None:
         frame = coordinates(source, kind)
         return source, frame, StandardisedSource(source, frame, plan.dtype)
-    frame = usable(summary.frame, kind, source.names)
+    frame = coordinates(source, kind, summary.frame)
     return source, frame, summary.rows(frame.origin, frame.scale)
 
 
@@ -115,7 +115,7 @@ def _sample_moments(source: Source, generator: Generator) -> tuple[Tensor, Tenso
     if isinstance(source, ArraySource) and source.weight is not None:  # moments, as rows
         filled, weight = source.rows, source.weight
     else:
-        sample = draw_sample(source, SAMPLE_ROWS, generator)
+        sample = Sample.draw(source, SAMPLE_ROWS, generator)
         filled, weight = torch.from_numpy(sample.filled).to(sample.rows.device), sample.weight
     share = weight / weight.sum()
     mean = share @ filled

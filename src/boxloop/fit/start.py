@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -59,9 +60,13 @@ class Sample:
     filled: Points
 
     @classmethod
-    def of(cls, rows: Tensor, weight: Tensor) -> Sample:
-        """Merge duplicate rows, drop weightless ones."""
-        rows, weight = rows[weight > 0], weight[weight > 0]
+    def draw(cls, source: Source, size: int, generator: Generator) -> Sample:
+        """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more.
+
+        Duplicate rows are merged, weightless ones dropped.
+        """
+        drawn = sample_rows(source, size, generator)
+        rows, weight = drawn.rows[drawn.weight > 0], drawn.weight[drawn.weight > 0]
         distinct, inverse = torch.unique(torch.nan_to_num(rows, nan=torch.inf), dim=0, return_inverse=True)
         total = torch.zeros(len(distinct), dtype=torch.float64, device=rows.device).index_add(
             0, inverse, weight
@@ -73,6 +78,7 @@ class Sample:
         filled = torch.where(seen, plain, mean).cpu().numpy()
         return cls(distinct, total, np.ascontiguousarray(filled, dtype=np.float64))
 
+    @cached_property
     def whitened(self) -> Points:
         """Rows in the axes of their own covariance, unit variance each, constant directions dropped."""
         weight = self.weight.cpu().numpy()
@@ -86,30 +92,28 @@ class Sample:
         return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
 
 
-PURSUIT_ROUNDS = 15
+NUMPY_SEEDS = 2**31 - 1
+"""Seeds that NumPy and scikit-learn take."""
+
+PURSUIT_ITERATIONS = 15
 SEEDINGS = 5
 """k-means runs from which the tightest is taken: with many clusters a single one often merges two of them."""
 
 Partition = Callable[[Sample, int, Generator], Tensor]
 
 
-def kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """scikit-learn's k-means, one-hot, (k, n)."""
-    return _cells(sample, sample.filled, k, generator, SEEDINGS)
-
-
-def whitened_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """k-means after whitening: right when clusters are long in the same direction."""
-    return _cells(sample, sample.whitened(), k, generator, SEEDINGS)
+def kmeans(sample: Sample, k: int, generator: Generator, whiten: bool = False) -> Tensor:
+    """scikit-learn's k-means, one-hot, (k, n); after whitening right when clusters are long in the same direction."""
+    return _cluster(sample, sample.whitened if whiten else sample.filled, k, generator, SEEDINGS)
 
 
 def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means on a random projection of the whitened rows to one to three dimensions."""
-    points = sample.whitened()
+    points = sample.whitened
     d = points.shape[1]
     width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
     axes = normal((d, width), generator).cpu().numpy()
-    return _cells(sample, points @ np.linalg.qr(axes)[0], k, generator)
+    return _cluster(sample, points @ np.linalg.qr(axes)[0], k, generator)
 
 
 def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
@@ -118,39 +122,39 @@ def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
     Each direction is a fixed point of ``w = E[x (w'x)^3] - 3 w`` on whitened rows (FastICA; Hyvärinen and Oja 1997)
     from a random start, the second one orthogonal to the first.
     """
-    points, weight = sample.whitened(), (sample.weight / sample.weight.sum()).cpu().numpy()
+    points, weight = sample.whitened, (sample.weight / sample.weight.sum()).cpu().numpy()
     d = points.shape[1]
     width = min(d, int(torch.randint(1, 3, (), generator=generator, device=generator.device)))
     starts = normal((width, d), generator).cpu().numpy()
     axes = np.zeros((0, d))
     for w in starts:
-        for _ in range(PURSUIT_ROUNDS):
+        for _ in range(PURSUIT_ITERATIONS):
             w = w - axes.T @ (axes @ w)
             w = w / max(np.linalg.norm(w), 1e-300)
             w = points.T @ (weight * (points @ w) ** 3) - 3.0 * w
         w = w - axes.T @ (axes @ w)
         axes = np.vstack([axes, w / max(np.linalg.norm(w), 1e-300)])
-    return _cells(sample, points @ axes.T, k, generator)
+    return _cluster(sample, points @ axes.T, k, generator)
 
 
-def seeded(sample: Sample, k: int, generator: Generator) -> Tensor:
+def seed_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
     """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
     n = min(k, len(sample.filled))
-    centres, _ = kmeans_plusplus(
-        sample.filled, n, sample_weight=sample.weight.cpu().numpy(), random_state=_state(generator)
-    )
-    return _one_hot(_nearest(sample.filled, centres), k, sample)
+    state, weight = seed(generator) % NUMPY_SEEDS, sample.weight.cpu().numpy()
+    centres, _ = kmeans_plusplus(sample.filled, n, sample_weight=weight, random_state=state)
+    return _assign_nearest(sample, centres, k)
 
 
-def random_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
+def random_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Rows drawn by weight as centres, and their nearest cells."""
     share = (sample.weight / sample.weight.sum()).cpu().numpy()
     n = min(k, len(share))
-    chosen = np.random.RandomState(_state(generator)).choice(len(share), size=n, replace=False, p=share)
-    return _one_hot(_nearest(sample.filled, sample.filled[chosen]), k, sample)
+    state = np.random.RandomState(seed(generator) % NUMPY_SEEDS)
+    chosen = state.choice(len(share), size=n, replace=False, p=share)
+    return _assign_nearest(sample, sample.filled[chosen], k)
 
 
-def moment_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
+def spectral_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
     """Responsibilities of spherical clusters that second and third moments show; see :func:`spherical_clusters`."""
     weight = (sample.weight / sample.weight.sum()).cpu().numpy()
     return torch.from_numpy(spherical_responsibilities(sample.filled, weight, k, generator)).to(
@@ -166,13 +170,13 @@ def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 PARTITIONS: dict[str, Partition] = {
     "kmeans": kmeans,
-    "whitened": whitened_kmeans,
+    "whitened": partial(kmeans, whiten=True),
     "pursuit": pursued_kmeans,
     "projection": projected_kmeans,
-    "k-means++": seeded,
-    "random_from_data": random_rows,
+    "k-means++": seed_centres,
+    "random_from_data": random_centres,
     "random": random_shares,
-    "spectral": moment_shares,
+    "spectral": spectral_shares,
 }
 
 AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "pursuit", "pursuit", "projection", "random_from_data")
@@ -203,39 +207,26 @@ def start_mixture(template: Family[Statistics], k: int, sample: Sample, share: T
     return Mixture(level.log(), template).solve(statistics)
 
 
-def _cells(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
+def _cluster(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
+    """The cells of k-means in these points of the sample's rows, one-hot, (k, n)."""
     if k == 1:
         return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
     with warnings.catch_warnings():
         # Fewer distinct points than k: empty cells are fine.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = KMeans(
-            min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=_state(generator)
-        )
+        state = seed(generator) % NUMPY_SEEDS
+        model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=state)
         labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
-    return _one_hot(labels, k, sample)
+    return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
 
 
-def _nearest(points: Points, centres: Points) -> NDArray[np.intp]:
-    return np.argmin((centres**2).sum(1) - 2.0 * points @ centres.T, axis=1)
+def _assign_nearest(sample: Sample, centres: Points, k: int) -> Tensor:
+    """The cells around centres, one-hot, (k, n)."""
+    labels = np.argmin((centres**2).sum(1) - 2.0 * sample.filled @ centres.T, axis=1)
+    return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
 
 
-def _one_hot(labels: NDArray[np.generic], k: int, sample: Sample) -> Tensor:
-    index = torch.from_numpy(np.asarray(labels, dtype=np.int64))
-    return torch.nn.functional.one_hot(index, k).mT.to(torch.float64).to(sample.rows.device)
-
-
-def _state(generator: Generator) -> int:
-    return seed(generator) % (2**31 - 1)
-
-
-def draw_sample(source: Source, size: int, generator: Generator) -> Sample:
-    """About ``size`` rows, each with equal chance, in one pass; all of them when there are no more."""
-    kept = sample_rows(source, size, generator)
-    return Sample.of(kept.rows, kept.weight)
-
-
-def race_rows(k: int, d: int) -> int:
+def choose_race_size(k: int, d: int) -> int:
     """How many rows starts of k components in d columns race on."""
     return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
 
@@ -253,7 +244,7 @@ def partitions(starts: Sequence[str], sample: Sample, k: int, generator: Generat
     return found
 
 
-def track(source: Source, sample: Sample) -> Source:
+def choose_race_source(source: Source, sample: Sample) -> Source:
     """Where starts race: on a sample, or on all rows where they are few and sparse, as these are quick as they are."""
     rows, _ = next(iter(source.chunks(1)))
     whole = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
@@ -290,37 +281,23 @@ def race(
         All outcomes, the winner first.
     """
 
-    def continue_to(budget: int, outcome: Outcome[S]) -> Outcome[S]:
-        if outcome.converged or outcome.n_iter >= budget:
-            return outcome
-        return run(
-            step,
-            outcome.state,
-            max_iter=budget,
-            tol=tol,
-            monotone=True,
-            rounding=rounding,
-            observers=observers,
-            resume=replace(outcome, interrupted=False),
-        )
+    def rank(outcome: Outcome[S]) -> tuple[bool, float]:
+        objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
+        return doubtful is not None and doubtful(outcome.state), -objective
 
+    proceed = partial(run, step, tol=tol, monotone=True, rounding=rounding, observers=observers)
     field = [Outcome(start) for start in starts]
     beaten: list[Outcome[S]] = []
     budget = iterations
     while len(field) > 1:
-        field = [continue_to(budget, outcome) for outcome in field]
-        field.sort(key=lambda outcome: _rank(outcome, doubtful))
+        field = [proceed(outcome.state, max_iter=budget, resume=outcome) for outcome in field]
+        field.sort(key=rank)
         if any(outcome.interrupted for outcome in field):
             break
         keep = (len(field) + 1) // 2
         beaten, field = [*field[keep:], *beaten], field[:keep]
         budget += 2 * budget
     return [*field, *beaten]
-
-
-def _rank(outcome: Outcome[S], doubtful: Callable[[S], bool] | None) -> tuple[bool, float]:
-    objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
-    return doubtful is not None and doubtful(outcome.state), -objective
 
 
 def best_start(
@@ -342,18 +319,18 @@ def best_start(
         rivals: models that race against the starts.
     """
     k, d = template.mean.shape
-    sample = draw_sample(source, race_rows(k, d), generator)
+    sample = Sample.draw(source, choose_race_size(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
-    rows = track(source, sample)
+    rows = choose_race_source(source, sample)
     heat = race(
         accelerated_em(rows),
         [EMState(m) for m in models],
         iterations=10,
         tol=min(tol, 1e-4),
         doubtful=lambda state: bool(state.best.family.floored().any()),
-        rounding=rounding_error(rows),
+        rounding=partial(rounding_error, source=rows),
     )
     return heat[0].state.best, any(outcome.interrupted for outcome in heat)

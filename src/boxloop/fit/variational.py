@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Standardisation, StandardisedSource, shuffle_rows
+from boxloop.data import ArraySource, Standardisation, shuffle_rows, standardise_rows
 from boxloop.distributions import MixturePrior
 from boxloop.fit.em import EMState, Step, accelerated_em, em, rounding_error
 from boxloop.fit.fit import (
@@ -36,7 +36,7 @@ from boxloop.fit.fit import (
     unstandardise,
 )
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
-from boxloop.fit.start import AUTO, BLEND, draw_sample, partitions, race, race_rows, track
+from boxloop.fit.start import AUTO, BLEND, Sample, choose_race_size, choose_race_source, partitions, race
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
 from boxloop.numeric import gram, join_words
@@ -105,7 +105,7 @@ def fit_variational(
     """
     source = source if plan.engine == "em" else shuffle_rows(source, generator)
     frame = coordinates(source, kind)
-    standard = StandardisedSource(source, frame, plan.dtype) if kind != "none" else source
+    standard = source if kind == "none" else standardise_rows(source, frame, plan.dtype)
     interrupted = False
     if plan.resume is not None:
         model = plan.resume.state.model
@@ -119,12 +119,7 @@ def fit_variational(
             model, interrupted = _race_starts(
                 standard, parameter_prior, frame.weight, starts, generator, plan
             )
-    if interrupted:
-        outcome: Outcome[Any] = Outcome(
-            EMState(model), events=["interrupted before the first iteration"], interrupted=True
-        )
-    else:
-        outcome = _ascend(standard, model, generator, replace(plan, objective=elbo))
+    outcome = _ascend(standard, model, generator, replace(plan, objective=elbo), interrupted)
     return _finish_mixture(outcome, source, standard, frame, kind)
 
 
@@ -140,7 +135,7 @@ def _race_starts(
     # The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence
     # in the race.
     k, d = parameter_prior.n_components, source.n_columns
-    sample = draw_sample(source, race_rows(k, d), generator)
+    sample = Sample.draw(source, choose_race_size(k, d), generator)
     shares = partitions(starts, sample, k, generator)
     sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
     models: list[Any] = []
@@ -150,9 +145,9 @@ def _race_starts(
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
-    rows = track(source, sample)
+    rows = choose_race_source(source, sample)
     step: Any = accelerated_em(rows, elbo)
-    rounding = rounding_error(rows, elbo)
+    rounding = partial(rounding_error, source=rows, objective=elbo)
     ranking = race(
         step,
         [EMState(m) for m in models],
@@ -174,7 +169,9 @@ def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> O
     # A trial is abandoned if its bound, extrapolated from its last rise, stays too low.
     # After Ctrl-C the last outcome is marked as interrupted.
     step: Any = accelerated_em(rows, elbo)
-    run_trial = partial(run, step, monotone=exact, rounding=rounding_error(rows, elbo))
+    run_trial = partial(
+        run, step, monotone=exact, rounding=partial(rounding_error, source=rows, objective=elbo)
+    )
     for j in torch.argsort(last.state.best.counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
         if float(best.counts[j]) < EMPTY_COUNT or int((best.counts >= EMPTY_COUNT).sum()) < 2:
@@ -200,16 +197,18 @@ def _bound_in_best_order(outcome: Outcome[Any]) -> float:
     return outcome.trace[-1] + gain / float(model.total)
 
 
-def _ascend(standard: Source, model: Model, generator: Generator, plan: Plan) -> Outcome[Any]:
+def _ascend(
+    standard: Source, model: Model, generator: Generator, plan: Plan, interrupted: bool
+) -> Outcome[Any]:
     """The loop of the engine, continued where another order of components, or fewer, raises the bound."""
     # Starts race on a sample, whose chance clusters have too large a weight, so components are removed again
     # afterwards.
-    outcome = plan.run(standard, model, generator)
+    outcome = plan.run(standard, model, generator, interrupted=interrupted)
     while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
         better, order, gain = outcome.state.best.ordered()
         state = EMState(better, (_permute_statistics(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:
-            if standard.n_rows <= race_rows(model.n_components, standard.n_columns):
+            if standard.n_rows <= choose_race_size(model.n_components, standard.n_columns):
                 break
             fewer = _prune_components(standard, outcome, plan.dtype == torch.float64)
             if (
@@ -241,7 +240,8 @@ def _finish_mixture(
     )
     level = level_of(model, source, frame)
     concerns = (*concerns, *outcome.events)
-    return Fit(from_standard(model, frame, kind), model, frame, outcome, level, concerns, statistics)
+    trace = [value + level for value in outcome.trace]
+    return Fit(from_standard(model, frame, kind), model, frame, outcome, trace, concerns, statistics)
 
 
 def _permute_statistics(statistics: Any, order: Tensor) -> Any:
@@ -406,7 +406,7 @@ def _race_factor_starts(
     if isinstance(source, ArraySource):
         rows = filled = source
     else:
-        sample = draw_sample(source, SAMPLE_ROWS, generator)
+        sample = Sample.draw(source, SAMPLE_ROWS, generator)
         rows = ArraySource(sample.rows, sample.weight)
         filled = ArraySource(torch.from_numpy(sample.filled).to(sample.rows.device), sample.weight)
     assert rows.weight is not None
@@ -427,7 +427,11 @@ def _race_factor_starts(
         return Outcome(starts[0])
     step: Step[VariationalFactor] = accelerated_em(rows, elbo)
     ranking = race(
-        step, starts, iterations=FACTOR_RACE_ITERATIONS, tol=plan.tol, rounding=rounding_error(rows, elbo)
+        step,
+        starts,
+        iterations=FACTOR_RACE_ITERATIONS,
+        tol=plan.tol,
+        rounding=partial(rounding_error, source=rows, objective=elbo),
     )
     return next((outcome for outcome in ranking if outcome.interrupted), ranking[0])
 

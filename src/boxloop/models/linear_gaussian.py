@@ -18,14 +18,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions import (
-    DiagonalGaussian,
-    LowRankGaussian,
-    columns_of,
-    has_missing,
-    observed_precision,
-)
-from boxloop.numeric import covariance as forms, product, woodbury
+from boxloop.distributions import DiagonalGaussian, LowRankGaussian, observed_precision
+from boxloop.numeric import covariance as forms, has_missing, product, woodbury
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
@@ -75,7 +69,7 @@ def expect_linear(
     mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
 ) -> Expected[LinearStatistics]:
     """E step of x = mean + loadings z + noise on a tile of rows (n, d)."""
-    columns = columns_of(rows)
+    columns = rows.mT.contiguous()
     if has_missing(columns):
         return _expect_missing(mean, loadings, noise, rows, weight)
     low = columns.dtype

@@ -73,7 +73,7 @@ class Mixture(Tree, Generic[S]):
 
     def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
-        count = statistics.count
+        count = statistics.features[:, 0]
         empty = count <= EMPTY * count.sum()
         if not bool(empty.any()):
             return statistics, ()
@@ -91,12 +91,13 @@ class Mixture(Tree, Generic[S]):
 
     def solve(self, statistics: S) -> Self:
         """M step: weights are shares of the total, members match their averaged features."""
-        weight = statistics.count / statistics.count.sum()
+        count = statistics.features[:, 0]
+        weight = count / count.sum()
         return type(self)(weight.log(), self.family.fitted(statistics))
 
     def complete(self, statistics: S) -> Tensor:
         """Expected complete-data log-likelihood Q of this model under statistics from any other."""
-        return statistics.count @ self.log_weight + self.family.complete(statistics)
+        return statistics.features[:, 0] @ self.log_weight + self.family.complete(statistics)
 
     def log_base(self, rows: Tensor) -> Tensor | None:
         """The family's base measure."""

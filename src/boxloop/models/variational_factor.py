@@ -33,10 +33,10 @@ from typing import NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions import DiagonalGaussian, InverseGamma, columns_of, has_missing
+from boxloop.distributions import DiagonalGaussian, InverseGamma
 from boxloop.models.information import FactorErrors, factor_errors
 from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics, complete_statistics
-from boxloop.numeric import covariance as forms, normal, product, sobol_points
+from boxloop.numeric import covariance as forms, has_missing, normal, product, sobol_points
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
@@ -268,7 +268,7 @@ class ExpectedLinear(Tree):
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         """Statistics of a tile of rows (n, d), and what they add to the bound."""
-        columns = columns_of(rows)
+        columns = rows.mT.contiguous()
         return (
             self._expect_missing(rows, weight)
             if has_missing(columns)

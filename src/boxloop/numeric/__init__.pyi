@@ -20,6 +20,7 @@ from .linalg import (
     floor_covariance,
     from_log_factor,
     gram,
+    has_missing as has_missing,
     log_factor,
     mirrored,
     pack,

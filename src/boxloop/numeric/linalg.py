@@ -72,19 +72,15 @@ def _pack_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def pack(matrix: Tensor) -> Tensor:
     """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
-    return _gather_last(
-        matrix.reshape(*matrix.shape[:-2], -1), _pack_places(matrix.shape[-1], matrix.device)[0]
-    )
+    flat = matrix.reshape(*matrix.shape[:-2], -1)
+    places, _ = _pack_places(matrix.shape[-1], matrix.device)
+    return flat.gather(-1, places.expand(*flat.shape[:-1], -1))  # quicker than index_select
 
 
 def unpack(packed: Tensor, d: int) -> Tensor:
     """Symmetric (..., d, d) from its packed upper triangle."""
-    return _gather_last(packed, _pack_places(d, packed.device)[1]).reshape(*packed.shape[:-1], d, d)
-
-
-def _gather_last(flat: Tensor, places: Tensor) -> Tensor:
-    """Entries of the last axis; quicker than ``index_select`` along it."""
-    return flat.gather(-1, places.expand(*flat.shape[:-1], -1))
+    _, places = _pack_places(d, packed.device)
+    return packed.gather(-1, places.expand(*packed.shape[:-1], -1)).reshape(*packed.shape[:-1], d, d)
 
 
 def log_factor(factor: Tensor) -> Tensor:
@@ -140,6 +136,11 @@ def mirrored(upper: Tensor) -> Tensor:
     if upper.device.type != "cpu":
         return upper
     return torch.triu(upper) + torch.triu(upper, 1).mT
+
+
+def has_missing(values: Tensor) -> bool:
+    """Whether any value is NaN; one pass, no temporary of the size of the values."""
+    return bool(torch.isnan(values.sum()))
 
 
 def column_means(rows: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache, wraps
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -29,6 +30,12 @@ R = TypeVar("R")
 
 LIBRARIES = ("numpy", "scipy.linalg", "sklearn.utils", "torch")
 """Modules that load a thread pool; pools are looked up again when one of them has been imported since."""
+
+Settings = list[tuple[Any, int]]
+"""Thread pools, each with its number of threads."""
+
+release_openblas: Callable[[], None] = getattr(OpenBLASController, "clear_controlling_thread", lambda: None)
+"""Since 3.8 threadpoolctl ignores who sets OpenBLAS's threads, but for the Python thread that did it last."""
 
 _torch_threads: ContextVar[int] = ContextVar("torch_threads", default=1)
 
@@ -94,61 +101,63 @@ class _ThreadState(threading.local):
     limit: _ThreadLimit | None = None
 
 
+@dataclass(eq=False)
 class _ThreadLimit:
     """The limit of one Python thread. What it changes is noted first, so that ``end`` undoes a ``begin`` cut short."""
 
-    def __init__(self) -> None:
-        self.torch_threads: int | None = None
-        self.openmp: list[tuple[Any, int]] = []
+    torch_threads: int | None = None
+    openmp: Settings = field(default_factory=list)
 
     def begin(self) -> None:
-        """Limit the pools."""
-        _process.begin(self)
-        self.openmp = _settings("openmp")
+        """Limit OpenMP and torch in this Python thread, and BLAS in the process."""
+        with _process.lock:
+            torch_threads = torch.get_num_threads()
+            if not _process.limits:
+                _process.users_torch_threads = torch_threads
+                _process.blas = _read_settings("blas")
+            elif torch_threads == 1:  # a thread that began during another one's fit has inherited its limit
+                torch_threads = _process.users_torch_threads
+            self.torch_threads = torch_threads
+            _process.limits.add(self)
+            for pool, _ in _process.blas:
+                pool.set_num_threads(1)
+        self.openmp = _read_settings("openmp")
         _thread.limit = self
-        _limit(self.openmp)
+        for pool, _ in self.openmp:
+            pool.set_num_threads(1)
         torch.set_num_threads(_torch_threads.get())  # MKL's threads too, which are in no pool
 
     def end(self) -> None:
-        """Restore the pools. A second call changes nothing where the first one ran to its end."""
+        """Restore the pools, BLAS if no other fit is left. A second call changes nothing where the first one ran to
+        its end."""
         if self.torch_threads is None:
             return
-        _process.end(self)
-        _restore(self.openmp)
+        with _process.lock:
+            if _process.limits <= {self}:
+                _process.restore_blas()
+            _process.limits.discard(self)
+            release_openblas()  # to the Python threads of other fits
+        for pool, threads in self.openmp:
+            pool.set_num_threads(threads)
         torch.set_num_threads(self.torch_threads)
         _thread.limit = None
         self.torch_threads = None
 
 
-class _ProcessLimit:
-    """What concurrent fits share: the limit of the BLAS pools, and the user's number of torch threads."""
+@dataclass
+class _ProcessState:
+    """What concurrent fits share: their limits, the user's settings of BLAS and the user's number of torch threads."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.limits: set[_ThreadLimit] = set()
-        self.blas: list[tuple[Any, int]] = []
-        self.users_torch_threads = 1
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    limits: set[_ThreadLimit] = field(default_factory=set)
+    blas: Settings = field(default_factory=list)
+    users_torch_threads: int = 1
 
-    def begin(self, limit: _ThreadLimit) -> None:
-        """Limit BLAS if this fit is the first; note the torch threads that its Python thread goes back to."""
-        with self.lock:
-            torch_threads = torch.get_num_threads()
-            if not self.limits:
-                self.users_torch_threads = torch_threads
-                self.blas = _settings("blas")
-            elif torch_threads == 1:  # a thread that began during another one's fit has inherited its limit
-                torch_threads = self.users_torch_threads
-            limit.torch_threads = torch_threads
-            self.limits.add(limit)
-            _limit(self.blas)
-
-    def end(self, limit: _ThreadLimit) -> None:
-        """Restore BLAS if no other fit is left, and let the Python threads of other fits do so else."""
-        with self.lock:
-            if self.limits <= {limit}:
-                self._restore_blas()
-            self.limits.discard(limit)
-            _clear_controlling_thread()
+    def restore_blas(self) -> None:
+        """Only where the limit still stands: what is no longer 1, somebody else has set meanwhile."""
+        for pool, threads in self.blas:
+            if pool.num_threads == 1:
+                pool.set_num_threads(threads)
 
     def forget_other_threads(self) -> None:
         """A child process has the Python thread that was forked, and neither the fits nor the locks of others."""
@@ -156,39 +165,16 @@ class _ProcessLimit:
         others = {limit for limit in self.limits if limit is not _thread.limit}
         self.limits -= others
         if others and not self.limits:
-            self._restore_blas()
-            _clear_controlling_thread()
+            self.restore_blas()
+            release_openblas()
             if torch.get_num_threads() == 1:
                 torch.set_num_threads(self.users_torch_threads)
 
-    def _restore_blas(self) -> None:
-        """Only where the limit still stands: what is no longer 1, somebody else has set meanwhile."""
-        _restore([(pool, threads) for pool, threads in self.blas if pool.num_threads == 1])
 
-
-def _settings(kind: str) -> list[tuple[Any, int]]:
+def _read_settings(kind: str) -> Settings:
     """The loaded pools of one kind, each with its number of threads."""
-    return [(pool, pool.num_threads) for pool in _pools(kind)]
-
-
-def _limit(settings: list[tuple[Any, int]]) -> None:
-    for pool, _ in settings:
-        pool.set_num_threads(1)
-
-
-def _restore(settings: list[tuple[Any, int]]) -> None:
-    for pool, threads in settings:
-        pool.set_num_threads(threads)
-
-
-def _clear_controlling_thread() -> None:
-    """Since 3.8 threadpoolctl ignores who sets OpenBLAS's threads, but for the Python thread that did it last."""
-    getattr(OpenBLASController, "clear_controlling_thread", lambda: None)()
-
-
-def _pools(kind: str) -> Any:
-    """The loaded thread pools of one kind."""
-    return _find_pools(kind, tuple(name for name in LIBRARIES if name in sys.modules))
+    pools = _find_pools(kind, tuple(name for name in LIBRARIES if name in sys.modules))
+    return [(pool, pool.num_threads) for pool in pools]
 
 
 @cache
@@ -197,6 +183,6 @@ def _find_pools(kind: str, loaded: tuple[str, ...]) -> Any:
     return ThreadpoolController().select(user_api=kind).lib_controllers
 
 
-_thread, _process = _ThreadState(), _ProcessLimit()
+_thread, _process = _ThreadState(), _ProcessState()
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_process.forget_other_threads)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import ArraySource, Standardisation
+from boxloop.data import ArraySource, Standardisation, standardise_rows
 from boxloop.distributions import DiagonalGaussian
-from boxloop.fit import Plan, fit_mixture
+from boxloop.fit import AUTO, Plan, best_start, coordinates, unstandardise
 from boxloop.models import NormalMixturePrior, Part, StandardNormal
 from boxloop.numeric import column_signs, product
 from boxloop.tree import Tree
@@ -155,9 +155,12 @@ def with_mixture(
     """
     zero = codes.new_zeros(components, codes.shape[1])
     template = DiagonalGaussian(zero, zero + 1.0, 1e-6)
-    fit = fit_mixture(
-        ArraySource(codes, weight), template, kind="columns", generator=stream, plan=Plan(max_iter=200)
-    )
+    source, plan = ArraySource(codes, weight), Plan(max_iter=200)
+    frame = coordinates(source, "columns")
+    standard = standardise_rows(source, frame)
+    start, interrupted = best_start(standard, template, AUTO, stream, plan.tol)
+    outcome = plan.run(standard, start, stream, interrupted=interrupted)
+    fit = unstandardise(outcome, source, standard, frame, "columns")
     family = fit.model.family
     assert isinstance(family, DiagonalGaussian)
     return replace(model, latent=NormalMixturePrior(fit.model.log_weight, family.mean, family.variance.log()))
