@@ -192,16 +192,7 @@ def reached_into(text: str) -> list[str]:
     return sorted({name for name in [*read, *replaced] if name in foreign})
 
 
-STILL_PRIVATE = {
-    "tests/estimators/test_autoencoder_cuda.py": ["_uses_graphs"],
-    "tests/estimators/test_bayesian_mixture.py": ["_weight_interval"],
-    "tests/estimators/test_network.py": ["_collected"],
-    "tests/estimators/test_relevant_classifier.py": ["_held"],
-    "tests/estimators/test_relevant_features.py": ["_inferred"],
-    "tests/fit/test_energy.py": ["_move"],
-    "tests/gpu/one_rank.py": ["_ACTIVE"],
-    "tests/gpu/places.py": ["_uses_graphs"],
-}
+STILL_PRIVATE = {"tests/estimators/test_relevant_classifier.py": ["_held"]}
 """Tests that wait for a public name of what they reach into. Nothing is added here."""
 
 

@@ -79,7 +79,7 @@ def test_graphs_take_the_same_steps(monkeypatch, options):
     if not fits:
         fits = [quick(device="cuda", **options).fit(X)]
     assert not fits[0].events_
-    monkeypatch.setattr(Trainer, "_is_graphed", False)
+    monkeypatch.setattr(Trainer, "is_graphed", False)
     fits.append(fits[0].__class__(**fits[0].get_params()).fit(X))
     close = 1e-2 if "precision" in options else 1e-9
     for name in ("elbo", "divergence", "validation_elbo"):

@@ -469,7 +469,8 @@ def test_a_weight_beside_a_far_larger_one_has_a_range() -> None:
     fit = BayesianMultinomialMixture(2, random_state=0).fit(documents(50))
     weights = replace(fit.model_.parameter_posterior, weights=law)
     fit.model_ = replace(fit.model_, parameter_posterior=weights)
-    low, high = fit._weight_interval(0.025, 0.975)
+    fit.active_ = np.array([True, True])
+    low, high = fit.posterior_summary().loc[["weight[0]", "weight[1]"], ["low", "high"]].to_numpy().T
     np.testing.assert_allclose([low[0], high[0]], 1.0)
     assert 0.0 < low[1] < high[1] < 1e-18
 

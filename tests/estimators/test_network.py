@@ -159,7 +159,7 @@ def test_a_noise_that_never_agrees_ends_the_revisions(monkeypatch: pytest.Monkey
 
 
 def test_a_revision_that_runs_away_keeps_what_was_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, calls = network_train._collected, []
+    plain, calls = network_train.collect_weights, []
 
     def collected(*given: object) -> object:
         calls.append(given)
@@ -167,7 +167,7 @@ def test_a_revision_that_runs_away_keeps_what_was_collected(monkeypatch: pytest.
             raise FloatingPointError("away")
         return plain(*given)
 
-    monkeypatch.setattr(network_train, "_collected", collected)
+    monkeypatch.setattr(network_train, "collect_weights", collected)
     monkeypatch.setattr(network_phase.Phase, "beside", lambda self, posteriors, before: 0.25)
     with pytest.warns(match="that of another noise: with 0.5 of a standard deviation"):
         fit = NetworkRegressor(**QUICK).fit(*curve(200))

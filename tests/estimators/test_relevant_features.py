@@ -362,7 +362,7 @@ def test_error_bars_are_lengthened_by_what_halves_of_the_rows_differ(monkeypatch
             deviation=found.deviation + deviation * found.deviation_error,
         )
 
-    monkeypatch.setattr(Refits, "_inferred", inferred)
+    monkeypatch.setattr(Refits, "inferred", inferred)
     rows = ArraySource(torch.from_numpy(np.hstack([x, y])))
     given: Any = torch.from_numpy(x[:5])
     long = Refits(fit, rows, 2).lengthened(found, None, given, False)

@@ -143,13 +143,13 @@ def test_planted_sign_of_the_model_term(monkeypatch):
 
 def test_planted_chains_that_do_not_persist(monkeypatch):
     """Chains that a round forgets start at the base and never reach the model: the fit is wrong."""
-    plain = engine._move_chains
+    plain = engine.move_chains
 
     def forgetful(position, scale, model, kernels, base, plan, stream):
         fresh = base.draw(len(position), stream)[0]
         return plain(fresh, scale, model, kernels, base, replace(plan, steps=1), stream)
 
-    monkeypatch.setattr(engine, "_move_chains", forgetful)
+    monkeypatch.setattr(engine, "move_chains", forgetful)
     assert apart(trained()) > 5
 
 

@@ -56,13 +56,13 @@ def main(folder: Path, device: str) -> None:
     with boxloop.distributed() as workers, patch.object(dist, "all_reduce", noted):
         np.savez(folder / "alone.npz", **found(folder))
         alone = sum(sent.values())
-        token = sys.modules["boxloop.fit.distributed"]._ACTIVE.set(
+        token = sys.modules["boxloop.fit.distributed"].ACTIVE_WORKERS.set(
             Talking(workers.rank, workers.size, workers.group)
         )
         try:
             np.savez(folder / "talking.npz", **found(folder))
         finally:
-            sys.modules["boxloop.fit.distributed"]._ACTIVE.reset(token)
+            sys.modules["boxloop.fit.distributed"].ACTIVE_WORKERS.reset(token)
         backend = dist.get_backend_config()
     (folder / "said.json").write_text(json.dumps({"alone": alone, "sent": sent, "backend": backend}))
 

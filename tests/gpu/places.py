@@ -79,7 +79,7 @@ def same_numbers() -> Iterator[None]:
     for one in patches:
         one.start()
     try:
-        with patch.object(Trainer, "_uses_graphs", False), SameNumbers():
+        with patch.object(Trainer, "is_graphed", False), SameNumbers():
             yield
     finally:
         for one in patches:

@@ -83,7 +83,7 @@ def _trained(phase: Phase) -> Trained:
             if done.interrupted:
                 return _cut(phase, losses, decay)
             noise = phase.left(noise)
-    found = _collected(phase, noise, losses)
+    found = collect_weights(phase, noise, losses)
     for _ in range(REVISED):
         if (
             found.interrupted
@@ -123,7 +123,7 @@ def _revised(phase: Phase, before: Trained, noise: float) -> Trained:
         said = "interrupted while the noise was looked at again: the weights are those collected before"
         return replace(before, losses=losses, interrupted=True, events=(*before.events, said))
     try:
-        return _collected(phase, noise, losses)
+        return collect_weights(phase, noise, losses)
     except FloatingPointError:
         said = (
             f"the weight decay is that of another noise: with {noise**0.5:.2g} of a standard deviation of y, which "
@@ -132,7 +132,7 @@ def _revised(phase: Phase, before: Trained, noise: float) -> Trained:
         return replace(before, losses=losses, events=(*before.events, said))
 
 
-def _collected(phase: Phase, noise: float, losses: tuple[float, ...]) -> Trained:
+def collect_weights(phase: Phase, noise: float, losses: tuple[float, ...]) -> Trained:
     """SGD around the minimum, at the highest rate at which it stays near."""
     start = {name: value.clone() for name, value in phase.group.net.state_dict().items()}
     given = phase.estimator.collect_rate

@@ -61,7 +61,7 @@ class Refits:
             half = torch.zeros(self.rows.n_rows, dtype=torch.bool)
             half[order[: self.rows.n_rows // 2]] = True
             one, two = (
-                self._inferred(select_rows(self.rows, mask), stream, theta, given, turned)
+                self.inferred(select_rows(self.rows, mask), stream, theta, given, turned)
                 for mask in (half, ~half)
             )
             apart += (one.mean - two.mean) ** 2 / (2.0 * self.pairs)
@@ -75,9 +75,10 @@ class Refits:
             inflation=mean,
         )
 
-    def _inferred(
+    def inferred(
         self, rows: Source, stream: Generator, theta: Function | None, given: Tensor, turned: bool
     ) -> Expectation:
+        """The expectation under a fit of its own to some of the rows."""
         other = clone(self.estimator).set_params(random_state=seed(stream), checkpoint=None, verbose=0)
         start = self.estimator.model_.pair
         pair = ViewPair(

@@ -129,12 +129,12 @@ class Workers:
 
 SINGLE_PROCESS = Workers()
 
-_ACTIVE: ContextVar[Workers] = ContextVar("workers", default=SINGLE_PROCESS)
+ACTIVE_WORKERS: ContextVar[Workers] = ContextVar("workers", default=SINGLE_PROCESS)
 
 
 def current_workers() -> Workers:
     """The processes of the present :func:`distributed` block; a single one outside."""
-    return _ACTIVE.get()
+    return ACTIVE_WORKERS.get()
 
 
 @contextmanager
@@ -177,11 +177,11 @@ def distributed(group: Any = None, *, timeout: float = 600.0) -> Iterator[Worker
             workers = Workers(dist.get_rank(group), dist.get_world_size(group), group)
         if workers.rank < 0:
             raise ValueError("This process is not in the group.")
-        token = _ACTIVE.set(workers)
+        token = ACTIVE_WORKERS.set(workers)
         try:
             yield workers
         finally:
-            _ACTIVE.reset(token)
+            ACTIVE_WORKERS.reset(token)
     finally:
         if own:
             dist.destroy_process_group()

@@ -120,7 +120,7 @@ class PersistentChains(Follower):
         """Move some chains, and contrast the energies of the rows with theirs."""
         still = model.with_trainable(tuple(value.detach() for value in model.parameters))
         self._stream = stream
-        self._place, self._path, self._short = _move_chains(
+        self._place, self._path, self._short = move_chains(
             self.position, self.scale, still, self.kernels, self.base, self.plan, stream
         )
         gap, square = contrast(model, (rows, weight), self._path.chains.position)
@@ -248,7 +248,7 @@ def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, T
     return value[: len(rows)] @ share - value[len(rows) :].mean(), value.square().mean()
 
 
-def _move_chains(
+def move_chains(
     position: Tensor,
     scale: float,
     model: EnergyModel,

@@ -399,7 +399,7 @@ class Trainer(Generic[M]):
         """The steps of a block, on a GPU from graphs if possible."""
         streams = [generator_at(state.seed, place, state.count, device=self.device) for place in (0, 2)]
         notes: tuple[str, ...] = ()
-        if self._is_graphed:
+        if self.is_graphed:
             try:
                 return self._replay_steps(state, streams)
             except RuntimeError:
@@ -419,7 +419,7 @@ class Trainer(Generic[M]):
         return islice(self._batches, self.plan.block)
 
     @property
-    def _is_graphed(self) -> bool:
+    def is_graphed(self) -> bool:
         """Resampling and followers wait for the device, and processes for one another: none can be captured."""
         waits = (
             bool(self.followers)
