@@ -97,6 +97,6 @@ CASES: dict[str, Case] = {
     "ascent_em": drawn("mcem"),
     "louis_errors": drawn("louis_errors"),
     "newton_refine": drawn("newton_refine"),
-    "energy_trainer": energetic,
+    "energy_trainer-Follower": energetic,
     **{f"models-{name}": round_of(name) for name in model_cases()},
 }
