@@ -2,6 +2,7 @@ from .arguments import (
     check_callable as check_callable,
     check_choice as check_choice,
     check_count as check_count,
+    check_parameters as check_parameters,
     check_kind as check_kind,
     check_level as check_level,
     check_list as check_list,
