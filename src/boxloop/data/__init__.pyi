@@ -2,11 +2,11 @@ from .arguments import (
     check_callable as check_callable,
     check_choice as check_choice,
     check_count as check_count,
-    check_parameters as check_parameters,
     check_kind as check_kind,
     check_level as check_level,
     check_list as check_list,
     check_number as check_number,
+    check_parameters as check_parameters,
     suggest_names as suggest_names,
 )
 from .csv import MISSING as MISSING, CsvReader as CsvReader, read_records as read_records
