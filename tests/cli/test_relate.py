@@ -148,7 +148,7 @@ def test_a_text_column_is_a_view_of_labels(tmp_path: Path, form: str) -> None:
     assert len(told["variables"]) == 2
     assert told["labels"][0]["right"] > 0.8
     fit = load(tmp_path / "m.boxloop")
-    assert fit.y_edge_.names == ("kind",)
+    assert fit.y_schema_.names == ("kind",)
     done("score", tmp_path / "m.boxloop", place, "-o", tmp_path / "s.csv")
     scored = pd.read_csv(tmp_path / "s.csv")
     rows = pd.DataFrame({"u": made["u"], "v": made["v"]})

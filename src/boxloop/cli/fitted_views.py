@@ -16,7 +16,7 @@ from boxloop.cli.output import echo_facts, echo_table, tell
 from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
 from boxloop.cli.relate_read import read_side
 from boxloop.data import ArraySource, open_table
-from boxloop.estimators import Array, Edge, RelevantFeatures, to_numpy
+from boxloop.estimators import Array, RelevantFeatures, ViewSchema, to_numpy
 from boxloop.numeric import format_number
 from boxloop.twoview import FiniteView, View
 
@@ -25,7 +25,7 @@ MOST_NAMES = 16
 
 def show_views(model: Path, estimator: TwoViews, json_to: str | None) -> None:
     """Print what a file of two views holds."""
-    edges = {"x": estimator.x_edge_, "y": estimator.y_edge_}
+    edges = {"x": estimator.x_schema_, "y": estimator.y_schema_}
     moves = {"x": _moves(estimator, "x"), "y": _moves(estimator, "y")}
     held = {
         "model": model,
@@ -57,15 +57,15 @@ def _lines(estimator: TwoViews) -> list[tuple[str, str]]:
     )
     found = [
         ("options", ", ".join(options) or "as usual"),
-        ("x", _named(estimator.x_edge_)),
-        ("y", _named(estimator.y_edge_)),
+        ("x", _named(estimator.x_schema_)),
+        ("y", _named(estimator.y_schema_)),
         ("relevance in the fit", f"{format_number(float(estimator.relevance_.sum()), 3)} in all"),
         ("rounds", f"{estimator.n_iter_}, {ended}"),
     ]
     return found + [("note", event) for event in estimator.events_]
 
 
-def _named(edge: Edge) -> str:
+def _named(edge: ViewSchema) -> str:
     labels = edge.labels
     what = f"{len(labels)} columns: " if edge.values is None else f"{edge.names[0]}, {len(labels)} labels: "
     return what + ", ".join(labels[:MOST_NAMES]) + (", ..." if len(labels) > MOST_NAMES else "")
@@ -85,7 +85,7 @@ def _deviation(view: View, middle: Any) -> Any:
     return view.scale  # type: ignore[attr-defined]  # all other views stand in standard units
 
 
-def _echo_moves(relevance: Array, edges: dict[str, Edge], moves: dict[str, Array]) -> None:
+def _echo_moves(relevance: Array, edges: dict[str, ViewSchema], moves: dict[str, Array]) -> None:
     shown = range(min(len(relevance), MOST_COLUMNS))
     rows = [["relevance in the fit", *(format_number(relevance[i], 2) for i in shown)]]
     cut = ""
@@ -103,7 +103,7 @@ def _echo_moves(relevance: Array, edges: dict[str, Edge], moves: dict[str, Array
 
 def check_shared(model: Path, estimator: TwoViews, shared: bool) -> None:
     """Refuse workers for a first view of labels, which are words and read at once."""
-    if shared and estimator.x_edge_.values is not None:
+    if shared and estimator.x_schema_.values is not None:
         raise click.UsageError(
             f"--workers and --cluster share passes over numbers; {model} takes labels, which are read in one process: "
             "leave both out"
@@ -133,7 +133,7 @@ def score_views(
         summary = Summary.of(found)
         return Found(summary.rows, summary, ({**found, **_inferred(estimator, rows)},) if written else ())
 
-    seen = passed(*_parts(estimator.x_edge_, data, on_workers, scored), output, watch)
+    seen = passed(*_parts(estimator.x_schema_, data, on_workers, scored), output, watch)
     mean, deviation = seen.mean, seen.deviation
     facts = {
         "model": model,
@@ -158,7 +158,7 @@ def score_views(
 
 
 def _parts(
-    edge: Edge, data: str, on_workers: bool, scored: Callable[[Any], Found[Summary]]
+    edge: ViewSchema, data: str, on_workers: bool, scored: Callable[[Any], Found[Summary]]
 ) -> tuple[Iterable[Found[Summary]], int]:
     """What rows of the first view come to, part after part, and how many they are; labels are one part."""
     if edge.values is not None:
@@ -179,7 +179,7 @@ def _inferred(estimator: TwoViews, rows: Any) -> dict[str, Any]:
     if not isinstance(estimator, RelevantFeatures):
         share = estimator.predict_proba(rows)
         return {"class": estimator.classes_[share.argmax(1)], "probability": share.max(1)}
-    edge, guess = estimator.y_edge_, estimator.predict(rows)
+    edge, guess = estimator.y_schema_, estimator.predict(rows)
     table = guess.reshape(len(guess), -1)
     word = "inferred" if edge.values is None else "weight"
     return {f"{word}_{name}": table[:, j] for j, name in enumerate(edge.labels)}

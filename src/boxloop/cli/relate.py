@@ -195,7 +195,7 @@ def fit(estimator: RelevantFeatures, X: Any, Y: Any, left: Side, right: Side) ->
         if estimator.interrupted_:
             raise KeyboardInterrupt  # half a fit is nothing to judge
     estimator.set_params(verbose=0, checkpoint=None)  # who watched is no part of the model
-    for name, side in (("x_edge_", left), ("y_edge_", right)):
+    for name, side in (("x_schema_", left), ("y_schema_", right)):
         if side.labels is not None:
             setattr(estimator, name, replace(getattr(estimator, name), names=side.names))
 
@@ -205,8 +205,8 @@ def facts(estimator: RelevantFeatures, asked: dict[str, Any]) -> dict[str, Any]:
     views = {
         word: {"columns": list(edge.names), "labels": edge.values, "features": kind}
         for word, edge, kind in (
-            ("x", estimator.x_edge_, estimator.x_features),
-            ("y", estimator.y_edge_, estimator.y_features),
+            ("x", estimator.x_schema_, estimator.x_features),
+            ("y", estimator.y_schema_, estimator.y_features),
         )
     }
     return {

@@ -13,7 +13,7 @@ from scipy import stats
 
 from boxloop.cli.relate_read import Side
 from boxloop.estimators import Array, Direction, RelevantFeatures, to_numpy
-from boxloop.twoview import Significance, values
+from boxloop.twoview import Significance, to_values
 
 LOADINGS = 3
 """Columns that are named for a variable of each view; JSON has all."""
@@ -37,7 +37,7 @@ def judge(
     found = estimator.significance(X, Y, permutations=permutations, level=rate)
     x, y = (
         _rows(edge.open(rows, torch.device("cpu")))
-        for edge, rows in ((estimator.x_edge_, X), (estimator.y_edge_, Y))
+        for edge, rows in ((estimator.x_schema_, X), (estimator.y_schema_, Y))
     )
     columns, labels = inferred(estimator, x, y, ways, rate)
     diagnoses = {way: estimator.diagnose(DIRECTIONS[way]) for way in ways}
@@ -49,7 +49,7 @@ def judge(
         "labels": labels,
         "verdict": verdict(estimator, found),
         "overfitted": found.overfitted,
-        "worries": worries({way: one.worries for way, one in diagnoses.items()}),
+        "worries": worries({way: one.concerns for way, one in diagnoses.items()}),
         "diagnosis": {DIRECTIONS[way]: asdict(one) for way, one in diagnoses.items()},
     }
     return told, found
@@ -78,17 +78,17 @@ def _rows(source: Any) -> torch.Tensor:
 def variables(estimator: RelevantFeatures, found: Significance, X: Any, Y: Any) -> list[dict[str, Any]]:
     """One entry a pair of variables, with the loadings of all columns, largest first."""
     sides = dict(zip("xy", estimator.loadings(X, Y)))
-    names = {"x": estimator.x_edge_.labels, "y": estimator.y_edge_.labels}
+    names = {"x": estimator.x_schema_.labels, "y": estimator.y_schema_.labels}
     return [
         {
             "variable": i + 1,
             "relevance": found.relevance[i],
             "relevance_error": found.relevance_error[i],
-            "fit_relevance": found.training[i] ** 2,
+            "fit_relevance": found.training_correlation[i] ** 2,
             "correlation": found.correlation[i],
-            "correlation_error": found.error[i],
+            "correlation_error": found.standard_error[i],
             "p_value": found.p_value[i],
-            "adjusted": found.adjusted[i],
+            "adjusted": found.adjusted_p_value[i],
             "significant": bool(found.significant[i]),
             **{side: _ordered(names[side], loading[:, i]) for side, loading in sides.items()},
         }
@@ -107,8 +107,8 @@ def inferred(
     """How much of each column, and how often a label, can be told from the other view."""
     fit, pair = estimator.fit_, estimator.model_.pair
     made = {
-        "y": (estimator.y_edge_, pair.right, y, fit.infer_right, x),
-        "x": (estimator.x_edge_, pair.left, x, fit.infer_left, y),
+        "y": (estimator.y_schema_, pair.right, y, fit.infer_right, x),
+        "x": (estimator.x_schema_, pair.left, x, fit.infer_left, y),
     }
     columns: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ def inferred(
     for way in ways:
         edge, view, own, infer, given = made[way]
         with torch.no_grad():
-            truth = to_numpy(values(view, own.to(device)))
+            truth = to_numpy(to_values(view, own.to(device)))
             guess = to_numpy(infer(given.to(device)))
         share, error = explained(truth, guess)
         lines = zip(edge.labels, share, error)
@@ -188,7 +188,7 @@ def verdict(estimator: RelevantFeatures, found: Significance) -> str:
 
 def most_variables(estimator: RelevantFeatures) -> float:
     """How many pairs the features of both views allow; without limit where networks learn as many as wanted."""
-    edges = (estimator.x_edge_, estimator.y_edge_)
+    edges = (estimator.x_schema_, estimator.y_schema_)
     kinds = (estimator.x_features, estimator.y_features)
     return min(_most(kind, edge.values, len(edge.names)) for edge, kind in zip(edges, kinds))
 
