@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource, load_dataset
-from boxloop.estimators import fit_temperature, project_to_simplex, pick_device, apply_temperature
+from boxloop.estimators import apply_temperature, fit_temperature, pick_device, project_to_simplex
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 from boxloop.fit import Constant, Epochs, Trainer, TrainPlan
 from boxloop.loop import run

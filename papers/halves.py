@@ -29,7 +29,7 @@ from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, hold_out
 from boxloop.loop import run
 from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
-from boxloop.twoview import NetworkView, RelevanceModel, relevance_loss, prepend_one
+from boxloop.twoview import NetworkView, RelevanceModel, prepend_one, relevance_loss
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target, percent, standard_error
 

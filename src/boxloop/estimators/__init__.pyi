@@ -9,6 +9,7 @@ from .bayesian_linear_regression import BayesianLinearRegression
 from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimator
 from .bayesian_multinomial_mixture import BayesianMultinomialMixture
 from .bernoulli_mixture import BernoulliMixture
+from .cca import CCA
 from .counts import CountMixture as CountMixture
 from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
 from .energy_model import EnergyBasedModel
@@ -35,6 +36,7 @@ from .relevant_features import Direction as Direction, RelevantFeatures, inflate
 from .relevant_generator import RelevantGenerator
 
 __all__ = [
+    "CCA",
     "BayesianFactorAnalysis",
     "BayesianGaussianMixture",
     "BayesianLinearRegression",
