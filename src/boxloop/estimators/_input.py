@@ -39,14 +39,14 @@ def flatten_images(X: Any) -> tuple[Any, Shape | None]:
     return X, None
 
 
-def image_fault(shape: Shape | None, n_columns: int) -> str | None:
+def find_shape_fault(shape: Shape | None, n_columns: int) -> str | None:
     """The fault of the shape that a file gives for an image of so many columns; the shape None means plain rows."""
     if shape is None or (len(shape) in (2, 3) and min(shape) >= 1 and math.prod(shape) == n_columns):
         return None
     return f"images of shape {list(shape)} do not have {n_columns} columns"
 
 
-def open_complete_rows(
+def open_rows(
     estimator: BaseEstimator,
     X: Any,
     sample_weight: Any,
@@ -66,7 +66,7 @@ def open_complete_rows(
         source = open_source(X, sample_weight, None if named is None else list(named))
     if isinstance(source, SparseSource):
         raise ValueError(f"{type(estimator).__name__} takes no sparse rows")
-    return _check_likelihood(on_device(source, device), likelihood, type(estimator).__name__)
+    return _check_values(on_device(source, device), likelihood, type(estimator).__name__)
 
 
 def match_columns(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> None:
@@ -86,9 +86,9 @@ def match_columns(estimator: BaseEstimator, names: tuple[str, ...], reset: bool)
         )
 
 
-def _check_likelihood(source: Source, likelihood: Likelihood, what: str) -> Source:
+def _check_values(source: Source, likelihood: Likelihood, what: str) -> Source:
     """The source, refusing values outside the support of the likelihood as they are read, naming their column."""
-    complete = refuse_values(
+    complete = refuse_rows(
         source,
         _missing,
         lambda name, _: (
@@ -101,7 +101,7 @@ def _check_likelihood(source: Source, likelihood: Likelihood, what: str) -> Sour
         return check_range(complete, 0.0, 1.0, f"{what} with the bernoulli likelihood")
     counted = check_range(complete, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
     wanted = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
-    return refuse_values(
+    return refuse_rows(
         counted,
         lambda rows: rows != rows.round(),
         lambda name, value: f"column {name!r} holds {value:g}: the {likelihood} likelihood needs {wanted}",
@@ -113,15 +113,15 @@ def _missing(rows: Tensor) -> Tensor:
     return torch.isnan(rows) if bool(torch.isnan(rows.sum())) else rows.new_zeros((), dtype=torch.bool)
 
 
-def refuse_values(
+def refuse_rows(
     source: Source, fault: Callable[[Tensor], Tensor], message: Callable[[str, float], str]
 ) -> Source:
     """The source, refusing rows in which ``fault`` finds a value, with ``message(column, value)``."""
-    return MappedSource(source, _ValueCheck(source.names, fault, message))
+    return MappedSource(source, _RowCheck(source.names, fault, message))
 
 
 @dataclass(frozen=True)
-class _ValueCheck:
+class _RowCheck:
     names: tuple[str, ...]
     fault: Callable[[Tensor], Tensor]
     message: Callable[[str, float], str]

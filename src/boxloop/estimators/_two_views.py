@@ -33,9 +33,9 @@ from boxloop.data import (
     validate_rows,
 )
 from boxloop.estimators._base import DeviceEstimator, to_numpy, warn_of
-from boxloop.estimators._input import Shape, flatten_images, image_fault, match_columns, refuse_values
+from boxloop.estimators._input import Shape, find_shape_fault, flatten_images, match_columns, refuse_rows
 from boxloop.estimators._params import pick_device, pick_dtype
-from boxloop.estimators.learned import NetworkShape, Run, build_network, plan_of, settled
+from boxloop.estimators.learned import NetworkShapes, Run, make_part, plan_of, settled
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.models import Convolutions, Layers, Part, SavedModule
@@ -220,7 +220,7 @@ def _complete_source(source: Source, word: str, device: torch.device) -> Source:
         source = on_device(source, device)
     if isinstance(source, ArraySource) and bool(torch.isfinite(source.rows.sum())):
         return source  # a finite sum proves that nothing is missing
-    checked = refuse_values(source, torch.isnan, partial(_missing_message, word))
+    checked = refuse_rows(source, torch.isnan, partial(_missing_message, word))
     if not isinstance(source, ArraySource):
         return checked
     for _ in checked.chunks():
@@ -355,16 +355,16 @@ def start_view(options: FeatureOptions, schema: ViewSchema, source: Source, stre
         length = options.length_scale or _median_distance(source, origin, scale, own[0])
         return FourierView.start(origin, scale, options.n_fourier, length, own[1])
     if isinstance(kind, nn.Module):
-        part = build_network(kind, None, device, dtype, stream)
+        part = make_part(kind, None, device, dtype, stream)
         return NetworkView(origin, scale, part, _output_width(part, origin, kind, device), bounded=False)
-    shape = NetworkShape(source.n_columns, options.n_features, schema.image, options.hidden)
-    image, widths = shape.convolved, shape.widths
+    shape = NetworkShapes(source.n_columns, options.n_features, schema.image, options.hidden)
+    image, widths = shape.convolution_input, shape.widths
     network: Any = (
         Layers(source.n_columns, widths, options.n_features)
         if image is None
         else Convolutions(image, widths, options.n_features)
     )
-    part = build_network(None, network, device, dtype, stream)
+    part = make_part(None, network, device, dtype, stream)
     return NetworkView(origin, scale, part, options.n_features)
 
 
@@ -628,7 +628,7 @@ def _schema_fault(schema: ViewSchema, view: View, n_values: int) -> str | None:
     wanted = (1, n_values) if finite else (view.n_columns, None)
     if (len(schema.names), distinct) != wanted or (finite and len(labels) != n_values):
         return f"the columns {schema.names} or values {schema.values} of {schema.word} do not fit its view"
-    return image_fault(schema.image, view.n_columns)
+    return find_shape_fault(schema.image, view.n_columns)
 
 
 # Estimators

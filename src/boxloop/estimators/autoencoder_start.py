@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from boxloop.data import Standardisation
 from boxloop.estimators._input import Likelihood
-from boxloop.estimators.learned import NetworkShape, build_network
+from boxloop.estimators.learned import NetworkShapes, make_part
 from boxloop.models import (
     Autoencoder,
     BernoulliHead,
@@ -31,7 +31,7 @@ Variance = Literal["diagonal", "shared", "spherical", "low_rank"]
 
 
 def start_model(
-    shapes: NetworkShape,
+    shapes: NetworkShapes,
     head: Any,
     latent: Any,
     encoder: nn.Module | None,
@@ -46,7 +46,7 @@ def start_model(
         ValueError: a module that does not give the columns it should.
     """
     streams = spawn(stream, 2)
-    width, seen = head.width(shapes.columns), shapes.convolved
+    width, seen = head.width(shapes.columns), shapes.convolution_input
     inward: Any = Layers(shapes.columns, shapes.widths, 2 * shapes.codes)
     outward: Any = Layers(shapes.codes, shapes.widths[::-1], width)
     if seen is not None:
@@ -55,7 +55,7 @@ def start_model(
             several = (seen[0] * (width // shapes.columns), *seen[1:])
             outward = Deconvolutions(several, shapes.widths[::-1], shapes.codes)
     parts = [
-        build_network(module, network, device, dtype, own)
+        make_part(module, network, device, dtype, own)
         for module, network, own in ((encoder, inward, streams[0]), (decoder, outward, streams[1]))
     ]
     return Autoencoder.start(parts[0], parts[1], head.to(device), latent.to(device), shapes.columns)

@@ -43,7 +43,7 @@ WIDTHS, CHANNELS = (128, 128), (32, 64)
 
 
 @dataclass(frozen=True)
-class NetworkShape:
+class NetworkShapes:
     """What default networks must fit.
 
     Args:
@@ -59,7 +59,7 @@ class NetworkShape:
     hidden: Sequence[int] | None
 
     @property
-    def picture(self) -> tuple[int, int, int] | None:
+    def channels_first(self) -> tuple[int, int, int] | None:
         """(C, H, W)."""
         if self.image is None:
             return None
@@ -71,18 +71,18 @@ class NetworkShape:
         """Of hidden layers, or channels."""
         if self.hidden is not None:
             return tuple(int(width) for width in self.hidden)
-        if self.picture is None:
+        if self.channels_first is None:
             return WIDTHS
-        halves = int(math.log2(min(self.picture[1:])))  # small images cannot be halved twice
+        halves = int(math.log2(min(self.channels_first[1:])))  # small images cannot be halved twice
         return CHANNELS[:halves]
 
     @property
-    def convolved(self) -> tuple[int, int, int] | None:
+    def convolution_input(self) -> tuple[int, int, int] | None:
         """The image that convolutions may see; None for rows, or images too small to be halved."""
-        return self.picture if self.widths else None
+        return self.channels_first if self.widths else None
 
 
-def build_network(
+def make_part(
     module: nn.Module | None, network: Any, device: torch.device, dtype: torch.dtype, stream: Generator
 ) -> Part:
     """A user's module, or a default network with a start that is the same on every device."""

@@ -38,7 +38,7 @@ from boxloop.estimators._two_views import (
     start_view,
     views_file,
 )
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE, build_network
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE, make_part
 from boxloop.numeric import generator, seed, spawn
 from boxloop.persist import ModelFile, load_model
 from boxloop.twoview import (
@@ -546,7 +546,7 @@ def _restart_view(view: View, kind: Any, stream: Generator) -> View:
         return view
     like, own = view.part.parameters[0], spawn(stream, 1)[0]
     module = kind if isinstance(kind, nn.Module) else None
-    return replace(view, part=build_network(module, view.part.network, like.device, like.dtype, own))
+    return replace(view, part=make_part(module, view.part.network, like.device, like.dtype, own))
 
 
 def inflate_errors(found: Expectation, halves: Sequence[tuple[Expectation, Expectation]]) -> Expectation:

@@ -21,7 +21,7 @@ from boxloop.estimators._input import Likelihood
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._two_views import PARTS
 from boxloop.estimators.codes import CodedEstimator, has_image_shape
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE, WATCHERS, Run, build_network, plan_of, settled
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE, WATCHERS, Run, make_part, plan_of, settled
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
@@ -287,14 +287,14 @@ class RelevantGenerator(CodedEstimator):
         """The linear layer at its linear optimum, the network at random: the same on every device."""
         dtype, k = pick_dtype(self.dtype), code.shape[1]
         if isinstance(self.decoder, nn.Module):
-            part = build_network(self.decoder, None, code.device, dtype, stream)
+            part = make_part(self.decoder, None, code.device, dtype, stream)
             with torch.no_grad():
                 shape = tuple(part(torch.zeros(1, k, dtype=dtype, device=code.device)).shape)
             if shape != (1, columns):
                 raise ValueError(f"the decoder must make {columns} columns from {k}; one row becomes {shape}")
         else:
             network = Layers(k, tuple(int(width) for width in self.hidden), columns)
-            part = build_network(None, network, code.device, dtype, stream)
+            part = make_part(None, network, code.device, dtype, stream)
         return CodeNetwork(code.to(dtype), part)
 
     @property
