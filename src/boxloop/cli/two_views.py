@@ -100,7 +100,7 @@ def assess(
         permutations: number of permutations behind the p-values.
         rate: false-discovery rate of significance.
     """
-    found = estimator.significance(X, Y, permutations=permutations, level=rate)
+    significance = estimator.significance(X, Y, permutations=permutations, level=rate)
     x, y = (
         torch.cat([tile for tile, _ in schema.open(rows, torch.device("cpu")).chunks()])
         for schema, rows in ((estimator.x_schema_, X), (estimator.y_schema_, Y))
@@ -108,17 +108,17 @@ def assess(
     columns, labels = explain_columns(estimator, x, y, ways, rate)
     diagnoses = {way: estimator.diagnose(DIRECTIONS[way]) for way in ways}
     findings = {
-        "variables": describe_variables(estimator, found, X, Y),
-        "total": found.total,
-        "total_error": found.total_error,
+        "variables": describe_variables(estimator, significance, X, Y),
+        "total": significance.total,
+        "total_error": significance.total_error,
         "columns": columns,
         "labels": labels,
-        "verdict": describe_verdict(estimator, found),
-        "overfitted": found.overfitted,
+        "verdict": describe_verdict(estimator, significance),
+        "overfitted": significance.overfitted,
         "concerns": merge_concerns({way: one.concerns for way, one in diagnoses.items()}),
         "diagnosis": {DIRECTIONS[way]: asdict(one) for way, one in diagnoses.items()},
     }
-    return findings, found
+    return findings, significance
 
 
 def merge_concerns(concerns: dict[str, tuple[str, ...]]) -> list[str]:
@@ -128,17 +128,17 @@ def merge_concerns(concerns: dict[str, tuple[str, ...]]) -> list[str]:
         >>> merge_concerns({"y": ("few rows", "inaccurate tails"), "x": ("few rows",)})
         ['few rows', 'y inferred from x: inaccurate tails']
     """
-    found: list[str] = []
+    merged: list[str] = []
     for way, lines in concerns.items():
         given = "x" if way == "y" else "y"
         for line in lines:
             shared = len(concerns) > 1 and all(line in others for others in concerns.values())
-            found.append(line if shared else f"{way} inferred from {given}: {line}")
-    return list(dict.fromkeys(found))
+            merged.append(line if shared else f"{way} inferred from {given}: {line}")
+    return list(dict.fromkeys(merged))
 
 
 def describe_variables(
-    estimator: RelevantFeatures, found: Significance, X: Any, Y: Any
+    estimator: RelevantFeatures, significance: Significance, X: Any, Y: Any
 ) -> list[dict[str, Any]]:
     """One entry per pair of variables, with the loadings of all columns, largest first."""
     sides = dict(zip("xy", estimator.loadings(X, Y)))
@@ -146,17 +146,17 @@ def describe_variables(
     return [
         {
             "variable": i + 1,
-            "relevance": found.relevance[i],
-            "relevance_error": found.relevance_error[i],
-            "fit_relevance": found.training_correlation[i] ** 2,
-            "correlation": found.correlation[i],
-            "correlation_error": found.standard_error[i],
-            "p_value": found.p_value[i],
-            "adjusted_p_value": found.adjusted_p_value[i],
-            "significant": bool(found.significant[i]),
+            "relevance": significance.relevance[i],
+            "relevance_error": significance.relevance_error[i],
+            "fit_relevance": significance.training_correlation[i] ** 2,
+            "correlation": significance.correlation[i],
+            "correlation_error": significance.standard_error[i],
+            "p_value": significance.p_value[i],
+            "adjusted_p_value": significance.adjusted_p_value[i],
+            "significant": bool(significance.significant[i]),
             **{side: _sort_loadings(names[side], loading[:, i]) for side, loading in sides.items()},
         }
-        for i in range(len(found.correlation))
+        for i in range(len(significance.correlation))
     ]
 
 
@@ -236,16 +236,16 @@ def _share_p_value(share: float, error: float, n: int) -> float:
     return float(stats.t.sf(share / error, n - 1)) if error > 0.0 else 0.0
 
 
-def describe_verdict(estimator: RelevantFeatures, found: Significance) -> str:
+def describe_verdict(estimator: RelevantFeatures, significance: Significance) -> str:
     """How many variables are significant, and whether there may be more, in options of this command."""
-    r, count = len(found.correlation), found.n_significant
+    r, count = len(significance.correlation), significance.n_significant
     words = f"{count} of {r} pairs of variables {'is' if count == 1 else 'are'} significant"
     if count == 0:
         return f"{words}: no dependence between the views was found"
     schemas = (estimator.x_schema_, estimator.y_schema_)
     kinds = (estimator.x_features, estimator.y_features)
     most = min(max_variables(kind, one.values, len(one.names)) for one, kind in zip(schemas, kinds))
-    if found.sufficient:
+    if significance.sufficient:
         return f"{words}: -k {r} is enough"
     if r >= most or r < estimator.n_features:
         return f"{words}: these features have no more"
@@ -259,41 +259,41 @@ def max_variables(kind: str, values: Collection[Any] | None, columns: int) -> fl
     return columns if kind == "linear" else math.inf
 
 
-def print_findings(found: Mapping[str, Any]) -> None:
+def print_findings(findings: Mapping[str, Any]) -> None:
     """Print the findings of ``boxloop relate``."""
-    rows = found["rows"]
-    other = "" if found["other"] is None else f" and {found['other']}"
-    echo_text(f"x: {_describe_view(found['x'])}\ny: {_describe_view(found['y'])}")
+    rows = findings["rows"]
+    other = "" if findings["other"] is None else f" and {findings['other']}"
+    echo_text(f"x: {_describe_view(findings['x'])}\ny: {_describe_view(findings['y'])}")
     echo_text(
-        f"of {found['data']}{other}: {rows['fit']} rows of the fit, {rows['held_out']} held out to test it\n"
+        f"of {findings['data']}{other}: {rows['fit']} rows of the fit, {rows['held_out']} held out to test it\n"
     )
-    _print_variables(found)
-    _print_columns(found)
+    _print_variables(findings)
+    _print_columns(findings)
     echo_text(
         "Relevance: squared correlation of a pair. Share: of the variance; negative where the mean is a better guess."
     )
     echo_text(
-        f"Both on the held-out rows, with p adjusted for their number (false-discovery rate {found['rate']:g})."
+        f"Both on the held-out rows, with p adjusted for their number (false-discovery rate {findings['rate']:g})."
     )
-    for one in found["labels"]:
+    for one in findings["labels"]:
         accuracy = format_with_error(100.0 * one["accuracy"], 100.0 * one["accuracy_error"])
         echo_text(
             f"{one['column']} is predicted correctly in {accuracy}% of the rows; always the most common label: "
             f"{100.0 * one['most_common']:.0f}%."
         )
-    echo_text(f"Relevance of all pairs: {format_with_error(found['total'], found['total_error'])}.")
-    echo_text(f"{found['verdict'][0].upper()}{found['verdict'][1:]}.")
-    if found["overfitted"]:
-        trained = format_number(sum(one["fit_relevance"] for one in found["variables"]), 3)
+    echo_text(f"Relevance of all pairs: {format_with_error(findings['total'], findings['total_error'])}.")
+    echo_text(f"{findings['verdict'][0].upper()}{findings['verdict'][1:]}.")
+    if findings["overfitted"]:
+        trained = format_number(sum(one["fit_relevance"] for one in findings["variables"]), 3)
         echo_text(
             f"The fit is overfitted: on its own rows the relevance is {trained}. More rows, a smaller -k or simpler "
             "--features help."
         )
     for name in ("output", "figure"):
-        if found[name] is not None:
-            echo_text(f"Written: {found[name]}")
-    if found["concerns"]:
-        echo_text("\n".join(["Concerns:", *(f"- {line}" for line in found["concerns"])]))
+        if findings[name] is not None:
+            echo_text(f"Written: {findings[name]}")
+    if findings["concerns"]:
+        echo_text("\n".join(["Concerns:", *(f"- {line}" for line in findings["concerns"])]))
 
 
 def _describe_view(view: Mapping[str, Any]) -> str:
@@ -309,9 +309,9 @@ def _list_names(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _print_variables(found: Mapping[str, Any]) -> None:
+def _print_variables(findings: Mapping[str, Any]) -> None:
     heads = ["pair", "relevance", "in the fit", "p", "columns, by their correlation with it"]
-    shown = found["variables"][:MOST_LINES]
+    shown = findings["variables"][:MOST_LINES]
     rows = [
         [
             str(one["variable"]),
@@ -323,8 +323,8 @@ def _print_variables(found: Mapping[str, Any]) -> None:
         for one in shown
     ]
     title = "Pairs of variables, one of each view"
-    if len(shown) < len(found["variables"]):
-        title += f"; the first {len(shown)} of {len(found['variables'])}, --json has all"
+    if len(shown) < len(findings["variables"]):
+        title += f"; the first {len(shown)} of {len(findings['variables'])}, --json has all"
     echo_table(title, heads, rows, words=heads[-1:], lines=True)
 
 
@@ -332,9 +332,9 @@ def _list_loadings(columns: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{one['column']} {one['loading']:+.2f}" for one in columns)
 
 
-def _print_columns(found: Mapping[str, Any]) -> None:
+def _print_columns(findings: Mapping[str, Any]) -> None:
     for way, given in (("y", "x"), ("x", "y")):
-        lines = [line for line in found["columns"] if line["view"] == way]
+        lines = [line for line in findings["columns"] if line["view"] == way]
         if not lines:
             continue
         best = sorted(lines, key=lambda line: -line["share"] if line["share"] == line["share"] else 2.0)
@@ -457,7 +457,7 @@ def score_views(
     Args:
         model: the file.
         estimator: what it holds.
-        data: rows of the first view, found by their names.
+        data: rows of the first view, whose columns are found by their names.
         on_workers: whether the workers of a cluster read them.
         output: table to write, one line per row.
         watch: whether to show progress.
@@ -468,10 +468,10 @@ def score_views(
     written = output is not None
 
     def scored(rows: Any) -> Found[Summary]:
-        found = {f"variable_{i + 1}": column for i, column in enumerate(estimator.transform(rows).T)}
-        summary = Summary.of(found)
+        columns = {f"variable_{i + 1}": column for i, column in enumerate(estimator.transform(rows).T)}
+        summary = Summary.of(columns)
         return Found(
-            summary.rows, summary, ({**found, **_infer_second_view(estimator, rows)},) if written else ()
+            summary.rows, summary, ({**columns, **_infer_second_view(estimator, rows)},) if written else ()
         )
 
     total = passed(*_open_parts(estimator.x_schema_, data, on_workers, scored), output, watch)

@@ -157,10 +157,10 @@ class CCA(
                 f"{n} rows for {p + q} columns of both views: any rows are then related perfectly; use more rows or "
                 "fewer columns, or RelevantFeatures with a ridge"
             )
-        found = len(self.fit_.model.canonical.correlation)
-        if found < self.n_components:
+        rank = len(self.fit_.model.canonical.correlation)
+        if rank < self.n_components:
             concerns.append(
-                f"X and y have {found} pair{'s' * (found != 1)} of canonical variables, fewer than "
+                f"X and y have {rank} pair{'s' * (rank != 1)} of canonical variables, fewer than "
                 f"n_components={self.n_components}: the other components are 0; constant and collinear columns add none"
             )
         warn_of(concerns)
@@ -183,13 +183,13 @@ class CCA(
     def _publish(self, fit: RelevanceFit) -> None:
         """Set scikit-learn's attributes, which all follow from the canonical variables and the means of u x'."""
         self.fit_, pair, canonical = fit, fit.model.pair, fit.model.canonical
-        found = len(canonical.correlation)
-        empty = self.n_components - found
+        rank = len(canonical.correlation)
+        empty = self.n_components - rank
         x = _deflate(pair.left, canonical.left, fit.left[1:])
         y = _deflate(pair.right, canonical.right, fit.right[1:])
         weights = x[0]
         largest = np.abs(weights).argmax(0)
-        sign = np.where(weights[largest, np.arange(found)] < 0.0, -1.0, 1.0)
+        sign = np.where(weights[largest, np.arange(rank)] < 0.0, -1.0, 1.0)
         pad = ((0, 0), (0, empty))
         self.x_weights_, self.x_loadings_, self.x_rotations_ = (np.pad(part * sign, pad) for part in x)
         self.y_weights_, self.y_loadings_, self.y_rotations_ = (np.pad(part * sign, pad) for part in y)

@@ -222,22 +222,22 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
 
     def _expected(self, X: Any) -> Array:
         source = self._open_x(X)
-        found: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.fit_.infer_right)))
-        return found
+        expected: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.fit_.infer_right)))
+        return expected
 
     def transform(self, X: Any) -> Array:
         """The canonical variables u of rows, most relevant first, (n, k)."""
         source = self._open_x(X)
-        found: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.model_.left)))
-        return found
+        variables: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.model_.left)))
+        return variables
 
     def decision_function(self, X: Any) -> Array:
         """Expected indicators of the classes, (n, C): they sum to 1, and may be negative or above 1.
 
         With two classes, that of the second less that of the first, (n,): positive where the second is predicted.
         """
-        found = self._expected(X)
-        return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
+        expected = self._expected(X)
+        return expected[:, 1] - expected[:, 0] if expected.shape[1] == 2 else expected
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy: share of rows whose class is predicted correctly, by their weights where they have any."""
@@ -260,11 +260,11 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         probabilities. ``temperature`` gives :math:`p_c \propto \exp(z_c / T)` instead, with the T of largest likelihood
         on held-out rows (on all rows where features are fixed).
         """
-        found = self._expected(X)
+        expected = self._expected(X)
         return (
-            project_to_simplex(found)
+            project_to_simplex(expected)
             if self.temperature_ is None
-            else apply_temperature(found, self.temperature_)
+            else apply_temperature(expected, self.temperature_)
         )
 
     def _from_tree(self, tree: RelevanceFit) -> None:
@@ -293,10 +293,10 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
 
 def read_codes(both: Source) -> tuple[Any, Array]:
     """The class number of each row, and its weight."""
-    found = both.reduce(
+    columns = both.reduce(
         lambda rows, weight: ConcatenatedRows.of(torch.stack([rows[:, -1].double(), weight.double()], 1))
     )
-    codes, weight = found.concatenate().unbind(1)
+    codes, weight = columns.concatenate().unbind(1)
     return to_numpy(codes).astype(np.int64), to_numpy(weight)
 
 
@@ -333,8 +333,8 @@ def apply_temperature(points: Array, temperature: float) -> Array:
         >>> apply_temperature(np.array([[1.0, 0.0]]), 1.0 / np.log(3.0)).round(6).tolist()
         [[0.75, 0.25]]
     """
-    found: Array = softmax(points / temperature, axis=1)
-    return found
+    probabilities: Array = softmax(points / temperature, axis=1)
+    return probabilities
 
 
 def fit_temperature(points: Array, codes: NDArray[np.int64], weight: Array) -> float:

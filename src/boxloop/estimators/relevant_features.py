@@ -268,10 +268,10 @@ class RelevantFeatures(TwoViewEstimator):
         for X given Y, see :meth:`expect`.
         """
         source = self._open_x(X)
-        found: Array = self.y_schema_.reshape(
+        predicted: Array = self.y_schema_.reshape(
             to_numpy(check_no_overflow(apply_to_rows(source, self.fit_.infer_right)))
         )
-        return found
+        return predicted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Sum of the correlations of the pairs on weighted rows, at most k; a ``channel`` draws a missing y."""
@@ -288,9 +288,9 @@ class RelevantFeatures(TwoViewEstimator):
             return ConcatenatedRows.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
 
         with torch.no_grad():
-            found = to_numpy(check_no_overflow(pair_sources(first, second).reduce(at).concatenate()))
-        left, right = np.hsplit(found[:, :-1], 2)
-        return float(np.trace(column_correlations(left, right, found[:, -1])))
+            variables = to_numpy(check_no_overflow(pair_sources(first, second).reduce(at).concatenate()))
+        left, right = np.hsplit(variables[:, :-1], 2)
+        return float(np.trace(column_correlations(left, right, variables[:, -1])))
 
     def loadings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Correlation of each column with each variable of its own view, (d_x, k) and (d_y, k).
@@ -363,12 +363,12 @@ class RelevantFeatures(TwoViewEstimator):
         rows = torch.cat([tile for tile, _ in known.chunks()])
         indicators = self._indicators(direction) if theta is None else None
         theta = theta if indicators is None else indicators
-        found = conditional.expect(theta, rows)
+        expectation = conditional.expect(theta, rows)
         if indicators is not None:
             schema = self.y_schema_ if direction == "y_given_x" else self.x_schema_
-            found = replace(found, names=tuple(schema.labels))
+            expectation = replace(expectation, names=tuple(schema.labels))
         if not refits:
-            return found
+            return expectation
         if not self.model_.pair.trainable():
             raise ValueError(
                 "refits are for learned features; the standard errors of fixed features need none"
@@ -383,7 +383,7 @@ class RelevantFeatures(TwoViewEstimator):
                 for mask in (half, ~half)
             )
             halves.append((one, two))
-        return inflate_errors(found, halves)
+        return inflate_errors(expectation, halves)
 
     def density_ratio(self, X: Any, y: Any, data: tuple[Any, Any] | None = None) -> EstimatedValues:
         """p(x, y) / (p(x) p(y)) of each pair of rows, (n,), with its standard error.
@@ -549,7 +549,9 @@ def _restart_view(view: View, kind: Any, stream: Generator) -> View:
     return replace(view, part=make_part(module, view.part.network, like.device, like.dtype, own))
 
 
-def inflate_errors(found: Expectation, halves: Sequence[tuple[Expectation, Expectation]]) -> Expectation:
+def inflate_errors(
+    expectation: Expectation, halves: Sequence[tuple[Expectation, Expectation]]
+) -> Expectation:
     r"""An expectation whose standard errors contain what learning costs.
 
     Let :math:`A` and :math:`B` be inferred from complementary halves of the rows, each of which learned features of its
@@ -560,7 +562,7 @@ def inflate_errors(found: Expectation, halves: Sequence[tuple[Expectation, Expec
     .. math:: f^2 = \frac{\sum (A - B)^2 / 2}{\sum \mathrm{se}^2}
 
     Args:
-        found: by the fit to all rows.
+        expectation: by the fit to all rows.
         halves: the same expectation by fits to both halves of the rows, for each way to halve them.
     """
 
@@ -569,11 +571,11 @@ def inflate_errors(found: Expectation, halves: Sequence[tuple[Expectation, Expec
         total = float((error**2).sum())
         return max(1.0, float(np.sqrt(sum(part.sum() for part in apart) / total))) if total > 0.0 else 1.0
 
-    inflation = factor("mean", found.standard_error)
+    inflation = factor("mean", expectation.standard_error)
     return replace(
-        found,
-        standard_error=found.standard_error * inflation,
-        deviation_error=found.deviation_error * factor("deviation", found.deviation_error),
+        expectation,
+        standard_error=expectation.standard_error * inflation,
+        deviation_error=expectation.deviation_error * factor("deviation", expectation.deviation_error),
         inflation=inflation,
     )
 
@@ -583,5 +585,5 @@ def column_correlations(left: Array, right: Array, weight: Array | None = None) 
     root = np.ones((len(left), 1)) if weight is None else np.sqrt(weight)[:, None]
     left, right = (root * (part - np.average(part, 0, root[:, 0] ** 2)) for part in (left, right))
     size = np.sqrt(np.outer((left**2).sum(0), (right**2).sum(0)))
-    found: Array = (left.T @ right) / np.where(size > 0.0, size, 1.0)
-    return found
+    correlation: Array = (left.T @ right) / np.where(size > 0.0, size, 1.0)
+    return correlation

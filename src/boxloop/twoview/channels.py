@@ -147,8 +147,12 @@ class PixelShuffle:
             for axis in (-1, -2):
                 heads = torch.rand(coins, generator=generator, device=rows.device) < p
                 image = _swap_pairs(image, begin[axis] ^ bool(t % 2), heads, axis)
-        found = image.reshape(rows.shape)
-        return found + self.noise * normal(tuple(rows.shape), generator, rows.dtype) if self.noise else found
+        shuffled = image.reshape(rows.shape)
+        return (
+            shuffled + self.noise * normal(tuple(rows.shape), generator, rows.dtype)
+            if self.noise
+            else shuffled
+        )
 
 
 @dataclass(frozen=True)

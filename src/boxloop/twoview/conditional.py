@@ -777,10 +777,10 @@ def _choose_cuts(
         indices = sampler.indices_between(start, start + len(weight))
         return SumAndRows(_Range(value.amin(0), value.amax(0)), ConcatenatedRows.of(value[indices]))
 
-    found = of.source.reduce_at(sample)
+    sampled = of.source.reduce_at(sample)
     cuts, linear = [], []
-    for j, column in enumerate(found.rows.concatenate().mT):
-        known = torch.cat([column, found.sum.low[j : j + 1], found.sum.high[j : j + 1]]).unique()
+    for j, column in enumerate(sampled.rows.concatenate().mT):
+        known = torch.cat([column, sampled.sum.low[j : j + 1], sampled.sum.high[j : j + 1]]).unique()
         linear.append(len(known) > CUTS)
         if linear[-1]:
             order = torch.cat([known[:1], column, known[-1:]]).sort().values

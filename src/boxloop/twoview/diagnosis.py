@@ -56,30 +56,30 @@ class Diagnosis:
     @property
     def concerns(self) -> tuple[str, ...]:
         """What to know before the expectations are used, in words; none where all is well."""
-        found = []
+        concerns = []
         if self.negative_mass > NEGATIVE_MASS:
-            found.append(
+            concerns.append(
                 f"the conditional distribution has negative mass {self.negative_mass:.2g} on average "
                 f"({self.worst_negative_mass:.2g} at worst): tails and quantiles are inaccurate; another number of "
                 "features or more rows may help"
             )
         if self.negative_variance > NEGATIVE_VARIANCE:
-            found.append(
+            concerns.append(
                 f"{self.negative_variance:.0%} of conditional variances are negative and were replaced by 0: standard "
                 "deviations of those functions are unreliable"
             )
         if self.batch_too_small:
-            found.append(
+            concerns.append(
                 f"a batch of {self.batch_size} rows has {self.rows_per_variable:.1f} for each of {self.n_features + 1} "
                 f"variables (the constant included): below {ROWS_PER_FEATURE} the learned relevances are partly "
                 "spurious; raise batch_size"
             )
         if self.batch_loss is not None and self.loss - self.batch_loss > BATCH_LOSS * self.n_features:
-            found.append(
+            concerns.append(
                 f"the loss is {self.loss:.3g} on all rows but {self.batch_loss:.3g} in a batch: the correlations of a "
                 "batch are partly spurious; raise batch_size"
             )
-        return tuple(found)
+        return tuple(concerns)
 
     def __str__(self) -> str:
         lines = [
@@ -139,15 +139,15 @@ def diagnose(
     check_count(n_given, "n_given")
     sample = sample_rows(conditional.source, n_given, generator(random_state)).rows
     given = model.pair.split_rows(sample)[1]
-    found = conditional.expect(theta, given)
+    expectation = conditional.expect(theta, given)
     correlation = model.canonical.correlation
     r = len(correlation)
     batch = None if batch_size is None else _batch_loss(conditional, batch_size, random_state)
-    mass = np.where(found.negative_mass > 1e-12, found.negative_mass, 0.0)
+    mass = np.where(expectation.negative_mass > 1e-12, expectation.negative_mass, 0.0)
     return Diagnosis(
         negative_mass=float(mass.mean()),
         worst_negative_mass=float(mass.max()),
-        negative_variance=float(found.negative_variance.mean()),
+        negative_variance=float(expectation.negative_variance.mean()),
         n_given=len(given),
         n_features=r,
         loss=float(r - correlation.square().sum()),

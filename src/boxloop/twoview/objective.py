@@ -150,10 +150,10 @@ class _Relevance(torch.autograd.Function):
         both, slope, share = ctx.saved_tensors
         left_dtype, right_dtype, k, factor = ctx.sizes
         slope = slope * (2.0 * gradient * factor)
-        found = product(both, slope.to(both.dtype))
+        gradients = product(both, slope.to(both.dtype))
         if share is not None:
-            found *= share[:, None].to(found)
-        return found[:, :k].to(left_dtype), found[:, k:].to(right_dtype), None, None, None, None
+            gradients *= share[:, None].to(gradients)
+        return gradients[:, :k].to(left_dtype), gradients[:, k:].to(right_dtype), None, None, None, None
 
 
 def _is_float32_enough(moment: Tensor, inflation: Tensor, relevant: Tensor) -> bool:
@@ -261,8 +261,8 @@ def channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
     check_kind(sums, "sums", MomentSums, "MomentSums.of(pair, rows, weight) makes one")
     k = fitted.left.shape[0]
     mean, moment = sums.moments()
-    apart = mean - torch.cat([fitted.left_mean, fitted.right_mean])
-    moment = moment + apart[:, None] * apart
+    shift = mean - torch.cat([fitted.left_mean, fitted.right_mean])
+    moment = moment + shift[:, None] * shift
     left = fitted.left.mT @ moment[:k, :k] @ fitted.left
     right = fitted.right.mT @ moment[k:, k:] @ fitted.right
     cross = ((fitted.left.mT @ moment[:k, k:]) * fitted.right.mT).sum(1)

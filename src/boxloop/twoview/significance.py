@@ -262,10 +262,10 @@ def held_out_significance(
         scores = VariableScores(
             u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64, device=u.device)
         )
-        found = _assess(
+        significance = _assess(
             scores, [scores], model.canonical.correlation, permutations, level, 0, generator(random_state)
         )
-        return replace(found, complete=len(found.correlation) >= model.pair.max_variables)
+        return replace(significance, complete=len(significance.correlation) >= model.pair.max_variables)
 
 
 @single_threaded
@@ -349,8 +349,8 @@ def cross_fitted_significance(
         ]
         by_others, by_earlier = _score_rows(features, source, others, earlier, folds, key, most_rows)
         tests = [by_earlier.of_fold(f) for f in range(1, folds) if bool((by_earlier.fold == f).any())]
-        found = _assess(by_others, tests, full.correlation, permutations, level, folds, generator(key))
-        return replace(found, complete=r >= pair.max_variables or r < most)
+        significance = _assess(by_others, tests, full.correlation, permutations, level, folds, generator(key))
+        return replace(significance, complete=r >= pair.max_variables or r < most)
 
 
 def _check_permutations(r: int, permutations: int, level: float) -> None:
@@ -427,8 +427,8 @@ def _score_rows(
                 by_earlier.append((*variables(earlier[j - 1], f[inside], g[inside]), *labels))
         return _FoldScores(_Columns.of(*by_others), _Columns.of(*by_earlier))
 
-    found = source.reduce_at(scores)
-    return VariableScores(*found.by_others.concatenate()), VariableScores(*found.by_earlier.concatenate())
+    scored = source.reduce_at(scores)
+    return VariableScores(*scored.by_others.concatenate()), VariableScores(*scored.by_earlier.concatenate())
 
 
 def sample_mask(weight: Tensor, start: int, share: float, key: int) -> Tensor:
