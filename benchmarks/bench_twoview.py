@@ -20,7 +20,7 @@ import torch
 
 from boxloop import RelevantFeatures
 from boxloop.data import ArraySource, PairedSource
-from boxloop.twoview import LinearView, ViewPair, fit_fixed, relevance_loss
+from boxloop.twoview import LinearView, ViewPair, fit_fixed_features, relevance_loss
 from common import gemm_rate, interleave, report
 from twoview_peers import deep, found_peer, means
 
@@ -65,7 +65,7 @@ def linear(n: int, data: Path | None, repeats: int) -> list[dict]:
     made: dict[str, np.ndarray] = {}
 
     def ours(dtype: str) -> None:
-        fit = fit_fixed(pair, both, VARIABLES, dtype=getattr(torch, dtype))
+        fit = fit_fixed_features(pair, both, VARIABLES, dtype=getattr(torch, dtype))
         made[dtype] = fit.model.canonical.correlation.numpy()
 
     def estimator() -> None:
@@ -151,7 +151,7 @@ def growth(sizes: list[int], widths: list[int], repeats: int) -> list[dict]:
             n, k = (value, 98) if along == "rows" else (min(sizes), value)
             still = LinearView(torch.zeros(k, dtype=torch.float64), torch.ones(k, dtype=torch.float64))
             both = PairedSource(*(ArraySource(torch.from_numpy(part[:n, :k].copy())) for part in (X, Y)))
-            run = partial(fit_fixed, ViewPair(still, still), both, 20)
+            run = partial(fit_fixed_features, ViewPair(still, still), both, 20)
             seconds.append(interleave({"ours": run}, repeats)["ours"])
         slope = float(np.polyfit(np.log(values), np.log(seconds), 1)[0])
         row = {"case": f"growth with {along}, {values}", "slope": slope, "expected": expected}

@@ -16,7 +16,7 @@ from sklearn.neural_network import MLPRegressor
 from torch import Tensor, nn
 
 from boxloop import RelevantFeatures
-from boxloop.twoview import Canonical, Products
+from boxloop.twoview import CanonicalVariables, MomentSums
 
 VARIABLES, WIDTH, RATE = 20, 256, 1e-3
 BATCH = 10 * (VARIABLES + 1)
@@ -68,8 +68,8 @@ def held_out(encoders: list[nn.Module], rows: Rows) -> float:
     """Canonical variables of encodings of the rows of the fit, correlated on the rows held out."""
     seen = [encoder(part).double() for encoder, part in zip(encoders, rows.train)]
     fresh = [encoder(part).double() for encoder, part in zip(encoders, rows.test)]
-    sums = Products.of_features(torch.cat(seen, 1), torch.ones(len(seen[0]), dtype=torch.float64))
-    solved = Canonical.solve(sums, VARIABLES, VARIABLES)
+    sums = MomentSums.of_features(torch.cat(seen, 1), torch.ones(len(seen[0]), dtype=torch.float64))
+    solved = CanonicalVariables.solve(sums, VARIABLES, VARIABLES)
     return total((fresh[0] - solved.left_mean) @ solved.left, (fresh[1] - solved.right_mean) @ solved.right)
 
 

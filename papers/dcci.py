@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from boxloop.criticise import classification_scores
 from boxloop.data import ArraySource, load_dataset
-from boxloop.estimators import fitted_temperature, onto_simplex, pick_device, with_temperature
+from boxloop.estimators import apply_temperature, fit_temperature, pick_device, project_to_simplex
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 from boxloop.fit import Constant, Epochs, Trainer, TrainPlan
 from boxloop.loop import run
@@ -483,8 +483,8 @@ def _score_probabilities(judge: Judge, model: Learner, method: str) -> dict[str,
         found = judge.scores(here, there, judge.objective is relevance).double().cpu().numpy()
     codes = judge.test[:, -1].long().cpu().numpy()
     half = len(codes) // 2
-    warm = with_temperature(found, fitted_temperature(found[:half], codes[:half], np.ones(half)))
-    plain = with_temperature(found, 1.0) if judge.objective is cross_entropy else onto_simplex(found)
+    warm = apply_temperature(found, fit_temperature(found[:half], codes[:half], np.ones(half)))
+    plain = apply_temperature(found, 1.0) if judge.objective is cross_entropy else project_to_simplex(found)
     return {
         "plain": probability_scores(plain[half:], codes[half:]),
         "temperature": probability_scores(warm[half:], codes[half:]),

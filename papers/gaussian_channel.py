@@ -660,7 +660,7 @@ def draw_learned(runs: Sequence[Learned], size: Size) -> Figure:
         judged.relevance,
         judged.relevance_error,
         axes["relevance"],
-        training=judged.training**2,
+        training=judged.training_correlation**2,
         exact=channel.relevance(len(judged.relevance)).numpy(),
         title=f"Relevances, {size.rows} rows",
         across="canonical variable n (exact: γⁿ)",
@@ -747,7 +747,7 @@ def experiment(options: Options) -> Report:
                 {
                     "held-out relevance": run.judged.relevance.tolist(),
                     "error": run.judged.relevance_error.tolist(),
-                    "training relevance": (run.judged.training**2).tolist(),
+                    "training relevance": (run.judged.training_correlation**2).tolist(),
                     "relevance under the true law": (run.by_quadrature[0] ** 2).tolist(),
                     "correlation with the Hermite variable": run.by_quadrature[1].tolist(),
                     "p-value": run.judged.p_value.tolist(),

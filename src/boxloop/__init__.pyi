@@ -1,6 +1,7 @@
 from .criticise import active_units, aggregate_gap, as_model, mega, moment_penalty
 from .distributions import Node
 from .estimators import (
+    CCA,
     BayesianFactorAnalysis,
     BayesianGaussianMixture,
     BayesianLinearRegression,
@@ -32,6 +33,7 @@ from .version import __version__
 from .weights import MultiPosterior, WeightPosterior
 
 __all__ = [
+    "CCA",
     "BayesianFactorAnalysis",
     "BayesianGaussianMixture",
     "BayesianLinearRegression",

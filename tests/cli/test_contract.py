@@ -66,7 +66,7 @@ KEYS = {
     "posterior": "data model rows columns components covariance chains draws warmup seed interrupted converged labels "
     "summary worries advice seconds output figure",
     "relate": "data other rate permutations x y rounds converged ridge events rows seed variables total total_error "
-    "columns labels verdict overfitted worries diagnosis seconds output figure",
+    "columns labels verdict overfitted concerns diagnosis seconds output figure",
     "network": "data target columns left_out kind why rows seed predictors worries level notes worst_rows settings "
     "events seconds output page figure",
     "sample": "model rows seed columns output values",

@@ -15,7 +15,14 @@ from scipy import stats
 from sklearn.metrics import r2_score
 
 from boxloop import RelevantFeatures, load
-from boxloop.cli import Side, explained, read_side, set_apart, told_right, worries
+from boxloop.cli import (
+    SelectedColumns,
+    explained_share,
+    hold_out_rows,
+    label_accuracy,
+    merge_concerns,
+    read_columns,
+)
 from boxloop.data import ArraySource, load_dataset, write_table
 from boxloop.estimators import RelevantClassifier, learned
 from boxloop.loop import Progress, run
@@ -56,12 +63,12 @@ def test_what_was_planted_is_found(shared: Path) -> None:
         assert abs(shares[key]["share"] - 0.5) < 4 * shares[key]["error"]
     assert not shares["y", "last"]["significant"]
     assert not shares["x", "other"]["significant"]
-    assert told["rows"] == {"fit": 800, "judged": 200}
+    assert told["rows"] == {"fit": 800, "held_out": 200}
 
 
 def test_nothing_is_found_where_nothing_is(shared: Path) -> None:
     told = found(shared, "--x", "a,other", "--y", "last", *LINEAR)
-    assert told["verdict"].startswith("0 of 1 pairs of variables are significant: nothing is seen")
+    assert told["verdict"].startswith("0 of 1 pairs of variables are significant: no dependence")
     assert not any(line["significant"] for line in told["columns"])
 
 
@@ -69,8 +76,8 @@ def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
     data = load_dataset("wine")
     at = [data.names.index(name) for name in ("alcohol", "proline")]
     y, x = data.rows[:, at], np.delete(data.rows, at, axis=1)
-    sides = [Side((), ArraySource(torch.from_numpy(rows))) for rows in (x, y)]
-    mask = set_apart(*sides, 0.2, 10**5, 3).numpy()
+    sides = [SelectedColumns((), ArraySource(torch.from_numpy(rows))) for rows in (x, y)]
+    mask = hold_out_rows(*sides, 0.2, 10**5, 3).numpy()
     fit = RelevantFeatures(2, x_features="linear", y_features="linear", random_state=3).fit(
         x[~mask], y[~mask]
     )
@@ -80,7 +87,7 @@ def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
     for name, value in (
         ("relevance", judged.relevance),
         ("relevance_error", judged.relevance_error),
-        ("adjusted", judged.adjusted),
+        ("adjusted_p_value", judged.adjusted_p_value),
         ("fit_relevance", fit.relevance_),
     ):
         np.testing.assert_allclose([one[name] for one in told["variables"]], value, rtol=1e-9)
@@ -107,14 +114,14 @@ def test_shares_have_honest_errors() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(500, 400))
     y = 0.7 * x + rng.normal(size=x.shape)
-    share, error = explained(y, 0.7 * x)
+    share, error = explained_share(y, 0.7 * x)
     z = (share - 0.49 / 1.49) / error
     assert 0.75 < (z**2).mean() < 1.3
     x, y = x[:, :9], y[:, :9]
-    drop = [explained(np.delete(y, i, 0), np.delete(0.7 * x, i, 0))[0] for i in range(len(y))]
+    drop = [explained_share(np.delete(y, i, 0), np.delete(0.7 * x, i, 0))[0] for i in range(len(y))]
     jackknife = np.sqrt((len(y) - 1) * np.var(drop, axis=0))
     np.testing.assert_allclose(error[:9], jackknife, rtol=0.02)
-    assert np.isnan(explained(np.ones((5, 1)), np.zeros((5, 1)))[0]).all()
+    assert np.isnan(explained_share(np.ones((5, 1)), np.zeros((5, 1)))[0]).all()
 
 
 def test_chance_is_rarely_called_a_share() -> None:
@@ -122,7 +129,7 @@ def test_chance_is_rarely_called_a_share() -> None:
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(2, 200, 900))
     slope = (x[:150] * y[:150]).sum(0) / (x[:150] ** 2).sum(0)
-    share, error = explained(y[150:], slope * x[150:])
+    share, error = explained_share(y[150:], slope * x[150:])
     assert (stats.t.sf(share / error, 49) < 0.05).mean() < 0.05
 
 
@@ -146,17 +153,17 @@ def test_a_text_column_is_a_view_of_labels(tmp_path: Path, form: str) -> None:
     told = found(place, "--y", "kind", *LINEAR, "-o", tmp_path / "m.boxloop")
     assert told["y"] == {"columns": ["kind"], "labels": ["blue", "green", "red"], "features": "finite"}
     assert len(told["variables"]) == 2
-    assert told["labels"][0]["right"] > 0.8
+    assert told["labels"][0]["accuracy"] > 0.8
     fit = load(tmp_path / "m.boxloop")
-    assert fit.y_edge_.names == ("kind",)
+    assert fit.y_schema_.names == ("kind",)
     done("score", tmp_path / "m.boxloop", place, "-o", tmp_path / "s.csv")
     scored = pd.read_csv(tmp_path / "s.csv")
     rows = pd.DataFrame({"u": made["u"], "v": made["v"]})
     np.testing.assert_allclose(scored[["variable_1", "variable_2"]], fit.transform(rows), rtol=1e-9)
-    moves = json.loads(done("show", tmp_path / "m.boxloop", "--json").stdout)["moves"]["y"]
-    mask = set_apart(*(Side((), None, made["kind"]) for _ in "xy"), 0.2, 10**5, 0).numpy()
+    loadings = json.loads(done("show", tmp_path / "m.boxloop", "--json").stdout)["loadings"]["y"]
+    mask = hold_out_rows(*(SelectedColumns((), None, made["kind"]) for _ in "xy"), 0.2, 10**5, 0).numpy()
     loading = fit.loadings(rows[~mask], made["kind"][~mask])[1]
-    np.testing.assert_allclose([moves[name] for name in ("blue", "green", "red")], loading, rtol=1e-9)
+    np.testing.assert_allclose([loadings[name] for name in ("blue", "green", "red")], loading, rtol=1e-9)
     weight = scored[["weight_blue", "weight_green", "weight_red"]]
     np.testing.assert_allclose(weight, fit.predict(rows), rtol=1e-9)
 
@@ -179,9 +186,9 @@ def test_labels_can_come_first_and_be_numbers(tmp_path: Path) -> None:
 
 def test_a_label_of_one_row_stays_in_the_fit() -> None:
     labels = np.array(["a"] * 50 + ["b"] * 49 + ["c"], dtype=object)
-    side = Side(("kind",), None, labels)
+    side = SelectedColumns(("kind",), None, labels)
     for seed in range(20):
-        mask = set_apart(side, side, 0.2, 100, seed)
+        mask = hold_out_rows(side, side, 0.2, 100, seed)
         assert not mask[-1]
         assert 19 <= int(mask.sum()) <= 20
 
@@ -249,7 +256,7 @@ def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) ->
     tables = shown.partition("Relevance:")[0].splitlines()[3:]
     assert max(map(len, tables)) <= width
     assert "…" not in shown
-    for word in ("od280/od315_of_diluted_wines", "0.0020", "set apart", "Worries:"):
+    for word in ("od280/od315_of_diluted_wines", "0.0020", "held out", "Concerns:"):
         assert word in shown
 
 
@@ -264,10 +271,12 @@ def test_the_figure_and_the_file(tmp_path: Path, shared: Path) -> None:
     fit = load(tmp_path / "m")
     made = planted()
     x, y = pd.DataFrame({n: made[n] for n in ("a", "other", "last")}), made["b"]
-    mask = set_apart(*(Side((), ArraySource(torch.zeros(1000, 1))) for _ in "xy"), 0.2, 10**5, 0).numpy()
+    mask = hold_out_rows(
+        *(SelectedColumns((), ArraySource(torch.zeros(1000, 1))) for _ in "xy"), 0.2, 10**5, 0
+    ).numpy()
     expected = fit.loadings(x[~mask], y[~mask])
     for side, names, loading in zip("xy", (["a", "other", "last"], ["b"]), expected, strict=True):
-        np.testing.assert_allclose([held["moves"][side][n] for n in names], loading, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose([held["loadings"][side][n] for n in names], loading, rtol=1e-6, atol=1e-9)
     assert "x: other" in done("show", tmp_path / "m").stdout
 
 
@@ -299,17 +308,21 @@ def test_commands_that_need_a_density_say_so(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "no y": (["t.csv"], 2, "Name them with --y A,B, or give a second table"),
+    "no y": (
+        ["t.csv"],
+        2,
+        "second view are missing. Name them with --y A,B, or give a second table",
+    ),
     "both": (["t.csv", "--x", "u", "--y", "u"], 2, "--x and --y both name 'u'"),
     "unknown": (["t.csv", "--y", "knd"], 1, "no column 'knd' (did you mean 'kind'?)"),
     "nothing left": (["t.csv", "--y", "u,v,kind,id,hole,same"], 1, "column 'kind' holds no numbers"),
     "text among numbers": (["t.csv", "--y", "u"], 1, "name it alone with --x, or leave it out with --drop"),
-    "names": (["t.csv", "--y", "id", "--x", "u"], 1, "300 different texts in 300 rows: those are no labels"),
+    "names": (["t.csv", "--y", "id", "--x", "u"], 1, "300 different texts in 300 rows, too many for labels"),
     "one label": (["t.csv", "--y", "same", "--x", "u"], 1, "the same label in every row"),
     "hole": (["t.csv", "--y", "hole", "--x", "u"], 1, "missing value (NaN) in column 'hole'"),
     "no word": (["t.csv", "--y", "gap", "--x", "u"], 1, "column 'gap' is empty in row 4 (counted from 0)"),
     "rows": (["t.csv", "iris", "--x", "u"], 1, "t.csv has 300 rows and iris has 150"),
-    "few": (["few.csv", "--y", "a"], 1, "few.csv: 5 rows are too few to fit and to judge: 20 are needed"),
+    "few": (["few.csv", "--y", "a"], 1, "few.csv: 5 rows are too few to fit and to test: 20 are needed"),
     "linear labels": (["t.csv", "--y", "kind", "--x", "u", "--y-features", "linear"], 2, "holds labels"),
     "finite pair": (
         ["t.csv", "--x", "u,v", "--y", "kind", "--x-features", "finite"],
@@ -324,9 +337,9 @@ REFUSED = {
     "too many": (
         ["t.csv", "--x", "u", "--y", "kind", "-k", 3],
         2,
-        "-k 3: these features give at most 2 pairs",
+        "-k 3: these features have at most 2 pairs",
     ),
-    "orders": (["t.csv", "--x", "u", "--y", "v", "--permutations", 9], 2, "--permutations 9 cannot show"),
+    "orders": (["t.csv", "--x", "u", "--y", "v", "--permutations", 9], 2, "--permutations 9 cannot reach"),
     "torn": (["torn.csv", "--y", "b", "--x", "a"], 1, "row 4 (the header is row 1): Expected 2 columns"),
 }
 
@@ -364,9 +377,9 @@ def test_ctrl_c_in_training_ends_the_command(tmp_path: Path, monkeypatch: pytest
 
 
 def test_small_parts(tmp_path: Path) -> None:
-    assert worries({"y": ("rough",), "x": ("rough",)}) == ["rough"]
-    assert worries({"y": ("rough",)}) == ["y inferred from x: rough"]
+    assert merge_concerns({"y": ("rough",), "x": ("rough",)}) == ["rough"]
+    assert merge_concerns({"y": ("rough",)}) == ["y inferred from x: rough"]
     truth, guess = np.eye(2)[[0, 0, 1, 1]], np.array([[1, 0], [0, 1], [0, 1], [-0.1, 1.1]])
-    assert told_right(truth, guess)["right"] == 0.75
+    assert label_accuracy(truth, guess)["accuracy"] == 0.75
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a\nx\ny\nx\ny\n"))
-    assert read_side(str(tmp_path / "t.csv.gz"), ["a"], (), "--y").labels.tolist() == ["x", "y", "x", "y"]
+    assert read_columns(str(tmp_path / "t.csv.gz"), ["a"], (), "--y").labels.tolist() == ["x", "y", "x", "y"]

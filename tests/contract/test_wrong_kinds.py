@@ -26,9 +26,9 @@ SOURCE = ArraySource(torch.from_numpy(ROWS))
 UNIT = LinearView(torch.zeros(2).double(), torch.ones(2).double())
 PAIR = ViewPair(UNIT, UNIT)
 MODEL = twoview.RelevanceModel.solve(PAIR, SOURCE, most=2)
-CONDITIONAL = twoview.Conditional(MODEL, SOURCE)
+CONDITIONAL = twoview.ConditionalDistribution(MODEL, SOURCE)
 X, Y = torch.from_numpy(ROWS[:, :3]), torch.from_numpy(ROWS[:, 3:])
-PRODUCTS = twoview.Products.of(PAIR, torch.from_numpy(ROWS), torch.ones(60).double())
+PRODUCTS = twoview.MomentSums.of(PAIR, torch.from_numpy(ROWS), torch.ones(60).double())
 CANONICAL = MODEL.canonical
 MOMENTS = weights.RegressionMoments.of(X, Y)
 NET = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
@@ -47,13 +47,16 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "window_length": (weights.window_length, (100, 10)),
     "last_layer_laplace": (weights.last_layer_laplace, (NET, X, Y, "regression", 1.0, 1.0)),
     "relevance_loss": (twoview.relevance_loss, (X[:, :2], X[:, 1:], torch.ones(60))),
-    "fit_fixed": (twoview.fit_fixed, (PAIR, SOURCE, 2, 0.1)),
+    "fit_fixed_features": (twoview.fit_fixed_features, (PAIR, SOURCE, 2, 0.1)),
     "choose_ridge": (twoview.choose_ridge, (PAIR, SOURCE, 2)),
-    "cross_fitted": (
-        lambda *given: twoview.cross_fitted(*given, permutations=19),
+    "cross_fitted_significance": (
+        lambda *given: twoview.cross_fitted_significance(*given, permutations=19),
         (PAIR, SOURCE, 2, 0.1),
     ),
-    "significance": (lambda *given: twoview.significance(*given, permutations=19), (MODEL, SOURCE)),
+    "held_out_significance": (
+        lambda *given: twoview.held_out_significance(*given, permutations=19),
+        (MODEL, SOURCE),
+    ),
     "density_ratio": (twoview.density_ratio, (CONDITIONAL, ROWS[:3, :2], ROWS[:3, 2:])),
     "diagnose": (twoview.diagnose, (CONDITIONAL,)),
     "channel_error": (twoview.channel_error, (CANONICAL, PRODUCTS)),

@@ -18,6 +18,9 @@ SEPARATED = "columns of the check tell its two classes apart without error: the 
 COLLINEAR = "the check has more columns than rows, or collinear ones: the likelihood has no one maximum"
 ONE_GROUP = "the check has one row, thus one group"
 BATCHES = "training draws mini-batches of rows, in which a weight is not a repetition"
+ONE_PAIR = (
+    "the y of the check has one column: there is one pair of canonical variables, and CCA's default is two"
+)
 FLOAT32 = "networks are in float32, whose sums differ in the seventh digit with the size of a batch"
 
 WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
@@ -69,10 +72,20 @@ OF_BITS = """
     check_transformer_general check_transformer_preserve_dtypes
 """
 
+OF_ONE_PAIR = """
+    check_dict_unchanged check_dtype_object check_estimators_dtypes check_estimators_fit_returns_self
+    check_estimators_nan_inf check_estimators_overwrite_params check_estimators_pickle
+    check_f_contiguous_array_estimator check_fit_check_is_fitted check_fit_idempotent check_fit_score_takes_y
+    check_n_features_in check_n_features_in_after_fitting check_non_transformer_estimators_n_iter
+    check_positive_only_tag_during_fit check_readonly_memmap_input check_regressors_no_decision_function
+    check_supervised_y_2d check_transformer_preserve_dtypes
+"""
+
 COUNTING = ("PoissonMixture", "MultinomialMixture", "BayesianMultinomialMixture")
 BY_DEFAULT: dict[str, dict[str, str]] = {
     **{name: {**COUNTS, **dict.fromkeys(SPARSE, ONE_COLUMN)} for name in COUNTING},
     "BernoulliMixture": dict.fromkeys(OF_BITS.split(), NOT_BITS),
+    "CCA": dict.fromkeys(OF_ONE_PAIR.split(), ONE_PAIR),
     "LogisticRandomEffects": dict.fromkeys((WITHOUT_GROUPS + OF_LABELS).split(), GROUPS),
     "PoissonRandomEffects": {
         **dict.fromkeys((WITHOUT_GROUPS + OF_COUNTS).split(), GROUPS),

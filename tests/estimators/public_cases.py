@@ -125,6 +125,7 @@ PUBLIC = [
         _quick("RelevantFeatures", n_features=2, x_features="linear", y_features="linear", random_state=0),
         target="view",
     ),
+    Public("CCA", _quick("CCA", n_components=2), target="view"),
     Public("RelevantClassifier", _quick("RelevantClassifier", features="fourier", **VIEWS), target="labels"),
     Public(
         "RelevantGenerator",

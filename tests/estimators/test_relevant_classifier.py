@@ -24,7 +24,7 @@ from torch import nn
 
 from boxloop import FitWarning
 from boxloop.data import ArraySource
-from boxloop.estimators import RelevantClassifier, fitted_temperature, onto_simplex
+from boxloop.estimators import RelevantClassifier, fit_temperature, project_to_simplex
 from boxloop.persist import ModelFileError
 
 Array = NDArray[np.float64]
@@ -168,7 +168,7 @@ def test_two_classes_have_one_decision() -> None:
 def test_the_projection_is_the_nearest_probability() -> None:
     """Against a general solver, and the Brier score never rises."""
     z = np.random.default_rng(0).normal(size=(20, 5))
-    p = onto_simplex(z)
+    p = project_to_simplex(z)
     np.testing.assert_allclose(p.sum(1), 1.0, atol=1e-12)
     for point, mine in zip(z, p):
         peer = minimize(
@@ -182,7 +182,9 @@ def test_the_projection_is_the_nearest_probability() -> None:
         np.testing.assert_allclose(mine, peer.x, atol=1e-6)
     sums = z / z.sum(1, keepdims=True)
     for corner in np.eye(5):
-        assert (((onto_simplex(sums) - corner) ** 2).sum(1) <= ((sums - corner) ** 2).sum(1) + 1e-12).all()
+        assert (
+            ((project_to_simplex(sums) - corner) ** 2).sum(1) <= ((sums - corner) ** 2).sum(1) + 1e-12
+        ).all()
 
 
 def test_the_temperature_is_that_of_the_law_of_the_labels() -> None:
@@ -192,7 +194,7 @@ def test_the_temperature_is_that_of_the_law_of_the_labels() -> None:
     p = np.exp(z / 0.3)
     p /= p.sum(1, keepdims=True)
     codes = (p.cumsum(1) > rng.random((len(z), 1))).argmax(1)
-    found = fitted_temperature(z, codes, np.ones(len(z)))
+    found = fit_temperature(z, codes, np.ones(len(z)))
     mean = (p * z).sum(1)
     information = ((p * z**2).sum(1) - mean**2).sum()  # of 1/T
     assert abs(1.0 / found - 1.0 / 0.3) < 4.0 / information**0.5
@@ -200,7 +202,7 @@ def test_the_temperature_is_that_of_the_law_of_the_labels() -> None:
 
 def test_a_few_easy_rows_do_not_make_it_certain() -> None:
     z = np.eye(3)[[0, 1, 2] * 3] + 0.01
-    found = fitted_temperature(z, np.array([0, 1, 2] * 3), np.ones(9))
+    found = fit_temperature(z, np.array([0, 1, 2] * 3), np.ones(9))
     p = np.exp(1.0 / found) / (np.exp(1.0 / found) + 2.0)
     assert 0.9 < p < 0.95  # 1 - 2/3 of 1/11
 
@@ -300,8 +302,8 @@ def test_passes_that_did_not_settle_are_told() -> None:
 
 
 def test_the_temperature_comes_from_rows_held_out(learned: RelevantClassifier) -> None:
-    rows, weight = learned._held.rows, learned._held.weight
+    rows, weight = learned.held_out_.rows, learned.held_out_.weight
     points = learned.fit_.infer_right(rows[:, :2]).detach().numpy()
     codes, again = rows[:, 2].long().numpy(), weight.double().numpy()
-    assert learned.temperature_ == pytest.approx(fitted_temperature(points, codes, again), rel=1e-6)
+    assert learned.temperature_ == pytest.approx(fit_temperature(points, codes, again), rel=1e-6)
     assert 0 < len(rows) <= 60

@@ -14,9 +14,8 @@ from sklearn.base import clone
 
 from boxloop import RelevantClassifier, RelevantFeatures, RelevantGenerator
 from boxloop.data import ConcatenatedRows, MapReader, StreamSource, dask_source, open_source
-from boxloop.estimators import BLOCK, drawn
 from boxloop.numeric import generator
-from boxloop.twoview import GaussianNoise
+from boxloop.twoview import BLOCK, GaussianNoise, draw_second_view
 
 N = 300
 LINEAR = {"x_features": "linear", "y_features": "linear"}
@@ -80,7 +79,7 @@ def test_a_channel_draws_the_same_in_every_tile(tmp_path: Path) -> None:
     parts = dask_source(da.from_array(np.vstack([table()] * 3), chunks=(170, 3)))
     held = open_source(np.vstack([table()] * 3))
     stream = StreamSource(MapReader(held.rows.numpy()), parts.names)
-    one, other = (drawn(halved, first, generator(0)) for first in (parts, stream))
+    one, other = (draw_second_view(halved, first, generator(0)) for first in (parts, stream))
     assert (one.names, one.n_rows) == (("x0", "x1"), 3 * N)
     whole = torch.cat([rows for rows, _ in one.chunks(BLOCK)])
     for again in (one, other):

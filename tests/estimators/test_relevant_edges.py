@@ -75,7 +75,7 @@ def test_numbers_of_a_categorical_type_are_labels(kind: str) -> None:
         y = pl.Series("k", codes.astype(str)).cast(pl.Categorical)
     fit = RelevantFeatures(2, x_features="linear").fit(X, y)
     assert fit.expect(given=X[:2]).names == ("0", "1", "2")
-    assert fit.y_edge_.names == ("k",)
+    assert fit.y_schema_.names == ("k",)
 
 
 def test_labels_of_several_types_are_refused() -> None:
@@ -182,12 +182,12 @@ def test_a_channel_scores_without_a_second_view() -> None:
     ("channel", "told"),
     [
         (TimeShift(5), "self_views"),
-        (lambda rows, _: rows[:3], "it gave"),
-        (lambda rows, _: rows.numpy(), "it gave ndarray"),
+        (lambda rows, _: rows[:3], "it returned"),
+        (lambda rows, _: rows.numpy(), "it returned ndarray"),
         (lambda rows, _: rows / 0.0, "missing or infinite"),
         (lambda rows, _: rows.add_(1.0), "in place"),
         (PixelShuffle((2, 2), 0.5), r"images of shape \(2, 2\)"),
-        (GaussianNoise(torch.ones(4)), "sd is of 4 columns"),
+        (GaussianNoise(torch.ones(4)), "sd has 4 values"),
     ],
 )
 def test_channels_that_make_no_second_view_are_told(channel: Any, told: str) -> None:

@@ -19,9 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Generator, Tensor, nn
 
 from boxloop import FitWarning, RelevantFeatures, load
-from boxloop.data import ArraySource
-from boxloop.estimators import Refits
+from boxloop.estimators import inflate_errors
 from boxloop.persist import ModelFileError
+from boxloop.twoview import Expectation
 
 Array = NDArray[np.float64]
 LINEAR = {"x_features": "linear", "y_features": "linear"}
@@ -91,7 +91,7 @@ def test_labels_are_one_hot_on_either_side() -> None:
     forward = RelevantFeatures(2, x_features="linear").fit(x, labels)
     back = RelevantFeatures(2, y_features="linear").fit(labels, x)
     np.testing.assert_allclose(forward.correlation_, back.correlation_, rtol=1e-10)
-    assert forward.y_edge_.labels == ["down", "side", "up"]
+    assert forward.y_schema_.labels == ["down", "side", "up"]
     np.testing.assert_allclose(forward.predict(x).sum(1), 1.0, atol=1e-12)
     means = [x[labels == value].mean(0) for value in ("down", "side", "up")]
     np.testing.assert_allclose(back.predict(["down", "side", "up"]), means, atol=1e-10)
@@ -223,7 +223,7 @@ def test_a_file_gives_the_fit_back(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(fit.transform(x), again.transform(x))
     np.testing.assert_array_equal(fit.relevance_, again.relevance_)
     assert again.get_params()["n_features"] == 1
-    assert again.y_edge_ == fit.y_edge_
+    assert again.y_schema_ == fit.y_schema_
 
 
 def test_a_channel_draws_the_second_view_anew() -> None:
@@ -294,7 +294,7 @@ def test_expectations_after_a_file_need_rows(tmp_path: Path) -> None:
     fit = RelevantFeatures(2, **LINEAR).fit(x, y)
     fit.save(tmp_path / "a")
     again = load(tmp_path / "a")
-    with pytest.raises(ValueError, match="a file holds no rows: give data="):
+    with pytest.raises(ValueError, match="a model file holds no rows: give data="):
         again.expect(given=x[:2])
     one, two = fit.expect(given=x[:2]), again.expect(given=x[:2], data=(x, y))
     np.testing.assert_allclose(one.standard_error, two.standard_error, rtol=1e-10)
@@ -347,25 +347,20 @@ def small_network(seed: int) -> RelevantFeatures:
     )
 
 
-def test_error_bars_are_lengthened_by_what_halves_of_the_rows_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_errors_are_inflated_by_the_difference_of_halves() -> None:
     """By the root of half the mean squared difference over the mean squared error, of means and of deviations."""
     x, y = related()
-    fit = RelevantFeatures(2, **LINEAR).fit(x, y)
-    found = fit.expect(given=x[:5])
-    apart = iter([(3.0, 5.0), (-3.0, -5.0), (1.0, 2.0), (-1.0, -2.0)])
+    found = RelevantFeatures(2, **LINEAR).fit(x, y).expect(given=x[:5])
 
-    def inferred(self: Refits, *_: Any) -> Any:
-        mean, deviation = next(apart)
+    def half(mean: float, deviation: float) -> Expectation:
         return replace(
             found,
             mean=found.mean + mean * found.standard_error,
             deviation=found.deviation + deviation * found.deviation_error,
         )
 
-    monkeypatch.setattr(Refits, "inferred", inferred)
-    rows = ArraySource(torch.from_numpy(np.hstack([x, y])))
-    given: Any = torch.from_numpy(x[:5])
-    long = Refits(fit, rows, 2).lengthened(found, None, given, False)
+    halves = [(half(3.0, 5.0), half(-3.0, -5.0)), (half(1.0, 2.0), half(-1.0, -2.0))]
+    long = inflate_errors(found, halves)
     assert long.inflation == pytest.approx(np.sqrt((6.0**2 + 2.0**2) / 4.0), rel=1e-12)
     np.testing.assert_allclose(long.standard_error, found.standard_error * long.inflation, rtol=1e-12)
     factor = np.sqrt((10.0**2 + 4.0**2) / 4.0)

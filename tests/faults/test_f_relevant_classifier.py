@@ -61,7 +61,7 @@ def test_one_class_has_all_the_weight() -> None:
 
 
 def test_a_class_without_weight_is_never_predicted() -> None:
-    with pytest.warns(FitWarning, match=r"classes \['c'\] is left to train on"):
+    with pytest.warns(FitWarning, match=r"none of the classes \['c'\]"):
         fit = linear().fit(ROWS, LABELS, sample_weight=(LABELS != "c").astype(float))
     assert set(fit.predict(ROWS)) <= {"a", "b"}
     assert fit.predict_proba(ROWS)[:, 2].max() < 1e-9
@@ -103,12 +103,12 @@ def test_fewer_rows_than_columns_are_told() -> None:
 
 
 def test_a_small_batch_is_told() -> None:
-    with pytest.warns(FitWarning, match="below 10 rows a feature"):
+    with pytest.warns(FitWarning, match="below 10 rows per feature"):
         RelevantClassifier(batch_size=10, **QUICK).fit(ROWS, LABELS)
 
 
 def test_a_temperature_of_the_rows_learned_from_is_told() -> None:
-    with pytest.warns(FitWarning, match="too sharp: raise validation_fraction"):
+    with pytest.warns(FitWarning, match="overconfident: raise validation_fraction"):
         RelevantClassifier(calibration="temperature", validation_fraction=0.0, **QUICK).fit(ROWS, LABELS)
 
 

@@ -63,13 +63,13 @@ def test_fewer_rows_than_features_are_told() -> None:
 
 def test_a_small_batch_is_told() -> None:
     x, y = views(300)
-    with pytest.warns(FitWarning, match="below 10 rows a feature"):
+    with pytest.warns(FitWarning, match="below 10 rows per feature"):
         RelevantFeatures(10, hidden=(8,), batch_size=50, max_iter=1, patience=None, random_state=0).fit(x, y)
 
 
 def test_a_batch_that_cannot_be_large_enough_is_told() -> None:
     x, y = views(60)
-    with pytest.warns(FitWarning, match="find more rows"):
+    with pytest.warns(FitWarning, match="use more rows"):
         RelevantFeatures(10, hidden=(8,), max_iter=1, patience=None, random_state=0).fit(x, y)
 
 

@@ -33,6 +33,7 @@ DEVICE = "pretended" if "gpu.pretended" in sys.modules else "cuda"
 UNPRETENDED = {*(f"estimator-{name}" for name in estimator_cases.SPARSE), "view-audit"}
 """Sparse rows, and derivatives of derivatives, that only a device of torch's own can hold."""
 NUMBERS_ALONE = {
+    "CCA": "scikit-learn's parameters, which name no device",
     "check_decay": "numbers of an optimiser",
     "distributed": "joins processes",
     "implied_precision": "a formula",

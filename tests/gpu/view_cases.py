@@ -49,14 +49,14 @@ def losses(device: str) -> dict[str, Any]:
 def fitted(device: str) -> dict[str, Any]:
     source, both = ArraySource(rows(device)), pair(device)
     ridge = twoview.choose_ridge(both, source, 2)
-    fit = twoview.fit_fixed(both, source, 2, ridge)
+    fit = twoview.fit_fixed_features(both, source, 2, ridge)
     model = twoview.RelevanceModel.solve(both, source, most=2)
-    conditional = twoview.Conditional(model, source)
+    conditional = twoview.ConditionalDistribution(model, source)
     given = tensor([[0.5, -0.5], [1.0, 0.0]], device)
     found, ratio = conditional.expect(None, given), twoview.density_ratio(conditional, given, given)
-    products = source.reduce(lambda tile, weight: twoview.Products.of(both, tile, weight))
-    test = twoview.significance(model, source, permutations=19)
-    crossed = twoview.cross_fitted(both, source, 2, permutations=19)
+    products = source.reduce(lambda tile, weight: twoview.MomentSums.of(both, tile, weight))
+    test = twoview.held_out_significance(model, source, permutations=19)
+    crossed = twoview.cross_fitted_significance(both, source, 2, permutations=19)
     return {
         "ridge": ridge,
         "correlation": fit.model.canonical.correlation,
@@ -207,8 +207,9 @@ def regressed(device: str) -> dict[str, Any]:
 
 CASES: dict[str, Case] = {
     "relevance_loss": losses,
-    "fit_fixed-choose_ridge-RelevanceModel-Conditional-density_ratio-significance-cross_fitted-diagnose"
-    "-channel_error-Products-LinearView-ViewPair-RelevanceFit-Canonical": fitted,
+    "fit_fixed_features-choose_ridge-RelevanceModel-ConditionalDistribution-density_ratio-held_out_significance"
+    "-cross_fitted_significance-diagnose-channel_error-MomentSums-LinearView-ViewPair-RelevanceFit"
+    "-CanonicalVariables": fitted,
     "FiniteView": finite,
     "GaussianNoise-PixelShuffle-Composed-TimeShift-FourierView-self_views": channels,
     "SWA": followed(weights.SWA()),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from boxloop.numeric import generator
-from boxloop.twoview import Scores
+from boxloop.twoview import VariableScores
 from papers.experiment import Options
 from papers.gaussian_channel import (
     GaussianChannel,
@@ -54,7 +54,9 @@ def test_exact_errors_are_those_of_many_samples():
     found = []
     for i in range(400):
         x, y = channel.draw(2000, generator(i))
-        rho, _, _ = Scores(channel.left(x, 2), channel.right(y, 2), one, torch.zeros(2000)).correlations()
+        rho, _, _ = VariableScores(
+            channel.left(x, 2), channel.right(y, 2), one, torch.zeros(2000)
+        ).correlations()
         found.append(rho.square().numpy())
     np.testing.assert_allclose(np.std(found, 0), exact_error(channel, 2000, 2), rtol=0.2)
 

@@ -281,6 +281,7 @@ MODELS: tuple[SavedModel, ...] = (
         n_fourier=4,
         **TRAINING,
     ),
+    _made("cca", "CCA", X, Y, n_components=2),
     _made("classifier", "RelevantClassifier", X, LABELS, n_features=2, **TRAINING),
     _made(
         "classifier-temperature",

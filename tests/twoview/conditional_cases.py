@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource
-from boxloop.twoview import Conditional, FixedFeatures, RelevanceModel, ViewPair, density_ratio
+from boxloop.twoview import ConditionalDistribution, FixedFeatures, RelevanceModel, ViewPair, density_ratio
 
 POINTS = torch.tensor([[-1.0], [0.2], [1.1]]).double()
 
@@ -63,14 +63,14 @@ def rows_of(n: int, seed: int) -> Tensor:
 
 def fitted(
     rows: Tensor, shape: tuple[int, int, int], weight: Tensor | None = None, ridge: float = 0.0
-) -> Conditional:
+) -> ConditionalDistribution:
     k, other, r = shape
     source = ArraySource(rows, weight)
     model = RelevanceModel.solve(ViewPair(Waves(k), Waves(other)), source, r, ridge)
-    return Conditional(model, source, ridge)
+    return ConditionalDistribution(model, source, ridge)
 
 
-def everything(conditional: Conditional) -> dict[str, tuple[Any, Any]]:
+def everything(conditional: ConditionalDistribution) -> dict[str, tuple[Any, Any]]:
     """Each kind of number with its standard error."""
     found = conditional.expect(theta, POINTS)
     tail, quantile, main = found.tail(0.1), found.quantile(0.6), found.ambiguity()

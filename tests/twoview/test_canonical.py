@@ -15,16 +15,16 @@ from boxloop.data import ArraySource, fit_standardisation
 from boxloop.models import Part
 from boxloop.numeric import generator
 from boxloop.twoview import (
-    Canonical,
+    CanonicalVariables,
     FiniteView,
     FourierView,
     LinearView,
+    MomentSums,
     NetworkView,
-    Products,
     RelevanceFit,
     RelevanceModel,
     ViewPair,
-    fit_fixed,
+    fit_fixed_features,
 )
 from boxloop.types import Source
 
@@ -166,8 +166,8 @@ def test_chunks_give_what_the_whole_does(kind: str) -> None:
 def test_solving_from_products_is_the_same() -> None:
     left, right = views()
     pair, rows = ViewPair(linear(left), linear(right)), torch.cat([left, right], 1)
-    products = ArraySource(rows).reduce(lambda tile, weight: Products.of(pair, tile, weight))
-    found, model = Canonical.solve(products, 5, 4), solved(left, right)
+    products = ArraySource(rows).reduce(lambda tile, weight: MomentSums.of(pair, tile, weight))
+    found, model = CanonicalVariables.solve(products, 5, 4), solved(left, right)
     for (name, a), (_, b) in zip(found.leaves(), model.canonical.leaves(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12, msg=name)
 
@@ -303,8 +303,8 @@ def test_a_difference_that_covariances_lose_is_kept(gap: float, standard: bool) 
     if gap < 1e-7:
         rows = torch.cat([left, right], 1)
         pair = ViewPair(linear(left), linear(right))
-        products = ArraySource(rows).reduce(lambda tile, weight: Products.of(pair, tile, weight))
-        assert float(Canonical.solve(products, 2, 1).correlation[0]) < 0.1
+        products = ArraySource(rows).reduce(lambda tile, weight: MomentSums.of(pair, tile, weight))
+        assert float(CanonicalVariables.solve(products, 2, 1).correlation[0]) < 0.1
 
 
 def test_an_exact_repetition_beside_a_small_difference() -> None:
@@ -359,7 +359,7 @@ def test_products_in_float32_agree_to_their_digits(kind: str) -> None:
 def test_swapped_views_have_the_same_variables() -> None:
     left, right = views()
     model = solved(left, right)
-    turned = model.swapped()
+    turned = model.swap_views()
     torch.testing.assert_close(turned.left(right), model.right(right), rtol=0.0, atol=0.0)
     u, v = turned.both(torch.cat([right, left], 1))
     torch.testing.assert_close(v, model.left(left), rtol=0.0, atol=0.0)
@@ -395,7 +395,7 @@ def test_means_of_linear_views_follow_from_the_moments(kind: str) -> None:
         first = FourierView.start(first.origin, first.scale, 6, 2.0, generator(0))
     pair, source = ViewPair(first, linear(right)), ArraySource(torch.cat([left, right], 1), weight)
     ridge, dtype = (0.1 if kind == "ridge" else 0.0), (torch.float32 if kind == "float32" else torch.float64)
-    found = fit_fixed(pair, source, 3, ridge, dtype)
+    found = fit_fixed_features(pair, source, 3, ridge, dtype)
     expected = RelevanceFit.of(RelevanceModel.solve(pair, source, 3, ridge, dtype), source)
     for (name, a), (_, b) in zip(found.leaves(), expected.leaves(), strict=True):
         # standardised features have means that are zero but for rounding, and standard deviation 1
@@ -418,9 +418,11 @@ def test_features_that_are_not_finite_are_named(bad: float, kind: str) -> None:
     pair = ViewPair(first if kind == "fourier" else plain[0], plain[1])
     source = ArraySource(torch.cat([left, right], 1))
 
-    def solve() -> Canonical:
+    def solve() -> CanonicalVariables:
         if kind == "products":
-            return Canonical.solve(source.reduce(lambda rows, weight: Products.of(pair, rows, weight)), 5, 3)
+            return CanonicalVariables.solve(
+                source.reduce(lambda rows, weight: MomentSums.of(pair, rows, weight)), 5, 3
+            )
         return RelevanceModel.solve(pair, source, 3).canonical
 
     if kind == "linear" and np.isfinite(bad):  # columns are in units of their spread

@@ -42,9 +42,9 @@ def test_every_image_has_a_permutation_of_its_own() -> None:
     assert len(torch.unique(place, dim=0)) == 50
 
 
-def test_one_round_moves_a_pixel_to_a_neighbour_at_most_and_swaps_pairs() -> None:
+def test_one_sweep_moves_a_pixel_to_a_neighbour_at_most_and_swaps_pairs() -> None:
     channel = PixelShuffle((2, 1, 9), 0.3, noise=0.0)
-    assert channel.rounds[0] == 1
+    assert channel.sweeps[0] == 1
     found, _ = moved(channel, 200, seed=1)
     place = found[:, 1, 0].long()
     assert int((place - torch.arange(9)).abs().max()) == 1
@@ -52,9 +52,9 @@ def test_one_round_moves_a_pixel_to_a_neighbour_at_most_and_swaps_pairs() -> Non
 
 
 def test_expected_displacement_of_two_pixels_by_hand() -> None:
-    # One round: the pair begins at place 0 in half of the images, and is then swapped with chance p.
+    # One sweep: the pair begins at place 0 in half of the images, and is then swapped with chance p.
     assert mean_displacement(1, 2, 1, 0.4) == pytest.approx(0.5 * 0.4, rel=1e-12)
-    # Two rounds: in one of them the pair is whole, whatever comes first.
+    # Two sweeps: in one of them the pair is whole, whatever comes first.
     assert mean_displacement(1, 2, 2, 0.4) == pytest.approx(0.4, rel=1e-12)
     assert mean_displacement(2, 2, 2, 0.5) == pytest.approx(0.5 + 0.25 * 2**0.5, rel=1e-12)
 
@@ -94,7 +94,7 @@ def test_shuffles_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
 def test_a_displacement_beyond_the_image_is_refused() -> None:
     with pytest.raises(ValueError, match="more than swaps reach in an image of 4 x 4"):
         PixelShuffle((4, 4), 3.0)
-    assert PixelShuffle((4, 4), 1.6).rounds[0] > 3
+    assert PixelShuffle((4, 4), 1.6).sweeps[0] > 3
 
 
 def test_noise_by_column_and_composition() -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from boxloop.data import ArraySource, TiledSource
-from boxloop.twoview import Conditional, FiniteView, RelevanceModel, ViewPair, density_ratio
+from boxloop.twoview import ConditionalDistribution, FiniteView, RelevanceModel, ViewPair, density_ratio
 from twoview.conditional_cases import POINTS, Powers, everything, fitted, rows_of, theta
 
 TAU, SIGMA = 1.3, 0.8
 
 
-def table(n: int = 500, seed: int = 0) -> tuple[Tensor, Conditional]:
+def table(n: int = 500, seed: int = 0) -> tuple[Tensor, ConditionalDistribution]:
     """Two dependent columns of 4 and 5 values, with weights."""
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 4, n)
@@ -24,7 +24,7 @@ def table(n: int = 500, seed: int = 0) -> tuple[Tensor, Conditional]:
     weight = torch.from_numpy(rng.integers(1, 4, n)).double()
     four, five = FiniteView(torch.arange(4.0).double()), FiniteView(torch.arange(5.0).double())
     source = ArraySource(rows, weight)
-    return torch.cat([rows, weight[:, None]], 1), Conditional(
+    return torch.cat([rows, weight[:, None]], 1), ConditionalDistribution(
         RelevanceModel.solve(ViewPair(four, five), source, 99), source
     )
 
@@ -98,7 +98,9 @@ def test_gaussian_channel_with_population_moments_is_eq_53() -> None:
     ]).double()  # fmt: skip
     share = torch.tensor([weight[i] * weight[j] for i, j in at]).double()
     given = torch.tensor([[-2.0], [0.0], [1.5]]).double()
-    found = Conditional(model, ArraySource(joint, share)).expect(lambda x: torch.cat([x, x**2], 1), given)
+    found = ConditionalDistribution(model, ArraySource(joint, share)).expect(
+        lambda x: torch.cat([x, x**2], 1), given
+    )
     gamma, y = TAU**2 / (TAU**2 + SIGMA**2), given.numpy()[:, 0]
     np.testing.assert_allclose(found.mean[:, 0], gamma * y, atol=1e-10)
     np.testing.assert_allclose(found.mean[:, 1], gamma**2 * y**2 + (1.0 - gamma) * TAU**2, rtol=1e-10)
@@ -109,7 +111,7 @@ def test_gaussian_channel_from_rows_is_eq_53_within_its_errors() -> None:
     """Twelve z-scores, four of them of deviations; a normal passes 5 with chance 7e-6 over all."""
     source, pair = channel(40_000, 5)
     given = torch.tensor([[-1.5], [0.0], [0.7], [1.5]]).double()
-    found = Conditional(RelevanceModel.solve(pair, source, 2), source).expect(
+    found = ConditionalDistribution(RelevanceModel.solve(pair, source, 2), source).expect(
         lambda x: torch.cat([x, x**2], 1), given
     )
     gamma, y = TAU**2 / (TAU**2 + SIGMA**2), given.numpy()[:, 0]
@@ -141,7 +143,7 @@ def test_chunked_is_whole_and_order_is_nothing(shape: tuple[int, int, int], ridg
     weight = torch.from_numpy(np.random.default_rng(2).uniform(0.5, 2.0, 300))
     whole = everything(fitted(rows, shape, weight, ridge))
     one = fitted(rows, shape, weight, ridge)
-    cut = everything(Conditional(one.model, Cut(ArraySource(rows, weight), 37), ridge))
+    cut = everything(ConditionalDistribution(one.model, Cut(ArraySource(rows, weight), 37), ridge))
     order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
     mixed = everything(fitted(rows[order], shape, weight[order], ridge))
     for name, (value, error) in whole.items():
@@ -204,14 +206,14 @@ def test_mean_alone_is_the_mean() -> None:
     conditional = fitted(rows_of(200, 7), (4, 5, 3))
     full = conditional.expect(theta, POINTS).mean
     np.testing.assert_allclose(conditional.mean(theta, POINTS), full, rtol=1e-12)
-    known = conditional.coefficients(theta)
+    known = conditional.function_moments(theta)
     np.testing.assert_allclose(conditional.mean(theta, POINTS, known), full, rtol=1e-12)
 
 
 def test_the_other_direction() -> None:
     rows = rows_of(300, 8)
     forward = fitted(rows, (4, 4, 4))
-    back = Conditional(forward.model.swapped(), ArraySource(rows.flip(1)))
+    back = ConditionalDistribution(forward.model.swap_views(), ArraySource(rows.flip(1)))
     one = density_ratio(forward, POINTS, POINTS.flip(0))
     two = density_ratio(back, POINTS.flip(0), POINTS)
     np.testing.assert_allclose(one.value, two.value, rtol=1e-10)
@@ -250,11 +252,11 @@ def test_bad_functions(function: object, words: str) -> None:
 def test_other_rows_or_ridge_are_refused() -> None:
     one = fitted(rows_of(300, 10), (3, 3, 3), ridge=0.1)
     with pytest.raises(ValueError, match="not solved on these rows"):
-        Conditional(one.model, ArraySource(rows_of(300, 11)), 0.1).expect(None, POINTS)
+        ConditionalDistribution(one.model, ArraySource(rows_of(300, 11)), 0.1).expect(None, POINTS)
     with pytest.raises(ValueError, match="not solved on these rows"):
-        Conditional(one.model, one.source).expect(None, POINTS)
+        ConditionalDistribution(one.model, one.source).expect(None, POINTS)
     with pytest.raises(ValueError, match="columns"):
-        Conditional(one.model, ArraySource(torch.zeros(5, 3).double())).expect(None, POINTS)
+        ConditionalDistribution(one.model, ArraySource(torch.zeros(5, 3).double())).expect(None, POINTS)
 
 
 def test_bad_questions() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.twoview import directions, order
+from boxloop.twoview import conditional as module, principal_directions
 from twoview.conditional_cases import POINTS, fitted, rows_of, theta
 
 
@@ -48,10 +48,10 @@ def test_dense_directions_are_those_of_signed_weights() -> None:
 def test_searched_directions_are_the_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     conditional = fitted(rows_of(400, 40), (5, 5, 4))
     exact = np.linalg.eigvalsh(signed_covariance(conditional, many))[:, ::-1][:, :3]
-    given = conditional.given(POINTS)
-    dense = directions.directions(conditional, many, given, 3)
-    monkeypatch.setattr(directions, "DENSE", 10)
-    values, vectors = directions.directions(conditional, many, given, 3)
+    given = conditional.condition_on(POINTS)
+    dense = principal_directions(conditional, many, given, 3)
+    monkeypatch.setattr(module, "DENSE", 10)
+    values, vectors = principal_directions(conditional, many, given, 3)
     np.testing.assert_allclose(values.numpy(), exact, rtol=1e-7)
     overlap = (vectors * dense[1]).sum(1).abs().numpy()
     np.testing.assert_allclose(overlap, 1.0, atol=1e-7)
@@ -59,17 +59,17 @@ def test_searched_directions_are_the_dense_ones(monkeypatch: pytest.MonkeyPatch)
 
 def test_search_that_does_not_settle_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     conditional = fitted(rows_of(400, 40), (5, 5, 4))
-    for name, value in {"DENSE": 10, "DEPTH": 1, "ROUNDS": 1, "SPARE": 0}.items():
-        monkeypatch.setattr(directions, name, value)
+    for name, value in {"DENSE": 10, "KRYLOV_BLOCKS": 1, "RESTARTS": 1, "OVERSAMPLING": 0}.items():
+        monkeypatch.setattr(module, name, value)
     with pytest.warns(UserWarning, match="nearly equal"):
-        directions.directions(conditional, many, conditional.given(POINTS), 2)
+        principal_directions(conditional, many, conditional.condition_on(POINTS), 2)
 
 
 def test_cut_points_are_near_the_held_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     conditional = fitted(rows_of(20_000, 41), (4, 4, 4))
     found = conditional.expect(theta, POINTS)
     exact = found.quantile(0.7)
-    monkeypatch.setattr(order, "MOST_VALUES", 0)
+    monkeypatch.setattr(module, "HELD_VALUES", 0)
     near = found.quantile(0.7)
     apart = np.abs(near.value - exact.value) / theta(conditional.source.rows[:, :1]).std(0).numpy()
     assert apart.max() < 0.01
@@ -80,7 +80,7 @@ def test_cut_points_of_few_values_are_exact(monkeypatch: pytest.MonkeyPatch) -> 
     conditional = fitted(rows_of(2000, 42), (4, 4, 4))
     found = conditional.expect(lambda x: x.round(), POINTS)
     exact = found.quantile(0.35)
-    monkeypatch.setattr(order, "MOST_VALUES", 0)
+    monkeypatch.setattr(module, "HELD_VALUES", 0)
     near = found.quantile(0.35)
     np.testing.assert_allclose(near.value, exact.value, rtol=1e-12)
     np.testing.assert_allclose(near.standard_error, exact.standard_error, rtol=1e-12)

@@ -13,7 +13,7 @@ from twoview.conditional_cases import fitted, rows_of
 def test_a_good_fit_has_no_worries() -> None:
     conditional = fitted(rows_of(4000, 50), (2, 2, 2))
     found = diagnose(conditional, batch_size=400)
-    assert found.worries == ()
+    assert found.concerns == ()
     eta = conditional.model.canonical.correlation
     assert found.loss == pytest.approx(float(2 - (eta**2).sum()), rel=1e-12)
     assert found.batch_loss == pytest.approx(found.loss, abs=0.1)
@@ -21,7 +21,7 @@ def test_a_good_fit_has_no_worries() -> None:
     assert "note" not in str(found)
 
 
-def test_few_rows_and_small_batches_are_told() -> None:
+def test_few_rows_and_small_batches_are_concerns() -> None:
     found = diagnose(fitted(rows_of(80, 51), (9, 9, 9)), lambda x: (x > 1.5).double(), batch_size=20)
     assert found.batch_too_small
     assert found.negative_mass > 0.05
@@ -29,8 +29,8 @@ def test_few_rows_and_small_batches_are_told() -> None:
     assert found.negative_variance > 0.05
     assert found.batch_loss is not None
     assert found.batch_loss < found.loss - 0.9
-    assert len(found.worries) == 4
-    for word in ("negative mass", "taken for 0", "batch of 20 rows", "not there"):
+    assert len(found.concerns) == 4
+    for word in ("negative mass", "replaced by 0", "batch of 20 rows", "of a batch are partly spurious"):
         assert word in str(found)
 
 
@@ -54,7 +54,7 @@ def test_batch_below_the_number_of_variables() -> None:
     assert found.loss > 5.0
     assert found.batch_loss is not None
     assert found.batch_loss < 1.5
-    assert any("not there" in worry for worry in found.worries)
+    assert any("of a batch are partly spurious" in concern for concern in found.concerns)
 
 
 def test_a_fit_without_variables_is_diagnosed_too() -> None:

@@ -13,21 +13,26 @@ from boxloop.data import ArraySource, fit_standardisation
 from boxloop.models import Layers, NormalMixturePrior, Part
 from boxloop.numeric import generator, normal
 from boxloop.twoview import (
-    Coder,
+    CodeNetwork,
     GeneratorModel,
-    HeldError,
     LinearView,
+    MomentSums,
     RelevanceModel,
-    SquaredError,
+    SquaredErrorLoss,
+    SquaredErrorValidation,
     ViewPair,
-    coded,
-    leftover,
-    linear_code,
-    moments_of,
-    most_relevant,
-    standardised,
-    with_mixture,
+    fit_code_mixture,
+    prepend_variables,
+    reduced_rank_code,
+    residual_variance,
+    standardise_codes,
+    truncate_variables,
 )
+
+
+def sum_moments(source: ArraySource) -> MomentSums:
+    """Moment sums of rows that hold u(x), then x."""
+    return source.reduce(lambda rows, weight: MomentSums.of_features(rows.double(), weight))
 
 
 def table(n: int, seed: int, noise: float = 0.3) -> Tensor:
@@ -54,15 +59,17 @@ def best_linear(codes: Tensor, rows: Tensor) -> float:
 def made() -> tuple[Tensor, RelevanceModel, ArraySource]:
     rows = table(400, 0)
     relevance = linear_relevance(rows)
-    source = coded(ArraySource(rows), relevance, fit_standardisation(ArraySource(rows)), torch.float64)
+    source = prepend_variables(
+        ArraySource(rows), relevance, fit_standardisation(ArraySource(rows)), torch.float64
+    )
     assert isinstance(source, ArraySource)
     return rows, relevance, source
 
 
-def coder_of(source: ArraySource, components: int, hidden: tuple[int, ...] = (16,)) -> Coder:
+def coder_of(source: ArraySource, components: int, hidden: tuple[int, ...] = (16,)) -> CodeNetwork:
     network = Layers(components, hidden, 5)
     part = Part(network, network.start(generator(3)))
-    return Coder(linear_code(moments_of(source), 5, components) @ _bent(components), part)
+    return CodeNetwork(reduced_rank_code(sum_moments(source), 5, components) @ _bent(components), part)
 
 
 def _bent(k: int) -> Tensor:
@@ -76,7 +83,7 @@ def test_linear_layer_starts_at_principal_components_where_variables_span_the_co
 ) -> None:
     _, _, source = made
     u, x = source.rows[:, :5], source.rows[:, 5:]
-    codes = u @ linear_code(moments_of(source), 5, k)
+    codes = u @ reduced_rank_code(sum_moments(source), 5, k)
     values = torch.linalg.eigvalsh(torch.cov(x.mT, correction=0))
     assert best_linear(codes, x) == pytest.approx(float(values[: 5 - k].sum() / 5), rel=1e-8, abs=1e-12)
     sizes = (values.flip(0)[:k] / values[-1]).clamp(min=1e-4)
@@ -87,7 +94,7 @@ def test_linear_layer_starts_at_principal_components_where_variables_span_the_co
 def test_codes_beyond_what_the_columns_hold_start_small() -> None:
     rows = table(200, 6)[:, :2]
     u = torch.cat([rows, rows.square(), (rows[:, :1] * rows[:, 1:])], 1)
-    code = linear_code(moments_of(ArraySource(torch.cat([u, rows], 1))), 5, 4)
+    code = reduced_rank_code(sum_moments(ArraySource(torch.cat([u, rows], 1))), 5, 4)
     spread = torch.cov((u @ code).mT, correction=0).diagonal().sqrt()
     torch.testing.assert_close(spread[2:], torch.full((2,), 0.01).double(), rtol=1e-6, atol=0.0)
     torch.testing.assert_close(spread[0], torch.ones(()).double(), rtol=1e-6, atol=0.0)
@@ -96,18 +103,20 @@ def test_codes_beyond_what_the_columns_hold_start_small() -> None:
 def test_linear_layer_is_the_best_of_its_rank_on_other_variables() -> None:
     rows = table(300, 5)
     u = torch.cat([rows[:, :2], rows[:, :1] ** 2], 1)
-    moments = moments_of(ArraySource(torch.cat([u, rows], 1)))
-    best = best_linear(u @ linear_code(moments, 3, 1), rows)
+    moments = sum_moments(ArraySource(torch.cat([u, rows], 1)))
+    best = best_linear(u @ reduced_rank_code(moments, 3, 1), rows)
     around = [best_linear(u @ normal((3, 1), generator(seed)), rows) for seed in range(200)]
     assert best < min(around)
-    assert best_linear(u @ linear_code(moments, 3, 3), rows) == pytest.approx(best_linear(u, rows), rel=1e-8)
+    assert best_linear(u @ reduced_rank_code(moments, 3, 3), rows) == pytest.approx(
+        best_linear(u, rows), rel=1e-8
+    )
 
 
 def test_more_components_than_variables_are_refused(
     made: tuple[Tensor, RelevanceModel, ArraySource],
 ) -> None:
     with pytest.raises(ValueError, match="n_components=6 is more than the 5 relevant variables"):
-        linear_code(moments_of(made[2]), 5, 6)
+        reduced_rank_code(sum_moments(made[2]), 5, 6)
 
 
 def test_error_weighs_rows_as_repetition_does(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
@@ -116,21 +125,23 @@ def test_error_weighs_rows_as_repetition_does(made: tuple[Tensor, RelevanceModel
     weight = torch.tensor([1.0, 2.0, 0.0, 3.0, 1.0, 1.0]).double()
     repeated = rows.repeat_interleave(weight.long(), 0)
     unit = float(weight.mean())
-    ours = SquaredError(5, unit)(coder, rows, weight, generator(0))[0]
-    plain = SquaredError(5)(coder, repeated, torch.ones(8).double(), generator(0))[0]
+    ours = SquaredErrorLoss(5, unit)(coder, rows, weight, generator(0))[0]
+    plain = SquaredErrorLoss(5)(coder, repeated, torch.ones(8).double(), generator(0))[0]
     torch.testing.assert_close(ours, plain, rtol=1e-12, atol=0.0)
-    held = HeldError(ArraySource(rows, weight), 5)(coder, generator(0))[0]
+    held = SquaredErrorValidation(ArraySource(rows, weight), 5)(coder, generator(0))[0]
     torch.testing.assert_close(held, plain, rtol=1e-12, atol=0.0)
     expected = (coder(repeated[:, :5]) - repeated[:, 5:]).square().mean()
     torch.testing.assert_close(plain, expected, rtol=1e-12, atol=0.0)
 
 
-def settle(made: tuple[Tensor, RelevanceModel, ArraySource], k: int = 2) -> tuple[Coder, GeneratorModel]:
+def settle(
+    made: tuple[Tensor, RelevanceModel, ArraySource], k: int = 2
+) -> tuple[CodeNetwork, GeneratorModel]:
     rows, relevance, source = made
     coder = coder_of(source, k)
-    residual = leftover(coder, source, 5, "diagonal", 1e-4)
+    residual = residual_variance(coder, source, 5, "diagonal", 1e-4)
     frame = fit_standardisation(ArraySource(rows))
-    return coder, standardised(coder, relevance, moments_of(source), frame, residual)
+    return coder, standardise_codes(coder, relevance, sum_moments(source), frame, residual)
 
 
 def test_settled_model_decodes_as_the_coder_does_and_has_codes_in_standard_form(
@@ -161,9 +172,9 @@ def test_noise_is_the_mean_square_left_over(made: tuple[Tensor, RelevanceModel, 
     apart = (rows - model.reconstruct(rows)).square().mean(0)
     variance = model.emission(model.encode(rows[:1])).covariance().diagonal()[0]
     torch.testing.assert_close(variance, apart, rtol=1e-9, atol=0.0)
-    one = leftover(coder, source, 5, "spherical", 1e-4)
+    one = residual_variance(coder, source, 5, "spherical", 1e-4)
     torch.testing.assert_close(one[0], model.noise.mean(), rtol=1e-12, atol=0.0)
-    assert float(leftover(coder, source, 5, "diagonal", 7.0).min()) == 7.0
+    assert float(residual_variance(coder, source, 5, "diagonal", 7.0).min()) == 7.0
 
 
 def test_samples_follow_the_law_that_the_model_states(
@@ -196,7 +207,7 @@ def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, Array
     centres = torch.tensor([[-2.0, 0.0], [2.0, 1.0]]).double()
     which = torch.rand(3000, generator=stream) < 0.3
     codes = torch.where(which[:, None], centres[0], centres[1]) + 0.2 * normal((3000, 2), stream)
-    mixed = with_mixture(model, codes, torch.ones(3000).double(), 2, generator(0))
+    mixed = fit_code_mixture(model, codes, torch.ones(3000).double(), 2, generator(0))
     assert isinstance(mixed.latent, NormalMixturePrior)
     share, order = mixed.latent.log_weight.exp().sort()
     error = (0.3 * 0.7 / 3000) ** 0.5
@@ -208,24 +219,24 @@ def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, Array
 
 def test_fewer_variables_are_the_first_ones(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
     rows, relevance, _ = made
-    few = most_relevant(relevance, 2)
+    few = truncate_variables(relevance, 2)
     torch.testing.assert_close(few.left(rows), relevance.left(rows)[:, :2])
-    assert most_relevant(relevance, 9) is relevance
-    assert most_relevant(relevance, None) is relevance
+    assert truncate_variables(relevance, 9) is relevance
+    assert truncate_variables(relevance, None) is relevance
 
 
 def test_collapsed_code_still_makes_a_model(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
     rows, relevance, source = made
     coder = coder_of(source, 2)
     flat = replace(coder, code=coder.code[:, :1].repeat(1, 2))
-    model = standardised(
-        flat, relevance, moments_of(source), fit_standardisation(ArraySource(rows)), torch.ones(5).double()
+    model = standardise_codes(
+        flat, relevance, sum_moments(source), fit_standardisation(ArraySource(rows)), torch.ones(5).double()
     )
     assert model.is_finite()
     torch.testing.assert_close(model.reconstruct(rows), _decoded(flat, rows, source), rtol=1e-5, atol=1e-5)
 
 
-def _decoded(coder: Coder, rows: Tensor, source: ArraySource) -> Tensor:
+def _decoded(coder: CodeNetwork, rows: Tensor, source: ArraySource) -> Tensor:
     frame = fit_standardisation(ArraySource(rows))
     return frame.origin + frame.scale * coder(source.rows[:, :5])
 
@@ -233,10 +244,10 @@ def _decoded(coder: Coder, rows: Tensor, source: ArraySource) -> Tensor:
 def test_codes_are_in_standard_form_on_rows_whose_variables_have_a_mean() -> None:
     relevance, rows = linear_relevance(table(400, 0)), 3.0 + table(300, 7)
     frame = fit_standardisation(ArraySource(rows))
-    source = coded(ArraySource(rows), relevance, frame, torch.float64)
+    source = prepend_variables(ArraySource(rows), relevance, frame, torch.float64)
     assert isinstance(source, ArraySource)
     coder = coder_of(source, 2)
-    model = standardised(coder, relevance, moments_of(source), frame, torch.ones(5).double())
+    model = standardise_codes(coder, relevance, sum_moments(source), frame, torch.ones(5).double())
     codes = model.encode(rows)
     torch.testing.assert_close(codes.mean(0), torch.zeros(2).double(), atol=1e-9, rtol=0.0)
     torch.testing.assert_close(torch.cov(codes.mT, correction=0), torch.eye(2).double(), atol=1e-9, rtol=0.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from boxloop.data import ArraySource
-from boxloop.twoview import Conditional, FiniteView, RelevanceModel, ViewPair, density_ratio
+from boxloop.twoview import ConditionalDistribution, FiniteView, RelevanceModel, ViewPair, density_ratio
 from twoview.conditional_cases import POINTS, Powers, fitted, rows_of
 
 
@@ -17,7 +17,7 @@ def test_contingency_table() -> None:
     y = (x + rng.integers(0, 2, 300)) % 4
     source = ArraySource(torch.from_numpy(np.c_[x, y]).double())
     pair = ViewPair(FiniteView(torch.arange(3.0).double()), FiniteView(torch.arange(4.0).double()))
-    conditional = Conditional(RelevanceModel.solve(pair, source, 9), source)
+    conditional = ConditionalDistribution(RelevanceModel.solve(pair, source, 9), source)
     i, j = (part.ravel() for part in np.meshgrid(np.arange(3), np.arange(4), indexing="ij"))
     found = density_ratio(conditional, i[:, None], j[:, None])
     joint = np.array([[((x == a) & (y == b)).mean() for b in range(4)] for a in range(3)])
@@ -36,7 +36,9 @@ def test_gaussian_channel() -> None:
     x = rng.normal(size=50_000)
     y = rho * x + np.sqrt(1 - rho**2) * rng.normal(size=50_000)
     source = ArraySource(torch.from_numpy(np.c_[x, y]))
-    conditional = Conditional(RelevanceModel.solve(ViewPair(Powers(4), Powers(4)), source, 4), source)
+    conditional = ConditionalDistribution(
+        RelevanceModel.solve(ViewPair(Powers(4), Powers(4)), source, 4), source
+    )
     at = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, -1.0], [0.5, 1.2], [1.5, 1.5], [-0.3, 0.8]])
     found = density_ratio(conditional, at[:, :1], at[:, 1:])
     hermite = np.polynomial.hermite_e.hermeval

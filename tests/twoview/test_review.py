@@ -10,18 +10,18 @@ from torch import Tensor
 from boxloop import RelevantFeatures
 from boxloop.data import ArraySource
 from boxloop.twoview import (
-    Canonical,
-    Conditional,
+    CanonicalVariables,
+    ConditionalDistribution,
     FiniteView,
     FourierView,
     LinearView,
-    Products,
+    MomentSums,
     RelevanceModel,
     ViewPair,
     channel_error,
     choose_ridge,
-    cross_fitted,
-    exchanged,
+    cross_fitted_significance,
+    permutation_statistics,
     relevance_loss,
 )
 
@@ -56,7 +56,7 @@ def test_the_error_of_a_channel_leaves_out_what_its_means_are_off() -> None:
     there = there / there.sum()
     cells = torch.cartesian_prod(torch.arange(4.0), torch.arange(3.0)).double()
     pair = ViewPair(FiniteView(torch.arange(4.0).double()), FiniteView(torch.arange(3.0).double()))
-    fitted = Canonical.solve(Products.of(pair, cells, here.reshape(-1)), 4, 2)
+    fitted = CanonicalVariables.solve(MomentSums.of(pair, cells, here.reshape(-1)), 4, 2)
     u = (torch.eye(4).double() - fitted.left_mean) @ fitted.left
     v = (torch.eye(3).double() - fitted.right_mean) @ fitted.right
     p, q = there.sum(1), there.sum(0)
@@ -64,7 +64,7 @@ def test_the_error_of_a_channel_leaves_out_what_its_means_are_off() -> None:
     base = p[:, None] * q
     distance = ((law - there).square() / base).sum() - ((there - base).square() / base).sum()
     term = 2.0 * (fitted.correlation * (p @ u) * (q @ v)).sum()
-    found = channel_error(fitted, Products.of(pair, cells, there.reshape(-1)))
+    found = channel_error(fitted, MomentSums.of(pair, cells, there.reshape(-1)))
     torch.testing.assert_close(found + term, distance, rtol=1e-10, atol=1e-12)
 
 
@@ -80,9 +80,9 @@ def test_exchanged_statistics_do_not_know_which_order_was_the_true_one() -> None
     orders = torch.tensor(np.array(np.meshgrid(*[range(4)] * 4)).reshape(4, -1).T)
     orders = orders[[len(set(order)) == 4 for order in orders.tolist()]]
     every = torch.stack([
-        exchanged(u, v[order], weight, 1, torch.Generator().manual_seed(0))[0, 0] for order in orders
+        permutation_statistics(u, v[order], weight, 1, torch.Generator().manual_seed(0))[0, 0] for order in orders
     ])  # fmt: skip
-    drawn = exchanged(u, v, weight, 400, torch.Generator().manual_seed(3))[:, 0]
+    drawn = permutation_statistics(u, v, weight, 400, torch.Generator().manual_seed(3))[:, 0]
     assert float((drawn[:, None] - every).abs().amin(1).max()) < 1e-10
 
 
@@ -93,9 +93,11 @@ def test_cross_fitting_does_not_depend_on_where_a_column_lies() -> None:
     far = rows + torch.tensor([2.0**24] * 3 + [0.0] * 3).double()
     near = far - torch.tensor([2.0**24] * 3 + [0.0] * 3).double()  # as it is after rounding
     pair = ViewPair(linear(3), linear(3))
-    one, two = (cross_fitted(pair, ArraySource(some), 3, permutations=19) for some in (near, far))
+    one, two = (
+        cross_fitted_significance(pair, ArraySource(some), 3, permutations=19) for some in (near, far)
+    )
     np.testing.assert_allclose(two.correlation, one.correlation, atol=1e-7)
-    np.testing.assert_allclose(two.training, one.training, atol=1e-7)
+    np.testing.assert_allclose(two.training_correlation, one.training_correlation, atol=1e-7)
     assert choose_ridge(pair, ArraySource(far), 3) == choose_ridge(pair, ArraySource(near), 3)
 
 
@@ -111,7 +113,7 @@ def test_a_fit_of_nearly_equal_random_features_knows_its_own_rows() -> None:
         angle = 2.0 * np.pi * torch.rand(400, 1, generator=stream).double()
         rows = torch.cat([angle.sin() + 0.3 * torch.randn(400, 1, generator=stream).double(), angle.sin()], 1)
         model = RelevanceModel.solve(ViewPair(views[0], views[1]), ArraySource(rows), 20)
-        found = Conditional(model, ArraySource(rows)).expect(None, rows[:2, 1:])
+        found = ConditionalDistribution(model, ArraySource(rows)).expect(None, rows[:2, 1:])
         assert np.isfinite(found.standard_error).all()
 
 

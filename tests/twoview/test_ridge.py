@@ -7,11 +7,11 @@ from torch import Tensor
 
 from boxloop.data import ArraySource
 from boxloop.twoview import (
-    Canonical,
+    CanonicalVariables,
     FiniteView,
     FourierView,
     LinearView,
-    Products,
+    MomentSums,
     ViewPair,
     channel_error,
     choose_ridge,
@@ -32,8 +32,8 @@ def fourier(n_features: int, seed: int) -> FourierView:
 def test_the_error_of_a_fit_on_its_own_rows_is_minus_its_relevance() -> None:
     rows = channel(500, 0)
     pair = ViewPair(fourier(4, 0), fourier(4, 1))
-    products = Products.of(pair, rows, torch.ones(500))
-    fitted = Canonical.solve(products, 4, 4)
+    products = MomentSums.of(pair, rows, torch.ones(500))
+    fitted = CanonicalVariables.solve(products, 4, 4)
     torch.testing.assert_close(
         channel_error(fitted, products), -fitted.relevance.sum(), rtol=1e-8, atol=1e-10
     )
@@ -49,8 +49,8 @@ def test_the_error_is_the_distance_of_theorem_1_on_a_finite_alphabet() -> None:
     other = table + 0.3 * table.min() * bend  # the same margins
     cells = torch.cartesian_prod(torch.arange(3.0), torch.arange(4.0)).double()
     pair = ViewPair(FiniteView(torch.arange(3.0).double()), FiniteView(torch.arange(4.0).double()))
-    here, there = (Products.of(pair, cells, law.reshape(-1)) for law in (table, other))
-    fitted = Canonical.solve(here, 3, 1)  # one variable of two: an approximation q
+    here, there = (MomentSums.of(pair, cells, law.reshape(-1)) for law in (table, other))
+    fitted = CanonicalVariables.solve(here, 3, 1)  # one variable of two: an approximation q
     u = (torch.eye(3).double() - px) @ fitted.left
     v = (torch.eye(4).double() - py) @ fitted.right
     q = px[:, None] * py * (1.0 + (u * fitted.correlation) @ v.mT)
@@ -65,9 +65,10 @@ def test_the_chosen_ridge_predicts_new_rows_better_than_none() -> None:
     pair = ViewPair(fourier(40, 0), fourier(40, 1))
     chosen = choose_ridge(pair, ArraySource(rows), 10)
     assert chosen > 0.0
-    here, there = (Products.of(pair, some, torch.ones(len(some))) for some in (rows, new))
+    here, there = (MomentSums.of(pair, some, torch.ones(len(some))) for some in (rows, new))
     errors = [
-        float(channel_error(Canonical.solve(here, 40, 10, ridge), there)) for ridge in (0.0, chosen, 1.0)
+        float(channel_error(CanonicalVariables.solve(here, 40, 10, ridge), there))
+        for ridge in (0.0, chosen, 1.0)
     ]
     assert errors[1] < errors[0]
     assert errors[1] < errors[2]

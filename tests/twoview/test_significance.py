@@ -11,23 +11,23 @@ from boxloop.data import ArraySource, ConcatenatedRows
 from boxloop.figures import png
 from boxloop.numeric import generator
 from boxloop.twoview import (
-    Canonical,
+    CanonicalVariables,
     FourierView,
     LinearView,
-    Products,
+    MomentSums,
     RelevanceModel,
-    Scores,
     Significance,
+    VariableScores,
     ViewPair,
-    chosen_rows,
-    combined,
-    cross_fitted,
-    exchanged,
-    fold_products,
-    folds_of,
-    reordered,
-    rotated,
-    significance,
+    assign_folds,
+    combine_p_values,
+    cross_fitted_significance,
+    held_out_significance,
+    permutation_statistics,
+    permutation_sums,
+    rotation_sums,
+    sample_mask,
+    sum_by_fold,
 )
 
 
@@ -59,16 +59,18 @@ def uniform(p):
 
 
 def test_folds_do_not_depend_on_tiles():
-    whole = folds_of(0, 1000, 7, 5)
-    cut = torch.cat([folds_of(a, b, 7, 5) for a, b in ((0, 1), (1, 3), (3, 500), (500, 993), (993, 1000))])
+    whole = assign_folds(0, 1000, 7, 5)
+    cut = torch.cat(
+        [assign_folds(a, b, 7, 5) for a, b in ((0, 1), (1, 3), (3, 500), (500, 993), (993, 1000))]
+    )
     assert torch.equal(whole, cut)
     assert whole.bincount().tolist() == [143] * 6 + [142] or set(whole.bincount().tolist()) == {142, 143}
-    assert not torch.equal(whole, folds_of(0, 1000, 7, 6))
+    assert not torch.equal(whole, assign_folds(0, 1000, 7, 6))
 
 
 def test_folds_are_random():
     """Fold after fold as often as not: chi-square of pairs of neighbours in different blocks, one run in 10,000."""
-    fold = folds_of(0, 60_000, 3, 1).reshape(-1, 3)
+    fold = assign_folds(0, 60_000, 3, 1).reshape(-1, 3)
     table = torch.zeros(3, 3)
     table.index_put_((fold[:-1, 2], fold[1:, 0]), torch.ones(1), accumulate=True)
     assert stats.chi2_contingency(table.numpy()).pvalue > 1e-4
@@ -82,7 +84,7 @@ def test_chosen_rows_are_a_fair_choice_whatever_the_tiles():
     weight[::5] = 0.0
 
     def chosen(tile, mass, start):
-        return ConcatenatedRows.of(tile[chosen_rows(mass, start, 2500 / 20_000, 3)])
+        return ConcatenatedRows.of(tile[sample_mask(mass, start, 2500 / 20_000, 3)])
 
     found = ArraySource(rows, weight).reduce_at(chosen).concatenate()[:, 0]
     assert torch.equal(found, Tiled(rows, weight).reduce_at(chosen).concatenate()[:, 0])
@@ -97,7 +99,7 @@ def test_chosen_rows_are_a_fair_choice_whatever_the_tiles():
 def test_sums_of_exchanged_rows_one_by_one():
     g = generator(0)
     a, b = torch.randn(2, 12, 3, generator=g, dtype=torch.float64)
-    found = reordered(a, b, 40, generator(9))
+    found = permutation_sums(a, b, 40, generator(9))
     order = torch.rand((40, 12), generator=generator(9), dtype=torch.float64).argsort(1)
     for i in range(40):
         there = b[order[i]]
@@ -107,7 +109,7 @@ def test_sums_of_exchanged_rows_one_by_one():
 
 def test_sums_of_rotated_rows_one_by_one():
     a, b = torch.randn(2, 11, 2, generator=generator(0), dtype=torch.float64)
-    found = rotated(a, b, 6, generator(9))
+    found = rotation_sums(a, b, 6, generator(9))
     own = generator(9)
     order, turn = torch.randperm(11, generator=own), 1 + torch.randperm(10, generator=own)[:6]
     for i, step in enumerate(turn.tolist()):
@@ -119,18 +121,18 @@ def test_sums_of_rotated_rows_one_by_one():
 def test_the_statistic_does_not_change_with_units_and_a_constant_says_nothing():
     u, v = torch.randn(2, 30, 2, generator=generator(0), dtype=torch.float64)
     weight = torch.rand(30, generator=generator(1), dtype=torch.float64) + 0.1
-    one = exchanged(u, v, weight, 20, generator(2))
-    two = exchanged(5.0 + 1e5 * u, 1e-5 * v - 3.0, 7.0 * weight, 20, generator(2))
+    one = permutation_statistics(u, v, weight, 20, generator(2))
+    two = permutation_statistics(5.0 + 1e5 * u, 1e-5 * v - 3.0, 7.0 * weight, 20, generator(2))
     torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-8)
-    flat = exchanged(u, torch.full_like(v, 0.1), weight, 20, generator(2))
+    flat = permutation_statistics(u, torch.full_like(v, 0.1), weight, 20, generator(2))
     assert bool((flat == 0.0).all())
-    assert combined([flat], [1.0]).tolist() == [1.0, 1.0]
+    assert combine_p_values([flat], [1.0]).tolist() == [1.0, 1.0]
 
 
 def test_strong_correlations_of_few_rows_beat_every_other_order():
     x = torch.randn(12, 1, generator=generator(0), dtype=torch.float64)
     for y in (x, x + 0.01 * torch.randn(12, 1, generator=generator(1), dtype=torch.float64)):
-        found = exchanged(x, y, torch.ones(12).double(), 999, generator(2))
+        found = permutation_statistics(x, y, torch.ones(12).double(), 999, generator(2))
         assert bool((found[0] > found[1:]).all())
 
 
@@ -142,8 +144,11 @@ def test_uncorrelated_but_dependent_variables_are_not_called_correlated():
         g = generator(i)
         u = torch.randn(300, 1, generator=g, dtype=torch.float64)
         v = u.abs() * torch.randn(300, 1, generator=g, dtype=torch.float64)
-        hits += combined([exchanged(u, v, torch.ones(300).double(), 99, g)], [1.0])[0] <= 0.05
-        sums = reordered(u - u.mean(), v - v.mean(), 99, g)[0, :, 0]
+        hits += (
+            combine_p_values([permutation_statistics(u, v, torch.ones(300).double(), 99, g)], [1.0])[0]
+            <= 0.05
+        )
+        sums = permutation_sums(u - u.mean(), v - v.mean(), 99, g)[0, :, 0]
         plain += 1 + int((sums >= ((u - u.mean()) * v).sum()).sum()) <= 5
     assert hits / 400 < 0.05 + 4.2 * (0.05 * 0.95 / 400) ** 0.5
     assert plain / 400 > 0.05 + 4.2 * (0.05 * 0.95 / 400) ** 0.5
@@ -157,7 +162,9 @@ def test_p_values_of_held_out_rows_are_uniform_under_independence(n):
         g = generator(i)
         u = torch.randn(n, 1, generator=g, dtype=torch.float64).exp()
         v = torch.rand(n, 1, generator=g, dtype=torch.float64)
-        p.append(combined([exchanged(u, v, 0.5 + u[:, 0].clamp(max=2), 499, g)], [1.0])[0])
+        p.append(
+            combine_p_values([permutation_statistics(u, v, 0.5 + u[:, 0].clamp(max=2), 499, g)], [1.0])[0]
+        )
     assert uniform(p) > 1e-4
 
 
@@ -167,11 +174,11 @@ def test_p_values_of_held_out_rows_are_uniform_under_independence(n):
 def test_correlations_are_those_of_numpy():
     rows = views(200, 3, [0.8, 0.3], 0)
     model = RelevanceModel.solve(ViewPair(linear(3), linear(3)), ArraySource(rows[:100]), 3)
-    found = significance(model, ArraySource(rows[100:]))
+    found = held_out_significance(model, ArraySource(rows[100:]))
     u, v = (z.numpy() for z in model.both(rows[100:]))
     known = [np.corrcoef(u[:, j], v[:, j])[0, 1] for j in range(3)]
     np.testing.assert_allclose(found.correlation, known, rtol=1e-10)
-    np.testing.assert_allclose(found.training, model.canonical.correlation.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(found.training_correlation, model.canonical.correlation.numpy(), rtol=1e-12)
     np.testing.assert_allclose(found.relevance, np.clip(known, 0, 1) ** 2, rtol=1e-10)
 
 
@@ -180,7 +187,7 @@ def test_errors_are_the_delta_method_by_autograd():
     u, v = torch.randn(2, 40, 1, generator=generator(0), dtype=torch.float64)
     v = v + u
     weight = torch.rand(40, generator=generator(1), dtype=torch.float64) + 0.1
-    rho, error, _ = Scores(u, v, weight, torch.zeros(40)).correlations()
+    rho, error, _ = VariableScores(u, v, weight, torch.zeros(40)).correlations()
     share = (weight / weight.sum()).requires_grad_()
     p = share / share.sum()
     a, b = u[:, 0] - p @ u[:, 0], v[:, 0] - p @ v[:, 0]
@@ -198,12 +205,12 @@ def test_errors_cover_held_out_and_cross_fitted_correlations():
     model = RelevanceModel.solve(pair, ArraySource(views(20_000, 2, [truth, 0.4], 10_000)), 2)
     for i in range(150):
         rows = views(600, 2, [truth, 0.4], i)
-        held = significance(model, ArraySource(rows), permutations=19)
-        z["held"].append((held.correlation[0] - truth) / held.error[0])
+        held = held_out_significance(model, ArraySource(rows), permutations=19)
+        z["held"].append((held.correlation[0] - truth) / held.standard_error[0])
         z["relevance"].append((held.relevance[0] - truth**2) / held.relevance_error[0])
         z["total"].append((held.total - 0.65) / held.total_error)
-        found = cross_fitted(pair, ArraySource(rows), 2, permutations=19)
-        z["crossed"].append((found.correlation[0] - truth) / found.error[0])
+        found = cross_fitted_significance(pair, ArraySource(rows), 2, permutations=19)
+        z["crossed"].append((found.correlation[0] - truth) / found.standard_error[0])
     for name, scores in z.items():
         assert abs(np.std(scores) - 1) < 0.1 + 4.5 / (2 * 150) ** 0.5, name
         assert abs(np.mean(scores)) < 0.15 + 4.5 / 150**0.5, name
@@ -212,9 +219,9 @@ def test_errors_cover_held_out_and_cross_fitted_correlations():
 def test_fewer_rows_are_judged_than_there_are():
     rows = views(5000, 1, [0.5], 0)
     model = RelevanceModel.solve(ViewPair(linear(1), linear(1)), ArraySource(rows), 1)
-    found = significance(model, ArraySource(rows), most_rows=500)
+    found = held_out_significance(model, ArraySource(rows), most_rows=500)
     assert abs(found.n_rows - 500) < 5 * 500**0.5
-    assert abs(found.correlation[0] - 0.5) < 5 * found.error[0]
+    assert abs(found.correlation[0] - 0.5) < 5 * found.standard_error[0]
 
 
 def test_rows_without_weight_are_not_there():
@@ -222,8 +229,8 @@ def test_rows_without_weight_are_not_there():
     weight = torch.ones(300).double()
     weight[100:] = 0.0
     model = RelevanceModel.solve(ViewPair(linear(2), linear(2)), ArraySource(rows), 2)
-    found = significance(model, ArraySource(rows, weight))
-    known = significance(model, ArraySource(rows[:100]))
+    found = held_out_significance(model, ArraySource(rows, weight))
+    known = held_out_significance(model, ArraySource(rows[:100]))
     np.testing.assert_array_equal(found.correlation, known.correlation)
     np.testing.assert_array_equal(found.p_value, known.p_value)
 
@@ -234,12 +241,12 @@ def test_rows_without_weight_are_not_there():
 def test_products_of_folds_add_up_and_do_not_depend_on_tiles():
     rows, weight = views(203, 2, [0.5], 0), torch.rand(203, generator=generator(1), dtype=torch.float64)
     pair = ViewPair(linear(2), linear(2))
-    parts = fold_products(pair, ArraySource(rows, weight), 4, 11)
-    tiled = fold_products(pair, Tiled(rows, weight), 4, 11)
-    whole = Products.of(pair, rows, weight)
-    fold = folds_of(0, 203, 4, 11)
+    parts = sum_by_fold(pair, ArraySource(rows, weight), 4, 11)
+    tiled = sum_by_fold(pair, Tiled(rows, weight), 4, 11)
+    whole = MomentSums.of(pair, rows, weight)
+    fold = assign_folds(0, 203, 4, 11)
     for f, (one, two) in enumerate(zip(parts, tiled, strict=True)):
-        mine = Products.of(pair, rows[fold == f], weight[fold == f])
+        mine = MomentSums.of(pair, rows[fold == f], weight[fold == f])
         for a, b in ((one, two), (one, mine)):
             torch.testing.assert_close(a.first, b.first, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(a.second.triu(), b.second.triu(), rtol=1e-10, atol=1e-12)
@@ -251,9 +258,9 @@ def test_products_of_folds_add_up_and_do_not_depend_on_tiles():
 def test_cross_fitted_correlations_are_those_of_fold_by_fold_fits():
     rows = views(150, 3, [0.8, 0.5], 0)
     pair, key = ViewPair(linear(3), linear(3)), 4
-    found = cross_fitted(pair, ArraySource(rows), 2, folds=3, random_state=key)
-    tiled = cross_fitted(pair, Tiled(rows), 2, folds=3, random_state=key)
-    fold = folds_of(0, 150, 3, key)
+    found = cross_fitted_significance(pair, ArraySource(rows), 2, folds=3, random_state=key)
+    tiled = cross_fitted_significance(pair, Tiled(rows), 2, folds=3, random_state=key)
+    fold = assign_folds(0, 150, 3, key)
     top, left, right = np.zeros(2), np.zeros(2), np.zeros(2)
     for f in range(3):
         model = RelevanceModel.solve(pair, ArraySource(rows[fold != f]), 2)
@@ -261,10 +268,10 @@ def test_cross_fitted_correlations_are_those_of_fold_by_fold_fits():
         top, left, right = top + (u * v).sum(0), left + (u * u).sum(0), right + (v * v).sum(0)
     np.testing.assert_allclose(found.correlation, top / np.sqrt(left * right), rtol=1e-9)
     np.testing.assert_allclose(found.correlation, tiled.correlation, rtol=1e-9)
-    again = cross_fitted(pair, ArraySource(rows), 2, folds=3, random_state=key)
+    again = cross_fitted_significance(pair, ArraySource(rows), 2, folds=3, random_state=key)
     np.testing.assert_array_equal(found.p_value, again.p_value)
-    whole = Canonical.solve(Products.of(pair, rows, torch.ones(150).double()), 3, 2)
-    np.testing.assert_allclose(found.training, whole.correlation.numpy(), rtol=1e-10)
+    whole = CanonicalVariables.solve(MomentSums.of(pair, rows, torch.ones(150).double()), 3, 2)
+    np.testing.assert_allclose(found.training_correlation, whole.correlation.numpy(), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +289,9 @@ def test_cross_fitted_p_values_are_uniform_under_independence(n, d, folds):
     pair, p = ViewPair(linear(d), linear(d)), []
     for i in range(250):
         source = ArraySource(views(n, d, [], i))
-        p.append(cross_fitted(pair, source, 3, folds=folds, permutations=199, random_state=i).p_value)
+        p.append(
+            cross_fitted_significance(pair, source, 3, folds=folds, permutations=199, random_state=i).p_value
+        )
     assert uniform(np.array(p)[:, 0]) > 1e-4
     assert uniform(np.array(p)[:, -1]) > 1e-4
 
@@ -291,12 +300,12 @@ def test_many_kernel_features_of_few_rows_do_not_deceive():
     """200 random features and 150 rows: training shows a strong relation; none is found, and one that exists is."""
     g = generator(0)
     view = FourierView.start(torch.zeros(1).double(), torch.ones(1).double(), 200, 0.2, g)
-    none = cross_fitted(ViewPair(view, view), ArraySource(views(150, 1, [], 1)), 5)
-    assert none.training.min() > 0.6
+    none = cross_fitted_significance(ViewPair(view, view), ArraySource(views(150, 1, [], 1)), 5)
+    assert none.training_correlation.min() > 0.6
     assert none.n_significant == 0
     assert none.overfitted
     assert "none of 5 variables is significant" in none.verdict
-    some = cross_fitted(ViewPair(view, view), ArraySource(views(150, 1, [0.8], 1)), 5, ridge=0.3)
+    some = cross_fitted_significance(ViewPair(view, view), ArraySource(views(150, 1, [0.8], 1)), 5, ridge=0.3)
     assert some.significant[0]
 
 
@@ -305,9 +314,9 @@ def test_power_beside_one_split():
     pair, hits = ViewPair(linear(3), linear(3)), np.zeros(2)
     for i in range(60):
         rows = views(200, 3, [0.35], i)
-        hits[0] += cross_fitted(pair, ArraySource(rows), 3, permutations=99).p_value[0] <= 0.05
+        hits[0] += cross_fitted_significance(pair, ArraySource(rows), 3, permutations=99).p_value[0] <= 0.05
         model = RelevanceModel.solve(pair, ArraySource(rows[:100]), 3)
-        hits[1] += significance(model, ArraySource(rows[100:]), permutations=99).p_value[0] <= 0.05
+        hits[1] += held_out_significance(model, ArraySource(rows[100:]), permutations=99).p_value[0] <= 0.05
     assert hits[0] > hits[1] > 12
 
 
@@ -332,18 +341,20 @@ def test_verdicts():
     learned = result(good, [0.5, 0.2, -0.1], [0.99, 0.9, 0.8])
     assert learned.overfitted
     assert not more.overfitted
-    assert "the fit has learned its rows" in learned.verdict
+    assert "the fit is overfitted" in learned.verdict
     assert learned.relevance[2] == 0.0
 
 
 def test_adjusted_p_values_are_benjamini_and_hochberg():
     p = [0.001, 0.02, 0.04, 0.9]
-    found = result(p, [0.5] * 4, [0.5] * 4).adjusted
+    found = result(p, [0.5] * 4, [0.5] * 4).adjusted_p_value
     np.testing.assert_allclose(found, [0.004, 0.04, 0.04 * 4 / 3, 0.9], rtol=1e-12)
 
 
 def test_table_words_and_picture():
-    found = cross_fitted(ViewPair(linear(3), linear(3)), ArraySource(views(300, 3, [0.8, 0.5], 1)), 3)
+    found = cross_fitted_significance(
+        ViewPair(linear(3), linear(3)), ArraySource(views(300, 3, [0.8, 0.5], 1)), 3
+    )
     table = found.table()
     assert list(table.index) == [1, 2, 3]
     assert table["significant"].tolist() == [True, True, False]
@@ -360,27 +371,27 @@ def test_table_words_and_picture():
 def test_what_cannot_be_judged_is_refused():
     pair, rows = ViewPair(linear(1), linear(1)), views(40, 1, [0.5], 0)
     model = RelevanceModel.solve(pair, ArraySource(rows), 1)
-    with pytest.raises(ValueError, match="too few to judge"):
-        significance(model, ArraySource(rows, (torch.arange(40) < 3).double()))
-    with pytest.raises(ValueError, match="cannot show a p-value of"):
-        significance(model, ArraySource(rows), permutations=18)
+    with pytest.raises(ValueError, match="too few to test"):
+        held_out_significance(model, ArraySource(rows, (torch.arange(40) < 3).double()))
+    with pytest.raises(ValueError, match="cannot give a p-value of"):
+        held_out_significance(model, ArraySource(rows), permutations=18)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        significance(model, ArraySource(rows), level=1.5)
+        held_out_significance(model, ArraySource(rows), level=1.5)
     with pytest.raises(ValueError, match="40 rows are too few for 11 folds"):
-        cross_fitted(pair, ArraySource(rows), 1, folds=11)
+        cross_fitted_significance(pair, ArraySource(rows), 1, folds=11)
     with pytest.raises(ValueError, match="at least 2 folds"):
-        cross_fitted(pair, ArraySource(rows), 1, folds=1)
+        cross_fitted_significance(pair, ArraySource(rows), 1, folds=1)
     flat = torch.cat([rows[:, :1], torch.ones(40, 1).double()], 1)
     with pytest.raises(ValueError, match="one of the views is constant"):
-        cross_fitted(pair, ArraySource(flat), 1)
+        cross_fitted_significance(pair, ArraySource(flat), 1)
     with pytest.raises(ValueError, match="no row with weight"):
-        cross_fitted(pair, ArraySource(rows, (torch.arange(40) < 2).double()), 1)
+        cross_fitted_significance(pair, ArraySource(rows, (torch.arange(40) < 2).double()), 1)
 
 
 def test_perfect_relation_and_a_singular_view():
     x = torch.randn(60, 1, generator=generator(0), dtype=torch.float64)
     rows = torch.cat([x, 2 * x, 1 - x, torch.ones_like(x)], 1)
-    found = cross_fitted(ViewPair(linear(2), linear(2)), ArraySource(rows), 2)
+    found = cross_fitted_significance(ViewPair(linear(2), linear(2)), ArraySource(rows), 2)
     assert found.correlation[0] == pytest.approx(1.0, abs=1e-12)
     assert found.p_value[0] == 0.001
     assert np.isfinite(dataclasses.astuple(found)[1]).all()

@@ -112,7 +112,7 @@ def test_a_pair_cuts_rows_at_the_right_column() -> None:
     origin, scale = frame()
     pair = ViewPair(LinearView(origin, scale), FiniteView(torch.tensor([0.0, 1.0]).double()))
     both = torch.cat([rows(), torch.ones(40, 1).double()], 1)
-    x, y = pair.parts(both)
+    x, y = pair.split_rows(both)
     assert torch.equal(x, rows())
     assert y.shape == (40, 1)
     left, right = pair(both)

@@ -1,3 +1,4 @@
+from .columns import SelectedColumns as SelectedColumns, read_columns as read_columns
 from .completion import SHELLS as SHELLS
 from .errors import EXIT_CODES as EXIT_CODES
 from .fit import STARTS as STARTS
@@ -6,7 +7,11 @@ from .names import MODELS as MODELS, catalogue as catalogue
 from .network_read import read_problem as read_problem
 from .output import echo_styled as echo_styled, echo_table as echo_table, echo_text as echo_text
 from .posterior import advice as advice
-from .relate_judge import explained as explained, told_right as told_right, worries as worries
-from .relate_read import Side as Side, read_side as read_side, set_apart as set_apart
+from .two_views import (
+    explained_share as explained_share,
+    hold_out_rows as hold_out_rows,
+    label_accuracy as label_accuracy,
+    merge_concerns as merge_concerns,
+)
 
 __all__ = ["main"]

@@ -20,7 +20,7 @@ COMMANDS = {
     "select": "Choose a model by cross-validation.",
     "outliers": "Rows that a model finds unlikely, and the columns that make them so.",
     "posterior": "Draw parameters from their posterior: what the rows say, and how surely.",
-    "relate": "What one set of columns tells of another, and how surely.",
+    "relate": "What one set of columns predicts of another, with errors.",
     "network": "Predict a column by a network with error bars, and find out whether to believe them.",
     "sample": "Draw rows from a model.",
     "show": "Print what a model file holds.",

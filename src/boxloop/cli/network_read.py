@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxloop.cli.relate_read import Side, read_side
+from boxloop.cli.columns import SelectedColumns, read_columns
 from boxloop.data import choose_columns, open_named_reader, open_table
 from boxloop.estimators import Array
 from boxloop.numeric import generator, spawn
@@ -45,7 +45,7 @@ def read_problem(
     Raises:
         ValueError: a column that is not there or cannot be used, an empty cell, too few rows.
     """
-    side = read_side(data, [target], (), "--target")
+    side = read_columns(data, [target], (), "--target")
     names, left_out = inputs(data, target, columns, drop)
     X = _table(data, names)
     said, kind, y = outputs(side, kind)
@@ -82,7 +82,7 @@ def inputs(
     return choose_columns(names, None, None, reader.label), words
 
 
-def outputs(side: Side, kind: str) -> tuple[str, str, NDArray[Any]]:
+def outputs(side: SelectedColumns, kind: str) -> tuple[str, str, NDArray[Any]]:
     """What is predicted: why it is numbers or classes, which, and the values."""
     if side.labels is not None:
         if kind == "regression":
@@ -109,7 +109,7 @@ def _table(data: str, names: Sequence[str]) -> Array:
     return found
 
 
-def _numbers(side: Side) -> Array:
+def _numbers(side: SelectedColumns) -> Array:
     assert side.source is not None
     found: Array = torch.cat([rows[:, 0] for rows, _ in side.source.chunks()]).double().numpy()
     return found

@@ -1,4 +1,4 @@
-"""``boxloop relate``: what one set of columns tells of another."""
+"""``boxloop relate``: what one set of columns predicts of another."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from boxloop.cli.options import (
 from boxloop.cli.output import check_outputs, tell, write_figure
 
 if TYPE_CHECKING:
-    from boxloop.cli.relate_read import Side
+    from boxloop.cli.columns import SelectedColumns
     from boxloop.estimators import RelevantFeatures
 
 KINDS = ("auto", "linear", "fourier", "network")
-USUAL = 10
-"""Pairs of variables, where the features allow as many."""
-SHARE, MOST_JUDGES, FEWEST = 0.2, 100_000, 20
-"""Rows set apart: this share, at most so many; and the fewest rows of a table."""
+DEFAULT = 10
+"""Pairs of variables, where the features have as many."""
+HELD_OUT, MOST_HELD_OUT, FEWEST = 0.2, 100_000, 20
+"""Share of held-out rows, their largest number; and the smallest number of rows of a table."""
 
 WAYS = {"both": ["y", "x"], "y_given_x": ["y"], "x_given_y": ["x"]}
 """Views that are inferred from the other, in each direction."""
@@ -66,10 +66,10 @@ _own_kind = click.Choice([*KINDS, "finite"])
     type=_kind,
     default="auto",
     show_default=True,
-    help="Of columns: linear, fourier (a kernel), or learned by a network, as is auto. Labels have their own.",
+    help="Of columns: linear, fourier (a kernel), network (learned), or auto (a network). Labels have their own.",
 )
 @click.option(
-    "--x-features", type=_own_kind, help="Of the first view alone; finite takes a column for labels."
+    "--x-features", type=_own_kind, help="Of the first view alone; finite reads a column as labels."
 )
 @click.option("--y-features", type=_own_kind, help="Of the second view alone.")
 @click.option(
@@ -84,16 +84,16 @@ _own_kind = click.Choice([*KINDS, "finite"])
     default=999,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Random orders of the rows behind the p-values.",
+    help="Number of permutations behind the p-values.",
 )
 @click.option(
     "--rate",
     default=0.05,
     show_default=True,
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    help="False-discovery rate of what is called significant.",
+    help="False-discovery rate of significance.",
 )
-@click.option("--max-iter", type=click.IntRange(min=1), help="Most passes of a network over the rows.")
+@click.option("--max-iter", type=click.IntRange(min=1), help="Largest number of epochs of a network.")
 @seed_option
 @compute_options
 @threads_option
@@ -119,98 +119,103 @@ def command(
     json_to: str | None,
     **options: Any,
 ) -> None:
-    """What one set of columns tells of another, and how surely.
+    """What one set of columns predicts of another, with errors.
 
-    The columns of DATA are split by --y; or OTHER is a second table, row by row of the same things. Pairs of variables,
-    one a function of each view, are found such that each can be inferred from its partner as well as possible: with
-    linear features, canonical correlations. A text column that is a view alone is taken for labels; --y target is the
-    class, or response, of bundled data.
+    --y splits the columns of DATA; or OTHER is a second table with the same rows in the same order. The command finds
+    pairs of variables, one a function of each view, that are correlated as strongly as possible: with linear features,
+    canonical correlations. A text column that is a view alone is read as labels; --y target is the class, or response,
+    of bundled data.
 
-    One fifth of the rows is set apart, and judges what the others found: how relevant each pair is, which columns it
-    goes with, and how much of each column can be inferred from the other view. Cells must not be empty.
+    One fifth of the rows is held out. On these rows the command tests how relevant each pair is, which columns it is
+    correlated with, and what share of each column the other view explains. Cells must not be empty.
     """
-    from boxloop.cli.relate_judge import judge
-    from boxloop.cli.relate_read import read_sides, set_apart
-    from boxloop.cli.relate_show import show
+    from boxloop.cli.two_views import assess, hold_out_rows, print_findings, read_views
 
     check_outputs([output, figure, checkpoint, json_to], *(place for place in (data, other) if place))
     if permutations < 1.0 / rate - 1.0 - 1e-9:
-        raise click.UsageError(f"--permutations {permutations} cannot show a --rate of {rate:g}: take more")
-    left, right = read_sides(data, other, x, y, drop)
+        raise click.UsageError(f"--permutations {permutations} cannot reach a --rate of {rate:g}: raise it")
+    left, right = read_views(data, other, x, y, drop)
     if left.n_rows < FEWEST:
-        raise ValueError(f"{data}: {left.n_rows} rows are too few to fit and to judge: {FEWEST} are needed")
+        raise ValueError(f"{data}: {left.n_rows} rows are too few to fit and to test: {FEWEST} are needed")
     options |= {"checkpoint": checkpoint, "verbose": int(watching(quiet, progress))}
-    estimator, left, right = prepared(left, right, options)
-    mask = set_apart(left, right, SHARE, MOST_JUDGES, options["seed"])
+    estimator, left, right = make_estimator(left, right, options)
+    mask = hold_out_rows(left, right, HELD_OUT, MOST_HELD_OUT, options["seed"])
     begun = time.perf_counter()
-    fit(estimator, left.taken(~mask), right.taken(~mask), left, right)
+    fit(estimator, left.select(~mask), right.select(~mask), left, right)
     seconds = time.perf_counter() - begun
-    judges = left.taken(mask), right.taken(mask)
-    told, found = judge(estimator, *judges, WAYS[direction], permutations, rate)
+    test = left.select(mask), right.select(mask)
+    findings, significance = assess(estimator, *test, WAYS[direction], permutations, rate)
     if output is not None:
         estimator.save(output)
-    write_figure(figure, lambda: found.plot())
-    head = facts(estimator, {"data": data, "other": other, "rate": rate, "permutations": permutations})
-    head |= {"rows": {"fit": int((~mask).sum()), "judged": int(mask.sum())}, "seed": options["seed"]}
-    head |= {**told, "seconds": seconds, "output": output, "figure": figure}
-    tell(head, json_to, lambda: show(head), quiet)
+    write_figure(figure, lambda: significance.plot())
+    head = describe_fit(estimator, {"data": data, "other": other, "rate": rate, "permutations": permutations})
+    head |= {"rows": {"fit": int((~mask).sum()), "held_out": int(mask.sum())}, "seed": options["seed"]}
+    head |= {**findings, "seconds": seconds, "output": output, "figure": figure}
+    tell(head, json_to, lambda: print_findings(head), quiet)
 
 
-def prepared(left: Side, right: Side, options: dict[str, Any]) -> tuple[RelevantFeatures, Side, Side]:
-    """The estimator that the options ask for, and the views as it will take them."""
-    from boxloop.cli.relate_judge import allowed
+def make_estimator(
+    left: SelectedColumns, right: SelectedColumns, options: dict[str, Any]
+) -> tuple[RelevantFeatures, SelectedColumns, SelectedColumns]:
+    """The estimator of the options, and the views in the form that it takes."""
+    from boxloop.cli.two_views import max_variables
     from boxloop.estimators import RelevantFeatures
 
-    sides, kinds = [left, right], []
+    views, kinds = [left, right], []
     for place, word in enumerate(("x", "y")):
         own = options[f"{word}_features"]
         kind = own or options["features"]
         if kind == "finite":
-            sides[place] = sides[place].as_labels(f"--{word}-features")
-        elif sides[place].labels is not None and own not in (None, "auto"):
-            name = sides[place].names[0]
-            raise click.UsageError(f"--{word}-features {own}: column {name!r} holds labels, which are finite")
-        kinds.append("finite" if sides[place].labels is not None else "network" if kind == "auto" else kind)
-    most = min(allowed(side, kind) for side, kind in zip(sides, kinds, strict=True))
+            views[place] = views[place].to_labels(f"--{word}-features")
+        elif views[place].labels is not None and own not in (None, "auto"):
+            name = views[place].names[0]
+            raise click.UsageError(
+                f"--{word}-features {own}: column {name!r} holds labels: leave the option out"
+            )
+        kinds.append("finite" if views[place].labels is not None else "network" if kind == "auto" else kind)
+    most = min(
+        max_variables(kind, None if view.labels is None else range(view.n_values), len(view.names))
+        for view, kind in zip(views, kinds, strict=True)
+    )
     if most < 1:
-        raise ValueError("a view has the same label in every row: there is nothing to tell")
+        raise ValueError("a view has the same label in every row: choose another column")
     if options["n_features"] is not None and options["n_features"] > most:
-        raise click.UsageError(f"-k {options['n_features']}: these features give at most {int(most)} pairs")
-    given = {name: options[name] for name in ("n_features", "max_iter", "device", "dtype")}
-    made = {name: value for name, value in given.items() if value is not None}
-    made |= {"checkpoint": None if options["checkpoint"] is None else str(options["checkpoint"])}
-    made |= {"random_state": options["seed"], "verbose": options["verbose"]}
-    made = {"n_features": int(min(USUAL, most)), **made}
+        raise click.UsageError(f"-k {options['n_features']}: these features have at most {int(most)} pairs")
+    chosen = {name: options[name] for name in ("n_features", "max_iter", "device", "dtype")}
+    parameters = {name: value for name, value in chosen.items() if value is not None}
+    parameters |= {"checkpoint": None if options["checkpoint"] is None else str(options["checkpoint"])}
+    parameters |= {"random_state": options["seed"], "verbose": options["verbose"]}
+    parameters = {"n_features": int(min(DEFAULT, most)), **parameters}
     if "network" not in kinds and (options["max_iter"] is not None or options["checkpoint"] is not None):
-        raise click.UsageError("--max-iter and --checkpoint are for networks; these features need no passes")
-    return RelevantFeatures(x_features=kinds[0], y_features=kinds[1], **made), sides[0], sides[1]
+        raise click.UsageError("--max-iter and --checkpoint are for networks; these features are not trained")
+    return RelevantFeatures(x_features=kinds[0], y_features=kinds[1], **parameters), views[0], views[1]
 
 
-def fit(estimator: RelevantFeatures, X: Any, Y: Any, left: Side, right: Side) -> None:
-    """Fit, and call the column of a view of labels by its name."""
+def fit(estimator: RelevantFeatures, X: Any, Y: Any, left: SelectedColumns, right: SelectedColumns) -> None:
+    """Fit, and set the column name of a view of labels."""
     from boxloop.cli.errors import continued
 
     with continued(estimator.checkpoint):
         estimator.fit(X, Y)
         if estimator.interrupted_:
-            raise KeyboardInterrupt  # half a fit is nothing to judge
-    estimator.set_params(verbose=0, checkpoint=None)  # who watched is no part of the model
-    for name, side in (("x_edge_", left), ("y_edge_", right)):
-        if side.labels is not None:
-            setattr(estimator, name, replace(getattr(estimator, name), names=side.names))
+            raise KeyboardInterrupt  # an unfinished fit is not tested
+    estimator.set_params(verbose=0, checkpoint=None)  # these are no part of the model
+    for name, view in (("x_schema_", left), ("y_schema_", right)):
+        if view.labels is not None:
+            setattr(estimator, name, replace(getattr(estimator, name), names=view.names))
 
 
-def facts(estimator: RelevantFeatures, asked: dict[str, Any]) -> dict[str, Any]:
-    """What was related, and how the fit went."""
+def describe_fit(estimator: RelevantFeatures, options: dict[str, Any]) -> dict[str, Any]:
+    """The views, and how the fit went."""
     views = {
-        word: {"columns": list(edge.names), "labels": edge.values, "features": kind}
-        for word, edge, kind in (
-            ("x", estimator.x_edge_, estimator.x_features),
-            ("y", estimator.y_edge_, estimator.y_features),
+        word: {"columns": list(schema.names), "labels": schema.values, "features": kind}
+        for word, schema, kind in (
+            ("x", estimator.x_schema_, estimator.x_features),
+            ("y", estimator.y_schema_, estimator.y_features),
         )
     }
     return {
-        **asked,
+        **options,
         **views,
         "rounds": estimator.n_iter_,
         "converged": estimator.converged_,

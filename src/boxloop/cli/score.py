@@ -70,7 +70,7 @@ def command(
     check_table(output)
     estimator, watch = load_any(model), watching(quiet, progress)
     if isinstance(estimator, TwoViews):
-        from boxloop.cli.fitted_views import check_shared, score_views
+        from boxloop.cli.two_views import check_shared, score_views
 
         check_shared(model, estimator, workers is not None or cluster is not None)
     with on_cluster(workers, cluster) as there:

@@ -26,7 +26,7 @@ def command(model: Path, json_to: str | None) -> None:
     check_outputs([json_to], model)
     estimator = load_any(model)
     if isinstance(estimator, TwoViews):
-        from boxloop.cli.fitted_views import show_views
+        from boxloop.cli.two_views import show_views
 
         show_views(model, estimator, json_to)
         return

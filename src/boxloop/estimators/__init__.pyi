@@ -1,5 +1,6 @@
 from ._base import Array as Array, FitWarning, LatentEstimator as LatentEstimator, to_numpy as to_numpy
 from ._params import pick_device as pick_device
+from ._two_views import ViewSchema as ViewSchema
 from .autoencoder import VariationalAutoencoder
 from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
 from .bayesian_factor_analysis import BayesianFactorAnalysis
@@ -8,6 +9,7 @@ from .bayesian_linear_regression import BayesianLinearRegression
 from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimator
 from .bayesian_multinomial_mixture import BayesianMultinomialMixture
 from .bernoulli_mixture import BernoulliMixture
+from .cca import CCA
 from .counts import CountMixture as CountMixture
 from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
 from .energy_model import EnergyBasedModel
@@ -24,20 +26,17 @@ from .network_rows import held_out as held_out
 from .poisson_mixture import PoissonMixture
 from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects
-from .relevant_channel import BLOCK as BLOCK, drawn as drawn
-from .relevant_classifier import RelevantClassifier
-from .relevant_classifier_probability import (
-    fitted_temperature as fitted_temperature,
-    onto_simplex as onto_simplex,
-    with_temperature as with_temperature,
+from .relevant_classifier import (
+    RelevantClassifier,
+    apply_temperature as apply_temperature,
+    fit_temperature as fit_temperature,
+    project_to_simplex as project_to_simplex,
 )
-from .relevant_features import RelevantFeatures
+from .relevant_features import Direction as Direction, RelevantFeatures, inflate_errors as inflate_errors
 from .relevant_generator import RelevantGenerator
-from .relevant_infer import Direction as Direction
-from .relevant_refit import Refits as Refits
-from .relevant_rows import Edge as Edge
 
 __all__ = [
+    "CCA",
     "BayesianFactorAnalysis",
     "BayesianGaussianMixture",
     "BayesianLinearRegression",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from boxloop.data import Standardisation
-from boxloop.estimators.autoencoder_rows import Likelihood, Shape
+from boxloop.estimators._input import Likelihood
+from boxloop.estimators.learned import NetworkShapes, make_part
 from boxloop.models import (
     Autoencoder,
     BernoulliHead,
@@ -21,9 +20,7 @@ from boxloop.models import (
     GaussianHead,
     Layers,
     LowRankHead,
-    ModuleNetwork,
     NormalMixturePrior,
-    Part,
     PoissonHead,
     StandardNormal,
 )
@@ -32,52 +29,9 @@ from boxloop.types import Source
 
 Variance = Literal["diagonal", "shared", "spherical", "low_rank"]
 
-WIDTHS, CHANNELS = (128, 128), (32, 64)
-"""Hidden layers of the networks where none are named: for rows, and for images."""
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """What the networks must fit.
-
-    Args:
-        columns: d.
-        codes: k.
-        image: (H, W) or (C, H, W) of images, None for plain rows.
-        hidden: widths of hidden layers, or channels of convolutions.
-    """
-
-    columns: int
-    codes: int
-    image: Shape | None
-    hidden: Sequence[int] | None
-
-    @property
-    def picture(self) -> tuple[int, int, int] | None:
-        """(C, H, W)."""
-        if self.image is None:
-            return None
-        channels = 1 if len(self.image) == 2 else self.image[0]
-        return channels, self.image[-2], self.image[-1]
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Of hidden layers, or channels."""
-        if self.hidden is not None:
-            return tuple(int(width) for width in self.hidden)
-        if self.picture is None:
-            return WIDTHS
-        halves = int(math.log2(min(self.picture[1:])))  # small images cannot be halved twice
-        return CHANNELS[:halves]
-
-    @property
-    def convolved(self) -> tuple[int, int, int] | None:
-        """The image that convolutions may see; None for rows, or images too small to be halved."""
-        return self.picture if self.widths else None
-
 
 def start_model(
-    shapes: Shapes,
+    shapes: NetworkShapes,
     head: Any,
     latent: Any,
     encoder: nn.Module | None,
@@ -92,7 +46,7 @@ def start_model(
         ValueError: a module that does not give the columns it should.
     """
     streams = spawn(stream, 2)
-    width, seen = head.width(shapes.columns), shapes.convolved
+    width, seen = head.width(shapes.columns), shapes.convolution_input
     inward: Any = Layers(shapes.columns, shapes.widths, 2 * shapes.codes)
     outward: Any = Layers(shapes.codes, shapes.widths[::-1], width)
     if seen is not None:
@@ -101,19 +55,10 @@ def start_model(
             several = (seen[0] * (width // shapes.columns), *seen[1:])
             outward = Deconvolutions(several, shapes.widths[::-1], shapes.codes)
     parts = [
-        part_of(module, network, device, dtype, own)
+        make_part(module, network, device, dtype, own)
         for module, network, own in ((encoder, inward, streams[0]), (decoder, outward, streams[1]))
     ]
     return Autoencoder.start(parts[0], parts[1], head.to(device), latent.to(device), shapes.columns)
-
-
-def part_of(
-    module: nn.Module | None, network: Any, device: torch.device, dtype: torch.dtype, stream: Generator
-) -> Part:
-    """A user's module, or a default network with a start that is the same on every device."""
-    if module is not None:
-        return Part(*ModuleNetwork.of(module, dtype, device))
-    return Part(network, network.start(stream, dtype)).to(device=device)
 
 
 def head_of(

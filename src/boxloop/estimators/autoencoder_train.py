@@ -22,8 +22,8 @@ from boxloop.estimators.autoencoder_fit import (
     moment_gap,
     worries_of,
 )
-from boxloop.estimators.autoencoder_start import Shapes, head_of, latent_of, levelled, start_model
-from boxloop.estimators.learned import Run, plan_of, settled
+from boxloop.estimators.autoencoder_start import head_of, latent_of, levelled, start_model
+from boxloop.estimators.learned import NetworkShapes, Run, plan_of, settled
 from boxloop.fit import Constant, Epochs, Trainer, TrainState, Warming, coordinates, current_workers, hold_out
 from boxloop.loop import Outcome, Progress
 from boxloop.models import Autoencoder
@@ -146,7 +146,7 @@ def _prepared(
     kind, floor = (estimator.likelihood, estimator.variance, estimator.rank), estimator.noise_floor
     head = head_of(*kind, source, dtype, streams[3], floor)
     latent = latent_of(estimator.prior, estimator.n_components, estimator.prior_components, dtype, streams[3])
-    shapes = Shapes(source.n_columns, estimator.n_components, estimator.image_shape_, estimator.hidden)
+    shapes = NetworkShapes(source.n_columns, estimator.n_components, estimator.image_shape_, estimator.hidden)
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
     start = levelled(start, estimator.likelihood, looked) if before is None else _again(start, before)
     unit = frame.weight / source.n_rows

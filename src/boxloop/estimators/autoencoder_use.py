@@ -13,7 +13,7 @@ from torch import Tensor
 
 from boxloop.data import check_count
 from boxloop.estimators._base import Array, to_numpy
-from boxloop.estimators.autoencoder_rows import Likelihood
+from boxloop.estimators._input import Likelihood
 from boxloop.estimators.codes import CodedEstimator
 from boxloop.numeric import generator, mean_and_error
 

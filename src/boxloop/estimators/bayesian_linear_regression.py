@@ -26,9 +26,8 @@ from boxloop.data import (
     pair_sources,
 )
 from boxloop.estimators._base import Array, DeviceEstimator, is_double, to_numpy, warn_of
-from boxloop.estimators._input import check_score_numbers
+from boxloop.estimators._input import check_score_numbers, open_rows
 from boxloop.estimators._params import pick_device
-from boxloop.estimators.autoencoder_rows import opened
 from boxloop.persist import ModelFile, Saved, SaveMixin
 from boxloop.types import Source
 from boxloop.weights import (
@@ -199,7 +198,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         self._publish(tree)
 
     def _rows(self, X: Any, sample_weight: Any, *, reset: bool) -> Source:
-        return opened(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
+        return open_rows(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
 
     def _publish(self, model: LinearPosterior) -> None:
         self.model_ = model

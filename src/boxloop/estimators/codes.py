@@ -13,8 +13,8 @@ from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, WeightedSum, check_count, to_float_table
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy
+from boxloop.estimators._input import Likelihood, find_shape_fault, flatten_images, open_rows
 from boxloop.estimators._params import pick_device
-from boxloop.estimators.autoencoder_rows import Likelihood, flat, image_fault, opened
 from boxloop.numeric import generator
 from boxloop.persist import Saved, SaveMixin
 from boxloop.types import Source
@@ -41,12 +41,12 @@ class CodedEstimator(
         """Codes as they are shown."""
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
-        X, shape = flat(X)
+        X, shape = flatten_images(X)
         if reset:
             self.image_shape_ = shape
         elif shape not in (None, self.image_shape_):
             raise ValueError(f"images of shape {shape} were given, the fit had {self.image_shape_ or 'rows'}")
-        return opened(self, X, sample_weight, self._takes, pick_device(self.device), reset)
+        return open_rows(self, X, sample_weight, self._takes, pick_device(self.device), reset)
 
     def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
         """``function(rows)`` of every tile, joined along rows."""
@@ -116,4 +116,4 @@ class CodedEstimator(
 
 def has_image_shape(estimator: Any, saved: Saved) -> str | None:
     """A check of a file: images of the shape that it names have as many pixels as the model has columns."""
-    return image_fault(estimator.image_shape_, estimator.n_features_in_)
+    return find_shape_fault(estimator.image_shape_, estimator.n_features_in_)

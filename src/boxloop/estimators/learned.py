@@ -1,8 +1,9 @@
-"""What every estimator that learns by gradient shares: bounds of its parameters, a plan, a run with its watchers."""
+"""What every estimator that learns by gradient shares: bounds of parameters, default networks, a plan, a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -13,13 +14,15 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
-from torch import nn
+from torch import Generator, nn
 
 from boxloop.average import Schedule
 from boxloop.caller import warn_caller
 from boxloop.data import fingerprint_source, fingerprint_values
+from boxloop.estimators._input import Shape
 from boxloop.fit import STATES, Constant, Cooling, Trainer, TrainPlan, TrainState
 from boxloop.loop import Outcome, Progress, run
+from boxloop.models import ModuleNetwork, Part
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.types import Source
@@ -33,6 +36,59 @@ COUNT, RATE, POSITIVE = (
 
 WATCHERS = ("verbose", "checkpoint", "device")
 """Parameters that change no fit's path."""
+
+
+WIDTHS, CHANNELS = (128, 128), (32, 64)
+"""Hidden layers of the networks where none are named: for rows, and for images."""
+
+
+@dataclass(frozen=True)
+class NetworkShapes:
+    """What default networks must fit.
+
+    Args:
+        columns: d.
+        codes: k.
+        image: (H, W) or (C, H, W) of images, None for plain rows.
+        hidden: widths of hidden layers, or channels of convolutions.
+    """
+
+    columns: int
+    codes: int
+    image: Shape | None
+    hidden: Sequence[int] | None
+
+    @property
+    def channels_first(self) -> tuple[int, int, int] | None:
+        """(C, H, W)."""
+        if self.image is None:
+            return None
+        channels = 1 if len(self.image) == 2 else self.image[0]
+        return channels, self.image[-2], self.image[-1]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of hidden layers, or channels."""
+        if self.hidden is not None:
+            return tuple(int(width) for width in self.hidden)
+        if self.channels_first is None:
+            return WIDTHS
+        halves = int(math.log2(min(self.channels_first[1:])))  # small images cannot be halved twice
+        return CHANNELS[:halves]
+
+    @property
+    def convolution_input(self) -> tuple[int, int, int] | None:
+        """The image that convolutions may see; None for rows, or images too small to be halved."""
+        return self.channels_first if self.widths else None
+
+
+def make_part(
+    module: nn.Module | None, network: Any, device: torch.device, dtype: torch.dtype, stream: Generator
+) -> Part:
+    """A user's module, or a default network with a start that is the same on every device."""
+    if module is not None:
+        return Part(*ModuleNetwork.of(module, dtype, device))
+    return Part(network, network.start(stream, dtype)).to(device=device)
 
 
 def plan_of(estimator: BaseEstimator, steps: int, judged: bool, **more: Any) -> TrainPlan:

@@ -14,6 +14,7 @@ SAVED = (
     "BayesianLinearRegression",
     "BayesianMultinomialMixture",
     "BernoulliMixture",
+    "CCA",
     "EnergyBasedModel",
     "FactorAnalysis",
     "GaussianMixture",

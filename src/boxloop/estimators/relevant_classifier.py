@@ -1,4 +1,4 @@
-"""A classifier by the features that tell most about the label, as an estimator."""
+"""A classifier by the features that predict the label best, as an estimator."""
 
 from __future__ import annotations
 
@@ -8,50 +8,58 @@ from os import PathLike
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
-from torch import nn
+from torch import Tensor, nn
 
-from boxloop.data import pair_sources
+from boxloop.data import ConcatenatedRows, pair_sources
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators._input import check_score_labels
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
-from boxloop.estimators.relevant_classifier_probability import (
-    fitted_temperature,
-    onto_simplex,
-    with_temperature,
+from boxloop.estimators._two_views import (
+    FeatureOptions,
+    TwoViewEstimator,
+    ViewSchema,
+    apply_to_rows,
+    fit_views,
+    start_view,
+    views_file,
 )
-from boxloop.estimators.relevant_classifier_rows import codes_of, labels_of
-from boxloop.estimators.relevant_fit import Fitted, fit_views
-from boxloop.estimators.relevant_rows import Edge
-from boxloop.estimators.relevant_start import Wish, start_view
-from boxloop.estimators.relevant_use import TwoViewEstimator, each, views_file
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.numeric import generator, spawn
 from boxloop.persist import ModelFile, ModelFileError, load_model
 from boxloop.twoview import RelevanceFit, ViewPair
 from boxloop.types import Source
 
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-3, 10.0
+"""Range of the temperature."""
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
-    r"""Classify by the features of a row that tell most about its label: inference by deep canonical correlations.
+    r"""Classify by the features of a row that predict its label best: inference by deep canonical correlations.
 
     .. math:: \max_f \sum_i \eta_i^2(f, 1_y), \qquad
         E[1_y \mid x] \approx \bar 1_y + \sum_{i \ge 1} \eta_i \, u_i(x) \; \overline{v_i \, 1_y}
 
-    Document 003, section 5.2 (DCCI): the second view is the label, whose indicators are all the functions there are of
-    it, so only features f of X are learned. The label of a row is the class of the largest expected indicator. The
-    expectations are the least squares fit of the indicators to 1 and f(x), weighed by the rows of the fit. So with
+    Learning relevant features for statistical inference, section 5.2 (DCCI): the second view is the label, whose
+    indicators span all functions of it, so only features f of X are learned. The predicted label is the class of the
+    largest expected indicator. The expectations are the least squares fit of the indicators to 1 and f(x), weighted by
+    the rows of the fit. So with
     ``linear`` features this is least squares on indicators, and the variables u are those of linear discriminant
     analysis up to their size (Hastie, Tibshirani and Buja, 1994), though for more than two classes the decisions may
     differ; a network is trained such that this fit explains most, each class in units of its own variance.
 
     Args:
-        n_features: features that a network learns; ``None`` is as many as classes. At most so many canonical variables
-            are kept; beside the constant there are one fewer than classes.
+        n_features: features that a network learns; ``None`` is the number of classes. At most so many canonical
+            variables are kept; beside the constant there are one fewer than classes.
         features: of X: ``network``, learned, with convolutions for images (n, H, W) or (n, C, H, W); ``linear``, its
             columns; ``fourier``, random features of a Gaussian kernel; a ``torch.nn.Module`` from flattened,
             standardised rows (n, d) to (n, k), whose last layer should be bounded.
@@ -65,14 +73,14 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             shrinks probabilities. ``None`` is 0, but for ``fourier`` features, where it is chosen by cross-validation.
         constant: in training, ``enforced`` or ``learned``: see :func:`boxloop.twoview.relevance_loss`.
         learning_rate: of AdamW, for networks.
-        schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` passes.
+        schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` epochs.
         weight_decay: of AdamW.
         clip: largest norm of a gradient.
-        batch_size: rows of a mini-batch; ``None`` is ten for each class, and at least 256.
-        max_iter: most passes over the rows.
-        patience: passes without a better validation before training ends; ``None`` never ends it.
-        validation_fraction: share of the rows held out, for networks, half of them to choose the best pass and half for
-            the temperature; 0 keeps the last pass.
+        batch_size: rows of a mini-batch; ``None`` is 30 per feature, and at least 256.
+        max_iter: largest number of epochs.
+        patience: epochs without a better validation before training ends; ``None`` never ends it.
+        validation_fraction: share of held-out rows, for networks, half of them to choose the best epoch and half for
+            the temperature; 0 keeps the last epoch.
         random_state: seed or generator; global state is never used.
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from, on any device.
@@ -85,13 +93,13 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         correlation_: canonical correlations on the rows of the fit, largest first.
         relevance_: their squares.
         loss_: number of variables that could be kept less the total relevance, on all rows of the fit.
-        temperature_: that of the calibration, None without.
+        temperature_: of the calibration; None without.
         history_: as in :class:`RelevantFeatures`; so are ``ridge_``, ``n_iter_``, ``batch_size_``, ``converged_``,
-            ``interrupted_`` and ``events_``.
+            ``interrupted_``, ``events_`` and ``held_out_``.
 
     Example:
         >>> from sklearn.datasets import load_iris
-        >>> from boxloop.estimators.relevant_classifier import RelevantClassifier
+        >>> from boxloop import RelevantClassifier
         >>> X, y = load_iris(return_X_y=True)
         >>> fit = RelevantClassifier(features="fourier", n_fourier=20, random_state=0).fit(X, y)
         >>> fit.score(X, y) > 0.9, fit.transform(X).shape
@@ -142,28 +150,37 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn the features that tell most about the label.
+        """Learn the features that predict the label best.
 
         Args:
             X: rows (n, d), or images (n, H, W) or (n, C, H, W): an array, frame, source, or a path of a CSV, Parquet
                 or npy file or folder.
             y: labels, (n,): text, integers or booleans.
-            sample_weight: one non-negative weight a row.
+            sample_weight: one non-negative weight per row.
 
         Returns:
             The estimator itself.
         """
         device = pick_device(self.device)
-        table, labels = self._validated(X, reset=True), labels_of(y)
-        self.x_edge_, self.y_edge_ = Edge.of(table, "X", False), Edge.of(labels, "y", True)
+        table = self._validate_first_view(X, reset=True)
+        if y is None:
+            raise ValueError("a classifier requires y to be passed, but the target y is None")
+        labels: Any = column_or_1d(y.numpy(force=True) if isinstance(y, Tensor) else y, warn=True)
+        assert_all_finite(labels, input_name="y")
+        self.x_schema_, first = ViewSchema.read(table, "X", False, device, sample_weight)
+        self.y_schema_, second = ViewSchema.read(labels, "y", True, device)
         check_classification_targets(labels)
-        first = self.x_edge_.open(table, device, sample_weight)
-        second = self.y_edge_.open(labels, device)
         both = pair_sources(first, second)
         self.classes_ = np.unique(labels)
-        several = self._several(both)
+        codes, weight = read_codes(both)
+        present = np.bincount(codes, weight, len(self.classes_)) > 0.0
+        if present.sum() < 2:
+            where = "" if len(self.classes_) == 1 else " among the rows whose weight is not 0"
+            raise ValueError(
+                f"y has one class only, {self.classes_[present].tolist()}{where}: give rows of a second class"
+            )
         (stream,) = spawn(generator(self.random_state), 1)
-        wish = Wish(
+        options = FeatureOptions(
             self.features,
             int(self.n_features or len(self.classes_)),
             self.hidden,
@@ -173,77 +190,57 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             pick_dtype(self.dtype or "float32"),
         )
         pair = ViewPair(
-            start_view(wish, self.x_edge_, first, stream),
-            start_view(wish, self.y_edge_, second, stream),
+            start_view(options, self.x_schema_, first, stream),
+            start_view(options, self.y_schema_, second, stream),
         )
-        most = min(several - 1, self._most(pair.left.n_features))
+        most = min(int(present.sum()) - 1, self._max_variables(pair.left.n_features))
         fitted = fit_views(self, pair, both, None, most)
-        self.temperature_, told = self._tempered(fitted)
-        self._store(replace(fitted, events=(*fitted.events, *self._unseen(fitted), *told)), most)
+        concerns = list(fitted.concerns)
+        absent = self.classes_[to_numpy(fitted.fit.right[0]) <= 0.0].tolist()
+        if absent:
+            concerns.append(
+                f"the training rows hold none of the classes {absent}, so they are never predicted: give rows of them, "
+                "or lower validation_fraction"
+            )
+        self.temperature_ = None
+        if self.calibration is not None:
+            rows = fitted.rows if fitted.held_out is None else fitted.held_out
+            width = len(self.x_schema_.names)
+            points = apply_to_rows(rows, lambda tile: fitted.fit.infer_right(tile[:, :width]))
+            self.temperature_ = fit_temperature(to_numpy(points), *read_codes(rows))
+            if pair.trainable() and fitted.held_out is None:
+                concerns.append(
+                    "the temperature was fitted to the rows from which the features were learned, so probabilities are "
+                    "overconfident: raise validation_fraction"
+                )
+        self._store(replace(fitted, concerns=tuple(concerns)), most)
         return self
 
-    def _most(self, width: int) -> int:
-        """Canonical variables that could be kept."""
+    def _max_variables(self, width: int) -> int:
+        """Largest number of canonical variables."""
         return min(len(self.classes_) - 1, self.n_features or width, width)
 
-    def _several(self, both: Source) -> int:
-        """How many classes have a weight; one alone is refused."""
-        codes, weight = codes_of(both)
-        heavy = np.bincount(codes, weight, len(self.classes_)) > 0.0
-        if heavy.sum() < 2:
-            of = "" if len(self.classes_) == 1 else " among the rows whose weight is not 0"
-            raise ValueError(
-                f"y has one class only, {self.classes_[heavy].tolist()}{of}: there is nothing to tell apart"
-            )
-        return int(heavy.sum())
-
-    def _unseen(self, fitted: Fitted) -> tuple[str, ...]:
-        """Classes without a row among those trained on."""
-        lost = self.classes_[to_numpy(fitted.fit.right[0]) <= 0.0].tolist()
-        if not lost:
-            return ()
-        return (
-            f"no row of the classes {lost} is left to train on, so they are never predicted: give them rows, "
-            "or lower validation_fraction",
-        )
-
-    def _tempered(self, fitted: Fitted) -> tuple[float | None, tuple[str, ...]]:
-        """The temperature, from rows held out where features were learned."""
-        if self.calibration is None:
-            return None, ()
-        width = len(self.x_edge_.names)
-        learned = bool(fitted.fit.model.pair.trainable())
-        rows = fitted.rows if fitted.held is None else fitted.held
-        points = to_numpy(each(rows, lambda tile: fitted.fit.infer_right(tile[:, :width])))
-        found = fitted_temperature(points, *codes_of(rows))
-        if not learned or fitted.held is not None:
-            return found, ()
-        return found, (
-            "the temperature is that of the rows which the features were learned from, so probabilities are too "
-            "sharp: raise validation_fraction",
-        )
-
     def _expected(self, X: Any) -> Array:
-        source = self._x(X)
-        found: Array = to_numpy(check_no_overflow(each(source, self.fit_.infer_right)))
-        return found
+        source = self._open_x(X)
+        expected: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.fit_.infer_right)))
+        return expected
 
     def transform(self, X: Any) -> Array:
         """The canonical variables u of rows, most relevant first, (n, k)."""
-        source = self._x(X)
-        found: Array = to_numpy(check_no_overflow(each(source, self.model_.left)))
-        return found
+        source = self._open_x(X)
+        variables: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.model_.left)))
+        return variables
 
     def decision_function(self, X: Any) -> Array:
         """Expected indicators of the classes, (n, C): they sum to 1, and may be negative or above 1.
 
         With two classes, that of the second less that of the first, (n,): positive where the second is predicted.
         """
-        found = self._expected(X)
-        return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
+        expected = self._expected(X)
+        return expected[:, 1] - expected[:, 0] if expected.shape[1] == 2 else expected
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows whose class is predicted, by their weights where they have any."""
+        """Accuracy: share of rows whose class is predicted correctly, by their weights where they have any."""
         check_is_fitted(self)
         labels, weight = check_score_labels(y, sample_weight)
         return float(super().score(X, labels, weight))
@@ -259,22 +256,24 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         Expected indicators are estimates of probabilities, by least squares, which need not lie between 0 and 1.
         Without ``calibration`` each row of them is projected onto the probabilities, the nearest in Euclidean distance:
         it is never farther from the true label than before, and the same class is the largest. A probability may then
-        be exactly 0, where a log score is infinite, and features that explain little of a class give probabilities
-        that are too timid. ``temperature`` gives :math:`p_c \propto \exp(z_c / T)` instead, where T makes the labels of
-        rows held out most probable (of all rows where features are fixed).
+        be exactly 0, where a log score is infinite, and features that explain little of a class give underconfident
+        probabilities. ``temperature`` gives :math:`p_c \propto \exp(z_c / T)` instead, with the T of largest likelihood
+        on held-out rows (on all rows where features are fixed).
         """
-        found = self._expected(X)
+        expected = self._expected(X)
         return (
-            onto_simplex(found) if self.temperature_ is None else with_temperature(found, self.temperature_)
+            project_to_simplex(expected)
+            if self.temperature_ is None
+            else apply_temperature(expected, self.temperature_)
         )
 
     def _from_tree(self, tree: RelevanceFit) -> None:
-        if self.y_edge_.values is None:
+        if self.y_schema_.values is None:
             raise ModelFileError("its second view has no classes")
         if self.temperature_ is not None and self.temperature_ <= 0.0:
             raise ModelFileError("the fitted attribute 'temperature_' must be positive, or null")
-        self.classes_ = np.asarray(self.y_edge_.values)
-        self._publish(tree, self._most(tree.model.pair.left.n_features))
+        self.classes_ = np.asarray(self.y_schema_.values)
+        self._publish(tree, self._max_variables(tree.model.pair.left.n_features))
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, features: nn.Module | None = None) -> Self:
@@ -290,3 +289,78 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         return tags
+
+
+def read_codes(both: Source) -> tuple[Any, Array]:
+    """The class number of each row, and its weight."""
+    columns = both.reduce(
+        lambda rows, weight: ConcatenatedRows.of(torch.stack([rows[:, -1].double(), weight.double()], 1))
+    )
+    codes, weight = columns.concatenate().unbind(1)
+    return to_numpy(codes).astype(np.int64), to_numpy(weight)
+
+
+def project_to_simplex(points: Array) -> Array:
+    r"""The probabilities nearest to points, row by row.
+
+    .. math:: p = \arg\min_{q \ge 0, \, \sum q = 1} \|q - z\|^2 = (z - \tau)_+, \qquad
+        \tau = \max_r \tfrac1r \Bigl( \sum_{j \le r} z_{(j)} - 1 \Bigr)
+
+    Held, Wolfe and Crowder (1974), with :math:`z_{(1)} \ge z_{(2)} \ge \dots`. As the simplex is convex and holds every
+    indicator, a projection is never farther from a row's own indicator than the point was: the Brier score cannot rise.
+
+    Args:
+        points: z, (n, C).
+
+    Returns:
+        (n, C); the order of the columns of a row is kept.
+
+    Example:
+        >>> import numpy as np
+        >>> project_to_simplex(np.array([[0.5, 0.5], [1.25, -0.25], [0.75, -0.25]])).tolist()
+        [[0.5, 0.5], [1.0, 0.0], [1.0, 0.0]]
+    """
+    falling = -np.sort(-points, axis=1)
+    level = (falling.cumsum(1) - 1.0) / np.arange(1, points.shape[1] + 1)
+    return np.maximum(points - level.max(1, keepdims=True), 0.0)
+
+
+def apply_temperature(points: Array, temperature: float) -> Array:
+    r"""Probabilities :math:`p_c \propto \exp(z_c / T)`, all positive.
+
+    Example:
+        >>> import numpy as np
+        >>> apply_temperature(np.array([[1.0, 0.0]]), 1.0 / np.log(3.0)).round(6).tolist()
+        [[0.75, 0.25]]
+    """
+    probabilities: Array = softmax(points / temperature, axis=1)
+    return probabilities
+
+
+def fit_temperature(points: Array, codes: NDArray[np.int64], weight: Array) -> float:
+    r"""The temperature of largest likelihood.
+
+    .. math:: \max_T \; \overline{\sum_c t_c \log p_c}, \qquad t = (1 - \epsilon) \, 1_y + \epsilon \, \bar 1_y, \;
+        \epsilon = 1 / (2 + \textstyle\sum w)
+
+    Guo et al. (2017). A few rows may all be classified correctly, which would drive T to 0; so the indicators are
+    shrunk towards the share of each class, as in Platt (1999).
+
+    Args:
+        points: z, expected indicators, (n, C).
+        codes: number of each row's class, (n,).
+        weight: (n,), not negative.
+    """
+    truth = np.zeros_like(points)
+    truth[np.arange(len(codes)), codes] = 1.0
+    share = weight @ truth / weight.sum()
+    shrinkage = 1.0 / (2.0 + weight.sum())
+    target = ((1.0 - shrinkage) * truth + shrinkage * share) * (weight / weight.sum())[:, None]
+
+    def cross_entropy(log_temperature: float) -> float:
+        return -float((target * log_softmax(points * np.exp(-log_temperature), axis=1)).sum())
+
+    ends = (float(np.log(LEAST_TEMPERATURE)), float(np.log(MOST_TEMPERATURE)))
+    return float(
+        np.exp(minimize_scalar(cross_entropy, bounds=ends, method="bounded", options={"xatol": 1e-6}).x)
+    )

@@ -2,69 +2,95 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, field
 from numbers import Real
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from sklearn.base import _fit_context, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
-from torch import nn
+from torch import Generator, Tensor, nn
 
-from boxloop.estimators._base import FitWarning, warn_of
-from boxloop.estimators._params import COMMON, pick_device
-from boxloop.estimators.codes import has_image_shape
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
+from boxloop.data import fingerprint_values, select_rows
+from boxloop.estimators._base import Array, FitWarning, check_no_overflow, to_numpy, warn_of
+from boxloop.estimators._input import Likelihood
+from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._two_views import PARTS
+from boxloop.estimators.codes import CodedEstimator, has_image_shape
+from boxloop.estimators.learned import COUNT, POSITIVE, RATE, WATCHERS, Run, make_part, plan_of, settled
 from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.estimators.relevant_generator_fit import fit_generator
-from boxloop.estimators.relevant_generator_use import FittedGenerator
-from boxloop.estimators.relevant_use import PARTS
-from boxloop.fit import coordinates
-from boxloop.models import NormalMixturePrior, StandardNormal
-from boxloop.numeric import generator
+from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
+from boxloop.loop import Progress
+from boxloop.models import Layers, NormalMixturePrior, StandardNormal
+from boxloop.numeric import generator, seed, spawn
 from boxloop.persist import PROGRESS, ModelFile, load_model
-from boxloop.twoview import CONSTRAINTS, GaussianNoise, GeneratorModel, RelevanceModel
+from boxloop.twoview import (
+    CONSTRAINTS,
+    CodeNetwork,
+    GaussianNoise,
+    GeneratorModel,
+    MomentSums,
+    RelevanceModel,
+    SquaredErrorLoss,
+    SquaredErrorValidation,
+    fit_code_mixture,
+    prepend_variables,
+    reduced_rank_code,
+    residual_variance,
+    standardise_codes,
+    truncate_variables,
+)
 from boxloop.types import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+OWN_WATCHERS = (*WATCHERS, "features", "prior", "prior_components")
+"""Parameters that do not change the path of training, or that the fingerprint holds in another form."""
+
+HELD_OUT_VALUES = 1 << 26
+"""Largest number of values of the held-out rows: they are in memory."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RelevantGenerator(FittedGenerator):
+class RelevantGenerator(CodedEstimator):
     r"""A generative model whose latent variables lie in the span of the relevant features.
 
     .. math:: z = W^\top u(x), \qquad \hat x = \text{network}(z), \qquad \min_{W, \text{network}} E \|x - \hat x\|^2,
         \qquad p(x) = \int p(z) \, N(x; \hat x(z), \mathrm{diag}(\psi)) \, dz
 
-    Document 003, section 5.4. The canonical variables u of :class:`RelevantFeatures` are many, but may be functions of
-    a few within their span, which the linear layer looks for. Then z is put in standard form and given a Gaussian law
-    (or a mixture), and psi is the mean square of what is left over on rows held out: ``model_`` can be criticised
-    (:func:`boxloop.mega`) like any other.
+    Learning relevant features for statistical inference, section 5.4. The canonical variables u of
+    :class:`RelevantFeatures` are many, but may be functions of a few within their span, which the linear layer learns.
+    Then z is put in standard form and given a Gaussian prior (or a mixture), and psi is the mean squared residual on
+    held-out rows: ``model_`` can be criticised (:func:`boxloop.mega`) like any other.
 
     Args:
         n_components: columns k of the code z, the latent dimension.
-        features: where u comes from: a :class:`RelevantFeatures`, used as it is when fitted (inside a grid search wrap
-            it in scikit-learn's ``FrozenEstimator``, or every copy fits its own), else copied and fitted to X, for
-            which it needs a ``channel``; or a :class:`boxloop.twoview.RelevanceModel`. ``None`` takes 100 variables (or
-            a tenth of the rows) of 200 random features of a kernel, whose second view has noise of half a standard
-            deviation on every column (for images: of all pixels).
-        n_relevant: how many of its variables to use, the most relevant ones; ``None`` uses all.
+        features: source of u: a fitted :class:`RelevantFeatures` is used as it is (inside a grid search wrap it in
+            scikit-learn's ``FrozenEstimator``, or every copy fits its own); one that is not fitted is cloned and fitted
+            to X, for which it needs a ``channel``; or a :class:`boxloop.twoview.RelevanceModel`. ``None`` takes 100
+            variables (or a tenth of the rows) of 200 random features of a kernel, whose second view has noise of half a
+            standard deviation on every column (for images: of all pixels).
+        n_relevant: number of its variables to use, the most relevant first; ``None`` uses all.
         decoder: a ``torch.nn.Module`` (n, k) -> (n, d) for standardised rows; ``None`` takes a perceptron.
-        hidden: widths of its layers. The document's are (800, 800, 800, 800, 800), for MNIST.
-        prior: law of the codes: ``gaussian``, or ``mixture``, fitted by EM.
-        prior_components: members of a mixture.
-        variance: of what is left over: ``diagonal``, one a column, or ``spherical``, one for all (in standard units).
+        hidden: widths of its layers. The paper's are (800, 800, 800, 800, 800), for MNIST.
+        prior: distribution of the codes: ``gaussian``, or ``mixture``, fitted by EM.
+        prior_components: components of a mixture.
+        variance: of the residual: ``diagonal``, one per column, or ``spherical``, one for all (in standard units).
         noise_floor: its smallest value, relative to the variance of a column; of all pixels together for images.
         learning_rate: of AdamW.
-        schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` passes.
+        schedule: ``constant``, or ``cosine``: it falls to zero over ``max_iter`` epochs.
         weight_decay: of AdamW.
         clip: largest norm of a gradient.
         batch_size: rows of a mini-batch.
-        max_iter: most passes over the rows.
-        patience: passes without a better validation before training ends; ``None`` never ends it.
-        validation_fraction: share of the rows that is held out to choose the best pass and to measure the noise; 0
-            keeps the last pass, and measures it on the rows of the fit, where it is too small.
+        max_iter: largest number of epochs.
+        patience: epochs without a better validation before training ends; ``None`` never ends it.
+        validation_fraction: share of rows held out to choose the best epoch and to estimate the noise; 0 keeps the last
+            epoch, and estimates the noise on the rows of the fit, where it is too small.
         random_state: seed or generator; global state is never used.
         verbose: show a progress bar.
         checkpoint: file to save progress in and to resume from, on any device.
@@ -74,14 +100,14 @@ class RelevantGenerator(FittedGenerator):
     Attributes:
         model_: the fitted :class:`boxloop.twoview.GeneratorModel`, in the units of the data.
         features_: the features, fitted.
-        error_: mean squared error of rows held out (of all rows where there are none), in the units of the data. The
-            best pass was chosen by it, so it is a little too small.
-        history_: a list a pass by name: ``loss``, ``validation_loss``, ``rate``, ``refused``; losses of images are in
-            squared units of the data, those of plain rows are in standard units.
-        n_iter_: passes done.
+        error_: mean squared error on held-out rows (on all rows where there are none), in the units of the data. The
+            best epoch was chosen by it, so it is a little too small.
+        history_: a list by name, with a value per epoch: ``loss``, ``validation_loss``, ``rate``, ``refused``; losses
+            of images are in squared units of the data, those of plain rows are in standard units.
+        n_iter_: number of epochs.
         converged_: whether validation stopped improving; False where ``max_iter`` came first, planned or not.
-        interrupted_: whether Ctrl-C ended the fit; its last complete round is kept.
-        events_: what went wrong on the way.
+        interrupted_: whether Ctrl-C ended the fit; its last complete epoch is kept.
+        events_: concerns about the fit, in words.
         image_shape_: of one image, ``None`` for plain rows.
 
     Example:
@@ -161,39 +187,38 @@ class RelevantGenerator(FittedGenerator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train the linear layer and the network, after the features where these are not fitted yet.
+        """Train the linear layer and the network; features that are not fitted are fitted first.
 
         Args:
-            X: whole rows (n, d), or images (n, H, W) or (n, C, H, W) as an array: an array, frame, source, or a path of
-                a CSV, Parquet or npy file or folder.
+            X: rows (n, d) without missing values, or images (n, H, W) or (n, C, H, W) as an array: an array, frame,
+                source, or a path of a CSV, Parquet or npy file or folder.
             y: ignored.
-            sample_weight: one non-negative weight a row.
+            sample_weight: one non-negative weight per row.
 
         Returns:
             The estimator itself.
         """
         source = self._open(X, sample_weight, reset=True)
-        self.features_ = self._featured(X, source, sample_weight)
+        self.features_ = self._fit_features(X, source, sample_weight)
         relevance = self.features_ if isinstance(self.features_, RelevanceModel) else self.features_.model_
         if relevance.pair.left.n_columns != source.n_columns:
             raise ValueError(
                 f"the features are those of {relevance.pair.left.n_columns} columns, X has {source.n_columns}"
             )
-        found = fit_generator(self, relevance.to(device=pick_device(self.device)), source)
-        self.model_, self.history_, self.error_ = found.model, found.history, found.error
-        self.n_iter_, self.converged_, self.interrupted_ = found.epochs, found.converged, found.interrupted
-        self.events_, self.training_digest_ = list(found.events), found.digest
+        self._train(
+            truncate_variables(relevance.to(device=pick_device(self.device)), self.n_relevant), source
+        )
         warn_of(self.events_)
         return self
 
-    def _featured(self, X: Any, source: Source, weight: Any) -> Any:
+    def _fit_features(self, X: Any, source: Source, weight: Any) -> Any:
         given = self.features.estimator if isinstance(self.features, FrozenEstimator) else self.features
         if isinstance(given, RelevanceModel) or (given is not None and hasattr(given, "model_")):
             return given
         if given is not None and given.channel is None:
             raise ValueError(
-                "the features are not fitted, and have no channel that draws a second view: fit them first, and keep "
-                "them so with sklearn.frozen.FrozenEstimator where the generator is cloned"
+                "the features are not fitted, and have no channel that draws a second view: fit them first, and wrap "
+                "them in sklearn.frozen.FrozenEstimator where the generator is cloned"
             )
         if given is not None:
             return clone(given).fit(X, sample_weight=weight)
@@ -209,10 +234,94 @@ class RelevantGenerator(FittedGenerator):
             device=self.device,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FitWarning
-            )  # few columns have fewer variables than were asked for
+            # Few columns have fewer variables than n_features.
+            warnings.simplefilter("ignore", FitWarning)
             return features.fit(X, sample_weight=weight)
+
+    def _train(self, relevance: RelevanceModel, source: Source) -> None:
+        """Train a linear layer and a network on canonical variables, then add a distribution of codes and noise."""
+        if source.n_rows < 3:
+            raise ValueError(f"a generator needs at least 3 rows, got n_samples = {source.n_rows}")
+        variables = len(relevance.canonical.correlation)
+        frame = coordinates(source, "columns" if self.image_shape_ is None else "common")
+        rows = prepend_variables(source, relevance, frame, pick_dtype(self.dtype))
+        splits, orders, own, start, starts = spawn(generator(self.random_state), 5)
+        capacity = max(1, HELD_OUT_VALUES // (variables + source.n_columns))
+        mask, held_out = hold_out(rows, self.validation_fraction, seed(splits), capacity)
+        train = rows if mask is None else select_rows(rows, ~mask)
+        sums = train.reduce(lambda tile, weight: MomentSums.of_features(tile.double(), weight))
+        code = reduced_rank_code(sums, variables, self.n_components)
+        network = self._start_network(code, source.n_columns, start)
+        epochs, workers = Epochs(rows, self.batch_size, seed(orders), mask), current_workers()
+        loss = SquaredErrorLoss(variables, frame.weight / source.n_rows, workers)
+        validation = None if held_out is None else SquaredErrorValidation(held_out, variables, workers)
+        plan = plan_of(self, self.max_iter * epochs.per_epoch, held_out is not None)
+        trainer = Trainer(network, epochs, loss, plan, None, validation, workers)
+        also = {"code": fingerprint_values(network.code)}
+        outcome = Run(self, trainer, rows, _describe_progress, seed(own), OWN_WATCHERS, also)()
+        state = outcome.state
+        network = state.fitted(network)
+        test = train if held_out is None else held_out
+        variance: Any = self.variance
+        residual = residual_variance(network, test, variables, variance, self.noise_floor)
+        self.model_ = standardise_codes(network, relevance, sums, frame, residual)
+        if self.prior == "mixture":
+            with torch.no_grad():
+                tiles = [(self.model_.encode(tile), weight) for tile, weight in source.chunks()]
+            codes, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+            self.model_ = fit_code_mixture(self.model_, codes, weight, self.prior_components, starts)
+        # Where all columns share one scale, errors are shown in the units of the data.
+        unit = float(frame.scale[0]) ** 2 if bool((frame.scale == frame.scale[0]).all()) else 1.0
+        self.history_ = {
+            name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
+            for name, values in state.history_by_name().items()
+        }
+        per_column = residual_variance(network, test, variables, "diagonal", 0.0)
+        self.error_ = float((per_column * frame.scale.to(per_column).square()).mean())
+        self.n_iter_, self.interrupted_ = state.epoch, outcome.interrupted
+        rising = "the error of validation rows still fell"
+        self.converged_ = settled(self, outcome, held_out is not None, rising)
+        self.events_, self.training_digest_ = list(outcome.events), frame.digest
+
+    def _start_network(self, code: Tensor, columns: int, stream: Generator) -> CodeNetwork:
+        """The linear layer at its linear optimum, the network at random: the same on every device."""
+        dtype, k = pick_dtype(self.dtype), code.shape[1]
+        if isinstance(self.decoder, nn.Module):
+            part = make_part(self.decoder, None, code.device, dtype, stream)
+            with torch.no_grad():
+                shape = tuple(part(torch.zeros(1, k, dtype=dtype, device=code.device)).shape)
+            if shape != (1, columns):
+                raise ValueError(f"the decoder must make {columns} columns from {k}; one row becomes {shape}")
+        else:
+            network = Layers(k, tuple(int(width) for width in self.hidden), columns)
+            part = make_part(None, network, code.device, dtype, stream)
+        return CodeNetwork(code.to(dtype), part)
+
+    @property
+    def _takes(self) -> Likelihood:
+        return "gaussian"
+
+    def _coded(self, codes: Tensor) -> Array:
+        return to_numpy(codes)
+
+    def transform(self, X: Any) -> Array:
+        """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
+        return self._coded(check_no_overflow(self._each(X, lambda rows: self.model_.encode(rows))))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""
+
+        def errors(rows: Tensor) -> Tensor:
+            return (rows - self.model_.reconstruct(rows)).square().mean(1)
+
+        mean = self._weighted(X, sample_weight, errors).mean
+        if math.isnan(mean):
+            self.reconstruct(X)  # names the row
+        return -mean
+
+    def plot_trace(self, ax: Axes | None = None) -> Axes:
+        """The mean squared error after each epoch: of validation rows where there are any, else of the batches."""
+        return self._trace(ax, "loss", "mean squared error", "mean squared error on held-out rows")
 
     def _from_tree(self, tree: GeneratorModel) -> None:
         self.model_, self.features, self.features_ = tree, tree.relevance, tree.relevance
@@ -238,3 +347,20 @@ class RelevantGenerator(FittedGenerator):
         """
         modules = {"decoder": decoder, "x_features": x_features, "y_features": y_features}
         return load_model(path, cls, modules)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+
+def _describe_progress(progress: Progress[TrainState]) -> str:
+    """Text of a progress bar: the epoch, its error, and the error on held-out rows (standard units)."""
+    state = progress.state
+    history = state.history_by_name()
+    words = [f"epoch {state.epoch}"]
+    if state.names:
+        words.append(f"error {float(state.recent[0]):.4g}")
+    if history.get("validation_loss"):
+        words.append(f"held out {history['validation_loss'][-1]:.4g}")
+    return ", ".join(words)

@@ -273,7 +273,7 @@ def _read_parameters(extra: Mapping[str, Any]) -> dict[str, Any]:
     given = extra.get("params")
     if not isinstance(given, dict):
         raise ModelFileError("the parameters are not a JSON object")
-    found = {**given, "device": "cpu"}
+    found = {**given, "device": "cpu"} if "device" in given else dict(given)
     if found.get("hidden") is not None:
         if not is_of(found["hidden"], list[int]) or min(found["hidden"], default=1) < 1:
             raise ModelFileError("the parameter 'hidden' must be a list of positive widths")

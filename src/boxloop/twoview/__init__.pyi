@@ -1,43 +1,66 @@
-from .canonical import Canonical, RelevanceModel
+from .canonical import CanonicalVariables, MomentSums, RelevanceModel
 from .channels import (
+    BLOCK as BLOCK,
     Channel,
     Composed,
     GaussianNoise,
     PixelShuffle,
     TimeShift,
+    draw_second_view as draw_second_view,
     mean_displacement as mean_displacement,
     self_views,
 )
-from .coder import (
-    Coder as Coder,
-    HeldError as HeldError,
-    SquaredError as SquaredError,
-    coded as coded,
-    leftover as leftover,
-    linear_code as linear_code,
-    moments_of as moments_of,
+from .conditional import (
+    Ambiguity,
+    ConditionalDistribution,
+    EstimatedValues,
+    Expectation,
+    Function as Function,
+    density_ratio,
+    principal_directions as principal_directions,
 )
-from .conditional import Conditional, Function as Function
 from .constraints import CONSTRAINTS as CONSTRAINTS
-from .crossfit import cross_fitted, fold_products as fold_products
 from .diagnosis import Diagnosis, diagnose
-from .expectation import Ambiguity, Estimated, Expectation
-from .generator import (
-    GeneratorModel,
-    most_relevant as most_relevant,
-    standardised as standardised,
-    with_mixture as with_mixture,
+from .fit import (
+    RIDGES as RIDGES,
+    RelevanceFit,
+    assign_folds as assign_folds,
+    choose_ridge,
+    fit_fixed_features,
+    prepend_one as prepend_one,
+    sum_by_fold as sum_by_fold,
+    to_values as to_values,
 )
-from .inference import RelevanceFit, values as values, with_one as with_one
-from .linear import fit_fixed
-from .moments import Products
-from .objective import relevance_loss
-from .permuted import combined as combined, exchanged as exchanged, reordered as reordered, rotated as rotated
-from .ratio import density_ratio
-from .ridge import RIDGES as RIDGES, choose_ridge
-from .rows import chosen_rows as chosen_rows, folds_of as folds_of
-from .significance import Scores as Scores, Significance, significance
-from .training import BATCH_RATIO as BATCH_RATIO, HeldOut as HeldOut, RelevanceLoss, channel_error
+from .generator import (
+    CodeNetwork as CodeNetwork,
+    GeneratorModel,
+    SquaredErrorLoss as SquaredErrorLoss,
+    SquaredErrorValidation as SquaredErrorValidation,
+    fit_code_mixture as fit_code_mixture,
+    prepend_variables as prepend_variables,
+    reduced_rank_code as reduced_rank_code,
+    residual_variance as residual_variance,
+    standardise_codes as standardise_codes,
+    truncate_variables as truncate_variables,
+)
+from .objective import (
+    ROWS_PER_FEATURE as ROWS_PER_FEATURE,
+    RelevanceLoss,
+    RelevanceValidation as RelevanceValidation,
+    channel_error,
+    relevance_loss,
+)
+from .significance import (
+    Significance,
+    VariableScores as VariableScores,
+    combine_p_values as combine_p_values,
+    cross_fitted_significance,
+    held_out_significance,
+    permutation_statistics as permutation_statistics,
+    permutation_sums as permutation_sums,
+    rotation_sums as rotation_sums,
+    sample_mask as sample_mask,
+)
 from .views import (
     FiniteView,
     FixedFeatures as FixedFeatures,
@@ -50,21 +73,21 @@ from .views import (
 
 __all__ = [
     "Ambiguity",
-    "Canonical",
+    "CanonicalVariables",
     "Channel",
     "Composed",
-    "Conditional",
+    "ConditionalDistribution",
     "Diagnosis",
-    "Estimated",
+    "EstimatedValues",
     "Expectation",
     "FiniteView",
     "FourierView",
     "GaussianNoise",
     "GeneratorModel",
     "LinearView",
+    "MomentSums",
     "NetworkView",
     "PixelShuffle",
-    "Products",
     "RelevanceFit",
     "RelevanceLoss",
     "RelevanceModel",
@@ -74,11 +97,11 @@ __all__ = [
     "ViewPair",
     "channel_error",
     "choose_ridge",
-    "cross_fitted",
+    "cross_fitted_significance",
     "density_ratio",
     "diagnose",
-    "fit_fixed",
+    "fit_fixed_features",
+    "held_out_significance",
     "relevance_loss",
     "self_views",
-    "significance",
 ]

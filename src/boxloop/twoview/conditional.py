@@ -1,15 +1,16 @@
-r"""The law of one view given the other, as signed weights of the rows of the fit.
+r"""The distribution of one view given the other, as signed weights of the rows of the fit, and expectations under it.
 
 .. math:: p(x \mid y) \to \sum_n w_n(y) \, \delta_{x_n}, \qquad
     w_n(y) = \frac{w_n}{W} \left( 1 + \sum_{i=1}^{r} \eta_i v_i(y) u_i(x_n) \right)
 
-Document 003, eq. 10 with the constant apart: the weights add up to 1, and some may be negative.
+Learning relevant features for statistical inference, eq. 10 with the constant apart: the weights add up to 1, and some
+may be negative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,52 +19,92 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.data import FIRST_ROWS, check_table, to_vector
-from boxloop.numeric import SingleThreaded, product
+from boxloop.caller import warn_caller
+from boxloop.data import (
+    FIRST_ROWS,
+    ConcatenatedRows,
+    RowSampler,
+    SumAndRows,
+    check_kind,
+    check_table,
+    to_vector,
+)
+from boxloop.numeric import LowRank, SingleThreaded, generator, normal, product, single_threaded
 from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
-from boxloop.twoview.errors import Single, Tally, deviation_error
-from boxloop.twoview.expectation import Expectation
-from boxloop.twoview.influence import Basis, Side, Tile
+from boxloop.twoview.influence import (
+    MOST_VALUES,
+    Coefficients,
+    InfluenceSums,
+    PairedInfluenceSums,
+    VariableBasis,
+    VariableTile,
+    deviation_error,
+)
 from boxloop.types import Source
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Function = Callable[[Tensor], Tensor]
 """A function of rows (n, d) with p values each, (n, p) or (n,)."""
 
 ROUNDING = 1e-13
-"""Part of a column's variance below which a conditional variance is 0 but for rounding."""
+"""Part of a column's variance below which a conditional variance is rounding error."""
+
+PAIRS = 4096
+"""Pairs of a point and a function whose errors are computed in one pass."""
+
+DENSE = 400
+"""Largest number of functions whose covariance is formed as a matrix."""
+
+OVERSAMPLING = 8
+"""Directions beside those wanted that a Krylov search carries along."""
+
+KRYLOV_BLOCKS, RESTARTS, RESIDUAL = 6, 8, 1e-8
+"""Blocks of a Krylov space, restarts, and the residual relative to the largest eigenvalue at which the search ends."""
+
+HELD_VALUES = 1 << 27
+"""Largest number of values and variables of all rows to hold in memory; beyond it cut points are used."""
+
+CUTS = 1024
+"""Cut points of a function whose values are not held."""
+
+CUT_ROWS = 1 << 14
+"""Rows among whose values cut points are chosen."""
+
+LEVEL_ROUNDING = 1e-12
+"""Rounding error of a distribution function."""
 
 
 @dataclass(frozen=True)
-class Coefficients(Tree):
-    r"""What eq. 10 keeps of a function: :math:`\overline{u_i (\theta - o)}` and :math:`\overline{u_i (\theta - o)^2}`.
+class FunctionMoments(Tree):
+    r"""What eq. 10 needs of a function: :math:`\overline{u_i (\theta - o)}` and :math:`\overline{u_i (\theta - o)^2}`.
 
     Args:
         origin: o, (p,), near the mean, so that squares lose no digits.
-        side: b of the p functions, then of their squares.
+        coefficients: b of the p functions, then of their squares.
     """
 
     origin: Tensor
-    side: Side
+    coefficients: Coefficients
 
 
 @dataclass(frozen=True)
-class Conditional(SingleThreaded):
+class ConditionalDistribution(SingleThreaded):
     r"""Expectations over the first view given the second, for any function, without another fit.
 
     .. math:: E[\theta \mid y] \approx \sum_{i=0}^{r} \eta_i \, \overline{u_i \theta} \, v_i(y)
 
-    Document 003, eq. 9 and 10. For the other direction give ``model.swapped()`` and rows with their columns exchanged.
+    Learning relevant features for statistical inference, eq. 9 and 10. For the other direction give
+    ``model.swap_views()`` and rows with their columns exchanged.
 
-    Error bars are those of K, L, A and the means of :math:`u_i \theta` as estimated from these rows, by the delta
-    method: right to first order for features that are given, where every variable is kept and where some are left out
+    Standard errors are those of K, L, A and the means of :math:`u_i \theta` as estimated from these rows, by the delta
+    method: right to first order for features that are given, where every variable is kept and where some are omitted
     (:mod:`boxloop.twoview.influence`). They say how far a result is from what infinitely many rows would give with the
-    same features and the same number of variables. Not in them: what features learned from the same rows owe to
-    chance; the distance of that limit from the true conditional law, which grows as variables are left out (in the
-    tests, with 2000 rows, the mean of a cosine is over 20 errors off with 1 of 6 variables and within 3 with 3); second
-    order, which matters where features are not few beside rows, or where the last variable kept and the first left
-    out are about equally relevant; that a ridge is relative to variances that are themselves estimated.
+    same features and the same number of variables. They do not contain: what features learned from the same rows owe
+    to chance; the distance of that limit from the true conditional distribution, which grows as variables are omitted
+    (in the tests, with 2000 rows, the mean of a cosine is over 20 errors off with 1 of 6 variables and within 3 with
+    3); second-order terms, which matter where features are many relative to rows, or where the last variable kept and
+    the first omitted are about equally relevant; that a ridge is relative to variances that are themselves estimated.
 
     Args:
         model: canonical variables.
@@ -78,7 +119,7 @@ class Conditional(SingleThreaded):
         >>> coin = FiniteView(torch.tensor([0.0, 1.0]).double())
         >>> source = ArraySource(rows)
         >>> model = RelevanceModel.solve(ViewPair(coin, coin), source, most=1)
-        >>> found = Conditional(model, source).expect(None, torch.tensor([[0.0], [1.0]]))
+        >>> found = ConditionalDistribution(model, source).expect(None, torch.tensor([[0.0], [1.0]]))
         >>> found.mean[:, 0].round(6), found.deviation[:, 0].round(6)
         (array([0.5, 1. ]), array([0.5, 0. ]))
     """
@@ -88,174 +129,681 @@ class Conditional(SingleThreaded):
     ridge: float = 0.0
 
     @cached_property
-    def basis(self) -> Basis:
+    def basis(self) -> VariableBasis:
         """Every variable of the features, by one pass over the rows."""
-        found = self.model.pair.left.n_columns + self.model.pair.right.n_columns
-        if self.source.n_columns != found:
-            raise ValueError(f"rows have {self.source.n_columns} columns, and both views together {found}")
-        return Basis.of(self.model, self.source, self.ridge)
+        columns = self.model.pair.left.n_columns + self.model.pair.right.n_columns
+        if self.source.n_columns != columns:
+            raise ValueError(f"rows have {self.source.n_columns} columns, and both views together {columns}")
+        return VariableBasis.of(self.model, self.source, self.ridge)
 
     @cached_property
     def first_rows(self) -> Tensor:
         """Some rows of the first view, in the precision of the source and on the device of the model."""
         rows = next(iter(self.source.chunks(FIRST_ROWS)))[0]
-        return self.model.pair.parts(rows.to(self.device))[0]
+        return self.model.pair.split_rows(rows.to(self.device))[0]
 
     @property
     def device(self) -> torch.device:
         """Where everything is computed."""
         return self.model.canonical.correlation.device
 
-    def rows_of(self, rows: Any, columns: int, name: str) -> Tensor:
-        """Rows of one view as the features take them, or an error that says what is wrong."""
+    def check_rows(self, rows: Any, columns: int, name: str) -> Tensor:
+        """Rows of one view as the features take them.
+
+        Raises:
+            ValueError: rows that are not finite, real and of so many columns.
+        """
         if not isinstance(rows, Tensor):
             check_table(rows, name)
             rows = torch.from_numpy(to_vector(rows, name))
         elif rows.is_complex():
             raise ValueError(f"{name} must hold real numbers, not complex ones")
-        found = rows.to(device=self.device, dtype=self.first_rows.dtype)
-        if found.dim() != 2 or found.shape[1] != columns or len(found) == 0:
-            raise ValueError(f"{name} must be rows of {columns} columns, got shape {tuple(found.shape)}")
-        if not bool(torch.isfinite(found).all()):
+        rows = rows.to(device=self.device, dtype=self.first_rows.dtype)
+        if rows.dim() != 2 or rows.shape[1] != columns or len(rows) == 0:
+            raise ValueError(f"{name} must be rows of {columns} columns, got shape {tuple(rows.shape)}")
+        if not bool(torch.isfinite(rows).all()):
             raise ValueError(f"{name} has missing or infinite values; features need every column")
-        return found
+        return rows
 
-    def given(self, rows: Any) -> Side:
-        """v of the points to condition on: (m, d_y) -> m sides."""
+    def condition_on(self, rows: Any) -> Coefficients:
+        """v of the points to condition on: (m, d_y) -> m coefficients."""
         with torch.no_grad():
-            found = self.rows_of(rows, self.model.pair.right.n_columns, "given")
-            return Side(*self.basis.rights(found))
+            points = self.check_rows(rows, self.model.pair.right.n_columns, "given")
+            return Coefficients(*self.basis.right_variables(points))
 
-    def values(self, theta: Function | None, rows: Tensor) -> Tensor:
+    def evaluate(self, theta: Function | None, rows: Tensor) -> Tensor:
         """The function at rows of the first view, (n, p) in float64."""
-        if theta is None:
-            found = rows
-        else:
-            made = theta(rows)
-            found = made if isinstance(made, Tensor) else _numbers(made)
-            found = found.to(rows.device)
-            if found.dim() == 1:
-                found = found[:, None]
-        if found.dim() != 2 or len(found) != len(rows) or found.shape[1] == 0:
+        output: Any = rows if theta is None else theta(rows)
+        if not isinstance(output, Tensor):
+            array = np.array(output)
+            if array.dtype.kind not in "biuf":
+                raise ValueError(
+                    f"theta must give numbers, a tensor or an array; it gave {type(output).__name__}"
+                )
+            output = torch.from_numpy(array)
+        value: Tensor = output.to(rows.device)
+        if value.dim() == 1:
+            value = value[:, None]
+        if value.dim() != 2 or len(value) != len(rows) or value.shape[1] == 0:
             raise ValueError(
-                f"theta must give (n, p) or (n,) for n rows; for {len(rows)} it gave {tuple(found.shape)}"
+                f"theta must give (n, p) or (n,) for n rows; for {len(rows)} it gave {tuple(value.shape)}"
             )
-        if found.is_complex():
+        if value.is_complex():
             raise ValueError("theta gave complex numbers: give real and imaginary parts as two columns")
-        found = found.double()
-        if not bool(torch.isfinite(found).all()):
+        value = value.double()
+        if not bool(torch.isfinite(value).all()):
             raise ValueError("theta gave a missing or infinite value")
-        return found
+        return value
 
-    def tile(self, rows: Tensor, weight: Tensor, value: Function) -> Tile:
+    def to_variables(self, rows: Tensor, weight: Tensor, value: Function) -> VariableTile:
         """Rows of both views as variables, with values of functions of the first."""
-        x, y = self.model.pair.parts(rows.to(self.device))
-        share = weight.to(self.device).double() / self.basis.total
-        return Tile(self.basis, share, *self.basis.lefts(x), *self.basis.rights(y), value(x))
+        x, y = self.model.pair.split_rows(rows.to(self.device))
+        basis, share = self.basis, weight.to(self.device).double() / self.basis.total
+        return VariableTile(basis, share, *basis.left_variables(x), *basis.right_variables(y), value(x))
 
-    def coefficients(self, theta: Function | None) -> Coefficients:
-        """What eq. 10 needs of a function, in one pass; serves any number of given points."""
+    def function_moments(self, theta: Function | None) -> FunctionMoments:
+        """What eq. 10 needs of a function, in one pass; serves any number of points."""
         with torch.no_grad():
-            origin = self.values(theta, self.first_rows).mean(0)
-            side = self.averaged(self._squared(theta, origin))
-        return Coefficients(origin, side)
+            origin = self.evaluate(theta, self.first_rows).mean(0)
+            return FunctionMoments(origin, self.average(self._with_square(theta, origin)))
 
-    def averaged(self, value: Function) -> Side:
+    def average(self, value: Function) -> Coefficients:
         """Means of variables times values, by a pass over the rows."""
         with torch.no_grad():
-            return self.source.reduce(lambda rows, weight: self.tile(rows, weight, value).coefficients())
+            return self.source.reduce(
+                lambda rows, weight: self.to_variables(rows, weight, value).coefficients()
+            )
 
-    def _squared(self, theta: Function | None, origin: Tensor) -> Function:
+    def _with_square(self, theta: Function | None, origin: Tensor) -> Function:
         def both(rows: Tensor) -> Tensor:
-            value = self.values(theta, rows) - origin
+            value = self.evaluate(theta, rows) - origin
             return torch.cat([value, value.square()], 1)
 
         return both
 
-    def moments(self, a: Side, found: Coefficients) -> tuple[Tensor, Tensor]:
+    def _conditional_moments(self, a: Coefficients, moments: FunctionMoments) -> tuple[Tensor, Tensor]:
         """First and second conditional moments about the origin, (m, p) each."""
-        both = product(a.kept * self.basis.eta, found.side.kept.mT)
-        p = len(found.origin)
+        both = product(a.kept * self.basis.eta, moments.coefficients.kept.mT)
+        p = len(moments.origin)
         return both[:, :p], both[:, p:]
 
-    def mean(self, theta: Function | None, given: Any, known: Coefficients | None = None) -> Array:
+    def mean(self, theta: Function | None, given: Any, moments: FunctionMoments | None = None) -> Array:
         """Conditional means alone, (m, p): one pass over the rows, or none.
 
         Args:
             theta: function of the first view; None for its columns.
             given: rows of the second view, (m, d_y).
-            known: :meth:`coefficients` of theta, where they were kept.
+            moments: :meth:`function_moments` of theta, where they are known.
         """
-        found = known or self.coefficients(theta)
-        return (found.origin + self.moments(self.given(given), found)[0]).cpu().numpy()
+        known = moments or self.function_moments(theta)
+        first, _ = self._conditional_moments(self.condition_on(given), known)
+        return (known.origin + first).cpu().numpy()
 
     def expect(self, theta: Function | None, given: Any) -> Expectation:
-        """Conditional mean and standard deviation of a function, with their standard errors: two passes over the rows.
+        """Conditional mean and standard deviation of a function, with standard errors: two passes over the rows.
 
         Args:
             theta: rows (n, d_x) -> (n, p) or (n,); None for the columns themselves.
             given: rows of the second view, (m, d_y).
 
         Returns:
-            The expectation, which can be asked for quantiles, tails and covariances later.
+            The expectation, from which quantiles, tails and covariances follow later.
 
         Raises:
             ValueError: rows with the wrong columns, or a function with the wrong shape or missing values.
         """
-        return self.expect_at(theta, self.given(given))
+        return self.expect_at(theta, self.condition_on(given))
 
-    def expect_at(self, theta: Function | None, a: Side) -> Expectation:
+    def expect_at(self, theta: Function | None, a: Coefficients) -> Expectation:
         """The same at points whose variables are known."""
         with torch.no_grad():
-            found = self.coefficients(theta)
-            value, ridged = self._squared(theta, found.origin), self.ridge > 0.0
-            tally = self.source.reduce(
-                lambda rows, weight: Tally.of(self.tile(rows, weight, value), a, found.side, ridged)
+            moments = self.function_moments(theta)
+            p, b = len(moments.origin), moments.coefficients
+            value, ridged = self._with_square(theta, moments.origin), self.ridge > 0.0
+            sums = self.source.reduce(
+                lambda rows, weight: InfluenceSums.of(self.to_variables(rows, weight, value), a, b, ridged)
             )
-            first, second = self.moments(a, found)
-            error, spread = tally.errors(first)
-            variance, tiny = second - first.square(), self._tiny(found)
-            kept = torch.where(variance.abs() > tiny, variance, 0.0).clamp(min=0.0)
+            first, second = self._conditional_moments(a, moments)
+            of_mean, of_variance = sums.variances(first)
+            variance = second - first.square()
+            tiny = ROUNDING * b.kept[p:, 0] + (1e-14 * moments.origin).square()
+            positive = torch.where(variance.abs() > tiny, variance, 0.0).clamp(min=0.0)
+        names = (f"theta{j}" for j in range(p)) if theta is not None else self.source.names[:p]
         return Expectation(
-            mean=as_array(first + found.origin),
-            standard_error=as_array(error.sqrt()),
-            deviation=as_array(kept.sqrt()),
-            deviation_error=as_array(deviation_error(kept, spread.sqrt())),
-            negative_variance=as_array(variance < -tiny),
-            negative_mass=as_array(tally.negative),
-            names=self._names(theta, len(found.origin)),
+            mean=(first + moments.origin).cpu().numpy(),
+            standard_error=of_mean.sqrt().cpu().numpy(),
+            deviation=positive.sqrt().cpu().numpy(),
+            deviation_error=deviation_error(positive, of_variance.sqrt()).cpu().numpy(),
+            negative_variance=(variance < -tiny).cpu().numpy(),
+            negative_mass=sums.negative.cpu().numpy(),
+            names=tuple(names),
             conditional=self,
             theta=theta,
             given=a,
-            origin=found.origin,
+            origin=moments.origin,
         )
 
-    def _tiny(self, found: Coefficients) -> Tensor:
-        p = len(found.origin)
-        overall = found.side.kept[p:, 0]
-        return ROUNDING * overall + (1e-14 * found.origin).square()
-
-    def _names(self, theta: Function | None, p: int) -> tuple[str, ...]:
-        if theta is None:
-            return tuple(self.source.names[:p])
-        return tuple(f"theta{j}" for j in range(p))
-
-    def single_errors(self, a: Side, value: Function, b: Side | None = None) -> Tensor:
+    def paired_errors(self, a: Coefficients, value: Function, b: Coefficients | None = None) -> Tensor:
         """Standard errors of the expectation of function i given point i, (m,): two passes, one where b is known."""
-        side = self.averaged(value) if b is None else b
+        known = self.average(value) if b is None else b
         return self.source.reduce(
-            lambda rows, weight: Single.of(self.tile(rows, weight, value), a, side)
-        ).error()
+            lambda rows, weight: PairedInfluenceSums.of(self.to_variables(rows, weight, value), a, known)
+        ).standard_error()
 
 
-def as_array(value: Tensor) -> NDArray[Any]:
-    """In NumPy, on the CPU."""
-    return value.cpu().numpy()
+@dataclass(frozen=True)
+class EstimatedValues:
+    """Numbers with their standard errors.
+
+    Args:
+        value: the numbers.
+        standard_error: as many.
+    """
+
+    value: Array
+    standard_error: Array
 
 
-def _numbers(made: Any) -> Tensor:
-    """What a function gave that is no tensor: an array, a frame or a list of numbers."""
-    found = np.array(made)
-    if found.dtype.kind not in "biuf":
-        raise ValueError(f"theta must give numbers, a tensor or an array; it gave {type(made).__name__}")
-    return torch.from_numpy(found)
+@dataclass(frozen=True)
+class Ambiguity:
+    """The direction in which a conditional distribution varies most.
+
+    Args:
+        direction: unit vectors, (m, p), largest entry positive.
+        deviation: standard deviation along it, (m,); 0 where no direction has a positive variance.
+        deviation_error: its standard error, (m,).
+        low: mean less one standard deviation, (m, p).
+        high: mean plus one standard deviation, (m, p).
+    """
+
+    direction: Array
+    deviation: Array
+    deviation_error: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Expectation(SingleThreaded):
+    r"""Means and standard deviations of p functions given m points, each with a standard error.
+
+    A conditional distribution of signed weights may give a negative variance: it is reported and replaced by 0. What
+    the errors contain: :class:`ConditionalDistribution`. They shrink with the square root of the number of rows; a
+    weight of 2 moves the mean as two equal rows would, but is one observation.
+
+    Args:
+        mean: (m, p).
+        standard_error: of the mean, (m, p).
+        deviation: conditional standard deviation, (m, p).
+        deviation_error: its standard error, (m, p); where the variance is not clear of 0, the square root of its error.
+        negative_variance: which variances were negative, (m, p).
+        negative_mass: sum of negative weights of rows, (m,), as a positive number: 0 for a distribution.
+        names: of the functions.
+        inflation: factor by which standard errors of means were multiplied for what learned features owe to chance; 1
+            where they were not.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
+        >>> rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]).double()
+        >>> die, coin = FiniteView(torch.arange(3.0).double()), FiniteView(torch.arange(2.0).double())
+        >>> model = RelevanceModel.solve(ViewPair(die, coin), ArraySource(rows), most=1)
+        >>> found = ConditionalDistribution(model, ArraySource(rows)).expect(None, torch.tensor([[1.0]]))
+        >>> found.quantile(0.25).value.round(6), found.tail(1.0).value.round(6)
+        (array([[1.]]), array([[0.5]]))
+    """
+
+    mean: Array
+    standard_error: Array
+    deviation: Array
+    deviation_error: Array
+    negative_variance: Array
+    negative_mass: Array
+    names: tuple[str, ...]
+    conditional: ConditionalDistribution = field(repr=False)
+    theta: Function | None = field(repr=False)
+    given: Coefficients = field(repr=False)
+    origin: Tensor = field(repr=False)
+    inflation: float = 1.0
+
+    def quantile(self, q: float) -> EstimatedValues:
+        r"""Conditional quantile of each function.
+
+        The conditional distribution function F need not increase, so it is rearranged (Chernozhukov, Fernandez-Val and
+        Galichon 2010), which brings it nearer to the true one: with values in increasing order,
+
+        .. math:: Q(q) = \theta_{(1)} + \sum_n (\theta_{(n+1)} - \theta_{(n)}) \, 1[F(\theta_{(n)}) < q]
+
+        which is the smallest value with :math:`F \ge q` wherever F increases. The error is Woodruff's (1952): half the
+        distance of the quantiles at q minus and plus the standard error of F; it is 0 where both are one value.
+
+        Exact where values and variables of all rows fit a gigabyte; else F is computed at 1024 cut points of each
+        function by one more pass, and interpolated linearly between them (as steps where a function has fewer values).
+
+        Args:
+            q: between 0 and 1, both excluded.
+
+        Returns:
+            (m, p).
+        """
+        if np.ndim(q) or not 0.0 < q < 1.0:
+            raise ValueError(f"q must be one number between 0 and 1, got {q!r}")
+        with torch.no_grad():
+            value, error = compute_quantiles(self.conditional, self.theta, self.given, q)
+        return EstimatedValues(value.cpu().numpy(), error.cpu().numpy())
+
+    def tail(self, threshold: float | Array) -> EstimatedValues:
+        """Probability that each function exceeds a threshold, clamped to [0, 1].
+
+        Args:
+            threshold: one number, or one for each function, (p,).
+
+        Returns:
+            (m, p).
+        """
+        edge = torch.as_tensor(threshold, dtype=torch.float64, device=self.conditional.device)
+        if edge.dim() > 1 or (edge.dim() == 1 and len(edge) != len(self.names)):
+            raise ValueError(
+                f"threshold must be a number or {len(self.names)} of them, got {tuple(edge.shape)}"
+            )
+        if bool(edge.isnan().any()):
+            raise ValueError("threshold has a missing value")
+        above = self.conditional.expect_at(
+            lambda rows: (self.conditional.evaluate(self.theta, rows) > edge).double(), self.given
+        )
+        return EstimatedValues(above.mean.clip(0.0, 1.0), above.standard_error)
+
+    def covariance(self, rank: int) -> LowRank:
+        """Conditional covariance of the functions: its principal directions and a diagonal.
+
+        The matrix of signed weights may have negative eigenvalues: they are left out. The diagonal is that of
+        ``deviation``; where the directions alone exceed it in a function, they are shrunk there.
+
+        Args:
+            rank: largest number of directions, which have positive variance.
+
+        Returns:
+            Loadings (m, p, rank) and noise (m, p), on the device of the model.
+        """
+        p = len(self.names)
+        if rank != int(rank) or not 1 <= rank <= p:
+            raise ValueError(f"rank must be a whole number between 1 and {p}, got {rank}")
+        with torch.no_grad():
+            values, vectors = principal_directions(self.conditional, self.theta, self.given, rank)
+        loadings = vectors * values.clamp(min=0.0).sqrt()[:, None, :]
+        variance = torch.from_numpy(self.deviation).to(loadings).square()
+        most = loadings.square().sum(-1)
+        shrink = torch.where(most > variance, (variance / most.clamp(min=1e-300)).sqrt(), 1.0)
+        loadings = loadings * shrink[..., None]
+        return LowRank(loadings, (variance - loadings.square().sum(-1)).clamp(min=0.0))
+
+    def ambiguity(self) -> Ambiguity:
+        """The first principal direction of the conditional covariance, and one standard deviation along it both ways.
+
+        Learning relevant features for statistical inference, section 5.1 and Fig. 1. The error of the standard
+        deviation takes the direction as given: how the direction itself moves is of second order, as for any isolated
+        eigenvalue.
+        """
+        of = self.conditional
+        with torch.no_grad():
+            values, vectors = principal_directions(of, self.theta, self.given, 1)
+            direction = vectors[..., 0]
+            size = direction.abs()
+            near = size >= (1.0 - 1e-6) * size.amax(
+                1, keepdim=True
+            )  # the first of entries equal but for rounding
+            largest = direction.gather(1, near.int().argmax(1, keepdim=True))
+            direction = direction * torch.where(largest < 0.0, -1.0, 1.0)
+            variance = values[:, 0].clamp(min=0.0)
+            centre, errors = torch.from_numpy(self.mean).to(direction) - self.origin, []
+            for i in range(0, len(direction), PAIRS):
+                here = slice(i, i + PAIRS)
+                line, middle = direction[here], (centre[here] * direction[here]).sum(1)
+
+                def square(rows: Tensor, line: Tensor = line, middle: Tensor = middle) -> Tensor:
+                    along = product(of.evaluate(self.theta, rows) - self.origin, line.mT)
+                    return (along - middle).square()
+
+                errors.append(of.paired_errors(self.given[here], square))
+            error = deviation_error(variance, torch.cat(errors))
+        one = direction.cpu().numpy()
+        deviation = variance.sqrt().cpu().numpy()
+        step = deviation[:, None] * one
+        return Ambiguity(one, deviation, error.cpu().numpy(), self.mean - step, self.mean + step)
+
+    def __str__(self) -> str:
+        m, p = self.mean.shape
+        share = float(np.mean(self.negative_variance))
+        return (
+            f"{p} functions given {m} points: standard error of the mean {np.median(self.standard_error):.3g}, "
+            f"conditional standard deviation {np.median(self.deviation):.3g} (medians); {share:.1%} of variances "
+            f"negative, replaced by 0; negative mass {self.negative_mass.mean():.3g} on average, "
+            f"{self.negative_mass.max():.3g} at worst"
+        )
+
+
+@single_threaded
+def density_ratio(conditional: ConditionalDistribution, x: Any, y: Any) -> EstimatedValues:
+    r"""Joint density over the product of the marginal densities, for pairs of rows, with standard errors.
+
+    .. math:: \frac{p(x, y)}{p(x) p(y)} \approx 1 + \sum_{i=1}^{r} \eta_i u_i(x) v_i(y)
+
+    Learning relevant features for statistical inference, eq. 1. It averages to 1 over either view, and may be negative
+    where few variables are kept. The error is that of an expectation (:class:`ConditionalDistribution`) whose function
+    is known at x alone.
+
+    Args:
+        conditional: the fit with its rows.
+        x: rows of the first view, (m, d_x).
+        y: rows of the second view, (m, d_y), one for each x.
+
+    Returns:
+        (m,).
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.twoview import FiniteView, RelevanceModel, ViewPair
+        >>> rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]).double()
+        >>> coin = FiniteView(torch.tensor([0.0, 1.0]).double())
+        >>> model = RelevanceModel.solve(ViewPair(coin, coin), ArraySource(rows), most=1)
+        >>> found = density_ratio(ConditionalDistribution(model, ArraySource(rows)), [[0.0], [1.0]], [[0.0], [1.0]])
+        >>> found.value.round(6)
+        array([2.      , 1.333333])
+    """
+    check_kind(
+        conditional,
+        "conditional",
+        ConditionalDistribution,
+        "ConditionalDistribution(model, source) makes one",
+    )
+
+    with torch.no_grad():
+        a = conditional.condition_on(y)
+        rows = conditional.check_rows(x, conditional.model.pair.left.n_columns, "x")
+        if len(rows) != len(a):
+            raise ValueError(f"a ratio needs one y for each x, got {len(rows)} and {len(a)}")
+        b = Coefficients(*conditional.basis.left_variables(rows))
+        value = (a.kept * conditional.basis.eta * b.kept).sum(1)
+        errors = []
+        for i in range(0, len(a), PAIRS):
+            here = slice(i, i + PAIRS)
+
+            def zero(rows: Tensor, m: int = len(a[here])) -> Tensor:
+                return torch.zeros(len(rows), m, dtype=torch.float64, device=rows.device)
+
+            errors.append(conditional.paired_errors(a[here], zero, b[here]))
+    return EstimatedValues(value.cpu().numpy(), torch.cat(errors).cpu().numpy())
+
+
+def principal_directions(
+    of: ConditionalDistribution, theta: Function | None, a: Coefficients, rank: int
+) -> tuple[Tensor, Tensor]:
+    r"""Largest eigenvalues and eigenvectors of each conditional covariance, (m, rank) and (m, p, rank).
+
+    .. math:: C(y) = \sum_n w_n(y) (\theta_n - \bar\theta)(\theta_n - \bar\theta)^\top, \qquad
+        \bar\theta = \sum_n w_n(y) \theta_n
+
+    which signed weights may make indefinite. A matrix and its decomposition up to 400 functions; beyond, a block Krylov
+    space with Rayleigh-Ritz values, which finds the largest eigenvalues of an indefinite matrix as well, in a few
+    passes over the rows per block.
+    """
+    origin = of.evaluate(theta, of.first_rows).mean(0)
+
+    def value(rows: Tensor) -> Tensor:
+        return of.evaluate(theta, rows) - origin
+
+    weight = a.kept * of.basis.eta
+    p = len(origin)
+    mean = product(weight, of.average(value).kept.mT)
+    solve = _dense_eigenpairs if p <= DENSE else _krylov_eigenpairs
+    values_per_point = p * p if p <= DENSE else p * (rank + OVERSAMPLING) * KRYLOV_BLOCKS
+    step = max(1, 4 * MOST_VALUES // values_per_point)
+    parts = [
+        solve(_CovarianceOperator(of, value, weight[i : i + step], mean[i : i + step]), rank)
+        for i in range(0, len(a), step)
+    ]
+    values, vectors = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(vectors)
+
+
+@dataclass(frozen=True)
+class _Sum(Tree):
+    of: Tensor
+
+
+@dataclass(frozen=True)
+class _CovarianceOperator:
+    """The conditional covariances at some points, applied by passes over the rows."""
+
+    of: ConditionalDistribution
+    value: Function
+    weight: Tensor
+    mean: Tensor
+
+    def matrices(self) -> Tensor:
+        """(m, p, p)."""
+
+        def add(rows: Tensor, weight: Tensor) -> _Sum:
+            tile = self.of.to_variables(rows, weight, self.value)
+            signed = product(tile.u, self.weight.mT) * tile.share[:, None]
+            return _Sum(torch.stack([product((tile.value * w[:, None]).mT, tile.value) for w in signed.mT]))
+
+        return self.of.source.reduce(add).of - self.mean[:, :, None] * self.mean[:, None, :]
+
+    def __call__(self, block: Tensor) -> Tensor:
+        """C times (m, p, s), without C."""
+
+        def add(rows: Tensor, weight: Tensor) -> _Sum:
+            tile = self.of.to_variables(rows, weight, self.value)
+            signed = product(tile.u, self.weight.mT) * tile.share[:, None]
+            parts = [
+                product(tile.value.mT, product(tile.value, z) * w[:, None])
+                for w, z in zip(signed.mT, block, strict=True)
+            ]
+            return _Sum(torch.stack(parts))
+
+        return self.of.source.reduce(add).of - self.mean[:, :, None] * (self.mean[:, None, :] @ block)
+
+
+def _dense_eigenpairs(matrix: _CovarianceOperator, rank: int) -> tuple[Tensor, Tensor]:
+    dense = matrix.matrices()
+    values, vectors = torch.linalg.eigh(0.5 * (dense + dense.mT))
+    return values[:, -rank:].flip(1), vectors[..., -rank:].flip(2)
+
+
+def _krylov_eigenpairs(matrix: _CovarianceOperator, rank: int) -> tuple[Tensor, Tensor]:
+    """Largest eigenpairs by a block Krylov space, restarted from its best vectors until they converge."""
+    (m, p), size = matrix.mean.shape, rank + OVERSAMPLING
+    start = normal((p, size), generator(0)).to(matrix.mean).expand(m, p, size)
+    block = torch.linalg.qr(start.contiguous()).Q
+    for _ in range(RESTARTS):
+        basis, image = block, matrix(block)
+        images = [image]
+        for _ in range(1, min(KRYLOV_BLOCKS, p // size)):
+            fresh = _orthogonalise(_orthogonalise(images[-1], basis), basis)
+            block = torch.linalg.qr(fresh).Q
+            block = torch.linalg.qr(_orthogonalise(block, basis)).Q
+            images.append(matrix(block))
+            basis = torch.cat([basis, block], 2)
+        image = torch.cat(images, 2)
+        small = basis.mT @ image
+        values, inner = torch.linalg.eigh(0.5 * (small + small.mT))
+        best = inner[..., -size:].flip(2)
+        block = basis @ best
+        values = values[:, -size:].flip(1)
+        residual = (image @ best - block * values[:, None, :])[..., :rank].norm(dim=1)
+        largest = small.diagonal(dim1=1, dim2=2).abs().amax(1).clamp(min=1e-300)
+        positive = values[:, :rank] > 0.0
+        if not bool(((residual > RESIDUAL * largest[:, None]) & positive).any()):
+            break
+        block = torch.linalg.qr(block).Q
+    else:
+        error = float((residual / largest[:, None]).max())
+        warn_caller(
+            f"principal directions of a conditional covariance have converged only to {error:.1g} of its largest "
+            "variance: neighbouring variances are nearly equal",
+            UserWarning,
+        )
+    return values[:, :rank], block[..., :rank]
+
+
+def _orthogonalise(block: Tensor, basis: Tensor) -> Tensor:
+    return block - basis @ (basis.mT @ block)
+
+
+@dataclass(frozen=True)
+class _SortedValues:
+    """Values and weighted variables of all rows: the distribution function, exactly.
+
+    Args:
+        value: (n, p).
+        weighted: share times u, (n, r + 1).
+    """
+
+    value: Tensor
+    weighted: Tensor
+
+    def column(self, j: int) -> tuple[Tensor, Tensor, bool]:
+        """Values in increasing order, (n,), sums of variables up to each, (n, r + 1), and that F is a step function."""
+        value, order = self.value[:, j].sort()
+        return value, self.weighted[order].cumsum(0), False
+
+
+@dataclass(frozen=True)
+class _BinnedValues(Tree):
+    """Sums of variables between cut points, to be added over tiles.
+
+    Args:
+        cuts: (g,) in increasing order, of each function.
+        weighted: (g, r + 1), of each function.
+        linear: which functions have more values than cuts.
+    """
+
+    cuts: tuple[Tensor, ...]
+    weighted: tuple[Tensor, ...]
+    linear: tuple[bool, ...]
+
+    def __add__(self, other: _BinnedValues) -> _BinnedValues:
+        weighted = tuple(a + b for a, b in zip(self.weighted, other.weighted, strict=True))
+        return _BinnedValues(self.cuts, weighted, self.linear)
+
+    def column(self, j: int) -> tuple[Tensor, Tensor, bool]:
+        """Cut points, (g,), sums of variables up to each, (g, r + 1), and whether F is linear between them."""
+        return self.cuts[j], self.weighted[j].cumsum(0), self.linear[j]
+
+
+@dataclass(frozen=True)
+class _Range(Tree):
+    """Smallest and largest value of each function, (p,)."""
+
+    low: Tensor
+    high: Tensor
+
+    def __add__(self, other: _Range) -> _Range:
+        return _Range(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
+
+
+def compute_quantiles(
+    of: ConditionalDistribution, theta: Function | None, a: Coefficients, q: float
+) -> tuple[Tensor, Tensor]:
+    """Quantiles at q of every function given every point, and their standard errors, (m, p) both."""
+    p = of.evaluate(theta, of.first_rows[:1]).shape[1]
+    fits = of.source.n_rows * (p + len(of.basis.eta)) <= HELD_VALUES
+    table = _hold_values(of, theta) if fits else _bin_values(of, theta)
+    weight = (a.kept * of.basis.eta).mT
+    level = weight.new_full((len(a), p), q)
+    value = _invert_distribution(table, weight, level)
+    error = _level_errors(of, theta, a, value)
+    low, high = (
+        _invert_distribution(table, weight, (level + side * error).clamp(0.0, 1.0)) for side in (-1.0, 1.0)
+    )
+    return value, 0.5 * (high - low)
+
+
+def _invert_distribution(table: _SortedValues | _BinnedValues, weight: Tensor, level: Tensor) -> Tensor:
+    """Where the rearranged distribution function reaches a level: (r + 1, m) and (m, p) -> (m, p)."""
+    quantile = torch.empty_like(level)
+    for j in range(level.shape[1]):
+        value, sums, linear = table.column(j)
+        width = value.diff()[None]
+        step = max(1, MOST_VALUES // len(value))
+        for i in range(0, len(level), step):
+            below = product(sums, weight[:, i : i + step])
+            at = level[i : i + step, j] - LEVEL_ROUNDING
+            if linear:
+                low, high = torch.minimum(below[:-1], below[1:]), torch.maximum(below[:-1], below[1:])
+                part = ((at - low) / (high - low).clamp(min=LEVEL_ROUNDING)).clamp(0.0, 1.0)
+            else:
+                part = (below[:-1] < at).to(below)
+            quantile[i : i + step, j] = value[0] + (width @ part)[0]
+    return quantile
+
+
+def _hold_values(of: ConditionalDistribution, theta: Function | None) -> _SortedValues:
+    def columns(rows: Tensor, weight: Tensor) -> SumAndRows[ConcatenatedRows]:
+        tile = of.to_variables(rows, weight, lambda x: of.evaluate(theta, x))
+        weighted = tile.u * tile.share[:, None]
+        return SumAndRows(ConcatenatedRows.of(tile.value), ConcatenatedRows.of(weighted))
+
+    both = of.source.reduce(columns)
+    return _SortedValues(both.sum.concatenate(), both.rows.concatenate())
+
+
+def _bin_values(of: ConditionalDistribution, theta: Function | None) -> _BinnedValues:
+    cuts, linear = _choose_cuts(of, theta)
+
+    def bins(rows: Tensor, weight: Tensor) -> _BinnedValues:
+        tile = of.to_variables(rows, weight, lambda x: of.evaluate(theta, x))
+        weighted = tile.u * tile.share[:, None]
+        sums = []
+        for edges, column in zip(cuts, tile.value.mT, strict=True):
+            place = torch.bucketize(column.contiguous(), edges).clamp(max=len(edges) - 1)
+            sums.append(weighted.new_zeros(len(edges), weighted.shape[1]).index_add_(0, place, weighted))
+        return _BinnedValues(cuts, tuple(sums), linear)
+
+    return of.source.reduce(bins)
+
+
+def _choose_cuts(
+    of: ConditionalDistribution, theta: Function | None
+) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
+    """Cut points of each function: its smallest and largest value, and quantiles of a sample of rows between."""
+    sampler = RowSampler.draw(of.source.n_rows, CUT_ROWS, generator(0))
+
+    def sample(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_Range]:
+        value = of.evaluate(theta, of.model.pair.split_rows(rows.to(of.device))[0]).cpu()
+        indices = sampler.indices_between(start, start + len(weight))
+        return SumAndRows(_Range(value.amin(0), value.amax(0)), ConcatenatedRows.of(value[indices]))
+
+    sampled = of.source.reduce_at(sample)
+    cuts, linear = [], []
+    for j, column in enumerate(sampled.rows.concatenate().mT):
+        known = torch.cat([column, sampled.sum.low[j : j + 1], sampled.sum.high[j : j + 1]]).unique()
+        linear.append(len(known) > CUTS)
+        if linear[-1]:
+            order = torch.cat([known[:1], column, known[-1:]]).sort().values
+            known = order[torch.linspace(0, len(order) - 1, CUTS).round().long()].unique()
+        cuts.append(known.to(of.device))
+    return tuple(cuts), tuple(linear)
+
+
+def _level_errors(
+    of: ConditionalDistribution, theta: Function | None, a: Coefficients, value: Tensor
+) -> Tensor:
+    """Standard errors of the distribution function at values (m, p)."""
+    m, p = value.shape
+    points, columns = torch.arange(m, device=value.device), torch.arange(p, device=value.device)
+    point, column = (part.reshape(-1) for part in torch.meshgrid(points, columns, indexing="ij"))
+    scale = value.abs().amax(0) + (value - value.mean(0)).abs().amax(0)
+    edge = (value + 1e-10 * scale).reshape(-1)  # differences were added up to the value, which rounds it
+    parts = []
+    for i in range(0, m * p, PAIRS):
+        here = slice(i, i + PAIRS)
+
+        def under(rows: Tensor, here: slice = here) -> Tensor:
+            return (of.evaluate(theta, rows)[:, column[here]] <= edge[here]).double()
+
+        parts.append(of.paired_errors(a[point[here]], under))
+    return torch.cat(parts).reshape(m, p)

@@ -1,4 +1,4 @@
-"""What files of two views must hold, beside the constraints of their models."""
+"""Constraints on model files of two views."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 from boxloop.models import CONSTRAINTS as MODEL_CONSTRAINTS, LATENTS, Part
 from boxloop.persist import LOCATION, POSITIVE, SCALE, SHARE, Array, Axes, Constraints, Nested, Table
-from boxloop.twoview.canonical import Canonical, RelevanceModel
+from boxloop.twoview.canonical import CanonicalVariables, RelevanceModel
+from boxloop.twoview.fit import RelevanceFit
 from boxloop.twoview.generator import GeneratorModel
-from boxloop.twoview.inference import RelevanceFit
 from boxloop.twoview.views import FiniteView, FourierView, LinearView, NetworkView, ViewPair
 
 VIEWS = (LinearView, FourierView, FiniteView, NetworkView)
@@ -45,7 +45,7 @@ def _generator_fits(model: GeneratorModel, axes: Axes) -> str | None:
     )
 
 
-def _is_double(canonical: Canonical, axes: Axes) -> str | None:
+def _is_double(canonical: CanonicalVariables, axes: Axes) -> str | None:
     return None if axes["dtype"] == torch.float64 else f"it holds {axes['dtype']}, not torch.float64"
 
 
@@ -64,7 +64,7 @@ CONSTRAINTS: Table = {
         _network_view_fits, origin=Array("d", LOCATION), scale=Array("d", SCALE), part=Nested((Part,), "i o")
     ),
     ViewPair: Constraints(left=Nested(VIEWS, "k d v=v_left"), right=Nested(VIEWS, "k=l d=e v=v_right")),
-    Canonical: Constraints(
+    CanonicalVariables: Constraints(
         _is_double,
         left_mean=Array("k"),
         right_mean=Array("l"),
@@ -73,7 +73,8 @@ CONSTRAINTS: Table = {
         correlation=Array("r", SHARE, least=0),
     ),
     RelevanceModel: Constraints(
-        pair=Nested((ViewPair,), "k l d e v_left v_right"), canonical=Nested((Canonical,), "k l r dtype")
+        pair=Nested((ViewPair,), "k l d e v_left v_right"),
+        canonical=Nested((CanonicalVariables,), "k l r dtype"),
     ),
     RelevanceFit: Constraints(
         model=Nested((RelevanceModel,), "d e r v_left v_right dtype"),

@@ -1,4 +1,4 @@
-r"""How far a conditional expectation moves when one row counts a little more: the source of every error bar here.
+r"""How far a conditional expectation moves when one row counts a little more: the source of every standard error here.
 
 With all features of both views turned to canonical variables :math:`u, v` (constants :math:`u_0 = v_0 = 1` among them),
 of which the first r with the constant are kept, :math:`T = \sum_{i \le r} \eta_i b_i a_i` with :math:`a = v(y)` and
@@ -7,14 +7,21 @@ of which the first r with the constant are kept, :math:`T = \sum_{i \le r} \eta_
 .. math:: \psi_n = (c^\top u_n)(\theta_n - b^\top u_n) + (a^\top v_n)(b^\top u_n - e^\top v_n)
     - (a_>^\top v_{n>})(b_>^\top u_{n>}) + g_n, \qquad c = \eta a_{\le r}, \; e = \eta b_{\le r}
 
-where > marks variables left out. What turns the kept variables towards those left out is
+where > marks omitted variables. The rotation of the kept variables towards the omitted ones adds
 
 .. math:: g_n = \sum_{i \le r < j} \frac{b_i a_j}{\eta_i^2 - \eta_j^2}
     \left[ \eta_j^2 v_{nj} s_{ni} + \eta_i \eta_j u_{nj} t_{ni} \right] + \frac{a_i b_j}{\eta_i^2 - \eta_j^2}
     \left[ \eta_j^2 u_{nj} t_{ni} + \eta_i \eta_j v_{nj} s_{ni} \right], \quad s_i = u_i - \eta_i v_i, \;
     t_i = v_i - \eta_i u_i
 
-by the derivative of a truncated singular value decomposition; it is 0 where every variable is kept.
+by the derivative of a truncated singular value decomposition; it is 0 where every variable is kept. The standard error
+sums the influences of all rows:
+
+.. math:: \mathrm{se}^2 = \sum_n \left( \frac{w_n}{W} \right)^2 (\psi_n - \bar\psi)^2, \qquad W = \sum_n w_n
+
+A row is one observation whatever its weight: a weight of 2 moves the estimate as two equal rows would, but two equal
+rows are two observations, and their standard error is smaller by :math:`\sqrt 2` where all are doubled. Only the
+proportions of the weights matter.
 """
 
 from __future__ import annotations
@@ -31,21 +38,21 @@ from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.types import Source
 
-ROOM = 1 << 22
+MOST_VALUES = 1 << 22
 """Values of the largest tensor that a block of rows makes."""
 
-STRANGE = 1e-3
+NOT_ORTHONORMAL = 1e-3
 """How far variables may be from orthonormal on the rows of their fit; on other rows they are much farther."""
 
 NULL_DIRECTION = 1e-10
-"""Variance, in units in which each feature's is 1, below which a direction left out is rounding."""
+"""Variance, in units in which each feature's is 1, below which an omitted direction is rounding error."""
 
 TIED = 1e-12
 """Difference of two relevances below which the variables cannot be told apart."""
 
 
 @dataclass(frozen=True)
-class Grams(Tree):
+class _GramSums(Tree):
     """Sums over rows that say how variables and features vary.
 
     Args:
@@ -75,8 +82,8 @@ class Grams(Tree):
 
 
 @dataclass(frozen=True)
-class Basis(Tree):
-    """All features as canonical variables: those of the model, then those that it leaves out.
+class VariableBasis(Tree):
+    """All features as canonical variables: those that the model keeps, then those that it omits.
 
     Args:
         model: keeps r of them.
@@ -94,7 +101,7 @@ class Basis(Tree):
 
     @classmethod
     def of(cls, model: RelevanceModel, source: Source, ridge: float = 0.0) -> Self:
-        """Solve for the variables left out; the rows must be those of the fit.
+        """Solve for the omitted variables; the rows must be those of the fit.
 
         Args:
             model: a fit.
@@ -106,53 +113,48 @@ class Basis(Tree):
         """
         c, device = model.canonical, model.canonical.correlation.device
         with torch.no_grad():
-            sums = source.reduce(lambda rows, weight: Grams.of(model, rows.to(device), weight.to(device)))
+            sums = source.reduce(lambda rows, weight: _GramSums.of(model, rows.to(device), weight.to(device)))
             r, most = len(c.correlation), min(len(c.left), len(c.right))
-            whole = RelevanceModel.solve(model.pair, source, most, ridge).canonical if r < most else c
+            full = RelevanceModel.solve(model.pair, source, most, ridge).canonical if r < most else c
             parts = []
-            for side, kept in enumerate((whole.left, whole.right)):
+            for side, kept in enumerate((full.left, full.right)):
                 metric = mirrored(sums.outer[side]) / sums.weight
                 ridged = metric + ridge * torch.diag(metric.diagonal())
                 own = (c.left, c.right)[side]
-                _same(
-                    sums.first[side] / sums.weight,
-                    sums.inner[side] / sums.weight + own.mT @ (ridged - metric) @ own,
-                )
-                parts.append(torch.cat([kept[:, r:], _beyond(ridged, kept)], 1))
-        return cls(model, parts[0], parts[1], whole.correlation[r:], sums.weight)
+                mean = sums.first[side] / sums.weight
+                second = sums.inner[side] / sums.weight + own.mT @ (ridged - metric) @ own
+                apart = second - torch.eye(len(second), dtype=second.dtype, device=second.device)
+                if len(mean) and max(float(mean.abs().max()), float(apart.abs().max())) > NOT_ORTHONORMAL:
+                    raise ValueError(
+                        "the canonical variables were not solved on these rows: give the rows of the fit and its "
+                        "ridge, or solve again on the rows at hand"
+                    )
+                parts.append(torch.cat([kept[:, r:], _complement(ridged, kept)], 1))
+        return cls(model, parts[0], parts[1], full.correlation[r:], sums.weight)
 
     @property
     def eta(self) -> Tensor:
-        """Correlations of the variables kept, after the constant's: (r + 1,)."""
-        found = self.model.canonical.correlation
-        return torch.cat([found.new_ones(1), found])
+        """Correlations of the kept variables, after the constant's: (r + 1,)."""
+        correlation = self.model.canonical.correlation
+        return torch.cat([correlation.new_ones(1), correlation])
 
     @property
     def gap(self) -> Tensor:
-        """Differences of squared correlations, kept less left out, (r, q)."""
+        """Differences of squared correlations, kept less omitted, (r, q)."""
         return (self.eta[1:, None].square() - self.rest.square()).clamp(min=TIED)
 
-    def lefts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows of the first view: 1 and u, (n, r + 1), and the others, (n, k' - r)."""
+    def left_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rows of the first view: 1 and u, (n, r + 1), and the omitted ones, (n, k' - r)."""
         c = self.model.canonical
         return _variables(self.model.pair.left(rows).double() - c.left_mean, c.left, self.left)
 
-    def rights(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows of the second view: 1 and v, (n, r + 1), and the others, (n, l' - r)."""
+    def right_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rows of the second view: 1 and v, (n, r + 1), and the omitted ones, (n, l' - r)."""
         c = self.model.canonical
         return _variables(self.model.pair.right(rows).double() - c.right_mean, c.right, self.right)
 
 
-def _same(first: Tensor, second: Tensor) -> None:
-    eye = torch.eye(len(second), dtype=second.dtype, device=second.device)
-    if len(first) and max(float(first.abs().max()), float((second - eye).abs().max())) > STRANGE:
-        raise ValueError(
-            "the canonical variables were not solved on these rows: give the rows of the fit and its ridge, or solve "
-            "again on the rows at hand"
-        )
-
-
-def _beyond(metric: Tensor, kept: Tensor) -> Tensor:
+def _complement(metric: Tensor, kept: Tensor) -> Tensor:
     """Directions of unit variance that are uncorrelated with those kept, (k, k' - r), for a covariance (k, k)."""
     size = metric.diagonal().clamp(min=0.0).sqrt()
     unit = torch.where(size > 1e-12 * size.max(), 1.0 / size.clamp(min=1e-300), 0.0)
@@ -162,49 +164,49 @@ def _beyond(metric: Tensor, kept: Tensor) -> Tensor:
     real = (values > NULL_DIRECTION * len(values)) & (
         torch.arange(len(values)).to(values.device) >= kept.shape[1]
     )
-    found = vectors[:, real] / values[real].sqrt()
-    return unit[:, None] * (found - known @ (image.mT @ found))
+    rest = vectors[:, real] / values[real].sqrt()
+    return unit[:, None] * (rest - known @ (image.mT @ rest))
 
 
-def _variables(found: Tensor, kept: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    both = product(found, torch.cat([found.new_zeros(len(kept), 1), kept, rest], 1))
+def _variables(features: Tensor, kept: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    both = product(features, torch.cat([features.new_zeros(len(kept), 1), kept, rest], 1))
     both[:, 0] = 1.0
     r = kept.shape[1] + 1
     return both[:, :r], both[:, r:]
 
 
 @dataclass(frozen=True)
-class Side(Tree):
-    """What multiplies variables: a = v(y), or b = mean of u times a function, for m of them.
+class Coefficients(Tree):
+    """The factor of the variables in an expectation: a = v(y), or b = mean of u times a function, for m of them.
 
     Args:
-        kept: (m, r + 1).
-        rest: (m, ...), of those left out.
+        kept: (m, r + 1), of the kept variables.
+        rest: (m, ...), of the omitted ones.
     """
 
     kept: Tensor
     rest: Tensor
 
-    def __getitem__(self, index: slice | Tensor) -> Side:
-        return Side(self.kept[index], self.rest[index])
+    def __getitem__(self, index: slice | Tensor) -> Coefficients:
+        return Coefficients(self.kept[index], self.rest[index])
 
     def __len__(self) -> int:
         return len(self.kept)
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Some rows as variables.
+class VariableTile:
+    """Some rows as variables, with values of functions.
 
     Args:
         basis: of the variables.
-        share: of each row in the whole, (n,).
-        u: (n, r + 1), and ``ux`` those left out.
-        v: (n, r + 1), and ``vx`` those left out.
-        value: functions of them, (n, p).
+        share: of each row in the total weight, (n,).
+        u: (n, r + 1), and ``ux`` the omitted ones.
+        v: (n, r + 1), and ``vx`` the omitted ones.
+        value: functions of the rows, (n, p).
     """
 
-    basis: Basis
+    basis: VariableBasis
     share: Tensor
     u: Tensor
     ux: Tensor
@@ -212,56 +214,184 @@ class Tile:
     vx: Tensor
     value: Tensor
 
-    def cut(self, size: int) -> Iterator[Tile]:
+    def blocks(self, size: int) -> Iterator[VariableTile]:
         """Blocks of at most so many rows."""
         for i in range(0, len(self.share), size):
             parts = (self.share, self.u, self.ux, self.v, self.vx, self.value)
-            yield Tile(self.basis, *(part[i : i + size] for part in parts))
+            yield VariableTile(self.basis, *(part[i : i + size] for part in parts))
 
-    def coefficients(self) -> Side:
-        """Sums of share times variable times value: b of each column, to be added over tiles."""
-        heavy = self.value * self.share[:, None]
-        return Side(product(heavy.mT, self.u), product(heavy.mT, self.ux))
+    def coefficients(self) -> Coefficients:
+        """Sums of share times variable times value: b of each function, to be added over tiles."""
+        weighted = self.value * self.share[:, None]
+        return Coefficients(product(weighted.mT, self.u), product(weighted.mT, self.ux))
 
-    def factors(self, a: Side, b: Side) -> list[tuple[Tensor, Tensor]]:
-        """Pairs (n, m) and (n, p) whose products add up to the influence, but for the turn."""
+    def factors(self, a: Coefficients, b: Coefficients) -> list[tuple[Tensor, Tensor]]:
+        """Pairs (n, m) and (n, p) whose products add up to the influence without the rotation g."""
         eta = self.basis.eta
         weight = product(self.u, (a.kept * eta).mT)
         kernel, beyond = product(self.v, a.kept.mT), product(self.vx, a.rest.mT)
         kept, rest = product(self.u, b.kept.mT), product(self.ux, b.rest.mT)
-        swing = kept - product(self.v, (b.kept * eta).mT)
+        difference = kept - product(self.v, (b.kept * eta).mT)
         first = (weight, self.value - kept - rest)
         if self.ux.shape[1] == 0:
-            return [first, (kernel + beyond, swing)]
+            return [first, (kernel + beyond, difference)]
         if self.vx.shape[1] == 0:
-            return [first, (kernel, swing + rest)]
-        return [first, (kernel, swing + rest), (beyond, swing)]
+            return [first, (kernel, difference + rest)]
+        return [first, (kernel, difference + rest), (beyond, difference)]
 
-    def turns(self, a: Side, b: Side) -> tuple[Tensor, Tensor]:
-        """Of the kept variables towards those left out: (n, r, m) to multiply b, (n, r, p) to multiply a."""
+    def rotations(self, a: Coefficients, b: Coefficients) -> tuple[Tensor, Tensor]:
+        """Of the kept variables towards the omitted ones: (n, r, m) to multiply b, (n, r, p) to multiply a."""
         eta, rest, gap = self.basis.eta[1:, None], self.basis.rest, self.basis.gap
         q, u, v = len(rest), self.u[:, 1:], self.v[:, 1:]
         ux, vx = self.ux[:, :q], self.vx[:, :q]
         s, t = (u - v * eta[:, 0])[:, :, None], (v - u * eta[:, 0])[:, :, None]
         near, far = rest.square() / gap, eta * rest / gap
         of_a, of_b = a.rest[:, :q].mT, b.rest[:, :q].mT
-        one = (vx[:, None] * near * s + ux[:, None] * far * t) @ of_a
-        return one, (ux[:, None] * near * t + vx[:, None] * far * s) @ of_b
+        to_b = (vx[:, None] * near * s + ux[:, None] * far * t) @ of_a
+        return to_b, (ux[:, None] * near * t + vx[:, None] * far * s) @ of_b
 
 
-def crossed(tile: Tile, a: Side, b: Side) -> Tensor:
-    """Influence of each row on every pair of a given point and a function, (n, m, p)."""
-    found = sum(x[:, :, None] * y[:, None, :] for x, y in tile.factors(a, b))
-    if len(tile.basis.rest):
-        of_a, of_b = tile.turns(a, b)
-        found = found + of_a.mT @ b.kept[:, 1:].mT + a.kept[:, 1:] @ of_b
-    return torch.as_tensor(found)
+@dataclass(frozen=True)
+class InfluenceSums(Tree):
+    """Sums over rows for every pair of m points and p functions, each with its square.
+
+    Args:
+        second: of squared shares times products of influences, (m, 3, p): of the function, of both, of the square.
+        mean: of shares times influences, (m, 2, p); None where they are 0.
+        weighted: of squared shares times influences, (m, 2, p); None likewise.
+        square: of squared shares.
+        negative: of the negative weights of rows, (m,), with their sign changed.
+    """
+
+    second: Tensor
+    mean: Tensor | None
+    weighted: Tensor | None
+    square: Tensor
+    negative: Tensor
+
+    @classmethod
+    def of(cls, tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool) -> InfluenceSums:
+        """Of a tile whose values are p functions, then their squares.
+
+        Args:
+            tile: rows.
+            a: of the points, m of them.
+            b: of the functions, 2 p of them.
+            centred: whether influences may have a mean, as they do with a ridge.
+        """
+        p, basis = tile.value.shape[1] // 2, tile.basis
+        rotating = len(basis.rest) > 0
+        step = MOST_VALUES // max(16 * p, 1) if rotating else MOST_VALUES // max(len(tile.share), 1)
+        step = max(1, min(len(a), step))
+        parts = []
+        for i in range(0, len(a), step):
+            points = a[slice(i, i + step)]
+            widest = max(2 * p * len(points), (basis.eta.shape[0]) * max(len(basis.rest), 2 * p, len(points)))
+            blocks = tile.blocks(max(1, MOST_VALUES // widest)) if rotating else iter([tile])
+            add = _sum_influences if rotating else _sum_factors
+            sums = [add(block, points, b, centred) for block in blocks]
+            parts.append([torch.stack(part).sum(0) for part in zip(*sums, strict=True)])
+        second, mean, weighted, negative = (torch.cat(part) for part in zip(*parts, strict=True))
+        square = tile.share.square().sum()
+        return cls(second, mean if centred else None, weighted if centred else None, square, negative)
+
+    def variances(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances of the estimated means and of the estimated variances, (m, p) both.
+
+        Args:
+            mean: conditional means of the functions, (m, p), in the units in which the squares were taken.
+        """
+        one, both, two = self.second.unbind(1)
+        if self.mean is not None and self.weighted is not None:
+            (f, ff), (g, gg) = self.mean.unbind(1), self.weighted.unbind(1)
+            one = one - 2.0 * f * g + f * f * self.square
+            both = both - f * gg - ff * g + f * ff * self.square
+            two = two - 2.0 * ff * gg + ff * ff * self.square
+        of_variance = two - 4.0 * mean * both + 4.0 * mean.square() * one
+        return one.clamp(min=0.0), of_variance.clamp(min=0.0)
 
 
-def matched(tile: Tile, a: Side, b: Side) -> Tensor:
-    """Influence of each row where function i goes with given point i, (n, m)."""
-    found = sum(x * y for x, y in tile.factors(a, b))
-    if len(tile.basis.rest):
-        of_a, of_b = tile.turns(a, b)
-        found = found + (of_a * b.kept[:, 1:].mT).sum(1) + (of_b * a.kept[:, 1:].mT).sum(1)
-    return torch.as_tensor(found)
+def _sum_factors(
+    tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where no variable is omitted, influences are sums of few products: matrix products do it all."""
+    factors, share, p = tile.factors(a, b), tile.share[:, None], tile.value.shape[1] // 2
+    m, k = len(a), len(factors)
+    second = tile.share.new_zeros(m, 3 * p)
+    for i in range(k):
+        for j in range(i, k):
+            (x, y), (other, z) = factors[i], factors[j]
+            cross = y[:, :p] * z[:, p:]
+            if j > i:
+                cross = cross + z[:, :p] * y[:, p:]
+            twice = 1.0 if i == j else 2.0
+            pairs = [twice * y[:, :p] * z[:, :p], cross, twice * y[:, p:] * z[:, p:]]
+            second += product((x * other).mT, torch.cat(pairs, 1) * share.square())
+    mean = weighted = tile.share.new_zeros(m, 2, p)
+    if centred:
+        mean, weighted = (
+            torch.stack([product(x.mT, y * mass) for x, y in factors]).sum(0).reshape(m, 2, p)
+            for mass in (share, share.square())
+        )
+    return second.reshape(m, 3, p), mean, weighted, _negative_mass(factors[0][0], tile.share)
+
+
+def _sum_influences(
+    tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Where variables are omitted: influences of each row of a block on every point and function, (n, m, p)."""
+    influence = torch.as_tensor(sum(x[:, :, None] * y[:, None, :] for x, y in tile.factors(a, b)))
+    to_b, to_a = tile.rotations(a, b)
+    influence = influence + to_b.mT @ b.kept[:, 1:].mT + a.kept[:, 1:] @ to_a
+    share, m, p = tile.share, len(a), influence.shape[2] // 2
+    one, two = influence[..., :p], influence[..., p:]
+    squared = share.square()
+    sums = [torch.einsum("n,nmp->mp", squared, part) for part in (one * one, one * two, two * two)]
+    mean = torch.einsum("n,nmp->mp", share, influence).reshape(m, 2, p)
+    weighted = torch.einsum("n,nmp->mp", squared, influence).reshape(m, 2, p)
+    weight = product(tile.u, (a.kept * tile.basis.eta).mT)
+    return torch.stack(sums, 1), mean, weighted, _negative_mass(weight, share)
+
+
+def _negative_mass(weight: Tensor, share: Tensor) -> Tensor:
+    return (weight.clamp(max=0.0) * -share[:, None]).sum(0)
+
+
+@dataclass(frozen=True)
+class PairedInfluenceSums(Tree):
+    """The same where function i goes with point i: sums of influences and of their squares, (m,)."""
+
+    second: Tensor
+    mean: Tensor
+    weighted: Tensor
+    square: Tensor
+
+    @classmethod
+    def of(cls, tile: VariableTile, a: Coefficients, b: Coefficients) -> PairedInfluenceSums:
+        """Of a tile with as many functions as points."""
+        r, q = len(tile.basis.eta), len(tile.basis.rest)
+        size = max(1, MOST_VALUES // (max(len(a), q) * (r if q else 1)))
+        second = mean = weighted = tile.share.new_zeros(len(a))
+        for block in tile.blocks(size):
+            influence, share = torch.as_tensor(sum(x * y for x, y in block.factors(a, b))), block.share
+            if q:
+                to_b, to_a = block.rotations(a, b)
+                influence = influence + (to_b * b.kept[:, 1:].mT).sum(1) + (to_a * a.kept[:, 1:].mT).sum(1)
+            second = second + share.square() @ influence.square()
+            mean, weighted = mean + share @ influence, weighted + share.square() @ influence
+        return cls(second, mean, weighted, tile.share.square().sum())
+
+    def standard_error(self) -> Tensor:
+        """(m,)."""
+        variance = self.second - 2.0 * self.mean * self.weighted + self.mean.square() * self.square
+        return variance.clamp(min=0.0).sqrt()
+
+
+def deviation_error(variance: Tensor, error: Tensor) -> Tensor:
+    r"""Standard error of a standard deviation from that of the variance.
+
+    .. math:: \frac{s}{2 \sqrt{\max(V, s/4)}}
+
+    which is the delta method where V exceeds a quarter of its error s, and :math:`\sqrt s` where it is 0 or clamped.
+    """
+    return torch.where(error > 0.0, error / (2.0 * torch.maximum(variance, error / 4.0).sqrt()), 0.0)

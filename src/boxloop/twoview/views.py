@@ -1,7 +1,7 @@
-r"""Features of one view: what becomes of its rows before anything is correlated.
+r"""Features of one view: a view is a tree that maps its rows (n, d) to features (n, k).
 
-A view is a tree that maps rows (n, d) to features (n, k). :class:`LinearView`, :class:`FourierView` and
-:class:`FiniteView` are fixed, and solved exactly from one pass; :class:`NetworkView` is learned.
+:class:`LinearView`, :class:`FourierView` and :class:`FiniteView` are fixed, and their canonical variables are solved
+exactly from one pass; the features of :class:`NetworkView` are learned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class View(Protocol):
         """(n, d) -> (n, k)."""
 
     def trainable(self) -> tuple[Tensor, ...]:
-        """The tensors that are learned; none where features are fixed."""
+        """The learned tensors; none where features are fixed."""
 
     def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
         """The view at other values of them."""
@@ -142,13 +142,13 @@ class FourierView(FixedFeatures):
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(n, d) -> (n, k)."""
-        turned = torch.addmm(self.phase, (rows - self.origin) / self.scale, self.frequency)
-        return turned.cos_().mul_(math.sqrt(2.0 / self.n_features))
+        angle = torch.addmm(self.phase, (rows - self.origin) / self.scale, self.frequency)
+        return angle.cos_().mul_(math.sqrt(2.0 / self.n_features))
 
 
 @dataclass(frozen=True)
 class FiniteView(FixedFeatures):
-    """One column of finitely many values, one indicator each: labels, or a contingency table.
+    """One column with finitely many values, as indicators: labels, or a contingency table.
 
     Args:
         codes: the values, (k,), in the order of the features.
@@ -173,7 +173,7 @@ class FiniteView(FixedFeatures):
         return self.codes.shape[0]
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """(n, 1) -> (n, k); a value that is none of them has no indicator."""
+        """(n, 1) -> (n, k); all indicators of any other value are 0."""
         return (rows == self.codes).to(self.codes.dtype)
 
 
@@ -181,15 +181,15 @@ class FiniteView(FixedFeatures):
 class NetworkView(Tree):
     r"""Features that a network learns, :math:`f(x) = \tanh(\text{network}((x - o)/s))`.
 
-    Document 003, appendix A.2: the loss does not change with the size of a feature, so a last layer without bound may
-    drift; hence the hyperbolic tangent.
+    Learning relevant features for statistical inference, appendix A.2: the loss does not change with the size of a
+    feature, so an unbounded last layer may drift; hence the hyperbolic tangent.
 
     Args:
         origin: o, (d,).
         scale: s, (d,).
         part: the network with its parameters.
-        n_features: what it gives.
-        bounded: with the hyperbolic tangent; a user's module is taken as it is.
+        n_features: width of its output.
+        bounded: with the hyperbolic tangent; the output of a user's module is used as it is.
     """
 
     origin: Tensor
@@ -205,8 +205,8 @@ class NetworkView(Tree):
 
     def __call__(self, rows: Tensor) -> Tensor:
         """(n, d) -> (n, k), in the precision of the network."""
-        found = self.part((rows - self.origin) / self.scale)
-        return found.tanh() if self.bounded else found
+        output = self.part((rows - self.origin) / self.scale)
+        return output.tanh() if self.bounded else output
 
     def trainable(self) -> tuple[Tensor, ...]:
         """Parameters of the network."""
@@ -219,7 +219,7 @@ class NetworkView(Tree):
 
 @dataclass(frozen=True)
 class ViewPair(Tree):
-    """The features of both views of a row that holds one view beside the other.
+    """The features of both views of rows that hold one view beside the other.
 
     Args:
         left: features of x, the first columns.
@@ -227,25 +227,25 @@ class ViewPair(Tree):
 
     Example:
         >>> import torch
-        >>> still = LinearView(torch.zeros(1), torch.ones(1))
-        >>> ViewPair(still, FiniteView(torch.tensor([0.0, 1.0])))(torch.tensor([[5.0, 1.0]]))
+        >>> linear = LinearView(torch.zeros(1), torch.ones(1))
+        >>> ViewPair(linear, FiniteView(torch.tensor([0.0, 1.0])))(torch.tensor([[5.0, 1.0]]))
         (tensor([[5.]]), tensor([[0., 1.]]))
     """
 
     left: View
     right: View
 
-    def parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def split_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of each view."""
         return rows[:, : self.left.n_columns], rows[:, self.left.n_columns :]
 
     def __call__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """F, (n, k), and G, (n, l)."""
-        x, y = self.parts(rows)
+        x, y = self.split_rows(rows)
         return self.left(x), self.right(y)
 
     def trainable(self) -> tuple[Tensor, ...]:
-        """What both learn, the first view's first."""
+        """The learned tensors of both views, those of the first view first."""
         return (*self.left.trainable(), *self.right.trainable())
 
     def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
@@ -255,8 +255,8 @@ class ViewPair(Tree):
         return replace(self, left=left, right=right)
 
     @property
-    def possible(self) -> float:
-        """Most canonical variables that the features can have; no end where they are learned."""
+    def max_variables(self) -> float:
+        """Largest number of canonical variables that the features can have; infinite where they are learned."""
         if self.trainable():
             return math.inf
         return min(view.n_features - isinstance(view, FiniteView) for view in (self.left, self.right))

@@ -1,0 +1,255 @@
+"""Fits of features that are not learned: the ridge, the canonical variables, and the means that infer a view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from boxloop.data import FIRST_ROWS, check_count, check_kind, check_number, check_source
+from boxloop.numeric import product, scrambled, single_threaded, upper_gram
+from boxloop.tree import Tree
+from boxloop.twoview.canonical import CanonicalVariables, MomentSums, RelevanceModel, solve_variables
+from boxloop.twoview.objective import channel_error
+from boxloop.twoview.views import FiniteView, View, ViewPair
+from boxloop.types import Source
+
+RIDGES = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Ridges to choose from, relative to the variance of a feature."""
+
+FeatureFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Rows that hold both views -> features of each."""
+
+
+@dataclass(frozen=True)
+class RelevanceFit(Tree):
+    r"""A model with the means of each view's columns under its canonical variables.
+
+    .. math:: E[y \mid x] \approx \sum_{i \ge 0} \eta_i \, u_i(x) \; \overline{v_i y}
+
+    Learning relevant features for statistical inference, eq. 9 and 10, for the columns themselves; a finite view counts
+    as the indicators of its values.
+
+    Args:
+        model: the canonical variables.
+        left: mean of [1 u(x)]' x, (1 + r, d_x).
+        right: mean of [1 v(y)]' y, (1 + r, d_y).
+    """
+
+    model: RelevanceModel
+    left: Tensor
+    right: Tensor
+
+    @classmethod
+    def of(cls, model: RelevanceModel, source: Source) -> Self:
+        """The means over all rows, in one pass."""
+
+        def sums(rows: Tensor, weight: Tensor) -> _ColumnSums:
+            x, y = model.pair.split_rows(rows)
+            mass = weight.double()
+            left, right = (prepend_one(part) * mass[:, None] for part in (model.left(x), model.right(y)))
+            x, y = to_values(model.pair.left, x), to_values(model.pair.right, y)
+            return _ColumnSums(mass.sum(), product(left.mT, x), product(right.mT, y))
+
+        with torch.no_grad():
+            total = source.reduce(sums)
+        return cls(model, total.left / total.weight, total.right / total.weight)
+
+    def infer_right(self, rows: Tensor) -> Tensor:
+        """E[y | x] of rows of the first view, (n, d_y)."""
+        return prepend_one(self.model.left(rows) * self.model.canonical.correlation) @ self.right
+
+    def infer_left(self, rows: Tensor) -> Tensor:
+        """E[x | y] of rows of the second view, (n, d_x)."""
+        return prepend_one(self.model.right(rows) * self.model.canonical.correlation) @ self.left
+
+
+@dataclass(frozen=True)
+class _ColumnSums(Tree):
+    weight: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def prepend_one(variables: Tensor) -> Tensor:
+    """Variables after the constant 1, (n, 1 + r)."""
+    return torch.cat([variables.new_ones(len(variables), 1), variables], 1)
+
+
+def to_values(view: View, rows: Tensor) -> Tensor:
+    """The columns of a view in float64; of a finite view, the indicators of its values."""
+    return (view(rows) if isinstance(view, FiniteView) else rows).double()
+
+
+@single_threaded
+def fit_fixed_features(
+    pair: ViewPair,
+    source: Source,
+    most: int,
+    ridge: float = 0.0,
+    dtype: torch.dtype = torch.float64,
+) -> RelevanceFit:
+    r"""Canonical variables of features that are not learned, with the means by which one view is inferred.
+
+    For linear views :math:`\overline{u x^\top} = B_x^\top \mathrm{Cov}(x)`, so one pass finds the variables and the
+    means; other features are computed twice.
+
+    Args:
+        pair: the features.
+        source: rows that hold both views.
+        most: largest number of variables.
+        ridge: added to each feature's variance, relative to it.
+        dtype: of products of two features; see :meth:`RelevanceModel.solve`.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.twoview import LinearView
+        >>> x = torch.linspace(-1.0, 1.0, 9).double()[:, None]
+        >>> linear = LinearView(torch.zeros(1).double(), torch.ones(1).double())
+        >>> source = ArraySource(torch.cat([x, 3.0 - 2.0 * x], 1))
+        >>> fit = fit_fixed_features(ViewPair(linear, linear), source, 1)
+        >>> fit.infer_right(torch.tensor([[0.5]]).double())
+        tensor([[2.]], dtype=torch.float64)
+    """
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
+    check_number(ridge, "ridge")
+    canonical, centred, moments = solve_variables(pair, source, most, ridge, dtype)
+    model = RelevanceModel(pair, canonical)
+    if not centred.linear:
+        return RelevanceFit.of(model, source)
+    k = pair.left.n_features
+    _, factor = centred.to_features(moments.mean)
+    scale = 1.0 if centred.scale is None else centred.scale
+    mean, covariance = centred.origin + scale * moments.mean, moments.covariance * scale
+    left = (canonical.left / factor[:k, None]).mT @ covariance[:k, :k]
+    right = (canonical.right / factor[k:, None]).mT @ covariance[k:, k:]
+    return RelevanceFit(model, torch.cat([mean[None, :k], left]), torch.cat([mean[None, k:], right]))
+
+
+@single_threaded
+def choose_ridge(
+    pair: ViewPair,
+    source: Source,
+    most: int,
+    *,
+    folds: int = 5,
+    key: int = 0,
+    ridges: Sequence[float] = RIDGES,
+) -> float:
+    r"""The ridge whose canonical variables have the smallest cross-validated error.
+
+    .. math:: \arg\min_\epsilon \sum_f n_f \, E_f(\epsilon)
+
+    where :math:`E_f` is :func:`channel_error` on fold f of the variables of all other folds. Random features of a
+    kernel nearly repeat each other, and the directions in which they differ follow single rows: without a ridge these
+    look relevant. The error on few rows is a little too large, the more so the smaller the ridge, so that a choice
+    above the best ridge is likelier than one below: the safe side, since outliers get extreme variables without a
+    ridge. One pass over the rows sums the moments of every fold; each ridge then needs small matrices alone.
+
+    Args:
+        pair: fixed features of both views.
+        source: rows that hold both views.
+        most: largest number of variables.
+        folds: how many.
+        key: seed of the folds.
+        ridges: to choose from; of several with the same error the first is chosen.
+
+    Example:
+        >>> import torch
+        >>> from boxloop.data import ArraySource
+        >>> from boxloop.twoview import LinearView
+        >>> x, noise = torch.randn(2, 40, 12, generator=torch.Generator().manual_seed(0)).double()
+        >>> linear = LinearView(torch.zeros(12).double(), torch.ones(12).double())
+        >>> choose_ridge(ViewPair(linear, linear), ArraySource(torch.cat([x, x + 2 * noise], 1)), 12) > 1e-3
+        True
+    """
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
+    k = pair.left.n_features
+    with torch.no_grad():
+        parts = sum_by_fold(centre_features(pair, source), source, folds, key)
+        total = sum(parts[1:], parts[0])
+        errors = [
+            sum(
+                float(part.weight)
+                * float(channel_error(CanonicalVariables.solve(total - part, k, most, ridge), part))
+                for part in parts
+            )
+            for ridge in ridges
+        ]
+    return ridges[min(range(len(ridges)), key=lambda i: errors[i])]
+
+
+def centre_features(pair: ViewPair, source: Source) -> FeatureFunction:
+    """Features in float64 less their means over some rows, so that their squares keep the digits of a small variance.
+
+    A feature that is constant but for rounding is not centred: only its distance from 0 shows that it is constant.
+    """
+    head, _ = next(iter(source.chunks(FIRST_ROWS)))
+    origins = []
+    for part in pair(head):
+        mean, deviation = part.double().mean(0), part.double().std(0, correction=0)
+        origins.append(torch.where(deviation > 1e-13 * mean.abs(), mean, 0.0))
+
+    def features(rows: Tensor) -> tuple[Tensor, Tensor]:
+        f, g = pair(rows)
+        return f.double() - origins[0], g.double() - origins[1]
+
+    return features
+
+
+@dataclass(frozen=True)
+class _FoldSums(Tree):
+    parts: tuple[MomentSums, ...]
+
+
+def sum_by_fold(features: FeatureFunction, source: Source, folds: int, key: int) -> list[MomentSums]:
+    """Moment sums of features over the rows of each fold, in one pass.
+
+    Args:
+        features: of both views, best from :func:`centre_features`.
+        source: rows that hold both views.
+        folds: how many.
+        key: seed of the folds.
+
+    Raises:
+        ValueError: a fold without weight.
+    """
+
+    def sums(rows: Tensor, weight: Tensor, start: int) -> _FoldSums:
+        both = torch.cat([part.double() for part in features(rows)], 1)
+        fold = assign_folds(start, start + len(weight), folds, key).to(both.device)
+        parts = []
+        for f in range(folds):
+            inside, mass = both[fold == f], weight.double()[fold == f]
+            parts.append(MomentSums(mass.sum(), product(mass[None], inside)[0], upper_gram(inside, mass)))
+        return _FoldSums(tuple(parts))
+
+    parts = source.reduce_at(sums).parts
+    if any(float(part.weight) <= 0.0 for part in parts):
+        raise ValueError(f"one of {folds} folds has no row with weight: give more rows, or fewer folds")
+    return list(parts)
+
+
+def assign_folds(start: int, stop: int, folds: int, key: int) -> Tensor:
+    """Folds of the rows from ``start`` to ``stop``, by their numbers alone: the same whatever the tiles.
+
+    Of every ``folds`` rows in turn, one goes to each fold, in random order.
+
+    Example:
+        >>> folds = assign_folds(0, 12, 3, 0)
+        >>> bool((folds[5:9] == assign_folds(5, 9, 3, 0)).all()), folds.bincount()
+        (True, tensor([4, 4, 4]))
+    """
+    first, last = start // folds, -(-stop // folds)
+    words = scrambled(np.arange(first * folds, last * folds, dtype=np.uint64), key)
+    order = words.reshape(-1, folds).argsort(1).reshape(-1)
+    return torch.from_numpy(order[start - first * folds : stop - first * folds])
