@@ -37,10 +37,10 @@ from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.fit import EMState, em
 from boxloop.loop import run
 from boxloop.models import FactorModel, Mixture
+from boxloop.networks import SWAG, FactorEM, WeightPosterior
 from boxloop.numeric import generator, normal
 from boxloop.sample import HMC, Graphs, RandomWalk, Target
 from boxloop.twoview import relevance_loss
-from boxloop.weights import SWAG, FactorEM, WeightPosterior
 from common import report
 
 REPEATS, RANK, ROUNDS = 7, 10, 50
@@ -231,7 +231,7 @@ def views(card: Card) -> Iterator[dict]:
 
 
 def weights(card: Card) -> Iterator[dict]:
-    """``observe()``: vectors of D numbers that must be read and written, as in ``bench_weights.py``."""
+    """``observe()``: vectors of D numbers that must be read and written, as in ``bench_networks.py``."""
     for size in (card.size(10**7, 10**4), card.size(10**8, 10**5)):
         for name, method, together, vectors in (
             ("SWAG", SWAG(RANK), 1, 7),

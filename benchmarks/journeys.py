@@ -97,7 +97,7 @@ def network() -> torch.nn.Module:
 
 
 def posterior_construct() -> Callable[[], object]:
-    from boxloop.weights import WeightPosterior
+    from boxloop.networks import WeightPosterior
 
     net = network()
     return lambda: WeightPosterior(net, rank=3, random_state=0)
@@ -114,7 +114,7 @@ def observed(posterior: Any, net: torch.nn.Module) -> None:
 
 
 def posterior_observe() -> Callable[[], object]:
-    from boxloop.weights import WeightPosterior
+    from boxloop.networks import WeightPosterior
 
     net = network()
     posterior = WeightPosterior(net, rank=3, random_state=0)
@@ -122,7 +122,7 @@ def posterior_observe() -> Callable[[], object]:
 
 
 def posterior_predict() -> Callable[[], object]:
-    from boxloop.weights import WeightPosterior
+    from boxloop.networks import WeightPosterior
 
     net = network()
     posterior = WeightPosterior(net, rank=3, random_state=0)

@@ -35,7 +35,7 @@ autosummary_imported_members = True
 autosummary_filename_map = {
     "boxloop.criticise.Calibration": "boxloop.criticise.Calibration-class",
     "boxloop.criticise.Mega": "boxloop.criticise.Mega-class",
-    "boxloop.weights.Audit": "boxloop.weights.Audit-class",
+    "boxloop.networks.Audit": "boxloop.networks.Audit-class",
 }
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

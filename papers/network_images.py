@@ -26,9 +26,8 @@ from boxloop.criticise import reliability
 from boxloop.data import load_dataset
 from boxloop.estimators import pick_device
 from boxloop.figures import COLOURS, INK, dress, name_rows, new_figure, reliability_diagram
-from boxloop.numeric import generator, normal, spawn
-from boxloop.weights import (
-    NET,
+from boxloop.networks import (
+    KEEP,
     LastLayerPosterior,
     Layout,
     Posterior,
@@ -37,6 +36,7 @@ from boxloop.weights import (
     last_layer_laplace,
     weight_decay,
 )
+from boxloop.numeric import generator, normal, spawn
 from papers.cifar10 import decode_images
 from papers.experiment import Finding, Options, Report
 from papers.network_posteriors import (
@@ -339,7 +339,7 @@ def train_network(data: ImageData, setting: Setting, seed: int, *, laplace: bool
     start, first, annealing, collecting, posterior_stream = spawn(generator(seed), 5)
 
     net = build_classifier(x.shape[1:], data.classes, setting, start).to(x.device)
-    layout = Layout.of(net)
+    layout = Layout.from_network(net)
     _run_sgd(net, data, setting, setting.burn_in, first)
     annealed_net = copy.deepcopy(net)
     _run_sgd(annealed_net, data, setting, setting.steps, annealing, lambda done: 1.0 - done)
@@ -479,24 +479,24 @@ def evaluate_group(data: ImageData, trial: Trial, runs: Sequence[Run], seed: int
 def evaluate(data: ImageData, trial: Trial, method: str, posterior: Posterior, seed: int) -> Predictions:
     """Tune scale and temperature on validation images; predict test images and unknown ones."""
     has_covariance = method in WITH_COVARIANCE
-    untuned = Predictor.of(
+    untuned = Predictor.from_posterior(
         posterior,
         "classification",
         trial.draws if has_covariance else 2,
         refresh=batch_norm_images(data, trial.setting),
         random_state=seed,
-        together=True,
+        use_vmap=True,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeightWarning)  # a scale at the end of the grid
         scales = trial.scales if has_covariance else (0.0,)
-        tuned = untuned.tuned(data.x["valid"], data.y["valid"], scales=scales, refine=2)
+        tuned = untuned.tune(data.x["valid"], data.y["valid"], scales=scales, refine=2)
     y, images = data.y["test"], {"test": data.x["test"], **data.unknown}
     with_tuning = {kind: tuned.predict(x) for kind, x in images.items()}
     without = {kind: untuned.predict(x) for kind, x in images.items()}
     stale_score = None
     if method in (SWA, SWAG):
-        stale_score = untuned.fresh(NET).predict(data.x["test"]).log_prob(y)[None]
+        stale_score = untuned.refresh_batch_norm(KEEP).predict(data.x["test"]).log_prob(y)[None]
     return Predictions(
         with_tuning["test"].log_prob(y)[None],
         without["test"].log_prob(y)[None],

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor, nn
 
-from boxloop import weights
-from boxloop.weights import (
+from boxloop import networks
+from boxloop.networks import (
+    Component,
     LastLayerPosterior,
     Layout,
     Method,
     MultiPosterior,
-    Part,
     Posterior,
     WeightPosterior,
 )
@@ -54,9 +54,9 @@ class Point:
             raise FloatingPointError("weights are not finite: the learning rate is too large")
         return cls(net, layout, vector)
 
-    def parts(self) -> tuple[Part, ...]:
-        """One part of weight 1."""
-        return (Part(1.0, self.net, self.layout, weights.WeightLaw.point(self.vector)),)
+    def components(self) -> tuple[Component, ...]:
+        """One component."""
+        return (Component(1.0, self.net, self.layout, networks.WeightDistribution.point(self.vector)),)
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Run:
 def build_posteriors(net: nn.Module, rank: int, stream: Generator) -> dict[str, WeightPosterior]:
     """Posteriors that observe a training run; factor analysis refreshes psi at every vector, as in Algorithm 2."""
     methods: dict[str, Method] = {
-        "swa": weights.SWA(),
-        "swag": weights.SWAG(rank),
-        "factor": weights.FactorEM(rank, refresh=1),
+        "swa": networks.SWA(),
+        "swag": networks.SWAG(rank),
+        "factor": networks.FactorEM(rank, refresh=1),
     }
     return {key: WeightPosterior(net, method, random_state=stream) for key, method in methods.items()}
 

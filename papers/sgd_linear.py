@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from boxloop.figures import COLOURS, FAINT, INK
+from boxloop.networks import RegressionMoments, linear_regression
 from boxloop.numeric import generator, normal, wasserstein
-from boxloop.weights import RegressionMoments, linear_regression
 
 Array = NDArray[np.float64]
 
@@ -173,7 +173,9 @@ def draw_problem(trials: int, seed: int) -> Problem:
     theta = torch.stack([normal((2,), s) for s in streams]) * ALPHA**-0.5
     noise = torch.stack([normal((ROWS,), s) for s in streams]) * BETA**-0.5
     y = (x @ theta[..., None])[..., 0] + noise
-    exact = [linear_regression(RegressionMoments.of(a, b[:, None]), ALPHA, BETA)[0] for a, b in zip(x, y)]
+    exact = [
+        linear_regression(RegressionMoments.from_rows(a, b[:, None]), ALPHA, BETA)[0] for a, b in zip(x, y)
+    ]
     unit = torch.stack([torch.rand(2, generator=s, dtype=torch.float64) for s in streams])
     first = (2.0 * unit - 1.0) * 2.0**-0.5  # the start of torch.nn.Linear
     tables = Tables.stack(x, y)

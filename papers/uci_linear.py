@@ -17,8 +17,8 @@ from torch import Generator, Tensor
 from boxloop.data import load_dataset
 from boxloop.figures import COLOURS, MARKERS, dress, new_figure
 from boxloop.fit import FactorStream, GradientStream
+from boxloop.networks import RegressionMoments, WeightDistribution, linear_regression
 from boxloop.numeric import ConditionError, generator, spawn
-from boxloop.weights import RegressionMoments, WeightLaw, linear_regression
 from papers.experiment import Finding, Options, Report
 from papers.sgd_linear import Array, Descent, Tables, descend
 from papers.verdicts import judge_claim, judge_target, standard_error
@@ -145,7 +145,7 @@ def _ensemble(name: str, rows: Tensor, starting: Generator, drawing: Generator) 
     except ConditionError:
         return torch.full_like(rows[0], torch.nan)
     model = stream.model()
-    distribution = WeightLaw(model.mean, model.loadings, model.noise.clamp(min=0.0))
+    distribution = WeightDistribution(model.mean, model.loadings, model.noise.clamp(min=0.0))
     return distribution.draw(DRAWS, drawing).mean(0)
 
 
@@ -153,7 +153,7 @@ def _exact_means(folds: Folds) -> Tensor:
     """Means of the exact posterior at the precisions of the highest evidence, a column of ones among the inputs."""
     results = []
     for x, y, n in zip(folds.train.x, folds.train.y, folds.train.count, strict=True):
-        results.append(linear_regression(RegressionMoments.of(x[:n], y[:n, None]))[0].mean[0])
+        results.append(linear_regression(RegressionMoments.from_rows(x[:n], y[:n, None]))[0].mean[0])
     return torch.stack(results)
 
 

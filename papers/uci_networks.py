@@ -23,19 +23,19 @@ from torch import Generator, Tensor
 
 from boxloop.data import load_dataset
 from boxloop.figures import COLOURS, FAINT, INK, dress, name_rows, new_figure
-from boxloop.numeric import generator, spawn
-from boxloop.weights import (
-    Found,
+from boxloop.networks import (
     Layout,
     Posterior,
     Predictor,
+    Profile,
     RegressionPrediction,
     StackedLayers,
     WeightWarning,
     last_layer_laplace,
-    tune,
+    tune_scale,
     weight_decay,
 )
+from boxloop.numeric import generator, spawn
 from papers.experiment import Finding, Options, Report
 from papers.network_posteriors import (
     ANNEALED,
@@ -316,8 +316,8 @@ def train_runs(splits: Splits, runs: int, setting: Setting, seed: int) -> list[l
     n = splits.count * runs
     starts, first, annealing, collecting, posterior_stream = spawn(generator(seed), 5)
     stack = StackedLayers((x.shape[2], setting.units, 1), "relu", spawn(starts, n))
-    nets = stack.nets()
-    layout = Layout.of(nets[0])
+    nets = stack.networks()
+    layout = Layout.from_network(nets[0])
     sgd = StackTrainer(stack, x, y, torch.arange(splits.count).repeat_interleave(runs), setting)
     sgd(setting.burn_in, first)
     saved = [value.detach().clone() for value in stack.parameters()]
@@ -367,7 +367,7 @@ class NormalPrediction:
     @classmethod
     def of(cls, prediction: RegressionPrediction, y: Tensor) -> NormalPrediction:
         """From predictions of the networks and targets."""
-        return cls((y.numpy() - prediction.mean).ravel(), (prediction.spread**2).ravel())
+        return cls((y.numpy() - prediction.mean).ravel(), (prediction.epistemic_std**2).ravel())
 
     @property
     def rms(self) -> float:
@@ -407,27 +407,27 @@ def evaluate(
     The noise is no smaller than the residuals of the mean network on training rows.
     """
     x, y = ({part: value[place] for part, value in values.items()} for values in (splits.x, splits.y))
-    predictor = Predictor.of(posterior, "regression", draws or 2, random_state=seed)
-    min_noise = NormalPrediction.of(predictor.at_scale(0.0).predict(x["train"]), y["train"]).rms
+    predictor = Predictor.from_posterior(posterior, "regression", draws or 2, random_state=seed)
+    min_noise = NormalPrediction.of(predictor.with_scale(0.0).predict(x["train"]), y["train"]).rms
 
-    def profile(scale: float) -> Found:
-        prediction = NormalPrediction.of(predictor.at_scale(scale).predict(x["valid"]), y["valid"])
+    def profile(scale: float) -> Profile:
+        prediction = NormalPrediction.of(predictor.with_scale(scale).predict(x["valid"]), y["valid"])
         noise = prediction.choose_noise(min_noise)
         return np.array([noise]), prediction.log_density(noise), 0.0
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeightWarning)  # scales at the end of the grid are counted
-        tuning = tune("noise", profile, None, SCALES if draws else (0.0,), 4)
+        tuning = tune_scale("noise", profile, None, SCALES if draws else (0.0,), 4)
 
     def test(scale: float, noise: float) -> dict[str, float]:
-        prediction = NormalPrediction.of(predictor.at_scale(scale).predict(x["test"]), y["test"])
+        prediction = NormalPrediction.of(predictor.with_scale(scale).predict(x["test"]), y["test"])
         return prediction.scores(noise, splits.scale[place])
 
     results = test(tuning.scale, float(tuning.value[0]))
     values = tuning.values[tuning.scales == 1.0] if draws else tuning.values
     untuned = test(1.0, float(values[0, 0]))
     results |= {f"{measure}{UNTUNED}": value for measure, value in untuned.items()}
-    results |= {"scale": tuning.scale, "at the end": float(tuning.at_end)}
+    results |= {"scale": tuning.scale, "at the end": float(tuning.at_largest)}
     return results | {"noise": float(tuning.value[0] * splits.scale[place])}
 
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from boxloop.figures import COLOURS, INK, MARKERS, dress, new_figure
-from boxloop.weights import window_length
+from boxloop.networks import window_length
 from papers.experiment import Finding, Options, Report
 from papers.sgd_linear import (
     ROWS,

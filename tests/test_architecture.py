@@ -37,7 +37,7 @@ RANK = {
     "criticise": 4,
     "select": 5,
     "twoview": 5,
-    "weights": 5,
+    "networks": 5,
     "estimators": 6,
     "report": 7,
     "cli": 8,
@@ -218,8 +218,6 @@ def prefixed(folder: Path) -> list[str]:
 
 
 STILL_CUT = {
-    "cli/network_read",
-    "cli/network_show",
     "cli/outliers_judge",
     "estimators/autoencoder_fit",
     "estimators/autoencoder_start",
@@ -229,14 +227,6 @@ STILL_CUT = {
     "estimators/grouped_fit",
     "sample/gibbs_factor",
     "sample/gibbs_mixture",
-    "weights/audit_chain",
-    "weights/audit_held",
-    "weights/audit_iterates",
-    "weights/audit_last",
-    "weights/audit_steps",
-    "weights/ensemble_fit",
-    "weights/posterior_checks",
-    "weights/predictor_checks",
 }
 """Modules that wait to be joined with what they were cut off. Nothing is added here."""
 

@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from boxloop.figures import FAINT, INK, add_legend, new_figure, png
-from boxloop.weights import Full, Predictor, WeightPosterior, Windowed, last_layer_laplace, weight_decay
+from boxloop.networks import (
+    FullCovariance,
+    Predictor,
+    WeightPosterior,
+    WindowAverage,
+    last_layer_laplace,
+    weight_decay,
+)
 
 ROWS, BATCH, PRECISION, NOISE, UNITS = 200, 10, 1.0, 0.15, 12
 stream = torch.Generator().manual_seed(0)
@@ -32,11 +39,14 @@ with torch.no_grad():  # the first layer is given, so that the posterior of the 
 exact = last_layer_laplace(net, X, Y, "regression", PRECISION, NOISE)
 features = net[1](net[0](X)).detach()
 
-methods = {"iterates": Full(), "windows": Windowed(None, Full(), n_rows=ROWS, batch_size=BATCH)}
+methods = {
+    "iterates": FullCovariance(),
+    "windows": WindowAverage(None, FullCovariance(), n_rows=ROWS, batch_size=BATCH),
+}
 followed = {
     name: WeightPosterior(net, method, parameters="last", random_state=0) for name, method in methods.items()
 }
-followed["iterates"].apply(exact.law.mean)  # begin at the optimum
+followed["iterates"].apply(exact.distribution.mean)  # begin at the optimum
 decay = weight_decay(PRECISION, ROWS, "mean_squared", noise_precision=NOISE**-2)
 optimiser = torch.optim.SGD(net[2].parameters(), lr=0.1, weight_decay=decay)
 for _ in range(400):
@@ -59,8 +69,10 @@ titles = {
 figure = new_figure(14.0, 4.6)
 axes = figure.subplots(1, 3, sharey=True)
 for ax, (name, law) in zip(axes, laws.items(), strict=True):
-    found = Predictor.of(law, "regression", 1000, noise=NOISE).predict(over)
-    spread = {where: found.spread[int((over[:, 0] - at).abs().argmin()), 0] for where, at in places.items()}
+    found = Predictor.from_posterior(law, "regression", 1000, noise=NOISE).predict(over)
+    spread = {
+        where: found.epistemic_std[int((over[:, 0] - at).abs().argmin()), 0] for where, at in places.items()
+    }
     print(f"{name}: " + ", ".join(f"{value:.3f} {where}" for where, value in spread.items()))
     found.plot(over, ax=ax, name="x")
     ax.plot(X, Y, ".", color=INK, markersize=3, alpha=0.6)
@@ -73,6 +85,6 @@ add_legend(axes[0], "lower left")
 worry = followed["iterates"].audit(
     X, Y, X, Y, kind="regression", prior_precision=PRECISION, noise=NOISE, chains=0
 )
-print(next(f"{one.level}: {one.what}" for one in worry.worries))
+print(next(f"{one.level}: {one.what}" for one in worry.concerns))
 
 Path(__file__).with_suffix(".png").write_bytes(png(figure, dpi=100))

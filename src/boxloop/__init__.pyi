@@ -25,12 +25,12 @@ from .estimators import (
     load,
 )
 from .fit import Cavi, Estimate, cavi, distributed, m_estimate, match_moments, z_estimate
+from .networks import MultiPosterior, WeightPosterior
 from .numeric import use_threads
 from .progress import ProgressBar
 from .report import make_report
 from .select import OutlierDetector, Select, compare, penalised_path, topic_spectrum
 from .version import __version__
-from .weights import MultiPosterior, WeightPosterior
 
 __all__ = [
     "CCA",

@@ -96,7 +96,7 @@ def test_numbers_of_a_regression_are_those_of_the_library() -> None:
     place = int(np.argmin(law.log_prob(truth)))
     assert worst["row"] == np.flatnonzero(data.held)[place]
     assert (worst["observed"], worst["predicted"]) == pytest.approx((truth[place], mean[place]))
-    assert worst["deviation"] == pytest.approx(deviation[place])
+    assert worst["std"] == pytest.approx(deviation[place])
     assert told["rows"] == {"fit": len(y), "held_out": len(truth)}
     assert {worry["what"]: worry["level"] for worry in told["worries"]}["Weight decay"] in (
         "good",
@@ -131,11 +131,11 @@ def test_numbers_of_a_classification_are_those_of_scikit_learn() -> None:
             "flag",
             [],
             "classification",
-            "2 classes, as it has two values; --kind regression takes it as numbers",
+            "2 classes, as it has two values; --kind regression treats it as numbers",
         ),
-        ("flag", ["--kind", "regression"], "regression", "numbers, as --kind says so"),
-        ("stars", [], "regression", "numbers; --kind classification takes its 5 values for classes"),
-        ("stars", ["--kind", "classification"], "classification", "5 classes, as --kind says so"),
+        ("flag", ["--kind", "regression"], "regression", "numbers, by --kind"),
+        ("stars", [], "regression", "numbers; --kind classification treats its 5 values as classes"),
+        ("stars", ["--kind", "classification"], "classification", "5 classes, by --kind"),
     ],
 )
 def test_the_kind_of_the_target_is_told(
@@ -150,7 +150,7 @@ def test_text_is_left_out_and_that_is_said(table: Path) -> None:
     assert told["columns"] == ["a", "b", "flag"]
     assert list(told["left_out"]) == ["name", "kind"]
     shown = done("network", table, "--target", "y", *SHORT).stdout
-    assert "Left out, as they hold no numbers: name, kind" in shown
+    assert "Not used, as they hold no numbers: name, kind" in shown
 
 
 def test_what_it_refuses(table: Path, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_it_refuses(table: Path, tmp_path: Path) -> None:
         return result.stderr
 
     assert "'kind' holds labels" in failed(2, table, "--target", "kind", "--kind", "regression")
-    assert "is to be predicted" in failed(2, table, "--target", "y", "--columns", "a,y")
+    assert "must not name the target" in failed(2, table, "--target", "y", "--columns", "a,y")
     assert "column 'name' holds no numbers" in failed(1, table, "--target", "y", "--columns", "a,name")
     assert "400 different texts" in failed(1, table, "--target", "name")
     assert "did you mean" in failed(1, table, "--target", "star")
@@ -169,7 +169,7 @@ def test_what_it_refuses(table: Path, tmp_path: Path) -> None:
     assert "does not exist" in failed(2, table, "--target", "y", "--page", tmp_path / "no" / "page.html")
     twice = ["-o", tmp_path / "one.html", "--page", tmp_path / "one.html"]
     assert "given twice" in failed(2, table, "--target", "y", *twice)
-    assert "fewer than 8 rows" in failed(1, table, "--target", "y", "--held-out", 0.01)
+    assert "fewer than 8 held-out rows" in failed(1, table, "--target", "y", "--held-out", 0.01)
     holes = bent(60)
     holes["b"][7] = np.nan
     write_table(tmp_path / "holes.csv", holes)
@@ -180,9 +180,9 @@ def test_what_it_refuses(table: Path, tmp_path: Path) -> None:
     write_table(tmp_path / "holes.csv", holes)
     assert "column 'y' has an empty cell in row 9" in failed(1, tmp_path / "holes.csv", "--target", "y")
     write_table(tmp_path / "few.csv", bent(30))
-    assert "30 rows are too few" in failed(1, tmp_path / "few.csv", "--target", "y")
+    assert "at least 40 rows are needed, got 30" in failed(1, tmp_path / "few.csv", "--target", "y")
     write_table(tmp_path / "same.csv", {**bent(60), "kind": np.full(60, "one")})
-    assert "one class only" in failed(1, tmp_path / "same.csv", "--target", "kind")
+    assert "one class" in failed(1, tmp_path / "same.csv", "--target", "kind")
     write_table(tmp_path / "text.csv", {"y": np.arange(60.0), "kind": bent(60)["kind"]})
     assert "no column of numbers is left" in failed(1, tmp_path / "text.csv", "--target", "y")
 
@@ -200,8 +200,8 @@ def test_show_and_score_take_the_file(table: Path, tmp_path: Path) -> None:
     scored = pd.read_csv(tmp_path / "s.csv")
     mean, deviation = fit.predict(rows, return_std=True)
     np.testing.assert_allclose(scored["predicted"], mean, rtol=1e-12)
-    np.testing.assert_allclose(scored["deviation"], deviation, rtol=1e-12)
-    assert (scored["deviation_weights"] < scored["deviation"]).all()
+    np.testing.assert_allclose(scored["std"], deviation, rtol=1e-12)
+    assert (scored["epistemic_std"] < scored["std"]).all()
     told = json.loads(done("score", model, table, "--json").stdout)
     first = told["summary"][0]
     assert (first["what"], told["rows"]) == ("predicted", 400)

@@ -16,7 +16,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import boxloop
-from boxloop import select, twoview, weights
+from boxloop import networks, select, twoview
 from boxloop.data import ArraySource
 from boxloop.twoview import LinearView, ViewPair
 
@@ -30,22 +30,25 @@ CONDITIONAL = twoview.ConditionalDistribution(MODEL, SOURCE)
 X, Y = torch.from_numpy(ROWS[:, :3]), torch.from_numpy(ROWS[:, 3:])
 PRODUCTS = twoview.MomentSums.of(PAIR, torch.from_numpy(ROWS), torch.ones(60).double())
 CANONICAL = MODEL.canonical
-MOMENTS = weights.RegressionMoments.of(X, Y)
+MOMENTS = networks.RegressionMoments.from_rows(X, Y)
 NET = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
 SGD = torch.optim.SGD(NET.parameters(), lr=0.1, weight_decay=0.01)
 FIT = boxloop.GaussianMixture(1).fit(ROWS)
 WORDS = np.random.default_rng(1).poisson(3.0, size=(40, 5)).astype(float)
 
 CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "linear_regression": (weights.linear_regression, (MOMENTS, 1.0, 1.0)),
-    "regression_moments": (weights.regression_moments, (SOURCE, 1)),
-    "RegressionMoments.of": (weights.RegressionMoments.of, (X, Y, torch.ones(60))),
-    "weight_decay": (lambda a, n: weights.weight_decay(a, n, noise_precision=1.0), (0.01, 100)),
-    "weight_decay, loss": (lambda *more: weights.weight_decay(1.0, 10, *more), ("mean_squared", 1.0, 1)),
-    "implied_precision": (weights.implied_precision, (0.01, 100, "mean_log")),
-    "check_decay": (lambda o, a, n: weights.check_decay(o, a, n, noise_precision=1.0), (SGD, 0.1, 10)),
-    "window_length": (weights.window_length, (100, 10)),
-    "last_layer_laplace": (weights.last_layer_laplace, (NET, X, Y, "regression", 1.0, 1.0)),
+    "linear_regression": (networks.linear_regression, (MOMENTS, 1.0, 1.0)),
+    "regression_moments": (networks.regression_moments, (SOURCE, 1)),
+    "RegressionMoments.from_rows": (networks.RegressionMoments.from_rows, (X, Y, torch.ones(60))),
+    "weight_decay": (lambda a, n: networks.weight_decay(a, n, noise_precision=1.0), (0.01, 100)),
+    "weight_decay, loss": (lambda *more: networks.weight_decay(1.0, 10, *more), ("mean_squared", 1.0, 1)),
+    "implied_precision": (networks.implied_precision, (0.01, 100, "mean_log")),
+    "check_weight_decay": (
+        lambda o, a, n: networks.check_weight_decay(o, a, n, noise_precision=1.0),
+        (SGD, 0.1, 10),
+    ),
+    "window_length": (networks.window_length, (100, 10)),
+    "last_layer_laplace": (networks.last_layer_laplace, (NET, X, Y, "regression", 1.0, 1.0)),
     "relevance_loss": (twoview.relevance_loss, (X[:, :2], X[:, 1:], torch.ones(60))),
     "fit_fixed_features": (twoview.fit_fixed_features, (PAIR, SOURCE, 2, 0.1)),
     "choose_ridge": (twoview.choose_ridge, (PAIR, SOURCE, 2)),
@@ -84,7 +87,7 @@ WRONG: dict[str, Any] = {
     "words": [["a", "b"]] * 60,
     "complex": np.ones((60, 2)) * 1j,
     "function": len,
-    "class": weights.RegressionMoments,
+    "class": networks.RegressionMoments,
     "not fitted": boxloop.GaussianMixture(),
     "loader": torch.utils.data.DataLoader(torch.zeros(4, 2)),
 }
@@ -96,7 +99,7 @@ RAW = ("object has no attribute", "not supported between", "unsupported operand"
 def test_every_public_function_is_called() -> None:
     functions = {
         name
-        for room in (weights, twoview, select)
+        for room in (networks, twoview, select)
         for name in room.__all__
         if inspect.isfunction(getattr(room, name))
     }

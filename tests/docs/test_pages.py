@@ -25,7 +25,7 @@ ROOMS = [
             "distributions",
             "fit",
             "twoview",
-            "weights",
+            "networks",
             "data",
             "figures",
         ]

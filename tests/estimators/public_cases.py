@@ -15,9 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 import boxloop
 from boxloop import FitWarning
+from boxloop.networks import WeightWarning
 from boxloop.select import SelectionWarning
 from boxloop.twoview import GaussianNoise
-from boxloop.weights import WeightWarning
 from estimators.cases import bits, counts, documents, factors
 
 NETWORK = {"hidden": (6,), "epochs": 3, "collect": 3, "n_draws": 3, "rank": 2, "collect_rate": 0.01}

@@ -17,8 +17,8 @@ from sklearn.datasets import load_wine
 from torch import Generator, nn
 
 from boxloop import FitWarning
-from boxloop.estimators import NetworkClassifier, NetworkRegressor, held_out, network_phase, network_train
-from boxloop.weights import WeightWarning, likely_temperature, weight_decay
+from boxloop.estimators import MemberTraining, NetworkClassifier, NetworkRegressor, hold_out
+from boxloop.networks import WeightWarning, best_temperature, weight_decay
 
 Array = NDArray[np.float64]
 QUICK: dict[str, Any] = {"hidden": (10,), "epochs": 20, "collect": 12, "rank": 3, "random_state": 0}
@@ -70,8 +70,8 @@ def test_one_prediction_says_the_same_in_all_ways(fitted: NetworkRegressor) -> N
     found = fitted.predict_distribution(x)
     assert found.mean.shape == (60,)
     np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
-    np.testing.assert_allclose(found.deviation, deviation, rtol=1e-12)
-    np.testing.assert_allclose(np.hypot(found.spread, fitted.noise_), deviation, rtol=1e-12)
+    np.testing.assert_allclose(found.std, deviation, rtol=1e-12)
+    np.testing.assert_allclose(np.hypot(found.epistemic_std, fitted.noise_), deviation, rtol=1e-12)
     standard = fitted.predictor_.predict(
         (torch.from_numpy(x) - fitted.x_units_.origin) / fitted.x_units_.scale
     )
@@ -92,7 +92,7 @@ def test_a_curve_is_found_with_its_noise() -> None:
     # A coverage of 0.95 moves by 0.23 times the error of the logarithm of the noise: 0.02, four times.
     assert 0.87 < inside.mean() < 0.995
     far = fit.predict_distribution([[20.0, -20.0]])
-    assert far.spread[0] > 3.0 * np.median(fit.predict_distribution(new).spread)
+    assert far.epistemic_std[0] > 3.0 * np.median(fit.predict_distribution(new).epistemic_std)
 
 
 def test_several_outputs_have_noise_of_their_own() -> None:
@@ -113,7 +113,7 @@ def test_several_outputs_have_noise_of_their_own() -> None:
 def test_weight_decay_is_the_prior_of_the_rows_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     x, label = circles(200)
     fit = NetworkClassifier(prior_precision=0.7, **QUICK).fit(x, label)
-    held = held_out(np.unique(label, return_inverse=True)[1], 0.1, torch.Generator()).sum()
+    held = hold_out(np.unique(label, return_inverse=True)[1], 0.1, torch.Generator()).sum()
     assert 47 <= held <= 50
     assert fit.weight_decay_ == pytest.approx(weight_decay(0.7, 200 - held, "mean_log"), rel=1e-12)
     x, y = curve(400)
@@ -122,8 +122,8 @@ def test_weight_decay_is_the_prior_of_the_rows_trained_on(monkeypatch: pytest.Mo
     fit = NetworkRegressor(**{**QUICK, "epochs": 100}, prior_precision=2.0).fit(x, y)
     noise = 0.5 * fit.weight_decay_ * 350 / 2.0  # that the prior is weighed against, of standardised y
     assert noise == pytest.approx((0.2 / y.std()) ** 2, rel=1.0)
-    for name in ("left", "beside"):
-        monkeypatch.setattr(network_phase.Phase, name, lambda self, *given: 0.3)
+    for name in ("residual_variance", "estimate_noise"):
+        monkeypatch.setattr(MemberTraining, name, lambda self, *given: 0.3)
     for outputs in (1, 2):
         fit = NetworkRegressor(**QUICK, prior_precision=2.0).fit(x, np.stack([y] * outputs, 1))
         assert fit.weight_decay_ == pytest.approx(2.0 * 2.0 * 0.3 / (350 * outputs), rel=1e-12)
@@ -136,7 +136,7 @@ def squares(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, x[:, 0] ** 2 + 0.03 * rng.normal(size=120)
 
 
-@pytest.mark.filterwarnings("ignore:the best scale of the covariance")
+@pytest.mark.filterwarnings("ignore:The best scale of the covariance")
 @pytest.mark.parametrize("seed", [1, 3])
 def test_training_goes_on_until_the_noise_of_the_prior_is_that_found(seed: int) -> None:
     fit = NetworkRegressor(random_state=seed).fit(*squares(seed))
@@ -148,18 +148,18 @@ def test_training_goes_on_until_the_noise_of_the_prior_is_that_found(seed: int) 
 def test_a_noise_that_never_agrees_ends_the_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def beside(self: object, posteriors: object, before: float) -> float:
+    def estimate(self: object, posteriors: object, before: float) -> float:
         asked.append(before)
         return 10.0 * before
 
-    monkeypatch.setattr(network_phase.Phase, "beside", beside)
-    monkeypatch.setattr(network_phase.Phase, "left", lambda self, before: 1e-5)
+    monkeypatch.setattr(MemberTraining, "estimate_noise", estimate)
+    monkeypatch.setattr(MemberTraining, "residual_variance", lambda self, before: 1e-5)
     NetworkRegressor(**QUICK).fit(*curve(200))
     np.testing.assert_allclose(asked, [1e-5, 1e-4, 1e-3], rtol=1e-12)
 
 
 def test_a_revision_that_runs_away_keeps_what_was_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, calls = network_train.collect_weights, []
+    plain, calls = MemberTraining.collect_weights, []
 
     def collected(*given: object) -> object:
         calls.append(given)
@@ -167,13 +167,13 @@ def test_a_revision_that_runs_away_keeps_what_was_collected(monkeypatch: pytest.
             raise FloatingPointError("away")
         return plain(*given)
 
-    monkeypatch.setattr(network_train, "collect_weights", collected)
-    monkeypatch.setattr(network_phase.Phase, "beside", lambda self, posteriors, before: 0.25)
-    with pytest.warns(match="that of another noise: with 0.5 of a standard deviation"):
+    monkeypatch.setattr(MemberTraining, "collect_weights", collected)
+    monkeypatch.setattr(MemberTraining, "estimate_noise", lambda self, posteriors, before: 0.25)
+    with pytest.warns(match="assumes another noise: with 0.5 standard deviations"):
         fit = NetworkRegressor(**QUICK).fit(*curve(200))
     assert len(calls) > 1
     assert fit.posterior_.posteriors[0].count > 10
-    assert any("runs away at every rate" in event for event in fit.events_)
+    assert any("diverges at every rate" in event for event in fit.events_)
 
 
 def test_a_member_beside_others_is_what_it_is_alone() -> None:
@@ -181,13 +181,13 @@ def test_a_member_beside_others_is_what_it_is_alone() -> None:
     given = {**QUICK, "collect_rate": 0.02}
     alone, several = (NetworkClassifier(**given, members=k).fit(x, label) for k in (1, 3))
     assert len(several.posterior_) == 3
-    first, other = (one.posterior_.posteriors[0].centre() for one in (alone, several))
+    first, other = (one.posterior_.posteriors[0].mean() for one in (alone, several))
     torch.testing.assert_close(first, other, rtol=1e-7, atol=1e-9)
-    assert not torch.allclose(other, several.posterior_.posteriors[1].centre())
+    assert not torch.allclose(other, several.posterior_.posteriors[1].mean())
     x, y = curve()
     alone, several = (NetworkRegressor(**given, method="swa", members=k).fit(x, y) for k in (1, 3))
-    assert alone.predict_distribution(x).spread.max() == 0.0
-    assert several.predict_distribution(x).spread.min() > 0.0  # an ensemble of points
+    assert alone.predict_distribution(x).epistemic_std.max() == 0.0
+    assert several.predict_distribution(x).epistemic_std.min() > 0.0  # an ensemble of points
 
 
 def test_the_same_seed_is_the_same_fit_whatever_else_is_drawn() -> None:
@@ -234,25 +234,25 @@ def test_a_class_of_one_row_is_trained_on() -> None:
 
 def test_rows_held_out_are_a_share_of_every_class() -> None:
     codes = np.repeat([0, 1, 2, 3], [500, 300, 199, 1])
-    mask = held_out(codes, 0.1, torch.Generator())
+    mask = hold_out(codes, 0.1, torch.Generator())
     assert [int(mask[codes == c].sum()) for c in range(4)] == [50, 30, 19, 0]
     numbers = np.zeros((1000, 2))
-    assert held_out(numbers, 0.1, torch.Generator()).sum() == 100
-    assert held_out(numbers[:100], 0.1, torch.Generator()).sum() == 25
-    assert held_out(numbers[:300], 0.1, torch.Generator()).sum() == 50
-    assert held_out(numbers[:30], 0.1, torch.Generator()).sum() == 0
-    assert held_out(numbers, 0.0, torch.Generator()).sum() == 0
+    assert hold_out(numbers, 0.1, torch.Generator()).sum() == 100
+    assert hold_out(numbers[:100], 0.1, torch.Generator()).sum() == 25
+    assert hold_out(numbers[:300], 0.1, torch.Generator()).sum() == 50
+    assert hold_out(numbers[:30], 0.1, torch.Generator()).sum() == 0
+    assert hold_out(numbers, 0.0, torch.Generator()).sum() == 0
 
 
 def test_a_few_rows_that_are_all_right_do_not_freeze_the_temperature() -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(5, 20, 2)) * 0.2 + np.array([2.0, -2.0])
     weight, seen = np.full(5, 0.2), np.zeros(20, dtype=np.int64)
-    assert 0.4 < likely_temperature(logits, weight, seen)[0][0] < 1.0
+    assert 0.4 < best_temperature(logits, weight, seen)[0][0] < 1.0
     many = rng.normal(size=(1, 20_000, 3)) * 2.0
     chance = np.exp(many[0] / 3.0)
     labels = (rng.random((20_000, 1)) > (chance / chance.sum(1, keepdims=True)).cumsum(1)).sum(1)
-    assert likely_temperature(many, np.ones(1), labels)[0][0] == pytest.approx(3.0, rel=0.15)
+    assert best_temperature(many, np.ones(1), labels)[0][0] == pytest.approx(3.0, rel=0.15)
 
 
 def test_a_law_without_spread_keeps_its_scale() -> None:
@@ -262,7 +262,7 @@ def test_a_law_without_spread_keeps_its_scale() -> None:
 
 def test_columns_without_spread_count_for_nothing() -> None:
     x, y = curve()
-    with pytest.warns(FitWarning, match="columns without spread count for nothing: c"):
+    with pytest.warns(FitWarning, match="constant columns have no effect: c"):
         fit = NetworkRegressor(**QUICK).fit(pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "c": 5.0}), y)
     one, two = (pd.DataFrame({"a": x[:5, 0], "b": x[:5, 1], "c": value}) for value in (5.0, 1e9))
     assert (fit.predict(one) == fit.predict(two)).all()
@@ -273,7 +273,7 @@ def test_outputs_without_spread_are_predicted_as_they_are() -> None:
     x, _ = curve()
     with pytest.warns(
         FitWarning,
-        match="no spread is found in y: it is learned in units of 1, by which deviations mean little",
+        match="y does not vary, so its standard deviations mean little",
     ):
         fit = NetworkRegressor(**QUICK).fit(x, np.full(200, 3.0))
     np.testing.assert_allclose(fit.predict(x), 3.0, atol=0.05)
@@ -283,10 +283,10 @@ def test_outputs_without_spread_are_predicted_as_they_are() -> None:
 
 def test_too_few_rows_to_hold_out_are_told() -> None:
     x, y = curve(20)
-    with pytest.warns(FitWarning, match="no rows are held out: .* the noise is that of rows"):
+    with pytest.warns(FitWarning, match="no rows are held out: .* the noise is estimated on training rows"):
         fit = NetworkRegressor(**QUICK).fit(x, y)
     assert fit.scale_ == 1.0
-    with pytest.warns(FitWarning, match="the probabilities are those of rows"):
+    with pytest.warns(FitWarning, match="the probabilities are estimated on training rows"):
         NetworkClassifier(**QUICK, validation_fraction=0.0).fit(*circles())
 
 
@@ -302,8 +302,8 @@ def test_too_few_rows_to_hold_out_are_told() -> None:
         ({"momentum": 1.0}, "momentum"),
         ({"hidden": (0,)}, "whole numbers above 0.*got 0"),
         ({"n_draws": 1}, "n_draws=1 is too few to tell a spread by: give 2 at least"),
-        ({"n_draws": 2, "members": 3}, "give 3 at least, one for each member"),
-        ({"method": "swag", "rank": 1}, "rank of swag must be at least 2"),
+        ({"n_draws": 2, "members": 3}, "must be at least 3: one draw per member"),
+        ({"method": "swag", "rank": 1}, "rank must be at least 2"),
         (
             {"module": nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1, track_running_stats=False))},
             "rows beside it",
@@ -314,7 +314,7 @@ def test_too_few_rows_to_hold_out_are_told() -> None:
 def test_what_makes_no_sense_is_refused_before_any_training(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr(network_phase, "train", None)
+    monkeypatch.setattr("boxloop.estimators._network.train", None)
     with pytest.raises(ValueError, match=message):
         NetworkRegressor(**{**QUICK, **given}).fit(*curve())
 
@@ -334,7 +334,7 @@ def test_text_is_sent_to_the_classifier(y: Any) -> None:
 
 
 def test_one_class_is_refused() -> None:
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match="one class"):
         NetworkClassifier().fit(np.ones((10, 2)), np.zeros(10))
 
 
@@ -357,8 +357,8 @@ def test_a_fit_is_audited(members: int) -> None:
     x, y = curve(300)
     fit = NetworkRegressor(**QUICK, members=members).fit(x[:240], y[:240])
     found = fit.audit(x[:240], y[:240], x[240:], y[240:], chains=0)
-    assert found.worries
-    assert "bad" not in [worry.level for worry in found.worries if worry.what == "Weight decay"]
+    assert found.concerns
+    assert "bad" not in [concern.level for concern in found.concerns if concern.what == "Weight decay"]
     other = clone(fit).set_params(random_state=np.random.default_rng(0)).fit(x, y)
     with pytest.raises(ValueError, match="random_state must be a whole number"):
         other.audit(x, y, x, y)
@@ -379,10 +379,10 @@ class Cut:
 
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    plain = network_phase.mse_loss
+    plain = nn.functional.mse_loss
 
     def at(when: int) -> None:
-        monkeypatch.setattr(network_phase, "mse_loss", Cut(when, plain))
+        monkeypatch.setattr("boxloop.estimators._network.mse_loss", Cut(when, plain))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeightWarning)
@@ -402,10 +402,10 @@ def test_ctrl_c_leaves_something_that_predicts(interrupted: Any, when: int, spre
     mean, deviation = fit.predict(x, return_std=True)
     assert np.isfinite(mean).all()
     assert (deviation > 0.0).all()
-    assert bool((fit.predict_distribution(x).spread > 0.0).any()) == spread
+    assert bool((fit.predict_distribution(x).epistemic_std > 0.0).any()) == spread
 
 
-@pytest.mark.filterwarnings("ignore::boxloop.weights.method.WeightWarning")
+@pytest.mark.filterwarnings("ignore::boxloop.networks.WeightWarning")
 def test_a_rate_that_runs_away_is_halved_or_refused() -> None:
     x, y = curve()
     alike = x[:, :1] + 0.01 * np.random.default_rng(0).normal(size=(200, 60))  # a steep direction
@@ -420,7 +420,7 @@ def test_a_rate_that_runs_away_is_halved_or_refused() -> None:
 def test_single_precision_is_near_double() -> None:
     x, y = curve()
     one, two = (NetworkRegressor(**QUICK, dtype=dtype).fit(x, y) for dtype in ("float32", "float64"))
-    assert one.posterior_.parts()[0].law.mean.dtype == torch.float32
+    assert one.posterior_.components()[0].distribution.mean.dtype == torch.float32
     # the starts differ, as other random numbers are drawn
     assert one.score(x, y) == pytest.approx(two.score(x, y), abs=0.15)
 
@@ -450,6 +450,6 @@ def test_as_good_as_the_networks_of_scikit_learn() -> None:
 
 
 def test_warnings_of_the_weights_point_at_the_line_of_the_fit() -> None:
-    with pytest.warns(WeightWarning, match="fewer than the 30 of FactorEM") as told:
+    with pytest.warns(WeightWarning, match="FactorEM has rank 30") as told:
         NetworkRegressor(**{**QUICK, "collect": 1, "rank": 30}).fit(*curve())
     assert {one.filename for one in told} == {__file__}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.estimators import NetworkClassifier, NetworkRegressor, audit_network, network_base, training_rows
-from boxloop.weights import audit, weight_decay
+from boxloop.estimators import MemberTraining, NetworkClassifier, NetworkRegressor, training_rows
+from boxloop.networks import audit, weight_decay
 
 SHORT = {"hidden": (6,), "epochs": 10, "collect": 10, "random_state": 3}
 
@@ -24,20 +24,20 @@ def rows(n: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def inputs(fit: Any, X: np.ndarray) -> torch.Tensor:
     """Rows as the networks of a fit take them."""
-    mean = fit.posterior_.parts()[0].law.mean
-    return fit.x_units_.standard(X, mean.dtype, mean.device)
+    mean = fit.posterior_.components()[0].distribution.mean
+    return fit.x_units_.standardise(X, mean.dtype, mean.device)
 
 
 @pytest.mark.parametrize("kind", [NetworkRegressor, NetworkClassifier])
 def test_training_rows_are_those_that_were_trained_on(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[torch.Tensor] = []
-    plain = network_base.train_networks
+    run = MemberTraining.run
 
-    def watched(estimator: object, given: object, stream: object) -> object:
-        seen.append(given.x)
-        return plain(estimator, given, stream)
+    def watched(self: MemberTraining) -> object:
+        seen.append(self.data.x)
+        return run(self)
 
-    monkeypatch.setattr(network_base, "train_networks", watched)
+    monkeypatch.setattr(MemberTraining, "run", watched)
     X, numbers, labels = rows()
     y = numbers if kind is NetworkRegressor else labels
     fit = kind(**SHORT).fit(X, y)
@@ -49,7 +49,7 @@ def test_training_rows_are_those_that_were_trained_on(kind: type, monkeypatch: p
 def test_it_is_the_audit_of_the_posterior_in_standard_units() -> None:
     X, y, _ = rows()
     fit = NetworkRegressor(**SHORT).fit(X[:120], y[:120])
-    found = audit_network(fit, X[:120], y[:120], X[120:], y[120:], chains=0)
+    found = fit.audit(X[:120], y[:120], X[120:], y[120:], chains=0)
     units, mask = fit.y_units_, training_rows(fit, y[:120])
     own = [
         ((given - units.origin[0].item()) / units.scale[0].item())[:, None] for given in (y[:120], y[120:])
@@ -75,28 +75,28 @@ def test_it_is_the_audit_of_the_posterior_in_standard_units() -> None:
     right = weight_decay(
         fit.prior_precision, int(mask.sum()), noise_precision=1.0 / float(fit.predictor_.noise[0]) ** 2
     )
-    assert found.decay.right == pytest.approx(right)
-    assert found.decay.groups[0].decay == fit.weight_decay_
+    assert found.weight_decay.expected == pytest.approx(right)
+    assert found.weight_decay.groups[0].decay == fit.weight_decay_
 
 
 def test_a_decay_of_another_noise_names_what_can_be_changed() -> None:
     X, y, _ = rows()
     fit = NetworkRegressor(**SHORT).fit(X[:120], y[:120])
     fit.weight_decay_ *= 4.0
-    worries = audit_network(fit, X[:120], y[:120], X[120:], y[120:], chains=0).worries
-    [worry] = [worry for worry in worries if worry.what == "Weight decay"]
-    assert worry.level == "bad"
-    assert "prior_precision=" in worry.next
-    assert "weight_decay=" not in worry.next
+    concerns = fit.audit(X[:120], y[:120], X[120:], y[120:], chains=0).concerns
+    [concern] = [concern for concern in concerns if concern.what == "Weight decay"]
+    assert concern.level == "bad"
+    assert "prior_precision=" in concern.next
+    assert "weight_decay=" not in concern.next
 
 
 def test_the_decay_of_a_classifier_is_right_by_construction() -> None:
     X, _, labels = rows()
     fit = NetworkClassifier(**SHORT, members=2).fit(X[:120], labels[:120])
-    found = audit_network(fit, X[:120], labels[:120], X[120:], labels[120:], chains=0)
-    assert {worry.level for worry in found.worries if worry.what == "Weight decay"} == {"good"}
-    assert found.iterates is not None
-    assert "the first of 2 networks" in found.notes[-1]
+    found = fit.audit(X[:120], labels[:120], X[120:], labels[120:], chains=0)
+    assert {concern.level for concern in found.concerns if concern.what == "Weight decay"} == {"good"}
+    assert found.trajectory is not None
+    assert "the first of 2 networks" in found.assumptions[-1]
     np.testing.assert_allclose(
         found.held_out.posterior.log_score,
         np.log(fit.predict_proba(X[120:])[np.arange(40), np.searchsorted(fit.classes_, labels[120:])]),
@@ -107,11 +107,11 @@ def test_the_decay_of_a_classifier_is_right_by_construction() -> None:
 def test_what_it_refuses() -> None:
     X, y, labels = rows()
     fit = NetworkClassifier(**SHORT).fit(X, labels)
-    with pytest.raises(ValueError, match="label 'z' is none"):
-        audit_network(fit, X, labels, X[:2], ["a", "z"])
+    with pytest.raises(ValueError, match="label 'z', which does not occur"):
+        fit.audit(X, labels, X[:2], ["a", "z"])
     loose = NetworkRegressor(**SHORT).fit(X, y).set_params(random_state=None)
     with pytest.raises(ValueError, match="random_state must be a whole number"):
-        audit_network(loose, X, y, X, y)
+        loose.audit(X, y, X, y)
 
 
 @pytest.mark.parametrize("kind", [NetworkRegressor, NetworkClassifier])

@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from boxloop import FitWarning
 from boxloop.estimators import NetworkClassifier, NetworkRegressor
-from boxloop.weights import WeightWarning
+from boxloop.networks import WeightWarning
 from estimators.expected_checks import BY_DEFAULT
 
 QUICK = {"hidden": (10,), "epochs": 10, "collect": 4, "n_draws": 3, "rank": 2, "collect_rate": 0.01}

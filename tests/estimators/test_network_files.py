@@ -61,7 +61,7 @@ def test_numbers_come_back_bit_for_bit(tmp_path: Path, given: dict[str, Any]) ->
         assert getattr(again, name) == getattr(fit, name), name
     assert (again.noise_ == fit.noise_).all()
     first, second = (one.posterior_.posteriors[0] for one in (fit, again))
-    assert torch.equal(first.record.rows, second.record.rows)
+    assert torch.equal(first.trace.values, second.trace.values)
     assert torch.equal(fit.posterior_.draw(3, 1), again.posterior_.draw(3, 1))
 
 
@@ -102,7 +102,7 @@ def test_own_modules_are_given_again(tmp_path: Path) -> None:
     fit.save(tmp_path / "net")
     with pytest.raises(ModelFileError, match=r"a module of yours \(Sequential\).*load\(path, module"):
         boxloop.load(tmp_path / "net")
-    with pytest.raises(ModelFileError, match="do not go into the Linear given"):
+    with pytest.raises(ModelFileError, match="do not fit the Linear given"):
         NetworkRegressor.load(tmp_path / "net", module=nn.Linear(2, 1))
     for module in (network(), lambda draws: network()):
         again = NetworkRegressor.load(tmp_path / "net", module=module)
@@ -116,7 +116,7 @@ def test_a_file_of_another_is_told(tmp_path: Path) -> None:
         ModelFileError, match="holds the estimator 'NetworkRegressor', not 'NetworkClassifier'"
     ):
         NetworkClassifier.load(tmp_path / "net")
-    with pytest.raises(ModelFileError, match="boxloop's own: leave out module="):
+    with pytest.raises(ModelFileError, match="perceptrons of boxloop: leave out module="):
         NetworkRegressor.load(tmp_path / "net", module=network())
     boxloop.FactorAnalysis(1).fit(x).save(tmp_path / "factor")
     with pytest.raises(ModelFileError, match="holds the estimator 'FactorAnalysis', not 'NetworkRegressor'"):

@@ -13,7 +13,7 @@ from sklearn.model_selection import cross_validate
 
 import boxloop
 from boxloop.estimators import NetworkClassifier, NetworkRegressor
-from boxloop.weights import SCALES, Predictor, WeightPosterior
+from boxloop.networks import SCALES, Predictor, WeightPosterior
 from estimators.public_cases import quietly
 
 SMALL: dict[str, Any] = {"hidden": (6,), "rank": 2, "n_draws": 4, "activation": "tanh", "random_state": 0}
@@ -64,16 +64,16 @@ def test_tuning_by_weight_is_that_of_repeated_rows(kind: Any) -> None:
     X, times = rng.normal(size=(40, 1)), rng.integers(1, 4, size=40)
     y = X + 0.5 * rng.normal(size=(40, 1)) if kind == "regression" else rng.integers(3, size=40)
     again = np.repeat(np.arange(40), times)
-    made = Predictor.of(posterior, kind, 6)
-    one = made.tuned(X, y, sample_weight=times, scales=SCALES).tuning
-    other = made.tuned(X[again], y[again], scales=SCALES).tuning
+    made = Predictor.from_posterior(posterior, kind, 6)
+    one = made.tune(X, y, sample_weight=times, scales=SCALES).tuning
+    other = made.tune(X[again], y[again], scales=SCALES).tuning
     for name in ("scales", "values", "scores", "errors", "priors", "behind", "behind_errors", "n_rows"):
         np.testing.assert_allclose(
             getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-9, err_msg=name
         )
     if kind == "regression":
-        noise = made.with_noise(X, y, times).noise
-        np.testing.assert_allclose(noise, made.with_noise(X[again], y[again]).noise, rtol=1e-12)
+        noise = made.estimate_noise(X, y, times).noise
+        np.testing.assert_allclose(noise, made.estimate_noise(X[again], y[again]).noise, rtol=1e-12)
 
 
 def test_rows_of_little_weight_do_not_turn_the_network() -> None:
@@ -104,7 +104,7 @@ def test_wrong_weights_are_refused(kind: type) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             kind(**SMALL).fit(X, y, sample_weight=weight)
-    with pytest.raises(ValueError, match=r"at least 2 rows|one class only"):
+    with pytest.raises(ValueError, match=r"at least 2 rows|one class"):
         kind(**SMALL).fit(X, y, sample_weight=np.r_[1.0, np.zeros(29)])
 
 
@@ -129,5 +129,5 @@ def test_an_audit_of_weighted_rows_is_refused_also_from_a_file(tmp_path: Path) -
     fit = quietly(lambda: quick.fit(X, y, sample_weight=times))
     fit.save(tmp_path / "fit.boxloop")
     for one in (fit, boxloop.load(tmp_path / "fit.boxloop")):
-        with pytest.raises(ValueError, match="fitted to weighted rows"):
+        with pytest.raises(ValueError, match="does not support row weights"):
             one.audit(X, y, X, y, chains=0)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import update_bn
 
-from boxloop.weights import Predictor
-from weights.made import filled, part_of, rows, with_batch_norm
+from boxloop.networks import Predictor
+from networks.small_networks import filled, part_of, rows, with_batch_norm
 
 X, BATCHES = rows(6, 1, 6, 6), [rows(9, 1, 6, 6, seed=n) for n in range(3)]
 
@@ -25,21 +25,23 @@ def test_batch_norm_without_inputs_is_refused_with_advice() -> None:
 def test_statistics_are_recomputed_for_every_draw() -> None:
     net = with_batch_norm()
     part = part_of(net, 0.3)
-    predictor = Predictor((part,), "regression", 4, seed=2).fresh(BATCHES)
+    predictor = Predictor((part,), "regression", 4, seed=2).refresh_batch_norm(BATCHES)
     found = predictor.predict(X)
     for i, vector in enumerate(torch.cat(list(predictor.draws.chunks(0, 4)))):
         own = copy.deepcopy(net)
         part.layout.write(own, vector)
         update_bn(BATCHES, own)
         np.testing.assert_allclose(found.outputs[i], own.eval()(X).detach().numpy(), rtol=1e-10, atol=1e-12)
-    stale = Predictor((part,), "regression", 4, seed=2).fresh("net").predict(X)
+    stale = Predictor((part,), "regression", 4, seed=2).refresh_batch_norm("net").predict(X)
     assert np.abs(stale.outputs - found.outputs).max() > 0.1  # the net's own statistics are of other weights
 
 
 def test_statistics_follow_the_scale() -> None:
     part = part_of(with_batch_norm(), 0.3)
-    there = Predictor((part,), "regression", 4, scale=0.25, seed=2).fresh(BATCHES).predict(X)
-    moved = Predictor((part,), "regression", 4, seed=2).fresh(BATCHES).at_scale(0.25).predict(X)
+    there = Predictor((part,), "regression", 4, scale=0.25, seed=2).refresh_batch_norm(BATCHES).predict(X)
+    moved = (
+        Predictor((part,), "regression", 4, seed=2).refresh_batch_norm(BATCHES).with_scale(0.25).predict(X)
+    )
     np.testing.assert_array_equal(there.outputs, moved.outputs)
 
 
@@ -47,11 +49,11 @@ def test_the_statistics_of_the_net_are_right_where_nothing_before_them_varies() 
     net = with_batch_norm()
     update_bn(BATCHES, net)
     part = part_of(net, which="last")
-    kept = Predictor((part,), "regression", 4).fresh("net").predict(X)
-    again = Predictor((part,), "regression", 4).fresh(BATCHES).predict(X)
+    kept = Predictor((part,), "regression", 4).refresh_batch_norm("net").predict(X)
+    again = Predictor((part,), "regression", 4).refresh_batch_norm(BATCHES).predict(X)
     np.testing.assert_allclose(kept.outputs, again.outputs, rtol=1e-10)
     with pytest.raises(ValueError, match="inputs or 'net', got 'other'"):
-        Predictor((part,), "regression", 4).fresh("other")
+        Predictor((part,), "regression", 4).refresh_batch_norm("other")
 
 
 def test_frozen_and_tied_parameters_vary_as_they_should() -> None:

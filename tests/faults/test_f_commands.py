@@ -89,7 +89,7 @@ ON_DEVICES = [public for public in PUBLIC if "device" in public.make().get_param
 
 @pytest.mark.usefixtures("_full_gpu")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::boxloop.FitWarning")
-@pytest.mark.filterwarnings("ignore::boxloop.weights.WeightWarning")
+@pytest.mark.filterwarnings("ignore::boxloop.networks.WeightWarning")
 @pytest.mark.parametrize("public", ON_DEVICES, ids=lambda public: public.name)
 def test_f50_cuda_out_of_memory(public: Public) -> None:
     X, y = public.data()

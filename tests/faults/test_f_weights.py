@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from boxloop.weights import WeightPosterior, WeightWarning
+from boxloop.networks import WeightPosterior, WeightWarning
 
 
 class Tied(nn.Module):
@@ -41,7 +41,7 @@ def test_fewer_snapshots_than_rank_lower_the_rank(method: str) -> None:
     with pytest.warns(
         WeightWarning, match="8 vectors of weights give the law 7 directions, fewer than the 20"
     ):
-        law = posterior.law()
+        law = posterior.distribution()
     assert law.rank == 7
     assert law.is_finite()
     rows = law.draw(5, torch.Generator().manual_seed(0))
@@ -56,7 +56,7 @@ def test_frozen_and_tied_parameters_are_counted_once() -> None:
     learn(net, posterior, 10)
     frozen = net.frozen.weight.clone()
     posterior.apply()
-    assert torch.equal(net.out.weight, posterior.centre().reshape(7, 4))
+    assert torch.equal(net.out.weight, posterior.mean().reshape(7, 4))
     assert net.out.weight is net.words.weight
     assert torch.equal(net.frozen.weight, frozen)
 
@@ -65,7 +65,7 @@ def test_a_snapshot_after_a_nan_loss_is_refused() -> None:
     net = Tied()
     posterior = WeightPosterior(net, "factor", rank=2, random_state=0)
     learn(net, posterior, 10)
-    law = posterior.law()
+    law = posterior.distribution()
     with pytest.warns(WeightWarning, match="refused: the loss is nan"):
         assert not posterior.observe(torch.tensor(float("nan")))
     learn(net, posterior, 1, rate=0.0)
@@ -73,5 +73,5 @@ def test_a_snapshot_after_a_nan_loss_is_refused() -> None:
         learn(net, posterior, 3, rate=float("inf"))
     assert posterior.n_refused == 4
     assert posterior.count == 11
-    assert posterior.law().is_finite()
-    assert bool((posterior.law().variance() < 4.0 * law.variance() + 1e-12).all())
+    assert posterior.distribution().is_finite()
+    assert bool((posterior.distribution().variance() < 4.0 * law.variance() + 1e-12).all())

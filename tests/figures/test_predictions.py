@@ -8,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 
 from boxloop.figures import BARS, classes_over_column, new_axes, numbers_over_column, png, tuning_curve
-from boxloop.weights import ClassificationPrediction, RegressionPrediction, Strata
+from boxloop.networks import ClassificationPrediction, DrawAllocation, RegressionPrediction
 
 RNG = np.random.default_rng(0)
 AT = RNG.permutation(np.linspace(-3.0, 3.0, 60))
-STRATA = Strata.of([1.0], [False], 20)
+STRATA = DrawAllocation.proportional([1.0], [False], 20)
 
 
 def drawn(axes: Axes) -> Axes:
@@ -41,8 +41,8 @@ def test_bands_are_two_standard_deviations_in_order_of_the_input() -> None:
     assert axes is given
     order = np.argsort(AT)
     wide, narrow = (part for part in axes.collections if isinstance(part, PolyCollection))
-    np.testing.assert_allclose(heights(wide), 4.0 * found.deviation[order, 0], rtol=1e-6)
-    np.testing.assert_allclose(heights(narrow), 4.0 * found.spread[order, 0], rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(heights(wide), 4.0 * found.std[order, 0], rtol=1e-6)
+    np.testing.assert_allclose(heights(narrow), 4.0 * found.epistemic_std[order, 0], rtol=1e-6, atol=1e-12)
     assert words(axes) == ["observed", "weights and noise, ± 2 s.d.", "weights, ± 2 s.d.", "mean"]
     np.testing.assert_array_equal(axes.lines[1].get_xdata(), AT[order])
     assert axes.get_xlabel() == "$x$"

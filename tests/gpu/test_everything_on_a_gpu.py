@@ -18,11 +18,11 @@ import pytest
 import torch
 
 import boxloop
-from boxloop import criticise, distributions, fit, models, sample, select, twoview, weights
+from boxloop import criticise, distributions, fit, models, networks, sample, select, twoview
 from gpu import chain_cases, criticise_cases, engine_cases, estimator_cases, model_cases, view_cases
 from gpu.places import Case, assert_same_in_both
 
-ROOMS = (criticise, distributions, fit, models, sample, select, twoview, weights)
+ROOMS = (criticise, distributions, fit, models, sample, select, twoview, networks)
 FILES = (estimator_cases, engine_cases, model_cases, criticise_cases, chain_cases, view_cases)
 CASES: dict[str, Case] = {
     f"{file.__name__.split('.')[-1].removesuffix('_cases')}-{name}": case
@@ -34,7 +34,7 @@ UNPRETENDED = {*(f"estimator-{name}" for name in estimator_cases.SPARSE), "view-
 """Sparse rows, and derivatives of derivatives, that only a device of torch's own can hold."""
 NUMBERS_ALONE = {
     "CCA": "scikit-learn's parameters, which name no device",
-    "check_decay": "numbers of an optimiser",
+    "check_weight_decay": "numbers of an optimiser",
     "distributed": "joins processes",
     "implied_precision": "a formula",
     "make_report": "estimators on the CPU",
@@ -133,9 +133,9 @@ def test_files_are_read_onto_the_cpu(tmp_path: Any) -> None:
         with torch.no_grad():
             net.weight.mul_(0.9)
         posterior.observe()
-    weights.save_posterior(tmp_path / "weights.boxloop", posterior)
-    read = weights.load_posterior(tmp_path / "weights.boxloop", net)
-    assert torch.equal(read.centre().cpu(), posterior.centre().cpu())
+    networks.save_posterior(tmp_path / "weights.boxloop", posterior)
+    read = networks.load_posterior(tmp_path / "weights.boxloop", net)
+    assert torch.equal(read.mean().cpu(), posterior.mean().cpu())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")

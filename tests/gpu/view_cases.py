@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxloop import twoview, weights
+from boxloop import networks, twoview
 from boxloop.data import ArraySource
 from boxloop.numeric import generator
 from boxloop.twoview import ViewPair
@@ -113,21 +113,23 @@ def followed(method: Any) -> Case:
         x, y = table[:, :2], table[:, 2:3]
         made = net(device)
         optimiser = torch.optim.SGD(made.parameters(), lr=0.05)
-        posterior = weights.WeightPosterior(made, method, rank=2, random_state=0)
+        posterior = networks.WeightPosterior(made, method, rank=2, random_state=0)
         for step in range(24):
             loss = (made(x[step::24]) - y[step::24]).square().mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             posterior.observe(loss)
-        law = posterior.law()
-        found = weights.Predictor.of(posterior, "regression", 6, noise=0.5, random_state=0).predict(x[:5])
+        distribution = posterior.distribution()
+        found = networks.Predictor.from_posterior(
+            posterior, "regression", 6, noise=0.5, random_state=0
+        ).predict(x[:5])
         return {
-            "mean": law.mean,
-            "variance": law.variance(),
+            "mean": distribution.mean,
+            "variance": distribution.variance(),
             "drawn": posterior.draw(3, random_state=1),
             "predicted": found.mean,
-            "spread": found.spread,
+            "epistemic_std": found.epistemic_std,
         }
 
     return case
@@ -139,30 +141,30 @@ def trained(device: str) -> dict[str, Any]:
     members = []
     for _ in range(2):
         made = net(device)
-        posterior = weights.WeightPosterior(made, "swag", rank=2, random_state=0)
+        posterior = networks.WeightPosterior(made, "swag", rank=2, random_state=0)
         optimiser = torch.optim.SGD(made.parameters(), lr=0.05)
-        done = weights.fit(posterior, batches, nn.functional.mse_loss, optimiser, epochs=4, burn_in=1)
+        done = networks.fit(posterior, batches, nn.functional.mse_loss, optimiser, epochs=4, burn_in=1)
         members.append(posterior)
-    both = weights.MultiPosterior(members)
+    both = networks.MultiPosterior(members)
     return {"losses": done.losses, "drawn": both.draw(4, random_state=0)}
 
 
 def last(device: str) -> dict[str, Any]:
     table = rows(device)
     x, y = table[:, :2], table[:, 2:3]
-    found = weights.last_layer_laplace(net(device), x, y, "regression", prior_precision=1.0, noise=0.5)
+    found = networks.last_layer_laplace(net(device), x, y, "regression", prior_precision=1.0, noise=0.5)
     label = (y[:, 0] > 0).long()
     made = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).double()
     with torch.no_grad():
         for value in made.parameters():
             value.copy_(torch.linspace(-1.0, 1.0, value.numel()).reshape(value.shape))
-    other = weights.last_layer_laplace(made.to(device), x, label, "classification", prior_precision=1.0)
+    other = networks.last_layer_laplace(made.to(device), x, label, "classification", prior_precision=1.0)
     return {
-        "mean": found.law.mean,
-        "variance": found.law.variance(),
+        "mean": found.distribution.mean,
+        "variance": found.distribution.variance(),
         "evidence": found.log_evidence,
-        "classes": other.law.mean,
-        "classes variance": other.law.variance(),
+        "classes": other.distribution.mean,
+        "classes variance": other.distribution.variance(),
     }
 
 
@@ -171,14 +173,14 @@ def audited(device: str) -> dict[str, Any]:
     x, y = table[:, :2], table[:, 2:3]
     made = net(device)
     optimiser = torch.optim.SGD(made.parameters(), lr=0.02)
-    posterior = weights.WeightPosterior(made, "full", random_state=0)
+    posterior = networks.WeightPosterior(made, "full", random_state=0)
     for step in range(300):
         loss = (made(x[step % 4 : 80 : 4]) - y[step % 4 : 80 : 4]).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         posterior.observe(loss)
-    found = weights.audit(
+    found = networks.audit(
         posterior,
         x[:80],
         y[:80],
@@ -192,16 +194,16 @@ def audited(device: str) -> dict[str, Any]:
         chains=2,
         chain_draws=10,
     )
-    assert found.iterates is not None
-    return {"effective": found.iterates.effective, "level": [found.level, *(w.what for w in found.worries)]}
+    assert found.trajectory is not None
+    return {"ess": found.trajectory.ess, "level": [found.level, *(one.what for one in found.concerns)]}
 
 
 def regressed(device: str) -> dict[str, Any]:
     table = rows(device)
-    sums = weights.RegressionMoments.of(table[:, :2], table[:, 2:])
-    found, _ = weights.linear_regression(sums)
-    streamed, centre = weights.regression_moments(ArraySource(table), 2)
-    other, _ = weights.linear_regression(streamed, centre=centre)
+    sums = networks.RegressionMoments.from_rows(table[:, :2], table[:, 2:])
+    found, _ = networks.linear_regression(sums)
+    streamed, centre = networks.regression_moments(ArraySource(table), 2)
+    other, _ = networks.linear_regression(streamed, centre=centre)
     return {"mean": found.mean, "beta": found.beta, "evidence": other.log_evidence}
 
 
@@ -212,13 +214,13 @@ CASES: dict[str, Case] = {
     "-CanonicalVariables": fitted,
     "FiniteView": finite,
     "GaussianNoise-PixelShuffle-Composed-TimeShift-FourierView-self_views": channels,
-    "SWA": followed(weights.SWA()),
-    "SWAG": followed(weights.SWAG(2)),
-    "FactorEM-WeightPosterior-Predictor": followed(weights.FactorEM(2, warmup=3)),
-    "FactorEM-alone": followed(weights.FactorEM(2, warmup=3, refresh=1)),
-    "FactorGradient": followed(weights.FactorGradient(2, warmup=3)),
-    "Full": followed(weights.Full()),
-    "Windowed": followed(weights.Windowed(4, weights.SWAG(2))),
+    "SWA": followed(networks.SWA()),
+    "SWAG": followed(networks.SWAG(2)),
+    "FactorEM-WeightPosterior-Predictor": followed(networks.FactorEM(2, warmup=3)),
+    "FactorEM-alone": followed(networks.FactorEM(2, warmup=3, refresh=1)),
+    "FactorGradient": followed(networks.FactorGradient(2, warmup=3)),
+    "FullCovariance": followed(networks.FullCovariance()),
+    "WindowAverage": followed(networks.WindowAverage(4, networks.SWAG(2))),
     "fit-MultiPosterior": trained,
     "last_layer_laplace": last,
     "audit": audited,

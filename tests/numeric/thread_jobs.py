@@ -19,7 +19,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import boxloop
-from boxloop import criticise, sample as sampling, weights
+from boxloop import criticise, networks, sample as sampling
 
 Job = Callable[[], Any]
 
@@ -91,17 +91,17 @@ def audit() -> Any:
     posterior = boxloop.WeightPosterior(network, "factor", rank=5, random_state=0)
     for _ in range(20):
         posterior.observe(torch.ones(()))
-    return weights.audit(posterior, x[:1500], y[:1500], x[1500:], y[1500:], kind="regression", chains=0)
+    return networks.audit(posterior, x[:1500], y[:1500], x[1500:], y[1500:], kind="regression", chains=0)
 
 
 @cache
-def law() -> Any:
+def weight_distribution() -> Any:
     network, x, y = outputs()
-    return weights.last_layer_laplace(network, x, y, kind="regression").law
+    return networks.last_layer_laplace(network, x, y, kind="regression").distribution
 
 
 def draw_weights() -> Any:
-    return law().draw(2000, torch.Generator().manual_seed(0))
+    return weight_distribution().draw(2000, torch.Generator().manual_seed(0))
 
 
 @cache
@@ -146,9 +146,9 @@ JOBS: dict[str, Job] = {
     ),
     "WeightPosterior": observe_weights,
     "WeightPosterior.predict": predict,
-    "last_layer_laplace": lambda: weights.last_layer_laplace(*outputs(), kind="regression"),
+    "last_layer_laplace": lambda: networks.last_layer_laplace(*outputs(), kind="regression"),
     "audit": audit,
-    "WeightLaw.draw": draw_weights,
+    "WeightDistribution.draw": draw_weights,
     "mega": lambda: boxloop.mega(
         mixture(),
         clusters()[:1000],

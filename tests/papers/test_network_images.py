@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from boxloop.networks import Predictor
 from boxloop.numeric import generator
-from boxloop.weights import Predictor
 from papers.experiment import Options
 from papers.network_images import (
     ENTROPY,
@@ -128,7 +128,7 @@ def test_a_trained_network_predicts_and_has_batch_statistics_of_its_weights(run)
 
 def test_a_prediction_of_the_last_iterate_is_that_of_the_network(run):
     data, found = run
-    predictor = Predictor.of(
+    predictor = Predictor.from_posterior(
         found.last,
         "classification",
         2,
@@ -144,9 +144,7 @@ def test_a_prediction_of_the_last_iterate_is_that_of_the_network(run):
 def test_posteriors_have_one_mean(run):
     posteriors = run[1].posteriors
     for word in ("swag", "factor"):
-        torch.testing.assert_close(
-            posteriors[word].centre(), posteriors["swa"].centre(), rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(posteriors[word].mean(), posteriors["swa"].mean(), rtol=1e-4, atol=1e-5)
     assert posteriors["swag"].count == 20
 
 

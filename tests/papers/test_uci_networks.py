@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.stats import norm
 
+from boxloop.networks import Predictor, StackedLayers
 from boxloop.numeric import generator, spawn
-from boxloop.weights import Predictor, StackedLayers
 from papers.experiment import Options
 from papers.network_posteriors import ENSEMBLE, FACTOR, METHODS, MULTI_SWAG, SGD, SWA, SWAG, WITH_COVARIANCE
 from papers.uci_networks import (
@@ -111,7 +111,7 @@ def trained():
 def test_all_posteriors_have_one_mean_and_observed_the_same(trained):
     _, runs = trained
     for run in runs[0] + runs[1]:
-        means = [run.posteriors[word].centre() for word in ("swa", "swag", "factor")]
+        means = [run.posteriors[word].mean() for word in ("swa", "swag", "factor")]
         assert {posterior.count for posterior in run.posteriors.values()} == {10}
         torch.testing.assert_close(means[1], means[0], rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(means[2], means[0], rtol=1e-10, atol=1e-12)
@@ -150,7 +150,9 @@ def test_scores_of_one_network_are_those_of_a_normal_in_units_of_the_target(trai
 
 def test_predictions_are_normal_with_the_mean_and_variance_of_draws_and_noise(trained):
     splits, runs = trained
-    predictor = Predictor.of(METHODS[MULTI_SWAG](runs[0]), "regression", 50, noise=0.4, random_state=0)
+    predictor = Predictor.from_posterior(
+        METHODS[MULTI_SWAG](runs[0]), "regression", 50, noise=0.4, random_state=0
+    )
     found = predictor.predict(splits.x["test"][0])
     y = splits.y["test"][0].numpy()
     law = NormalPrediction.of(found, splits.y["test"][0])

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 import boxloop
-from boxloop.weights import WeightPosterior, load_posterior
+from boxloop.networks import WeightPosterior, load_posterior
 from estimators import cases
-from weights.trajectories import METHODS
+from networks.trajectories import METHODS
 
 N = 60
 TRAINING = {"max_iter": 2, "hidden": (3,), "batch_size": 30, "random_state": 0}
@@ -98,13 +98,13 @@ class SavedModel:
 
 
 def _posterior_calls(posterior: WeightPosterior, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    yield "law", lambda: vars(posterior.law())
+    yield "law", lambda: vars(posterior.distribution())
     yield "draw", lambda: posterior.draw(2, 0)
-    yield "centre", posterior.centre
-    yield "record", lambda: posterior.record.rows
+    yield "centre", posterior.mean
+    yield "record", lambda: posterior.trace.values
     yield "save", lambda: posterior.save(folder / "again.boxloop")
     yield "observe", lambda: [posterior.observe(torch.tensor(1.0)) for _ in range(5)]
-    yield "law later", lambda: vars(posterior.law())
+    yield "law later", lambda: vars(posterior.distribution())
 
 
 @cache

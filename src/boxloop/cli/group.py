@@ -21,7 +21,7 @@ COMMANDS = {
     "outliers": "Rows that a model finds unlikely, and the columns that make them so.",
     "posterior": "Draw parameters from their posterior: what the rows say, and how surely.",
     "relate": "What one set of columns predicts of another, with errors.",
-    "network": "Predict a column by a network with error bars, and find out whether to believe them.",
+    "network": "Predict a column by a network with error bars, and audit them.",
     "sample": "Draw rows from a model.",
     "show": "Print what a model file holds.",
     "datasets": "List bundled data, which every command takes by name.",

@@ -1,9 +1,10 @@
-"""``boxloop network``: predict a column by a network with error bars, and find out whether to believe them."""
+"""``boxloop network``: predict a column by a network with error bars; ``show`` and ``score`` of its file."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,35 @@ from boxloop.cli.options import (
     widths,
     with_examples,
 )
-from boxloop.cli.output import check_outputs, tell, write_figure
+from boxloop.cli.output import (
+    check_outputs,
+    echo_facts,
+    echo_styled,
+    echo_table,
+    echo_text,
+    tell,
+    write_figure,
+)
 
 if TYPE_CHECKING:
-    from boxloop.report import Network, NetworkFindings
+    from numpy.typing import NDArray
+
+    from boxloop.cli.columns import SelectedColumns
+    from boxloop.cli.describe import Networks
+    from boxloop.estimators import Array
+    from boxloop.report import Network, NetworkFindings, Problem
 
 METHODS = ("factor", "gradient", "swag", "swa", "full")
 KINDS = ("auto", "regression", "classification")
-
-UNSAID = ("output", "page", "figure", "json_to", "quiet", "progress")
-"""Options on which findings do not depend."""
+OUTPUT_OPTIONS = ("output", "page", "figure", "json_to", "quiet", "progress")
+"""Options that do not affect the findings."""
+MIN_ROWS, MIN_HELD_OUT = 40, 8
+"""Fewest rows of a table, and fewest held-out rows."""
+MAX_CLASSES = 20
+"""Distinct values up to which numbers might be classes, which a hint says."""
+MAX_NAMES = 16
+"""Names that are printed of a list."""
+COLOURS = {"good": "green", "doubtful": "yellow", "bad": "red", "not run": "none"}
 
 _count = click.IntRange(min=1)
 
@@ -44,13 +64,13 @@ _count = click.IntRange(min=1)
     "boxloop network data.csv --target price --drop id --hidden 64,64 --json",
 )
 @data_argument
-@click.option("--target", required=True, metavar="COLUMN", help="Column to predict: numbers, or labels.")
+@click.option("--target", required=True, metavar="COLUMN", help="Column to predict: numbers or labels.")
 @click.option(
     "--kind",
     type=click.Choice(KINDS),
     default="auto",
     show_default=True,
-    help="Of the target: auto takes text and two whole numbers for classes.",
+    help="Of the target: auto treats text, and integers with two values, as classes.",
 )
 @column_options
 @click.option(
@@ -59,28 +79,32 @@ _count = click.IntRange(min=1)
     type=click.FloatRange(0.0, 0.9, min_open=True),
     default=0.2,
     show_default=True,
-    help="Share of the rows that judge; they take no part in the fit.",
+    help="Share of the rows held out for evaluation.",
 )
-@click.option("--hidden", metavar="N,N,...", callback=widths, help="Widths of the layers: 50 if omitted.")
-@click.option("--members", type=_count, help="Networks from different starts, as an ensemble: 1 if omitted.")
+@click.option(
+    "--hidden", metavar="N,N,...", callback=widths, help="Widths of the hidden layers; 50 by default."
+)
+@click.option("--members", type=_count, help="Networks with different initial weights; 1 by default.")
 @click.option(
     "--method",
     type=click.Choice(METHODS),
-    help="How the weights are followed: factor if omitted; swa is their mean alone.",
+    help="Posterior over the weights: factor by default; swa is the mean alone.",
 )
-@click.option("--rank", type=_count, help="Directions of the covariance of the weights: 10 if omitted.")
-@click.option("--draws", "n_draws", type=_count, help="Networks that a prediction averages: 30 if omitted.")
-@click.option("--epochs", type=_count, help="Passes of the training; about 2000 steps if omitted.")
-@click.option("--collect", type=_count, help="Passes in which weights are observed; half as many if omitted.")
+@click.option("--rank", type=_count, help="Rank of the covariance of the weights; 10 by default.")
+@click.option("--draws", "n_draws", type=_count, help="Networks in a prediction; 30 by default.")
+@click.option("--epochs", type=_count, help="Epochs of Adam; about 2000 steps by default.")
+@click.option(
+    "--collect", type=_count, help="Epochs of SGD, whose weights are observed; half as many by default."
+)
 @click.option(
     "--prior-precision",
     type=click.FloatRange(0.0, min_open=True),
-    help="Of every weight, in standard units: it sets the weight decay.",
+    help="Of every weight, in standard units; it determines the weight decay.",
 )
 @click.option(
     "--chains",
     type=click.IntRange(min=0),
-    help="Of Monte Carlo over all weights, to compare with; by default where the network is small.",
+    help="Monte Carlo chains over all weights, for comparison; 16 for a small network by default.",
 )
 @seed_option
 @compute_options
@@ -107,36 +131,180 @@ def command(
     json_to: str | None,
     **options: Any,
 ) -> None:
-    """Predict a column by a network with error bars, and find out whether to believe them.
+    """Predict a column by a network with error bars, and audit them.
 
-    A network is trained on four fifths of the rows; weights that the training passes through at its end give a law over
-    weights, and networks drawn from it the error bars. On the rows held out, its predictions stand beside those of its
-    mean network alone, of a linear or logistic regression, and of no model at all. An audit says how far the law is
-    from a posterior, and what to worry about.
+    The network is trained on four fifths of the rows. The weights at the end of the training give a distribution over
+    weights, and networks drawn from it give the error bars. The predictions for the held-out rows are compared with
+    those of the mean network, a linear or logistic regression, and a constant. An audit compares the distribution
+    with the posterior and lists what is doubtful.
 
-    --target target is the class, or response, of bundled data. Columns of text are not predicted from. Cells must not
-    be empty.
+    --target target is the class, or response, of bundled data. Text columns are not used as inputs. Cells must not be
+    empty.
     """
-    from boxloop.cli.network_read import read_problem
-    from boxloop.cli.network_show import show
     from boxloop.report import judge_network, network_facts
 
     check_outputs([output, page, figure, json_to], data)
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        raise click.UsageError(f"{page}: the name of a page must end in .html")
+        raise click.UsageError(f"--page must end in .html, got {page}")
     problem = read_problem(data, target, columns, drop, kind, share, seed)
-    begun = time.perf_counter()
-    network = fitted(problem, {**options, "random_state": seed}, watching(quiet, progress))
-    found = judge_network(problem, network, chains=chains, seed=seed)
-    seconds = time.perf_counter() - begun
-    write(found, output, page, figure)
-    facts = {"data": data, **network_facts(found), "seconds": seconds}
+    start = time.perf_counter()
+    network = fit_network(problem, {**options, "random_state": seed}, watching(quiet, progress))
+    findings = judge_network(problem, network, chains=chains, seed=seed)
+    seconds = time.perf_counter() - start
+    write_files(findings, output, page, figure)
+    facts = {"data": data, **network_facts(findings), "seconds": seconds}
     facts |= {"output": output, "page": page, "figure": figure}
-    tell(facts, json_to, lambda: show(found, facts), quiet)
+    tell(facts, json_to, lambda: print_findings(findings, facts), quiet)
 
 
-def fitted(problem: Any, options: dict[str, Any], watch: bool) -> Network:
-    """The network that the options ask for, fitted to the rows that do not judge."""
+def read_problem(
+    data: str,
+    target: str,
+    columns: Sequence[str] | None,
+    drop: Sequence[str],
+    kind: str,
+    share: float,
+    seed: int,
+) -> Problem:
+    """Read a table and hold rows out.
+
+    Args:
+        data: a path or a bundled data set.
+        target: column to predict; ``target`` is the response of bundled data.
+        columns: inputs; None is all columns of numbers.
+        drop: columns to leave out.
+        kind: ``auto``, ``regression`` or ``classification``.
+        share: of the rows held out.
+        seed: of the selection of rows.
+
+    Raises:
+        ValueError: a missing or unusable column, an empty cell, or too few rows.
+    """
+    import numpy as np
+    import torch
+
+    from boxloop.cli.columns import read_columns
+    from boxloop.data import open_table
+    from boxloop.report import Problem, fingerprint
+
+    side = read_columns(data, [target], (), "--target")
+    names, left_out = choose_inputs(data, target, columns, drop)
+    X: Array = torch.cat([rows for rows, _ in open_table(data, columns=names).chunks()]).double().numpy()
+    reason, kind, y = choose_kind(side, kind)
+    _check_complete(data, X, names)
+    if side.labels is None:
+        _check_complete(data, _read_numbers(side)[:, None], (target,))
+    if len(X) < MIN_ROWS:
+        raise ValueError(f"{data}: at least {MIN_ROWS} rows are needed, got {len(X)}")
+    held = hold_out_rows(y, kind, share, seed)
+    if held.sum() < MIN_HELD_OUT:
+        raise ValueError(
+            f"{data}: --held-out {share:g} leaves fewer than {MIN_HELD_OUT} held-out rows: raise it, or add rows"
+        )
+    digest = fingerprint(data, np.column_stack([X, _encode(y)]))
+    return Problem(data, names, target, X, y, kind, reason, left_out, digest, held)
+
+
+def choose_inputs(
+    data: str, target: str, columns: Sequence[str] | None, drop: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The input columns, and columns left out because they hold no numbers; a column named by the user must."""
+    from boxloop.data import choose_columns, open_named_reader
+
+    reader = open_named_reader(data)
+    choose_columns(reader.names, [*(columns or ()), *drop], None, reader.label)
+    if target in (columns or ()):
+        raise click.UsageError(f"--columns must not name the target, {target!r}")
+    selected = [name for name in columns or reader.names if name not in drop and name != target]
+    text = {name: what for name, what in reader.non_numeric.items() if name in selected}
+    if text and columns is not None:
+        name, what = next(iter(text.items()))
+        raise ValueError(f"{reader.label}: column {name!r} holds no numbers ({what}): leave it out")
+    names = tuple(name for name in selected if name not in text)
+    if not names:
+        raise ValueError(f"{reader.label}: no column of numbers is left to predict from")
+    return choose_columns(names, None, None, reader.label), text
+
+
+def choose_kind(side: SelectedColumns, kind: str) -> tuple[str, str, NDArray[Any]]:
+    """Why the target is numbers or classes, which of the two, and its values."""
+    import numpy as np
+
+    if side.labels is not None:
+        if kind == "regression":
+            raise click.UsageError(f"--kind regression needs numbers, but {side.names[0]!r} holds labels")
+        return f"{side.n_values} classes, as it holds labels", "classification", side.labels
+    values = _read_numbers(side)
+    distinct = np.unique(values[np.isfinite(values)])
+    integers = bool((distinct == np.round(distinct)).all())
+    count = len(distinct)
+    if kind == "classification" or (kind == "auto" and integers and count == 2):
+        reason = (
+            "by --kind" if kind != "auto" else "as it has two values; --kind regression treats it as numbers"
+        )
+        return (
+            f"{count} classes, {reason}",
+            "classification",
+            values.astype(np.int64) if integers else values,
+        )
+    if kind == "regression":
+        return "numbers, by --kind", "regression", values
+    hint = f"; --kind classification treats its {count} values as classes"
+    return f"numbers{hint if integers and count <= MAX_CLASSES else ''}", "regression", values
+
+
+def _read_numbers(side: SelectedColumns) -> Array:
+    import torch
+
+    assert side.source is not None
+    values: Array = torch.cat([rows[:, 0] for rows, _ in side.source.chunks()]).double().numpy()
+    return values
+
+
+def _check_complete(data: str, table: Array, names: Sequence[str]) -> None:
+    import numpy as np
+
+    empty = np.argwhere(np.isnan(table))
+    if len(empty):
+        row, column = empty[0].tolist()
+        raise ValueError(
+            f"{data}: column {names[column]!r} has an empty cell in row {row} (counted from 0): a network needs "
+            "complete rows; remove such rows, or leave the column out by --drop"
+        )
+
+
+def hold_out_rows(y: NDArray[Any], kind: str, share: float, seed: int) -> NDArray[Any]:
+    """Which rows are held out, (n,): at random, and the same share of each class, rounded down.
+
+    Args:
+        y: numbers or labels, (n,).
+        kind: ``regression`` or ``classification``.
+        share: of the rows.
+        seed: of the selection.
+    """
+    import numpy as np
+    import torch
+
+    from boxloop.numeric import generator, spawn
+
+    # the first streams of the seed are the estimator's
+    order = torch.randperm(len(y), generator=spawn(generator(seed), 4)[3]).numpy()
+    codes = _encode(y)[order] if kind == "classification" else np.zeros(len(y), dtype=np.int64)
+    mask = np.zeros(len(y), dtype=bool)
+    for code in np.unique(codes):
+        group = order[codes == code]
+        mask[group[: int(share * len(group) + 1e-9)]] = True
+    return mask
+
+
+def _encode(y: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    return np.unique(y, return_inverse=True)[1].astype(np.int64)
+
+
+def fit_network(problem: Problem, options: dict[str, Any], watch: bool) -> Network:
+    """Fit the network of the options to the rows that are not held out."""
     from boxloop.estimators import NetworkClassifier, NetworkRegressor
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -144,33 +312,35 @@ def fitted(problem: Any, options: dict[str, Any], watch: bool) -> Network:
     network: Network = kind(**given, verbose=int(watch))
     network.fit(*problem.trained)
     if network.interrupted_:
-        raise KeyboardInterrupt  # half a fit is nothing to judge
-    network.set_params(verbose=0)  # who watched is no part of the model
+        raise KeyboardInterrupt  # an incomplete fit is not evaluated
+    network.set_params(verbose=0)  # the progress bar is no part of the model
     return network
 
 
-def write(found: NetworkFindings, output: Path | None, page: Path | None, figure: Path | None) -> None:
-    """The files that were asked for."""
+def write_files(
+    findings: NetworkFindings, output: Path | None, page: Path | None, figure: Path | None
+) -> None:
+    """Write the model, the page and the figure."""
     from boxloop.persist import write_atomic
     from boxloop.report import as_page
 
     if output is not None:
-        found.network.save(output)
+        findings.network.save(output)
     if page is not None:
-        said = spelled(click.get_current_context())
-        write_atomic(page, as_page(found, said, None if output is None else str(output)).encode())
-    write_figure(figure, lambda: found.audit.plot()[0, 0])
+        call = spell_call(click.get_current_context())
+        write_atomic(page, as_page(findings, call, None if output is None else str(output)).encode())
+    write_figure(figure, lambda: findings.audit.plot()[0, 0])
 
 
-def spelled(context: click.Context) -> str:
-    """The call, as far as findings depend on it."""
+def spell_call(context: click.Context) -> str:
+    """The command line, without options that do not affect the findings."""
     words = ["boxloop", "network", str(context.params["data"])]
     for param in context.command.params:
         source = context.get_parameter_source(param.name or "")
         if (
             isinstance(param, click.Option)
             and source is ParameterSource.COMMANDLINE
-            and param.name not in UNSAID
+            and param.name not in OUTPUT_OPTIONS
         ):
             value = context.params[param.name]
             if param.multiple:
@@ -181,3 +351,169 @@ def spelled(context: click.Context) -> str:
             else:
                 words += [param.opts[-1], str(value)]
     return shlex.join(words)
+
+
+def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
+    """Print scores, concerns and files."""
+    from boxloop.report import LEVEL, note
+
+    problem, rows = findings.problem, facts["rows"]
+    n = len(problem.names)
+    echo_text(f"{problem.target} from {n} column{'' if n == 1 else 's'} of {problem.label}: {problem.told}")
+    echo_text(f"{rows['fit']} rows for the fit, {rows['held_out']} held out")
+    if problem.left_out:
+        echo_text(f"Not used, as they hold no numbers: {', '.join(problem.left_out)}")
+    echo_text()
+    heads, lines = score_table(findings)
+    echo_table("Held-out rows", heads, lines)
+    if problem.kind == "regression":
+        legend = (
+            f"Log score: mean log-density of the observations. In {LEVEL:.0%}: share of rows inside their {LEVEL:.0%} "
+            "intervals."
+        )
+    else:
+        legend = note(findings)
+    echo_styled("", "none", f"{legend} Lead: difference of log scores, paired by row.")
+    echo_text()
+    for concern in findings.worries:
+        remedy = f" Next: {concern.next}." if concern.next else ""
+        label = f"{concern.level}: {concern.what}. "
+        echo_styled(label, f"bold {COLOURS[concern.level]}", f"{concern.why}.{remedy}")
+    for event in findings.events:
+        echo_styled("", "none", f"Note on the fit: {event}.")
+    for name in ("output", "page", "figure"):
+        if facts[name] is not None:
+            echo_text(f"Written: {facts[name]}")
+
+
+def score_table(findings: NetworkFindings) -> tuple[list[str], list[list[str]]]:
+    """The scores of all predictors, in as many columns as a terminal has room for; JSON and the page have more."""
+    from boxloop.numeric import format_number, format_with_error
+    from boxloop.report import LEVEL, measures
+
+    is_regression = findings.problem.kind == "regression"
+    lines = []
+    for name, scores in findings.scores.items():
+        found, lead = measures(scores), findings.ahead.get(name)
+        if is_regression:
+            own = [format_with_error(*found["rmse"]), f"{found['coverage'][0]:.0%}"]
+        else:
+            percent = format_with_error(*(100.0 * v for v in found["accuracy"]))
+            own = [percent, format_number(found["miscalibration"][0], 2)]
+        difference = "" if lead is None else format_with_error(lead.value, lead.standard_error)
+        lines.append([name, own[0], format_with_error(*found["log_score"]), own[1], difference])
+    heads = (
+        ["RMSE", "log score", f"in {LEVEL:.0%}"] if is_regression else ["% right", "log score", "calibration"]
+    )
+    return ["predictor", *heads, "network's lead"], lines
+
+
+def show_network(model: Path, network: Networks, json_to: str | None) -> None:
+    """Print the contents of a network's model file."""
+    from boxloop.cli.describe import column_names
+    from boxloop.estimators import NetworkClassifier
+    from boxloop.report import chosen, spoken
+
+    names = column_names(network)
+    options = network.get_params(deep=False)
+    classes = network.classes_ if isinstance(network, NetworkClassifier) else None
+    contents = {
+        "model": model,
+        "estimator": type(network).__name__,
+        "options": options,
+        "columns": names,
+        "classes": classes,
+        **chosen(network),
+        "interrupted": network.interrupted_,
+        "events": network.events_,
+    }
+
+    def show() -> None:
+        defaults: dict[str, Any] = type(network)().get_params(deep=False)
+        changed = [f"{name}={value!r}" for name, value in options.items() if value != defaults[name]]
+        lines = [
+            ("options", ", ".join(changed) or "defaults"),
+            (f"{len(names)} columns", _join_first(names)),
+        ]
+        if classes is not None:
+            lines.append((f"{len(classes)} classes", _join_first([str(label) for label in classes])))
+        lines += spoken(chosen(network)) + [("note", event) for event in network.events_]
+        echo_facts(f"{model}: {contents['estimator']}", lines)
+
+    tell(contents, json_to, show)
+
+
+def _join_first(names: Sequence[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+
+
+def score_network(
+    model: Path, network: Networks, data: str, on_workers: bool, output: Path | None, watch: bool
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Predict the rows of a table.
+
+    Args:
+        model: the file.
+        network: its contents.
+        data: rows, whose columns are found by their names.
+        on_workers: whether the workers of a cluster read them.
+        output: table to write, one line per row.
+        watch: whether to show progress.
+
+    Returns:
+        A summary of all rows, and a function that prints it.
+    """
+    from boxloop.cli.describe import fitted_columns
+    from boxloop.cli.lines import Found, Summary, passed
+    from boxloop.data import open_table
+    from boxloop.numeric import format_number
+
+    source = open_table(data, columns=fitted_columns(network), cluster=on_workers)
+
+    def score_tile(rows: Any, weight: Any, start: int) -> Found[Summary]:
+        lines = predict_columns(network, rows.numpy())
+        return Found(len(rows), Summary.of(lines), () if output is None else (lines,))
+
+    total = passed(source.in_turn(score_tile), source.n_rows, output, watch)
+    summary = [
+        {"what": name, "mean": mean, "lowest": low, "highest": high}
+        for name, mean, low, high in zip(total.names, total.mean, total.low, total.high, strict=True)
+    ]
+    facts = {"model": model, "data": data, "rows": total.rows, "summary": summary, "output": output}
+
+    def show() -> None:
+        heads = ["", "mean", "lowest", "highest"]
+        lines = [[line["what"], *(format_number(line[head]) for head in heads[1:])] for line in summary]
+        echo_table(f"{total.rows} rows of {data} by {model}", heads, lines)
+        if output is not None:
+            echo_facts("", [("written to", str(output))])
+
+    return facts, show
+
+
+def predict_columns(network: Networks, rows: Any) -> dict[str, Any]:
+    """Columns of the table that ``score`` writes, for rows with the columns of the fit."""
+    from boxloop.cli.describe import fitted_columns
+    from boxloop.data import make_frame
+    from boxloop.estimators import NetworkClassifier
+
+    names = fitted_columns(network)
+    X = rows if names is None else make_frame({name: rows[:, j] for j, name in enumerate(names)})
+    prediction: Any = network.predict_distribution(X)
+    if isinstance(network, NetworkClassifier):
+        probability = prediction.probability
+        return {
+            "class": network.classes_[probability.argmax(1)].astype(object),
+            "probability": probability.max(1),
+            "entropy": prediction.entropy,
+            "mutual_information": prediction.mutual_information,
+            **{f"probability_{label}": probability[:, j] for j, label in enumerate(network.classes_)},
+        }
+    low, high = prediction.interval(0.9)
+    return {
+        "predicted": prediction.mean,
+        "std": prediction.std,
+        "epistemic_std": prediction.epistemic_std,
+        "low": low,
+        "high": high,
+    }

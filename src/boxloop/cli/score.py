@@ -77,7 +77,7 @@ def command(
         if isinstance(estimator, TwoViews):
             found, show = score_views(model, estimator, data, there, output, watch)
         elif isinstance(estimator, Networks):
-            from boxloop.cli.fitted_networks import score_network
+            from boxloop.cli.network import score_network
 
             found, show = score_network(model, estimator, data, there, output, watch)
         else:

@@ -31,7 +31,7 @@ def command(model: Path, json_to: str | None) -> None:
         show_views(model, estimator, json_to)
         return
     if isinstance(estimator, Networks):
-        from boxloop.cli.fitted_networks import show_network
+        from boxloop.cli.network import show_network
 
         show_network(model, estimator, json_to)
         return

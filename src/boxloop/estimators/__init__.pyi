@@ -1,4 +1,5 @@
 from ._base import Array as Array, FitWarning, LatentEstimator as LatentEstimator, to_numpy as to_numpy
+from ._network import MemberTraining as MemberTraining, hold_out as hold_out, training_rows as training_rows
 from ._params import pick_device as pick_device
 from ._two_views import ViewSchema as ViewSchema
 from .autoencoder import VariationalAutoencoder
@@ -19,10 +20,8 @@ from .linear import LinearEstimator as LinearEstimator
 from .loading import SAVED as SAVED, load
 from .mixture import MixtureEstimator as MixtureEstimator
 from .multinomial_mixture import MultinomialMixture
-from .network_audit import audit_network as audit_network, training_rows as training_rows
 from .network_classifier import NetworkClassifier
 from .network_regressor import NetworkRegressor
-from .network_rows import held_out as held_out
 from .poisson_mixture import PoissonMixture
 from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects

@@ -28,9 +28,7 @@ from boxloop.data import (
 from boxloop.estimators._base import Array, DeviceEstimator, is_double, to_numpy, warn_of
 from boxloop.estimators._input import check_score_numbers, open_rows
 from boxloop.estimators._params import pick_device
-from boxloop.persist import ModelFile, Saved, SaveMixin
-from boxloop.types import Source
-from boxloop.weights import (
+from boxloop.networks import (
     CONSTRAINTS,
     Centre,
     LinearPosterior,
@@ -38,6 +36,8 @@ from boxloop.weights import (
     linear_regression,
     regression_moments,
 )
+from boxloop.persist import ModelFile, Saved, SaveMixin
+from boxloop.types import Source
 
 UNLIKE = 1e4
 """Columns whose spreads differ by more than this hardly share a prior."""
@@ -85,7 +85,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         n_effective_: directions that the rows determine, between 0 and ``rank_``.
         rank_: of the columns.
         n_samples_seen_: total weight of the rows.
-        model_: the :class:`boxloop.weights.linear_regression.LinearPosterior`.
+        model_: the :class:`boxloop.networks.LinearPosterior`.
         events_: what is worth knowing of the fit; each was a warning.
 
     Example:
@@ -172,17 +172,17 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         """
         found = self.predictive(X)
         mean = self._shaped(found.mean)
-        return (mean, self._shaped(found.deviation)) if return_std else mean
+        return (mean, self._shaped(found.std)) if return_std else mean
 
     def predictive(self, X: Any) -> LinearPrediction:
-        """Means with the two deviations apart, ``spread`` of the coefficients and ``noise``, as tensors (n, k)."""
+        """Means with the two standard deviations, ``epistemic_std`` and ``noise``, as tensors (n, k)."""
         check_is_fitted(self)
         rows = self._rows(X, None, reset=False)
         model = self.model_
 
         def both(tile: Tensor, weight: Tensor) -> ConcatenatedRows:
             found = model.predict(tile.cpu())
-            return ConcatenatedRows.of(torch.stack([found.mean, found.spread], 1))
+            return ConcatenatedRows.of(torch.stack([found.mean, found.epistemic_std], 1))
 
         mean, spread = rows.reduce(both).concatenate().unbind(1)
         return LinearPrediction(mean, spread, model.beta.rsqrt())

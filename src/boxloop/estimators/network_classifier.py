@@ -1,4 +1,4 @@
-"""Classification by networks whose weights have a posterior, as an estimator."""
+"""Classification by neural networks with a posterior over their weights, as an estimator."""
 
 from __future__ import annotations
 
@@ -15,73 +15,78 @@ from torch import Tensor
 from boxloop.data import to_labels, validate_rows
 from boxloop.estimators._base import Array
 from boxloop.estimators._input import check_score_labels
-from boxloop.estimators.network_base import BLOCK, NetworkEstimator
-from boxloop.estimators.network_rows import check_outputs, weighted_rows
-from boxloop.estimators.network_state import network_file
+from boxloop.estimators._network import (
+    BLOCK,
+    NetworkEstimator,
+    check_outputs,
+    drop_zero_weights,
+    network_file,
+)
+from boxloop.networks import ClassificationPrediction, Kind
 from boxloop.persist import Labels, ModelFile
-from boxloop.weights import ClassificationPrediction, Kind
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NetworkClassifier(ClassifierMixin, NetworkEstimator):
-    r"""Classification by a network that knows what it does not know: a posterior over its weights.
+    r"""Classification by a neural network with a posterior over its weights.
 
     .. math:: p(c \mid x) = \frac1m \sum_i \operatorname{softmax}\bigl(f(x; \theta_i) / T\bigr)_c, \qquad
         \theta_i \sim \sum_k w_k \, N(\mu_k, s \, (F_k F_k^\top + \operatorname{diag} \psi_k))
 
-    Document 004. Adam brings the network to a minimum of the mean cross-entropy with the weight decay that the prior
-    :math:`N(0, \alpha^{-1} I)` asks for, :math:`\alpha / N`; SGD at a constant rate then wanders around it, and is
-    followed. The scale s of the covariance and the temperature T are those of the best log score of rows held out, of
-    each class the same share, with weak priors where these are few (:meth:`boxloop.weights.Predictor.tuned`). X is
-    standardised inside. Weights of rows are taken as by :class:`NetworkRegressor`.
+    Brownlie (2021). Adam minimises the mean cross-entropy with the weight decay of the prior
+    :math:`N(0, \alpha^{-1} I)`, :math:`\alpha / N`. SGD at a constant rate then moves around the minimum, and its
+    weights are observed. The scale s of the covariance and the temperature T maximise the log score of held-out rows,
+    the same share of each class, with weak priors that matter if these are few
+    (:meth:`boxloop.networks.Predictor.tune`). X is standardised. Row weights are treated as by
+    :class:`NetworkRegressor`.
 
     Args:
         hidden: widths of the hidden layers.
         module: a ``torch.nn.Module`` to use instead, from standardised rows (n, d) to logits (n, C), which is copied;
-            or a function that makes one, given a ``torch.Generator``, which several members need.
-        activation: between layers: ``relu``, ``tanh``, ``silu`` or ``gelu``.
-        method: how weights are followed, as of :class:`NetworkRegressor`.
-        rank: of the covariance, of methods that have one.
-        members: networks from different starts, trained side by side.
-        n_draws: networks that a prediction averages, 2 at least, and as many as members.
-        learning_rate: of Adam at first; it falls to zero in the second half.
-        epochs: passes over the rows in training; ``None`` is about 2000 steps.
-        collect: passes in which weights are observed, about 500 times; ``None`` is half as many.
-        collect_rate: constant learning rate of SGD in them; ``None`` is the highest of 0.1, 0.05, ... at which the
-            loss rises by less than a quarter.
+            or a function that returns one, given a ``torch.Generator``; several members need a function.
+        activation: ``relu``, ``tanh``, ``silu`` or ``gelu``.
+        method: of the posterior, as in :class:`NetworkRegressor`.
+        rank: of the covariance, for methods that have one.
+        members: number of networks with different initial weights, trained together.
+        n_draws: number of networks in a prediction, at least 2 and at least ``members``.
+        learning_rate: of Adam; constant in the first half, then falling to zero.
+        epochs: of Adam; ``None`` is about 2000 steps.
+        collect: epochs of SGD, in which weights are observed about 500 times; ``None`` is half as many.
+        collect_rate: constant learning rate of SGD; ``None`` is the highest of 0.1, 0.05, ... at which the loss rises
+            by less than a quarter.
         momentum: of SGD.
-        batch_size: rows of a mini-batch; ``None`` is a twelfth of them, between 16 and 128.
+        batch_size: rows of a mini-batch; ``None`` is a twelfth of all rows, between 16 and 128.
         prior_precision: alpha, of every weight, for standardised X.
-        validation_fraction: share of the rows held out, for temperature and scale: 50 rows at least, or a quarter where
+        validation_fraction: share of the rows held out, for temperature and scale: at least 50 rows, or a quarter if
             that is less. 0 leaves both at 1.
-        random_state: seed or generator; global state is never used.
+        random_state: seed or generator; global random state is not used.
         verbose: show progress bars.
         device: ``cpu``, ``cuda`` or ``auto``.
         dtype: ``float64``, or ``float32``, which is no faster for small networks.
 
     Attributes:
         classes_: the labels, in order.
-        posterior_: a :class:`boxloop.weights.MultiPosterior`, in standard units.
-        predictor_: a :class:`boxloop.weights.Predictor`; its ``tuning`` tells what was tried.
+        posterior_: a :class:`boxloop.networks.MultiPosterior`, in standard units.
+        predictor_: a :class:`boxloop.networks.Predictor`; its ``tuning`` holds the scores.
         temperature_: T.
         scale_: s.
-        weight_decay_: of both phases.
-        collect_rate_: of SGD.
+        weight_decay_: of Adam and SGD.
+        collect_rate_: learning rate of SGD.
         history_: ``loss``, the mean of each epoch.
-        n_iter_: epochs, of both phases.
+        n_iter_: number of epochs, of Adam and SGD.
         interrupted_: whether Ctrl-C ended the training.
-        weighted_: whether rows had weights.
-        events_: what is worth knowing of the fit; each was a warning.
+        weighted_: whether the fit had row weights.
+        events_: messages about the fit; each was also a warning.
 
     Example:
         >>> from sklearn.datasets import load_iris
-        >>> from boxloop.estimators.network_classifier import NetworkClassifier
+        >>> from boxloop import NetworkClassifier
         >>> X, y = load_iris(return_X_y=True)
         >>> fit = NetworkClassifier(epochs=20, collect=20, random_state=0).fit(X, y)
         >>> fit.score(X, y) > 0.9, fit.predict_proba(X).shape
         (True, (150, 3))
-        >>> found = fit.predict_distribution([[5.0, 3.0, 1.5, 0.2], [50.0, 3.0, 1.5, 9.0]])
-        >>> found.probability.shape, bool((found.mutual_information >= 0.0).all())
+        >>> prediction = fit.predict_distribution([[5.0, 3.0, 1.5, 0.2], [50.0, 3.0, 1.5, 9.0]])
+        >>> prediction.probability.shape, bool((prediction.mutual_information >= 0.0).all())
         ((2, 3), True)
     """
 
@@ -92,73 +97,61 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train, follow the weights, and tune on rows held out.
+        """Train the networks, observe their weights, and tune on held-out rows.
 
         Args:
             X: rows, (n, d): an array or a frame.
             y: labels, (n,): text, integers or booleans.
-            sample_weight: one non-negative weight a row, (n,), as its repetitions.
+            sample_weight: non-negative weights of the rows, (n,), as repetitions.
 
         Returns:
-            The estimator itself.
+            The fitted estimator.
         """
         X, y = validate_rows(self, X, to_labels(y, "y"), dtype=np.float64)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
-        X, labels, weight = weighted_rows(X, labels, sample_weight)
+        X, labels, weight = drop_zero_weights(X, labels, sample_weight)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has one class only, {self.classes_.tolist()}: there is nothing to tell apart"
-            )
+            raise ValueError(f"y must hold at least two classes, got one class, {self.classes_.tolist()}")
         self.n_outputs_ = len(self.classes_)
-        return self._learn(
-            np.ascontiguousarray(X), codes.astype(np.int64), None, self.n_outputs_, weight=weight
-        )
-
-    def _ignorance(self, y: Tensor) -> float:
-        return float(np.log(self.n_outputs_))
+        return self._fit_rows(np.ascontiguousarray(X), codes.astype(np.int64), None, weight=weight)
 
     @property
     def temperature_(self) -> float:
-        """By which logits are divided."""
+        """The factor by which logits are divided."""
         return float(self.predictor_.temperature)
 
-    @property
-    def scale_(self) -> float:
-        """Of the covariance."""
-        return float(self.predictor_.scale)
-
     def predict_distribution(self, X: Any) -> ClassificationPrediction:
-        """All that is known about new rows: probabilities, entropy, and how much of it networks disagree about.
+        """The predictive distribution: probabilities, entropy, and mutual information with the weights.
 
         Args:
             X: rows, (n, d).
 
         Returns:
-            A :class:`boxloop.weights.ClassificationPrediction`; its classes are places in ``classes_``.
+            A :class:`boxloop.networks.ClassificationPrediction`; its classes are indices of ``classes_``.
         """
-        return self._of(self._rows(X))
+        return self._predict_rows(self._standardise_rows(X))
 
-    def _of(self, rows: Tensor, start: int = 0) -> ClassificationPrediction:
-        """Of rows in standard units; the first of them is number ``start``."""
-        found: ClassificationPrediction = self.predictor_.predict(rows)
-        check_outputs(found.outputs, start)
-        return found
+    def _predict_rows(self, rows: Tensor, start: int = 0) -> ClassificationPrediction:
+        """The distribution for rows in standard units; the first has number ``start``."""
+        prediction: ClassificationPrediction = self.predictor_.predict(rows)
+        check_outputs(prediction.outputs, start)
+        return prediction
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, (n, C), in the order of ``classes_``: the mean over networks."""
-        rows = self._rows(X)
-        blocks = [self._of(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
+        """Class probabilities, (n, C), in the order of ``classes_``: the mean over networks."""
+        rows = self._standardise_rows(X)
+        blocks = [self._predict_rows(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
         return np.concatenate([one.probability for one in blocks])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows whose class is predicted, by their weights where they have any."""
+        """The accuracy, weighted if ``sample_weight`` is given."""
         check_is_fitted(self)
         labels, weight = check_score_labels(y, sample_weight)
         return float(super().score(X, labels, weight))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The class of largest probability, (n,)."""
+        """The most probable class, (n,)."""
         chosen = self.predict_proba(X).argmax(1)
         return np.asarray(self.classes_[chosen])

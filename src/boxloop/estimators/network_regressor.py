@@ -1,4 +1,4 @@
-"""Regression by networks whose weights have a posterior, as an estimator."""
+"""Regression by neural networks with a posterior over their weights, as an estimator."""
 
 from __future__ import annotations
 
@@ -13,76 +13,81 @@ from torch import Tensor
 from boxloop.data import to_labels, validate_rows
 from boxloop.estimators._base import Array
 from boxloop.estimators._input import check_score_numbers
-from boxloop.estimators.network_base import BLOCK, NetworkEstimator
-from boxloop.estimators.network_rows import Units, check_outputs, weighted_rows
-from boxloop.estimators.network_state import network_file
+from boxloop.estimators._network import (
+    BLOCK,
+    ColumnScaling,
+    NetworkEstimator,
+    check_outputs,
+    drop_zero_weights,
+    network_file,
+)
+from boxloop.networks import Kind, RegressionPrediction
 from boxloop.persist import ModelFile
-from boxloop.weights import Kind, RegressionPrediction
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
-    r"""Regression by a network with error bars: a posterior over its weights, from the path of its training.
+    r"""Regression by a neural network with error bars, from a posterior over its weights.
 
     .. math:: p(y \mid x) = \frac1m \sum_i N\bigl(y; f(x; \theta_i), \sigma^2\bigr), \qquad
         \theta_i \sim \sum_k w_k \, N(\mu_k, c \, (F_k F_k^\top + \operatorname{diag} \psi_k))
 
-    Document 004. Adam brings the network to a minimum of the mean squared error with the weight decay that the prior
-    :math:`N(0, \alpha^{-1} I)` asks for, :math:`2 \alpha / (\beta N)`, where the noise :math:`1 / \beta` is at first
-    what the network leaves of rows held out; SGD at a constant rate then wanders around it, and is followed. Where the
-    noise found in the end is another, by a factor of 1.5 or more, training goes on with it, up to three times. The
-    scale c of the covariance and the noise :math:`\sigma` are those of the best log score of the rows held out, with
-    weak priors where these are few (:meth:`boxloop.weights.Predictor.tuned`). X and y are standardised inside.
-    A weight of a row multiplies its loss, and N is the sum of the weights, so that the loss and the prior are those of
-    repeated rows; mini-batches, and the rows held out, are drawn from rows as they are.
+    Brownlie (2021). Adam minimises the mean squared error with the weight decay of the prior
+    :math:`N(0, \alpha^{-1} I)`, :math:`2 \alpha / (\beta N)`, where the noise variance :math:`1 / \beta` is at first
+    the residual variance on held-out rows. SGD at a constant rate then moves around the minimum, and its weights are
+    observed. If the final noise variance differs by a factor of 1.5 or more, the training continues with it, up to
+    three times. The scale c of the covariance and the noise :math:`\sigma` maximise the log score of the held-out rows,
+    with weak priors that matter if these are few (:meth:`boxloop.networks.Predictor.tune`). X and y are standardised.
+    The weight of a row multiplies its loss, and N is the sum of the weights, so that loss and prior are those of
+    repeated rows; mini-batches and held-out rows are drawn from the rows without regard to weights.
 
     Args:
         hidden: widths of the hidden layers.
         module: a ``torch.nn.Module`` to use instead, from standardised rows (n, d) to (n, q), which is copied; or a
-            function that makes one, given a ``torch.Generator``, which several members need.
-        activation: between layers: ``relu``, ``tanh``, ``silu`` or ``gelu``.
-        method: how weights are followed: ``factor``, ``gradient``, ``swag``, ``swa`` (no spread: with several members
-            an ensemble), ``full``, or a method with settings of its own.
-        rank: of the covariance, of methods that have one.
-        members: networks from different starts, trained side by side, each with a posterior of its own.
-        n_draws: networks that a prediction averages, 2 at least, and as many as members.
-        learning_rate: of Adam at first; it falls to zero in the second half.
-        epochs: passes over the rows in training; ``None`` is about 2000 steps.
-        collect: passes in which weights are observed, about 500 times; ``None`` is half as many.
-        collect_rate: constant learning rate of SGD in them; ``None`` is the highest of 0.1, 0.05, ... at which the
-            loss rises by less than a quarter.
+            function that returns one, given a ``torch.Generator``; several members need a function.
+        activation: ``relu``, ``tanh``, ``silu`` or ``gelu``.
+        method: of the posterior: ``factor``, ``gradient``, ``swag``, ``swa`` (zero variance; several members are an
+            ensemble), ``full``, or a method of :mod:`boxloop.networks` with its own settings.
+        rank: of the covariance, for methods that have one.
+        members: number of networks with different initial weights, trained together, each with its own posterior.
+        n_draws: number of networks in a prediction, at least 2 and at least ``members``.
+        learning_rate: of Adam; constant in the first half, then falling to zero.
+        epochs: of Adam; ``None`` is about 2000 steps.
+        collect: epochs of SGD, in which weights are observed about 500 times; ``None`` is half as many.
+        collect_rate: constant learning rate of SGD; ``None`` is the highest of 0.1, 0.05, ... at which the loss rises
+            by less than a quarter.
         momentum: of SGD.
-        batch_size: rows of a mini-batch; ``None`` is a twelfth of them, between 16 and 128.
+        batch_size: rows of a mini-batch; ``None`` is a twelfth of all rows, between 16 and 128.
         prior_precision: alpha, of every weight, for standardised X and y.
-        validation_fraction: share of the rows held out, for noise and scale: 50 rows at least, or a quarter where that
-            is less. 0 takes the noise from the training.
-        random_state: seed or generator; global state is never used.
+        validation_fraction: share of the rows held out, for noise and scale: at least 50 rows, or a quarter if that is
+            less. 0 estimates the noise on the training rows.
+        random_state: seed or generator; global random state is not used.
         verbose: show progress bars.
         device: ``cpu``, ``cuda`` or ``auto``.
         dtype: ``float64``, or ``float32``, which is no faster for small networks.
 
     Attributes:
-        posterior_: a :class:`boxloop.weights.MultiPosterior`, in standard units.
-        predictor_: a :class:`boxloop.weights.Predictor`, in standard units; its ``tuning`` tells what was tried.
-        noise_: standard deviation of observations around the network, in units of y, (q,).
+        posterior_: a :class:`boxloop.networks.MultiPosterior`, in standard units.
+        predictor_: a :class:`boxloop.networks.Predictor`, in standard units; its ``tuning`` holds the scores.
+        noise_: standard deviation of observations around the output of a network, in units of y, (q,).
         scale_: c.
-        weight_decay_: of the last phase.
-        collect_rate_: of SGD.
+        weight_decay_: at the end of the training.
+        collect_rate_: learning rate of SGD.
         history_: ``loss``, the mean of each epoch.
-        n_iter_: epochs, of all phases.
+        n_iter_: number of epochs, of Adam and SGD.
         interrupted_: whether Ctrl-C ended the training.
-        weighted_: whether rows had weights.
-        events_: what is worth knowing of the fit; each was a warning.
+        weighted_: whether the fit had row weights.
+        events_: messages about the fit; each was also a warning.
 
     Example:
         >>> import numpy as np
-        >>> from boxloop.estimators.network_regressor import NetworkRegressor
+        >>> from boxloop import NetworkRegressor
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(-2.0, 2.0, size=(300, 1))
         >>> y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.normal(size=300)
         >>> fit = NetworkRegressor(activation="tanh", random_state=0).fit(X, y)
-        >>> mean, deviation = fit.predict([[0.0], [0.8]], return_std=True)
-        >>> bool(abs(mean - [0.0, 1.0]).max() < 0.15), bool((abs(deviation - 0.1) < 0.05).all())
+        >>> mean, std = fit.predict([[0.0], [0.8]], return_std=True)
+        >>> bool(abs(mean - [0.0, 1.0]).max() < 0.15), bool((abs(std - 0.1) < 0.05).all())
         (True, True)
     """
 
@@ -91,70 +96,61 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train, follow the weights, and tune on rows held out.
+        """Train the networks, observe their weights, and tune on held-out rows.
 
         Args:
             X: rows, (n, d): an array or a frame.
             y: numbers, (n,) or (n, q).
-            sample_weight: one non-negative weight a row, (n,), as its repetitions.
+            sample_weight: non-negative weights of the rows, (n,), as repetitions.
 
         Returns:
-            The estimator itself.
+            The fitted estimator.
         """
-        _refuse_text(y)
+        _check_numeric(y)
         X, y = validate_rows(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        X, y, weight = weighted_rows(X, y, sample_weight)
+        X, y, weight = drop_zero_weights(X, y, sample_weight)
         self.single_ = np.ndim(y) == 1
         table = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         self.n_outputs_ = table.shape[1]
         names = ["y"] if self.single_ else [f"y{j}" for j in range(self.n_outputs_)]
-        units = Units.of(table, names, weight)
-        told = [
-            f"no spread is found in {name}: it is learned in units of 1, by which deviations mean little; if it "
-            "varies, rescale it"
-            for name in units.still(names)
+        units = ColumnScaling.from_table(table, names, weight)
+        events = [
+            f"{name} does not vary, so its standard deviations mean little; if it should vary, rescale it"
+            for name in units.constant_columns(names)
         ]
-        return self._learn(np.ascontiguousarray(X), table, units.counted(), self.n_outputs_, told, weight)
-
-    def _ignorance(self, y: Tensor) -> float:
-        return 1.0
+        return self._fit_rows(np.ascontiguousarray(X), table, units.with_finite_scale(), events, weight)
 
     @property
     def noise_(self) -> Array:
-        """In units of y, (q,)."""
+        """Standard deviation of observations around the output of a network, in units of y, (q,)."""
         assert self.y_units_ is not None
         return np.asarray(self.predictor_.noise).reshape(-1) * self.y_units_.scale.numpy()
 
-    @property
-    def scale_(self) -> float:
-        """Of the covariance."""
-        return float(self.predictor_.scale)
-
     def predict_distribution(self, X: Any) -> RegressionPrediction:
-        """All that is known about new rows: mean, spread and noise apart, quantiles, intervals, log-densities.
+        """The predictive distribution: mean, epistemic standard deviation, noise, quantiles and log-densities.
 
         Args:
             X: rows, (n, d).
 
         Returns:
-            A :class:`boxloop.weights.RegressionPrediction` in units of y.
+            A :class:`boxloop.networks.RegressionPrediction` in units of y.
         """
-        return self._of(self._rows(X))
+        return self._predict_rows(self._standardise_rows(X))
 
-    def _of(self, rows: Tensor, start: int = 0) -> RegressionPrediction:
-        """Of rows in standard units; the first of them is number ``start``."""
-        found: RegressionPrediction = self.predictor_.predict(rows)
-        check_outputs(found.outputs, start)
+    def _predict_rows(self, rows: Tensor, start: int = 0) -> RegressionPrediction:
+        """The distribution for rows in standard units; the first has number ``start``."""
+        prediction: RegressionPrediction = self.predictor_.predict(rows)
+        check_outputs(prediction.outputs, start)
         assert self.y_units_ is not None
-        assert found.noise is not None
+        assert prediction.noise is not None
         origin, scale = self.y_units_.origin.numpy(), self.y_units_.scale.numpy()
-        outputs, noise = found.outputs * scale + origin, found.noise * scale
+        outputs, noise = prediction.outputs * scale + origin, prediction.noise * scale
         if self.single_:
             outputs, noise = outputs[..., 0], noise[0]
-        return replace(found, outputs=outputs, noise=np.asarray(noise))
+        return replace(prediction, outputs=outputs, noise=np.asarray(noise))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of the outputs' variance that is explained, by the weights of rows where they have any."""
+        """The coefficient of determination R², weighted if ``sample_weight`` is given."""
         check_is_fitted(self)
         outputs, weight = check_score_numbers(y, sample_weight)
         return float(super().score(X, outputs, weight))
@@ -164,20 +160,22 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
 
         Args:
             X: rows, (n, d).
-            return_std: also give the standard deviation of an observation, weights and noise together.
+            return_std: also return the standard deviation of an observation, weights and noise together.
         """
-        rows = self._rows(X)
-        found = [self._of(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
-        mean = np.concatenate([one.mean for one in found])
-        return (mean, np.concatenate([one.deviation for one in found])) if return_std else mean
+        rows = self._standardise_rows(X)
+        blocks = [self._predict_rows(rows[i : i + BLOCK], i) for i in range(0, len(rows), BLOCK)]
+        mean = np.concatenate([one.mean for one in blocks])
+        return (mean, np.concatenate([one.std for one in blocks])) if return_std else mean
 
 
-def _refuse_text(y: Any) -> None:
-    """Labels are not numbers, even those that look like some."""
-    given = to_labels(y, "y")
-    if y is not None and given.ndim == 0:
-        raise TypeError(f"y must be a list of numbers, one a row; got a {type(y).__name__}")
-    if given.dtype.kind in "mM":
-        raise TypeError(f"y holds times ({given.dtype}): give them as numbers")
-    if given.dtype.kind in "US" or any(isinstance(one, str) for one in given.flat if given.dtype == object):
-        raise ValueError("y holds text, and NetworkRegressor learns numbers: NetworkClassifier takes labels")
+def _check_numeric(y: Any) -> None:
+    """Refuse text, even if it looks like numbers, and times."""
+    values = to_labels(y, "y")
+    if y is not None and values.ndim == 0:
+        raise TypeError(f"y must be a list with one number per row, got a {type(y).__name__}")
+    if values.dtype.kind in "mM":
+        raise TypeError(f"y must hold numbers, got times ({values.dtype})")
+    if values.dtype.kind in "US" or any(
+        isinstance(one, str) for one in values.flat if values.dtype == object
+    ):
+        raise ValueError("y must hold numbers, got text; NetworkClassifier takes labels")

@@ -27,10 +27,9 @@ from boxloop.estimators import (
     FitWarning,
     NetworkClassifier,
     NetworkRegressor,
-    audit_network,
 )
+from boxloop.networks import Audit
 from boxloop.numeric import mean_and_error
-from boxloop.weights import Audit
 
 Network = NetworkRegressor | NetworkClassifier
 Scores = RegressionScores | ClassificationScores
@@ -117,7 +116,7 @@ class NetworkFindings:
     @property
     def worries(self) -> tuple[Concern, ...]:
         """Against simple methods, and all of the audit's; worst first."""
-        return worst_first((self._simple(), *self.audit.worries))
+        return worst_first((self._simple(), *self.audit.concerns))
 
     @property
     def events(self) -> list[str]:
@@ -151,20 +150,22 @@ def judge_network(problem: Problem, network: Network, *, chains: int | None, see
     """
     X, y = problem.judged
     still = copy.copy(network)
-    still.predictor_ = network.predictor_.at_scale(0.0)
+    still.predictor_ = network.predictor_.with_scale(0.0)
     found: Any = network.predict_distribution(X)
     both = {NETWORK: found, STILL: still.predict_distribution(X)}
     scores: dict[str, Scores] = {}
     if isinstance(network, NetworkRegressor):
         for name, one in both.items():
             wide = np.broadcast_to(one.noise, one.mean.shape)
-            scores[name] = regression_scores(y, deviation=wide, draws=one.outputs, weight=one.strata.weight)
+            scores[name] = regression_scores(
+                y, deviation=wide, draws=one.outputs, weight=one.allocation.weight
+            )
         scores |= {name: regression_scores(y, *law) for name, law in _simple_numbers(problem).items()}
     else:
         codes = np.searchsorted(network.classes_, y)
         laws = {name: one.probability for name, one in both.items()} | _simple_classes(problem, network)
         scores |= {name: classification_scores(law, codes, random_state=seed) for name, law in laws.items()}
-    looked = audit_network(network, *problem.trained, X, y, chains=chains)
+    looked = network.audit(*problem.trained, X, y, chains=chains)
     return NetworkFindings(problem, network, found, scores, looked, seed)
 
 

@@ -91,8 +91,8 @@ def worst_rows(found: NetworkFindings) -> list[dict[str, Any]]:
         if isinstance(found.scores[NETWORK], RegressionScores):
             line |= {
                 "predicted": found.found.mean[i],
-                "deviation": found.found.deviation[i],
-                "spread": found.found.spread[i],
+                "std": found.found.std[i],
+                "epistemic_std": found.found.epistemic_std[i],
             }
         else:
             share, classes = found.found.probability[i], found.network.classes_
@@ -112,12 +112,12 @@ def worst_table(found: NetworkFindings) -> Table:
     for line in worst_rows(found):
         cells = [f"row {line['row']}"]
         if numbers:
-            off = (line["observed"] - line["predicted"]) / line["deviation"]
+            off = (line["observed"] - line["predicted"]) / line["std"]
             cells += [
                 format_number(line["observed"]),
-                format_with_error(line["predicted"], line["deviation"]),
+                format_with_error(line["predicted"], line["std"]),
             ]
-            cells += [f"{off:+.1f}", format_number(line["spread"], 2)]
+            cells += [f"{off:+.1f}", format_number(line["epistemic_std"], 2)]
         else:
             cells += [str(line["observed"]), format_number(line["probability_of_observed"], 2)]
             cells += [str(line["predicted"]), format_number(line["probability"], 2)]
@@ -131,7 +131,7 @@ def worst_table(found: NetworkFindings) -> Table:
 
 def chosen(fit: Network) -> dict[str, Any]:
     """How a network was made, and what its fit chose."""
-    parts = fit.posterior_.parts()
+    parts = fit.posterior_.components()
     told = (
         {"noise": fit.noise_.tolist()}
         if isinstance(fit, NetworkRegressor)
@@ -140,8 +140,8 @@ def chosen(fit: Network) -> dict[str, Any]:
     return {
         "hidden": [int(width) for width in fit.hidden],
         "members": len(parts),
-        "weights": parts[0].law.size,
-        "rank": parts[0].law.rank,
+        "weights": parts[0].distribution.size,
+        "rank": parts[0].distribution.rank,
         "epochs": fit.n_iter_,
         "prior_precision": fit.prior_precision,
         "weight_decay": fit.weight_decay_,
@@ -193,7 +193,7 @@ def network_facts(found: NetworkFindings) -> dict[str, Any]:
         "predictors": predictors,
         "worries": [asdict(worry) for worry in found.worries],
         "level": found.audit.level,
-        "notes": list(found.audit.notes),
+        "assumptions": list(found.audit.assumptions),
         "worst_rows": worst_rows(found),
         "settings": {"estimator": type(found.network).__name__, **chosen(found.network)},
         "events": found.events,

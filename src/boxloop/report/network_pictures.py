@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from boxloop import figures
 from boxloop.criticise import ClassificationScores
 from boxloop.estimators import Array
+from boxloop.networks import RegressionPrediction
 from boxloop.report.network_judge import LEVEL, NETWORK, NetworkFindings
 from boxloop.report.pictures import PAGE_DPI, Picture
-from boxloop.weights import RegressionPrediction
 
 SHOWN = 150
 """Most rows that have bars of their own."""
@@ -47,16 +47,13 @@ def _predictions(found: NetworkFindings) -> Iterator[Picture]:
 
 def _posterior(found: NetworkFindings) -> Iterator[Picture]:
     audit = found.audit
-    if audit.iterates is not None:
-        caption = (
-            "How alike weights are that were observed so many steps apart: posterior draws would not be."
-        )
-        alt = f"Autocorrelation: {audit.iterates.seen} vectors are worth {audit.iterates.typical:.0f}."
-        yield Picture("iterates", _png(audit.iterates.plot()), caption, alt)
+    if audit.trajectory is not None:
+        caption = "Autocorrelation of the weights by lag; independent posterior draws would have none."
+        size = f"effective sample size {audit.trajectory.median_ess:.0f}"
+        alt = f"Autocorrelation of {audit.trajectory.n_vectors} vectors; {size}."
+        yield Picture("iterates", _png(audit.trajectory.plot()), caption, alt)
     if audit.last_layer is not None:
-        caption = (
-            "Each point is a weight of the last layer: its deviation here over that of the exact posterior."
-        )
+        caption = "Each point is a weight of the last layer: its standard deviation relative to the exact posterior's."
         alt = f"Outputs have {audit.last_layer.output_ratio:.2g} times the variance of the exact posterior."
         yield Picture("last", _png(audit.last_layer.plot()), caption, alt)
     losses = found.network.history_["loss"]
@@ -65,7 +62,7 @@ def _posterior(found: NetworkFindings) -> Iterator[Picture]:
     yield Picture("loss", _png(axes), "The mean loss of each epoch.", f"Loss over {len(losses)} epochs.")
     tuning = found.network.predictor_.tuning
     if tuning is not None:
-        caption = "How wide the law was made: rows that the fit itself held out chose its scale."
+        caption = "The scale of the covariance, chosen by rows that the fit held out."
         yield Picture("scale", _png(tuning.plot()), caption, f"The best scale is {found.network.scale_:.3g}.")
 
 
