@@ -224,7 +224,6 @@ def prefixed(folder: Path) -> list[str]:
 STILL_CUT = {
     "cli/network_read",
     "cli/network_show",
-    "cli/outliers_judge",
     "cli/relate_judge",
     "cli/relate_read",
     "cli/relate_show",

@@ -27,7 +27,7 @@ from .fit import Cavi, Estimate, cavi, distributed, m_estimate, match_moments, z
 from .numeric import use_threads
 from .progress import ProgressBar
 from .report import make_report
-from .select import OutlierDetector, Select, compare, penalised_path, topic_spectrum
+from .select import ModelSearchCV, OutlierDetector, compare, penalised_path, topic_spectrum
 from .version import __version__
 from .weights import MultiPosterior, WeightPosterior
 
@@ -44,6 +44,7 @@ __all__ = [
     "FitWarning",
     "GaussianMixture",
     "LogisticRandomEffects",
+    "ModelSearchCV",
     "MultiPosterior",
     "MultinomialMixture",
     "NetworkClassifier",
@@ -57,7 +58,6 @@ __all__ = [
     "RelevantClassifier",
     "RelevantFeatures",
     "RelevantGenerator",
-    "Select",
     "VariationalAutoencoder",
     "WeightPosterior",
     "__version__",

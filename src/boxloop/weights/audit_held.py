@@ -94,7 +94,7 @@ class HeldOut:
             }
             return coverage_of(lines, ax, title="Coverage of held-out rows")
         curves = {
-            name: scores.reliability.lines()
+            name: scores.reliability.curve()
             for name, scores in both.items()
             if isinstance(scores, ClassificationScores)
         }
@@ -136,7 +136,7 @@ def _scores(found: Any, y: Any, seed: int) -> Scores:
         seen = targets(y, found.mean.shape)
         noise = np.broadcast_to(np.asarray(found.noise), found.mean.shape).reshape(n, -1)
         draws = found.outputs.reshape(m, n, -1)
-        return regression_scores(seen, deviation=noise, draws=draws, weight=found.strata.weight)
+        return regression_scores(seen, std=noise, draws=draws, weight=found.strata.weight)
     return classification_scores(found.probability, classes(y, found.outputs.shape[1:]), random_state=seed)
 
 
@@ -148,16 +148,16 @@ def _spread(found: Any) -> float:
 
 def _less(one: Scores, other: Scores) -> dict[str, Difference]:
     if isinstance(one, RegressionScores) and isinstance(other, RegressionScores):
-        return one.less(other)
+        return one.difference(other)
     if isinstance(one, ClassificationScores) and isinstance(other, ClassificationScores):
-        return one.less(other)
+        return one.difference(other)
     raise TypeError("scores of numbers are not compared with scores of classes")
 
 
 def _means(scores: Scores) -> dict[str, float]:
     """As :func:`_less` names them; outputs of a row are summed."""
     if isinstance(scores, RegressionScores):
-        rows = {"log score": scores.log_score, "CRPS": scores.crps, "squared error": scores.square_error}
+        rows = {"log score": scores.log_score, "CRPS": scores.crps, "squared error": scores.squared_error}
         return {name: float(values.sum(1).mean()) for name, values in rows.items()}
     return {
         "log score": float(scores.log_score.mean()),
