@@ -92,9 +92,9 @@ def test_what_cannot_be_saved_says_why(tmp_path: Path) -> None:
         OutlierDetector(Theirs(2)).fit(X).save(path)
     with pytest.raises(ValueError, match="refit=True"):
         ModelSearchCV(GaussianMixture(), {"n_components": [1]}, refit=False).fit(X).save(path)
+    search = ModelSearchCV(GaussianMixture(), {"random_state": [np.random.RandomState(0)]}, cv=2).fit(X)
     with pytest.raises(ModelFileError, match="param_grid holds a RandomState"):
-        state = np.random.RandomState(0)
-        ModelSearchCV(GaussianMixture(), {"random_state": [state]}, cv=2).fit(X).save(path)
+        search.save(path)
     assert not path.exists()
 
 

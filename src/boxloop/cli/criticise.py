@@ -209,9 +209,12 @@ def _show(found: dict[str, Any]) -> None:
     def number(value: float | None) -> str:
         return "-" if value is None else format_number(value)
 
+    def p_value(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2g}"
+
     heads = ["test", "moments", "norm of gap", "expected norm", "p-value"]
     lines = [
-        [t["test"], str(t["entries"]), *(number(t[key]) for key in ("norm", "expected_norm", "p_value"))]
+        [t["test"], str(t["entries"]), number(t["norm"]), number(t["expected_norm"]), p_value(t["p_value"])]
         for t in found["tests"]
     ]
     echo_table(
@@ -221,9 +224,7 @@ def _show(found: dict[str, Any]) -> None:
         against = (
             "the data contradict the model" if found["p_value"] <= 0.05 else "no evidence against the model"
         )
-        echo_text(
-            f"All tests together: p-value {format_number(found['p_value'])}, {against} at the 5% level."
-        )
+        echo_text(f"All tests together: p-value {found['p_value']:.2g}, {against} at the 5% level.")
     echo_text(PARAMETER_ERROR[found["parameter_error"]])
     misfits = found["misfits"]
     if not misfits:
