@@ -115,7 +115,7 @@ def run_split(table: Table, components: tuple[int, ...], draws: int, seed: int) 
             facts[name] = {
                 "log-likelihood": float(fit.score(test)),
                 "p": tested.p_value,
-                "worst": max(gap.norm() / (gap.norm_null or 1.0) for gap in tested.gaps),
+                "worst": max(gap.norm() / (gap.expected_norm or 1.0) for gap in tested.gaps),
                 "found": table.count_outliers(make(seed).fit(table.rows).score_samples(table.rows)),
             }
     return facts

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
 
-from boxloop.criticise import mmd, sample_rows
+from boxloop.criticise import draw_rows, mmd
 from boxloop.data import load_dataset
 from boxloop.estimators import FitWarning, GaussianMixture
 from boxloop.figures import COLOURS, FAINT, INK, dress, new_figure
@@ -87,7 +87,7 @@ def measure_k(
     streams = spawn(generator(seed + 1000 * k), 2)
     full = fit_with_em(train, k, "full", size.iterations, seed)
     moments, train_moments = ComponentMoments.of(full), (train.mean(0), gram(train) / len(train))
-    sample = sample_rows(full, len(rows), streams[0])
+    sample = draw_rows(full, len(rows), streams[0])
     distance = mmd(rows, sample, random_state=seed)
     document = [gap_norms(test, moments.estimate_forward(size.nodes, streams[1])) for test in fresh]
     exact = gap_norms(train_moments, moments.combine(moments.weight))

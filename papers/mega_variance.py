@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
-from boxloop.criticise import Second, forward_moments, latent_nodes, marginal, model_scene, second_moment
+from boxloop.criticise import (
+    Second,
+    forward_moments,
+    latent_nodes,
+    marginal_mixture,
+    second_moment,
+    standardise_by_model,
+)
 from boxloop.distributions import Categorical, FullGaussian
 from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.models import FactorModel, Mixture
@@ -47,7 +54,7 @@ def _tensor(values: Any) -> Tensor:
 
 def true_moments(model: LatentModel) -> tuple[Tensor, Tensor]:
     """First and second moment of a model by its own parameters."""
-    finite = marginal(model)
+    finite = marginal_mixture(model)
     assert finite is not None
     return _moments(*finite)
 
@@ -88,9 +95,9 @@ def measure_distances(model: LatentModel, m: int, stream: Generator) -> dict[str
 def measure_exact_error(model: LatentModel, stream: Generator) -> float:
     """Distance of the library's exact second moment from a sum over components written out."""
     columns = tuple(f"x{i}" for i in range(true_moments(model)[0].shape[0]))
-    function = Second(about="zero").ready(model_scene(model, columns, stream, 8))
+    function = Second(about="zero").prepare(standardise_by_model(model, columns, stream, 8))
     exact = function.in_data_units(forward_moments(model, [function], stream, "exact")[0].value)
-    finite = marginal(model)
+    finite = marginal_mixture(model)
     assert finite is not None
     emission, weight = finite
     dense = emission.covariance().dense()

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise import marginal, second_moment
+from boxloop.criticise import marginal_mixture, second_moment
 from boxloop.estimators import FitWarning, GaussianMixture
 from boxloop.models import Mixture
 from boxloop.numeric import generator, gram, normal
-from boxloop.select import Path
+from boxloop.select import PenaltyPath
 from boxloop.types import LatentModel
 
 CENTRES = ((-4.0, -2.0), (4.0, -2.0), (0.0, 5.0))
@@ -38,7 +38,7 @@ def fit_mixture(rows: Tensor, k: int, seed: int, covariance_type: str = "full") 
 
 def exact_gaps(model: LatentModel, rows: Tensor) -> tuple[Tensor, Tensor]:
     """First and second moment gap without Monte Carlo: the rows' moments are means, not eq. 7."""
-    finite = marginal(model)
+    finite = marginal_mixture(model)
     assert finite is not None
     emission, weight = finite
     return rows.mean(0) - weight @ emission.mean, gram(rows) / len(rows) - second_moment(emission, weight)
@@ -86,7 +86,7 @@ class ComponentMoments:
         return self.combine(torch.bincount(nodes, minlength=len(self.weight)).to(torch.float64) / m)
 
 
-def chosen_along(path: Path) -> tuple[int, ...]:
+def chosen_along(path: PenaltyPath) -> tuple[int, ...]:
     """Numbers of components chosen as alpha grows from 0 to its largest value."""
     last = int((path.breakpoints <= LARGEST_ALPHA).sum())
     return tuple(int(str(name)) for name in path.chosen[: last + 1])

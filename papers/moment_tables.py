@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.criticise import First, Fourier, Power, Second, mega, mmd, paper_gaps, sample_rows
+from boxloop.criticise import First, Fourier, Power, Second, draw_rows, mega, mmd, paper_gaps
 from boxloop.figures import COLOURS, INK, dress, new_figure
 from boxloop.numeric import generator, spawn
 from boxloop.types import LatentModel
@@ -93,7 +93,7 @@ def measure_candidate(
     """1MEGA-F, 2MEGA-F and squared MMD as in the paper, both exact gaps, and a p-value for each test function."""
     streams = spawn(generator(seed), 2)
     first, second = paper_gaps(candidate.model, train, streams[0], nodes)
-    distance = mmd(train, sample_rows(candidate.model, len(train), streams[1]), random_state=seed).value
+    distance = mmd(train, draw_rows(candidate.model, len(train), streams[1]), random_state=seed).value
     exact = exact_gaps(candidate.model, train)
     tested = mega(
         candidate.model,
@@ -229,7 +229,7 @@ def draw_models(rows: Tensor, candidates: Sequence[Candidate], seed: int) -> Fig
     figure = new_figure(8.4, 8.0)
     axes: Any = figure.subplots(2, 2, sharex=True, sharey=True)
     for axis, candidate, stream in zip(axes.flat, candidates, spawn(generator(seed), 4)):
-        fresh = sample_rows(candidate.model, len(rows), stream)
+        fresh = draw_rows(candidate.model, len(rows), stream)
         axis.scatter(*rows.numpy().T, s=5, color=COLOURS[0], alpha=0.5, label="training rows", lw=0)
         axis.scatter(*fresh.numpy().T, s=5, color=COLOURS[1], alpha=0.5, label="drawn from the model", lw=0)
         dress(axis, candidate.name)

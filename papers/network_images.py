@@ -911,7 +911,7 @@ def draw_reliability(
                 predictions = methods[method]
                 probability = predictions.probability if tuned else predictions.untuned_probability
                 y = np.tile(labels[name], len(probability))
-                parts = reliability(probability.reshape(-1, probability.shape[2]), y, bins=10).lines()
+                parts = reliability(probability.reshape(-1, probability.shape[2]), y, bins=10).curve()
                 predicted, observed, rows, low, high = (part[parts[2] >= MIN_ROWS] for part in parts)
                 curves[method] = predicted, observed, rows, low, high
             state = "scale and temperature tuned" if tuned else "as they are"

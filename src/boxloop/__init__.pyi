@@ -29,7 +29,7 @@ from .networks import MultiPosterior, WeightPosterior
 from .numeric import use_threads
 from .progress import ProgressBar
 from .report import make_report
-from .select import OutlierDetector, Select, compare, penalised_path, topic_spectrum
+from .select import ModelSearchCV, OutlierDetector, compare, penalised_path, topic_spectrum
 from .version import __version__
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "FitWarning",
     "GaussianMixture",
     "LogisticRandomEffects",
+    "ModelSearchCV",
     "MultiPosterior",
     "MultinomialMixture",
     "NetworkClassifier",
@@ -59,7 +60,6 @@ __all__ = [
     "RelevantClassifier",
     "RelevantFeatures",
     "RelevantGenerator",
-    "Select",
     "VariationalAutoencoder",
     "WeightPosterior",
     "__version__",

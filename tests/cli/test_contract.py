@@ -59,7 +59,7 @@ KEYS = {
     "fit": "model estimator data log_likelihood standard_error n_parameters aic bic rounds converged interrupted "
     "lower_bound events seconds components",
     "score": "model data rows log_likelihood standard_error least_likely output",
-    "criticise": "model data rows training_error p_value tests misfits rate output figure",
+    "criticise": "model data rows parameter_error p_value tests misfits rate output figure",
     "compare": "data rows best models output figure",
     "select": "data chosen candidates output figure",
     "outliers": "data train model level contamination rows flagged outliers threshold output",

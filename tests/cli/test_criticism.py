@@ -13,7 +13,7 @@ from boxloop import load, mega
 from boxloop.cli import main
 from boxloop.criticise import First
 from boxloop.data import open_table
-from boxloop.select import Select
+from boxloop.select import ModelSearchCV
 
 
 def call(*words: object) -> str:
@@ -57,11 +57,11 @@ def test_criticise_names_what_is_missing(folder):
     )
     said = call(*words)
     assert "second: age x height" in said
-    assert "\n1 moment misfits at" in said
-    assert "p = 0.01" in said
+    assert "\n1 moment differs significantly" in said
+    assert "p-value 0.01, the data contradict the model at the 5% level" in said
     found = json.loads(call(*words, "--json"))
     assert found["misfits"][0]["entry"] == "age x height"
-    assert found["training_error"] == "included"
+    assert found["parameter_error"] == "included"
 
 
 def test_criticise_finds_nothing_wrong_with_the_right_model(folder):
@@ -74,12 +74,12 @@ def test_criticise_finds_nothing_wrong_with_the_right_model(folder):
         "--draws",
         99,
     )
-    assert "No moment stands out" in said
+    assert "No moment differs significantly" in said
 
 
 def test_criticise_without_the_training_rows_says_so(folder):
     said = call("criticise", folder / "full.boxloop", folder / "test.csv", "--draws", 0, "--test", "fourier")
-    assert "Error of the fitted parameters: left out" in said
+    assert "error of the fitted parameters is left out" in said
 
 
 def test_criticise_on_the_rows_of_the_fit(folder):
@@ -92,7 +92,7 @@ def test_criticise_on_the_rows_of_the_fit(folder):
         "--draws",
         49,
     )
-    assert "rows of the fit" in said
+    assert "DATA are the training rows" in said
 
 
 def test_criticise_writes_a_table_and_a_picture(folder):
@@ -108,7 +108,7 @@ def test_criticise_writes_a_table_and_a_picture(folder):
         folder / "gaps.png",
     )
     table = pd.read_csv(folder / "gaps.csv")
-    assert {"function", "entry", "gap", "error", "z", "discovery"} <= set(table.columns)
+    assert {"function", "entry", "gap", "error", "z", "p_adjusted"} <= set(table.columns)
     assert (folder / "gaps.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -170,8 +170,8 @@ def test_ctrl_c_in_the_last_fit_of_select_writes_nothing(folder, monkeypatch):
         found.best_estimator_.interrupted_ = True
         return found
 
-    fit = Select.fit
-    monkeypatch.setattr(Select, "fit", interrupted)
+    fit = ModelSearchCV.fit
+    monkeypatch.setattr(ModelSearchCV, "fit", interrupted)
     words = ["select", folder / "train.csv", "-k", "1", "--folds", "2", "-o", folder / "half.boxloop"]
     result = CliRunner().invoke(main, [str(word) for word in words])
     assert result.exit_code == 130
@@ -197,7 +197,7 @@ def test_a_weighted_fit_is_criticised_with_its_weights(folder, tmp_path):
     rows, fitted = (open_table(place, "w", columns=names) for place in (held, train))
     expected = mega(load(model), rows, functions=[First()], train=fitted, draws=19)
     assert found["p_value"] == expected.p_value
-    assert found["training_error"] == "included"
+    assert found["parameter_error"] == "included"
     refused = CliRunner().invoke(main, [str(word) for word in words])
     assert refused.exit_code == 1
     assert "with its weights" in refused.output

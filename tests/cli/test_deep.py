@@ -97,7 +97,7 @@ def test_criticism_without_the_rows_of_the_fit(fitted: Path, name: str) -> None:
     found = json.loads(
         done("criticise", fitted / name, held, "--draws", 19, "--test", "first", "--json").stdout
     )
-    assert found["training_error"] == "left out"
+    assert found["parameter_error"] == "left out"
     assert np.isfinite(found["tests"][0]["norm"])
     refused = call("criticise", fitted / name, held, "--train", rows)
     assert refused.exit_code == 2

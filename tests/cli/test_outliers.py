@@ -140,8 +140,8 @@ def test_ordinary_rows_are_learnt_from(tmp_path: Path) -> None:
         write_table(tmp_path / name, dict(zip(data.names, rows.T, strict=True)))
     told = found(tmp_path / "doubt.csv", "--train", tmp_path / "ordinary.csv", "--level", 0.01)
     assert (told["rows"], told["flagged"]) == (10, 10)
-    assert "judged themselves" not in done("outliers", "iris", "--train", "iris").stdout
-    assert "judged themselves" in done("outliers", "iris").stdout
+    assert "DATA are also the training rows" not in done("outliers", "iris", "--train", "iris").stdout
+    assert "DATA are also the training rows" in done("outliers", "iris").stdout
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -23,7 +23,7 @@ from boxloop.criticise import (
     forward_moments,
     information_criteria,
     mega,
-    model_scene,
+    standardise_by_model,
 )
 from boxloop.distributions import DiagonalGaussian
 from boxloop.models import Mixture
@@ -122,7 +122,8 @@ def test_dependent_rows_have_no_errors_and_no_p_values():
     assert np.isnan(found.table()[["error", "z", "low", "high"]]).all(axis=None)
     for judged in (found.misfits, found.plot):  # an empty table would read as "none"
         with pytest.raises(
-            ValueError, match="no moment can be called a misfit: rows of a hidden Markov model"
+            ValueError,
+            match="misfits need standard errors, and there are none: rows of a hidden Markov model",
         ):
             judged()
     assert "no errors and no p-values: rows of a hidden Markov model depend on one another" in repr(found)
@@ -180,12 +181,12 @@ PRIORS = {
 def test_pairs_of_distributions(prior, emission):
     """All have mean 0 and covariance L'L + I/4, within 12 of their errors with 7 degrees of freedom."""
     model = as_model(prior, emission)
-    scene = model_scene(model, ("a", "b", "c"), generator(0))
-    probes = [First().ready(scene), Second("zero").ready(scene)]
-    first, second = forward_moments(model, probes, generator(1))
-    assert bool(((first.value + scene.origin).abs() <= 12 * first.error + 1e-9).all())
+    frame = standardise_by_model(model, ("a", "b", "c"), generator(0))
+    statistics = [First().prepare(frame), Second("zero").prepare(frame)]
+    first, second = forward_moments(model, statistics, generator(1))
+    assert bool(((first.value + frame.origin).abs() <= 12 * first.error + 1e-9).all())
     wanted = LOADINGS.mT @ LOADINGS + 0.25 * torch.eye(3).double()
-    products = probes[1].in_data_units(second.value)
+    products = statistics[1].in_data_units(second.value)
     assert bool(((products - wanted).abs() <= 12 * second.error + 1e-9).all())
 
 

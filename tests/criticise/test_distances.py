@@ -18,7 +18,7 @@ from boxloop.criticise import (
     energy_distance,
     frechet_distance,
     gaussian_wasserstein,
-    pairs,
+    pairwise,
     relative_covariance_error,
     sliced_wasserstein,
 )
@@ -93,7 +93,7 @@ def test_energy_ignores_order_and_follows_scale(monkeypatch):
     assert shuffled.value == pytest.approx(result.value, rel=1e-10)
     moved = energy_distance(1e3 * x + 1e6, 1e3 * y + 1e6)
     assert moved.value == pytest.approx(1e3 * result.value, rel=1e-6)
-    monkeypatch.setattr(pairs, "TILE_PAIRS", 500)
+    monkeypatch.setattr(pairwise, "TILE_PAIRS", 500)
     assert energy_distance(x, y, 49).value == pytest.approx(result.value, rel=1e-10)
     assert energy_distance(x, y, 49).p_value == result.p_value
 
@@ -143,7 +143,7 @@ def test_slices_are_symmetric_and_come_in_parts(monkeypatch):
     result = sliced_wasserstein(x, y)
     assert sliced_wasserstein(y[::-1], x).value == pytest.approx(result.value, rel=1e-12)
     assert sliced_wasserstein(x, x[::-1]).value == 0.0
-    monkeypatch.setattr(pairs, "TILE_PAIRS", 500)
+    monkeypatch.setattr(pairwise, "TILE_PAIRS", 500)
     assert sliced_wasserstein(x, y).value == pytest.approx(result.value, rel=1e-12)
 
 
@@ -223,17 +223,17 @@ def test_bad_rows_are_named(function, change, message):
     ("call", "message"),
     [
         (lambda x, y: energy_distance(x, y, -1), "permutations must be"),
-        (lambda x, y: sliced_wasserstein(x, y, 1), "n_projections must be .* at least 2"),
+        (lambda x, y: sliced_wasserstein(x, y, 1), "n_projections must be at least 2"),
         (lambda x, y: sliced_wasserstein(x, y, order=0.5), "order must be at least 1"),
         (lambda x, y: sliced_wasserstein(x, y, order=math.nan), "order must be at least 1"),
         (lambda x, y: frechet_distance(x, y, lambda rows: rows * torch.nan), "column 0 holds nan"),
         (lambda x, y: gaussian_wasserstein([0, 0], np.eye(3), [0, 0, 0], np.eye(3)), "2, 3, 3 and 3"),
         (lambda x, y: gaussian_wasserstein([0, 0], np.ones((2, 3)), [0, 0], np.eye(2)), "cov_a must be square"),
-        (lambda x, y: gaussian_wasserstein([0, 0], np.eye(2), [0, 0], [[1, 1], [0, 1]]), "cov_b is not symmetric"),
+        (lambda x, y: gaussian_wasserstein([0, 0], np.eye(2), [0, 0], [[1, 1], [0, 1]]), "cov_b must be symmetric"),
         (lambda x, y: gaussian_wasserstein([0, 0], -np.eye(2), [0, 0], np.eye(2)), "negative eigenvalue"),
         (lambda x, y: gaussian_wasserstein([0, np.nan], np.eye(2), [0, 0], np.eye(2)), "mean_a.* nan"),
         (lambda x, y: relative_covariance_error(np.eye(2), np.eye(3)), "2 columns and truth has 3"),
-        (lambda x, y: relative_covariance_error(np.eye(2), np.zeros((2, 2))), "truth is zero"),
+        (lambda x, y: relative_covariance_error(np.eye(2), np.zeros((2, 2))), "truth must not be zero"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(call, message):

@@ -11,16 +11,7 @@ import torch
 from torch import distributions as D
 from torch.distributions import transforms as T
 
-from boxloop.criticise import (
-    DistributionLaw,
-    First,
-    Power,
-    Second,
-    as_model,
-    distribution_law,
-    has_moments,
-    mega,
-)
+from boxloop.criticise import First, Power, Second, TorchBatch, as_model, from_torch, has_moments, mega
 from boxloop.numeric import generator
 
 
@@ -95,7 +86,7 @@ WITHOUT_MOMENTS = {"Cauchy", "HalfCauchy"}
 
 
 def rows_of(given: D.Distribution, n: int, seed: int) -> np.ndarray:
-    law = DistributionLaw(given)
+    law = TorchBatch(given)
     return law.draw(n, generator(seed))[0].numpy()
 
 
@@ -117,7 +108,7 @@ def test_no_class_of_torch_is_forgotten() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_moments_that_are_called_exact_are_those_of_draws(name: str) -> None:
     """z-scores of 40,000 draws: below 5 for some 200 entries, a false alarm in 1e4 runs of all."""
-    law = distribution_law(ALL[name])
+    law = from_torch(ALL[name])
     if not has_moments(law):
         return
     rows = law.draw(40_000, generator(5))[0]
@@ -215,7 +206,7 @@ class Silent(D.Distribution):
 def test_what_has_neither_moments_nor_draws_is_refused() -> None:
     with pytest.raises(TypeError, match="Silent draws no samples"):
         mega(as_model(Silent()), np.zeros((5, 2)), draws=0)
-    law = DistributionLaw(EVENTS["LogisticNormal"])
+    law = TorchBatch(EVENTS["LogisticNormal"])
     with pytest.raises(ValueError, match="no covariance in closed form"):
         law.covariance()
 
@@ -226,7 +217,7 @@ def test_densities_of_rows_are_those_of_the_distribution(name: str) -> None:
     rows = torch.from_numpy(rows_of(given, 7, 0))
     value = given.log_prob(rows.reshape(7, *given.event_shape) if given.event_shape else rows)
     wanted = value if given.event_shape else value.sum(-1)
-    torch.testing.assert_close(distribution_law(given).log_prob(rows), wanted[None])
+    torch.testing.assert_close(from_torch(given).log_prob(rows), wanted[None])
 
 
 def test_batches_that_are_not_one_law_for_each_row_of_z_are_refused() -> None:
@@ -236,7 +227,7 @@ def test_batches_that_are_not_one_law_for_each_row_of_z_are_refused() -> None:
     with pytest.raises(ValueError, match="got a batch of 2"):
         as_model(D.MultivariateNormal(torch.zeros(2, 2), torch.eye(2)))
     scalars = as_model(1, lambda z: D.Normal(z[:, 0], 1.0))
-    with pytest.raises(ValueError, match="one for each is needed"):
+    with pytest.raises(ValueError, match="it must give one for each"):
         mega(scalars, np.zeros((5, 1)), draws=0)
 
 

@@ -14,12 +14,12 @@ from boxloop.criticise import (
     Power,
     Second,
     as_model,
-    count_below,
-    count_power,
+    count_cdf,
+    count_moment,
     forward_moments,
     latent_nodes,
     mega,
-    model_scene,
+    standardise_by_model,
 )
 from boxloop.distributions import Bernoulli, DiagonalGaussian, FullGaussian, Poisson
 from boxloop.models import FactorModel, Mixture
@@ -42,8 +42,8 @@ def mixture() -> Mixture:
 
 
 def moments(model, method, nodes=8192, seed=0):
-    scene = model_scene(model, ("a", "b", "c"), generator(5))
-    return forward_moments(model, [f.ready(scene) for f in FUNCTIONS], generator(seed), method, nodes)
+    frame = standardise_by_model(model, ("a", "b", "c"), generator(5))
+    return forward_moments(model, [f.prepare(frame) for f in FUNCTIONS], generator(seed), method, nodes)
 
 
 @pytest.mark.parametrize("method", ["sobol", "monte_carlo", "sample"])
@@ -70,20 +70,20 @@ def test_quasi_random_nodes_are_worth_many_plain_ones():
 def test_the_forward_estimator_beats_the_sample_estimator():
     """Document 000, appendix: over 200 repetitions, root mean squares of the second moment."""
     model = factors()
-    scene = model_scene(model, ("a", "b", "c"), generator(5))
-    probe = [Second().ready(scene)]
-    exact = forward_moments(model, probe, generator(0), "exact")[0].value
+    frame = standardise_by_model(model, ("a", "b", "c"), generator(5))
+    statistic = [Second().prepare(frame)]
+    exact = forward_moments(model, statistic, generator(0), "exact")[0].value
     error = {"monte_carlo": 0.0, "sample": 0.0}
     for seed in range(200):
         for method in error:
-            found = forward_moments(model, probe, generator(seed), method, 256)[0].value
+            found = forward_moments(model, statistic, generator(seed), method, 256)[0].value
             error[method] += float((found - exact).square().sum())
     assert error["monte_carlo"] < error["sample"]
 
 
 def test_moments_do_not_depend_on_blocks(monkeypatch):
     whole = moments(factors(), "sobol", 4096)
-    monkeypatch.setattr("boxloop.criticise.forward.BLOCK", 100)
+    monkeypatch.setattr("boxloop.criticise.forward_moments.BLOCK", 100)
     for a, b in zip(whole, moments(factors(), "sobol", 4096), strict=True):
         torch.testing.assert_close(a.value, b.value, rtol=1e-12, atol=1e-12)
 
@@ -91,12 +91,12 @@ def test_moments_do_not_depend_on_blocks(monkeypatch):
 @pytest.mark.parametrize("method", ["exact", "sobol"])
 def test_gradients_reach_the_parameters(method):
     model = factors()
-    scene = model_scene(model, ("a", "b", "c"), generator(5))
-    probes = [f.ready(scene) for f in FUNCTIONS]
+    frame = standardise_by_model(model, ("a", "b", "c"), generator(5))
+    statistics = [f.prepare(frame) for f in FUNCTIONS]
 
     def total(mean, loadings, noise):
         moved = FactorModel(mean, loadings, noise)
-        found = forward_moments(moved, probes, generator(0), method, 64)
+        found = forward_moments(moved, statistics, generator(0), method, 64)
         return sum(
             (f.value * (1 + torch.arange(f.value.numel()).reshape(f.value.shape))).sum() for f in found
         )
@@ -114,11 +114,11 @@ def test_sobol_nodes_follow_the_prior():
 
 def test_what_has_no_exact_moments_says_so():
     decoder = as_model(2, lambda z: (torch.tanh(z), torch.ones_like(z)))
-    scene = model_scene(decoder, ("a", "b"), generator(0))
-    with pytest.raises(ValueError, match="neither finite nor linear"):
-        forward_moments(decoder, [First().ready(scene)], generator(0), "exact")
+    frame = standardise_by_model(decoder, ("a", "b"), generator(0))
+    with pytest.raises(ValueError, match="needs a finite or linear-Gaussian latent variable"):
+        forward_moments(decoder, [First().prepare(frame)], generator(0), "exact")
     with pytest.raises(ValueError, match="at least 32 nodes"):
-        forward_moments(decoder, [First().ready(scene)], generator(0), "sobol", 4)
+        forward_moments(decoder, [First().prepare(frame)], generator(0), "sobol", 4)
 
 
 def test_a_model_without_a_second_moment_is_refused():
@@ -126,9 +126,9 @@ def test_a_model_without_a_second_moment_is_refused():
     heavy = as_model(1, lambda z: torch.distributions.StudentT(torch.full_like(z, 1.5), z))
     assert law.variance.isinf()
     with pytest.raises(ValueError, match="no finite second moment in column 'a'"):
-        model_scene(heavy, ("a",), generator(0))
+        standardise_by_model(heavy, ("a",), generator(0))
     with pytest.raises(ValueError, match="3 columns, the rows have 2"):
-        model_scene(factors(), ("a", "b"), generator(0))
+        standardise_by_model(factors(), ("a", "b"), generator(0))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_powers_and_shares_of_counts_are_exact(law):
     """Against two hundred thousand draws: ten z-scores below 4.5, a false alarm in 1e4 runs."""
     origin, draws = torch.tensor([0.4, 2.5]).double(), law.draw(200_000, generator(0))[0]
     places, thresholds = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([-0.5, 0.0, 0.9, 3.0, 6.5]).double()
-    pairs = [(count_power(law, origin, r)[0], (draws - origin) ** r) for r in (1, 2, 3, 4)]
-    pairs.append((count_below(law, places, thresholds)[0], (draws[:, places] <= thresholds).double()))
+    pairs = [(count_moment(law, origin, r)[0], (draws - origin) ** r) for r in (1, 2, 3, 4)]
+    pairs.append((count_cdf(law, places, thresholds)[0], (draws[:, places] <= thresholds).double()))
     for exact, values in pairs:
         error = values.std(0) / len(values) ** 0.5
         gap = (values.mean(0) - exact).abs()
@@ -179,12 +179,12 @@ def test_errors_of_nodes_hold_for_heavy_tailed_decoders(name: str, k: int) -> No
     """
     decode, exact = DECODERS[name]
     model = as_model(k, lambda z: (decode(z[:, :1]), torch.ones(len(z), 1).double()))
-    scene = model_scene(model, ("a",), generator(0))
-    probe = First().ready(scene)
+    frame = standardise_by_model(model, ("a",), generator(0))
+    statistic = First().prepare(frame)
     outside, infinite = 0, 0
     for seed in range(100):
-        (found,) = forward_moments(model, [probe], generator(seed))
-        outside += int((found.value + scene.origin - exact).abs() > 1.96 * found.error)
+        (found,) = forward_moments(model, [statistic], generator(seed))
+        outside += int((found.value + frame.origin - exact).abs() > 1.96 * found.error)
         infinite += int(torch.isinf(found.error))
     assert outside <= 100 * (0.05 + 4 * (0.05 * 0.95 / 100) ** 0.5)
     assert infinite == 0 if name.startswith("light") else infinite <= 100
@@ -198,10 +198,10 @@ def test_few_errors_of_skewed_decoders_are_far_too_small(nodes: int) -> None:
     More than 9 of 300 by chance in 1e-2, of fixed seeds.
     """
     model = as_model(1, lambda z: (torch.exp(0.5 * z), torch.ones(len(z), 1).double()))
-    scene = model_scene(model, ("a",), generator(0))
-    probe = First().ready(scene)
-    found = [forward_moments(model, [probe], generator(seed), nodes=nodes)[0] for seed in range(300)]
-    off = [abs(float(one.value + scene.origin - math.exp(0.125)) / float(one.error)) for one in found]
+    frame = standardise_by_model(model, ("a",), generator(0))
+    statistic = First().prepare(frame)
+    found = [forward_moments(model, [statistic], generator(seed), nodes=nodes)[0] for seed in range(300)]
+    off = [abs(float(one.value + frame.origin - math.exp(0.125)) / float(one.error)) for one in found]
     assert sum(z > 3.0 for z in off) <= 9
 
 
@@ -209,9 +209,9 @@ def test_few_errors_of_skewed_decoders_are_far_too_small(nodes: int) -> None:
 def test_errors_of_squares_of_a_linear_decoder_are_no_wider_than_they_must(k: int) -> None:
     """Outside 1.96 errors in 4 to 8% of 300 runs; 20 of 100 by chance in 1e-4. Before: none, at 15 times the width."""
     model = as_model(k, lambda z: (z.sum(1, keepdim=True) / k**0.5, torch.ones(len(z), 1).double()))
-    scene = model_scene(model, ("a",), generator(0))
-    found = [forward_moments(model, [Second().ready(scene)], generator(seed))[0] for seed in range(100)]
-    gap = torch.stack([one.value for one in found]).flatten() - 2.0 - float(scene.origin) ** 2
+    frame = standardise_by_model(model, ("a",), generator(0))
+    found = [forward_moments(model, [Second().prepare(frame)], generator(seed))[0] for seed in range(100)]
+    gap = torch.stack([one.value for one in found]).flatten() - 2.0 - float(frame.origin) ** 2
     error = torch.stack([one.error for one in found]).flatten()
     assert int((gap.abs() > 1.96 * error).sum()) <= 19
     assert float(error.median() / gap.square().mean().sqrt()) < 1.5
@@ -247,7 +247,7 @@ def test_sums_over_nodes_are_those_of_single_laws() -> None:
 
     mean = normal((40, 3), generator(0))
     weight = torch.rand(40, generator=generator(1)).double() / 40
-    scene = model_scene(factors(), ("a", "b", "c"), generator(5))
+    frame = standardise_by_model(factors(), ("a", "b", "c"), generator(5))
     laws = [
         DiagonalGaussian(mean, normal((40, 3), generator(3)).square()),
         TiedGaussian(mean, torch.eye(3).double()),
@@ -255,13 +255,13 @@ def test_sums_over_nodes_are_those_of_single_laws() -> None:
     ]
     for law in laws:
         for about in ("mean", "zero"):
-            probe = Second(about).ready(scene)
-            at = law.mean - scene.origin if about == "mean" else law.mean
+            statistic = Second(about).prepare(frame)
+            at = law.mean - frame.origin if about == "mean" else law.mean
             values = law.covariance().dense() + at[:, :, None] * at[:, None, :]
             values = values - (
-                probe.in_data_units(values) - values
+                statistic.in_data_units(values) - values
             )  # products about zero are held about the origin
-            found = probe.node_sums(law, weight, generator(0), None)
+            found = statistic.node_sums(law, weight, generator(0), None)
             wanted = NodeSums.of(values.flatten(1), weight, None)
             for a, b in zip(
                 (found.value, found.square, found.fourth), (wanted.value, wanted.square, wanted.fourth)
@@ -272,7 +272,7 @@ def test_sums_over_nodes_are_those_of_single_laws() -> None:
 def test_functions_without_a_closed_form_have_errors() -> None:
     """Waves of Poisson columns come from draws, whose error was left out; normal ones stay exact."""
     counts = Mixture(torch.zeros(1).double(), Poisson(torch.tensor([[2.0, 5.0]]).double()))
-    scene = model_scene(counts, ("a", "b"), generator(0))
-    (drawn,) = forward_moments(counts, [Fourier(3).ready(scene)], generator(0))
+    frame = standardise_by_model(counts, ("a", "b"), generator(0))
+    (drawn,) = forward_moments(counts, [Fourier(3).prepare(frame)], generator(0))
     assert bool((drawn.error > 0).all())
     assert bool(torch.isfinite(drawn.error).all())

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.criticise import Below, Custom, First, Fourier, Lagged, Power, Scene, Second, tally_values
+from boxloop.criticise import (
+    Below,
+    Custom,
+    First,
+    Fourier,
+    Lagged,
+    ModelStandardisation,
+    Power,
+    Second,
+    sum_values,
+)
 from boxloop.distributions import (
     Bernoulli,
     DiagonalGaussian,
@@ -34,8 +44,8 @@ FUNCTIONS = [
 ]
 
 
-def scene() -> Scene:
-    return Scene(
+def frame() -> ModelStandardisation:
+    return ModelStandardisation(
         ("a", "b", "c"),
         torch.tensor([0.5, -1.0, 2.0]).double(),
         torch.tensor([1.0, 2.0, 0.5]).double(),
@@ -72,28 +82,28 @@ table = pytest.mark.parametrize(
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
 def test_expectations_are_those_of_draws(function, law):
     """Every entry within 5 standard errors: about 250 entries in all, a false alarm in 7,000 runs."""
-    probe, made = function.ready(scene()), law()
+    statistic, made = function.prepare(frame()), law()
     m = made.mean.shape[0]
     weight = torch.tensor([0.3, 0.7]).double()[:m] / (1.0 if m == 2 else 0.3)
     n = 40_000
     drawn = made.draw(n, generator(9))
-    seen = [probe.tally(part, torch.ones(n).double()) for part in drawn]
+    seen = [statistic.sum_rows(part, torch.ones(n).double()) for part in drawn]
     mean = sum(w * t.mean for w, t in zip(weight, seen, strict=True))
     error = sum((w * t.error).square() for w, t in zip(weight, seen, strict=True)).sqrt()
-    found = probe.forward(made, weight, generator(10))
-    slack = 5 * error * (1.0 if probe.forward(made, weight, generator(11)).equal(found) else 2.0)
+    found = statistic.forward(made, weight, generator(10))
+    slack = 5 * error * (1.0 if statistic.forward(made, weight, generator(11)).equal(found) else 2.0)
     assert bool(((found - mean).abs() <= slack + 1e-9).all())
 
 
 @table
 def test_a_batch_of_tables_or_of_weights_is_each_of_them(function):
-    probe = function.ready(scene())
+    statistic = function.prepare(frame())
     rows, weight = normal((3, 50, D), generator(4)), torch.rand(3, 50, generator=generator(5)).double()
-    together, shared = probe.tally(rows, weight), probe.tally(rows[0], weight)
+    together, shared = statistic.sum_rows(rows, weight), statistic.sum_rows(rows[0], weight)
     for i in range(3):
         for batch, alone in (
-            (together, probe.tally(rows[i], weight[i])),
-            (shared, probe.tally(rows[0], weight[i])),
+            (together, statistic.sum_rows(rows[i], weight[i])),
+            (shared, statistic.sum_rows(rows[0], weight[i])),
         ):
             for part in ("count", "first", "square", "squared_weight"):
                 torch.testing.assert_close(
@@ -103,18 +113,20 @@ def test_a_batch_of_tables_or_of_weights_is_each_of_them(function):
 
 @table
 def test_entries_are_what_the_tally_adds(function):
-    probe, rows = function.ready(scene()), normal((40, D), generator(4))
-    entries = probe.entries(rows)
-    assert entries.shape == (40, len(probe.labels()))
-    torch.testing.assert_close(entries.sum(0), probe.flat(probe.tally(rows, torch.ones(40).double()).first))
+    statistic, rows = function.prepare(frame()), normal((40, D), generator(4))
+    entries = statistic.entries(rows)
+    assert entries.shape == (40, len(statistic.labels()))
+    torch.testing.assert_close(
+        entries.sum(0), statistic.flat(statistic.sum_rows(rows, torch.ones(40).double()).first)
+    )
 
 
 @table
 def test_weights_are_repetitions(function):
-    probe, rows = function.ready(scene()), normal((30, D), generator(4))
+    statistic, rows = function.prepare(frame()), normal((30, D), generator(4))
     count = torch.randint(0, 4, (30,), generator=generator(6))
-    weighted = probe.tally(rows, count.double())
-    repeated = probe.tally(rows.repeat_interleave(count, 0), torch.ones(int(count.sum())).double())
+    weighted = statistic.sum_rows(rows, count.double())
+    repeated = statistic.sum_rows(rows.repeat_interleave(count, 0), torch.ones(int(count.sum())).double())
     torch.testing.assert_close(weighted.mean, repeated.mean, rtol=1e-12, atol=1e-12)
 
 
@@ -122,32 +134,36 @@ def test_weights_are_repetitions(function):
     "function", [First(), Second(), Power(3), Below((0.5,))], ids=lambda f: type(f).__name__
 )
 def test_missing_values_leave_out_their_own_entries(function):
-    probe, rows = function.ready(scene()), normal((60, D), generator(4))
+    statistic, rows = function.prepare(frame()), normal((60, D), generator(4))
     rows[torch.rand(60, D, generator=generator(7)) < 0.3] = torch.nan
-    tally = probe.tally(rows, torch.ones(60).double())
-    entries = probe.entries(rows)
-    torch.testing.assert_close(probe.flat(tally.mean), entries.nanmean(0), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(probe.flat(tally.count), (~entries.isnan()).sum(0).double())
+    tally = statistic.sum_rows(rows, torch.ones(60).double())
+    entries = statistic.entries(rows)
+    torch.testing.assert_close(statistic.flat(tally.mean), entries.nanmean(0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(statistic.flat(tally.count), (~entries.isnan()).sum(0).double())
     wanted = torch.stack(
         [column[~column.isnan()].std() / (~column.isnan()).sum().double().sqrt() for column in entries.mT]
     )
-    torch.testing.assert_close(probe.flat(tally.error), wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(statistic.flat(tally.error), wanted, rtol=1e-10, atol=1e-12)
 
 
 def test_a_missing_column_spares_the_others():
     rows = normal((20, D), generator(4))
     rows[:, 1] = torch.nan
-    seen = Power(3, pairs=[("a", "c"), ("a", "b")], columns=True).ready(scene()).entries(rows).isnan().any(0)
+    seen = (
+        Power(3, pairs=[("a", "c"), ("a", "b")], columns=True).prepare(frame()).entries(rows).isnan().any(0)
+    )
     assert seen.tolist() == [False, True, False, False, False, True, True]
 
 
 def test_second_moments_far_from_zero_keep_their_digits():
-    far = Scene(("a", "b"), torch.tensor([1e7, -1e7]).double(), torch.ones(2).double(), generator(0))
-    near = Scene(("a", "b"), torch.zeros(2).double(), torch.ones(2).double(), generator(0))
+    far = ModelStandardisation(
+        ("a", "b"), torch.tensor([1e7, -1e7]).double(), torch.ones(2).double(), generator(0)
+    )
+    near = ModelStandardisation(("a", "b"), torch.zeros(2).double(), torch.ones(2).double(), generator(0))
     rows, ones = normal((500, 2), generator(1)), torch.ones(500).double()
     shifted = rows + far.origin
     found, wanted = (
-        Second().ready(s).tally(r, ones).mean for s, r in ((far, shifted), (near, shifted - far.origin))
+        Second().prepare(s).sum_rows(r, ones).mean for s, r in ((far, shifted), (near, shifted - far.origin))
     )
     torch.testing.assert_close(found, wanted, rtol=1e-14, atol=0.0)
 
@@ -158,14 +174,14 @@ def test_lagged_products_see_a_sequence():
     walk = noise.clone()
     for t in range(1, n):
         walk[t] += 0.5 * walk[t - 1]
-    probe = Lagged(1).ready(
-        Scene(("a", "b", "c"), torch.zeros(D).double(), torch.ones(D).double(), generator(0))
+    statistic = Lagged(1).prepare(
+        ModelStandardisation(("a", "b", "c"), torch.zeros(D).double(), torch.ones(D).double(), generator(0))
     )
     for rows, z in ((noise, lambda v: v < 5), (walk, lambda v: v > 10)):
-        tally = probe.tally(rows, torch.ones(n).double())
+        tally = statistic.sum_rows(rows, torch.ones(n).double())
         assert all(z(float(v)) for v in (tally.mean / tally.error).abs())
     assert (
-        probe.forward(
+        statistic.forward(
             DiagonalGaussian(torch.ones(1, D).double(), torch.ones(1, D).double()),
             torch.ones(1).double(),
             generator(0),
@@ -175,15 +191,19 @@ def test_lagged_products_see_a_sequence():
 
 
 def test_the_fourth_power_of_a_standard_normal_is_three():
-    probe = Power(4).ready(Scene(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0)))
+    statistic = Power(4).prepare(
+        ModelStandardisation(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0))
+    )
     law = FullGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1, 1).double())
-    assert float(probe.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(3.0)
-    high = Power(6).ready(Scene(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0)))
+    assert float(statistic.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(3.0)
+    high = Power(6).prepare(
+        ModelStandardisation(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0))
+    )
     assert float(high.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(15.0)
 
 
 def test_the_tally_of_one_row_has_no_error():
-    assert bool(tally_values(torch.ones(1, 2).double(), torch.ones(1).double()).error.isnan().all())
+    assert bool(sum_values(torch.ones(1, 2).double(), torch.ones(1).double()).error.isnan().all())
 
 
 @pytest.mark.parametrize(
@@ -192,7 +212,7 @@ def test_the_tally_of_one_row_has_no_error():
         (Power(0), "at least 1"),
         (Power(3, pairs=[("a", "nobody")]), "nobody"),
         (Power(3, pairs=[(0, 7)]), "no column 7"),
-        (Fourier(0), "at least one"),
+        (Fourier(0), "count must be at least 1"),
         (Fourier(3, width=-1.0), "positive"),
         (Below((0.0,)), "between 0 and 1"),
         (Below(thresholds={"nobody": [1.0]}), "nobody"),
@@ -203,47 +223,47 @@ def test_the_tally_of_one_row_has_no_error():
 )
 def test_bad_functions_say_why(function, says):
     with pytest.raises(ValueError, match=says):
-        function.ready(scene())
+        function.prepare(frame())
 
 
 def test_names_of_entries():
-    made = scene()
-    assert First().ready(made).labels() == ["a", "b", "c"]
-    assert Second().ready(made).labels()[:3] == ["a x a", "a x b", "a x c"]
-    assert Power(3, pairs=[("a", "c")]).ready(made).labels() == ["a + c", "a - c"]
-    assert math.isclose(float(Below((0.5,)).ready(made).thresholds[1]), -1.0)
-    given = Below(thresholds={"c": [1.5, 2.5], 0: [0.0]}).ready(made)
+    made = frame()
+    assert First().prepare(made).labels() == ["a", "b", "c"]
+    assert Second().prepare(made).labels()[:3] == ["a x a", "a x b", "a x c"]
+    assert Power(3, pairs=[("a", "c")]).prepare(made).labels() == ["a + c", "a - c"]
+    assert math.isclose(float(Below((0.5,)).prepare(made).thresholds[1]), -1.0)
+    given = Below(thresholds={"c": [1.5, 2.5], 0: [0.0]}).prepare(made)
     assert given.labels() == ["c <= 1.5", "c <= 2.5", "a <= 0"]
 
 
 def test_thresholds_count_the_rows_below_them():
-    made = scene()
-    probe = Below(thresholds={"b": [-1.0, 0.5]}).ready(made)
+    made = frame()
+    statistic = Below(thresholds={"b": [-1.0, 0.5]}).prepare(made)
     rows = torch.tensor([[0.0, -1.0, 0.0], [0.0, 0.0, 0.0], [0.0, math.nan, 0.0]]).double()
     wanted = torch.tensor([[1.0, 1.0], [0.0, 1.0], [math.nan, math.nan]]).double()
-    torch.testing.assert_close(probe.values(rows), wanted, equal_nan=True)
+    torch.testing.assert_close(statistic.values(rows), wanted, equal_nan=True)
 
 
 def test_thresholds_keep_their_digits():
     """They went through single precision: 0.7 lay below every 0.7, and one threshold stood for all near 1e7."""
     given = [0.7, 10_000_000.05, 10_000_000.1]
-    probe = Below(thresholds={"a": given}).ready(scene())
-    assert probe.thresholds.tolist() == given
-    assert len(set(probe.labels())) == 3
-    assert float(probe.values(torch.tensor([[0.7, 0.0, 0.0]]).double())[0, 0]) == 1.0
+    statistic = Below(thresholds={"a": given}).prepare(frame())
+    assert statistic.thresholds.tolist() == given
+    assert len(set(statistic.labels())) == 3
+    assert float(statistic.values(torch.tensor([[0.7, 0.0, 0.0]]).double())[0, 0]) == 1.0
 
 
 @pytest.mark.parametrize("about", ["mean", "zero"])
 @pytest.mark.parametrize("holes", [False, True])
 def test_sums_of_products_and_of_their_squares_are_those_of_the_entries(about, holes):
     """Whatever the origin, with weights, and with pairs of columns that are missing in some rows."""
-    probe = Second(about=about).ready(scene())
+    statistic = Second(about=about).prepare(frame())
     rows = normal((40, D), generator(1)) + 1.0
     if holes:
         rows[torch.rand(40, D, generator=generator(2)) < 0.3] = torch.nan
     weight = torch.rand(40, generator=generator(3)).double()
-    found, wanted = probe.tally(rows, weight), tally_values(probe.entries(rows), weight)
+    found, wanted = statistic.sum_rows(rows, weight), sum_values(statistic.entries(rows), weight)
     for part in ("count", "first", "square", "squared_weight"):
         torch.testing.assert_close(
-            probe.flat(getattr(found, part)), getattr(wanted, part), rtol=1e-12, atol=1e-12
+            statistic.flat(getattr(found, part)), getattr(wanted, part), rtol=1e-12, atol=1e-12
         )

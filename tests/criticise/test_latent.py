@@ -86,8 +86,12 @@ def test_codes_that_follow_the_prior_pass() -> None:
     found = aggregate_gap(model, truth.sample(800, generator(0))[0])
     assert found.p_value > 1e-3
     assert_scores(torch.tensor(list(found.z().values())))
-    assert found.least.value - 4 * found.least.error < 0.0 < found.most.value + 4 * found.most.error
-    assert found.least.value < found.most.value
+    assert (
+        found.divergence_low.value - 4 * found.divergence_low.error
+        < 0.0
+        < found.divergence_high.value + 4 * found.divergence_high.error
+    )
+    assert found.divergence_low.value < found.divergence_high.value
     assert found.n_rows == 800
 
 
@@ -99,7 +103,10 @@ def test_codes_elsewhere_are_found_and_the_divergence_is_bracketed() -> None:
     truth = 0.5 * (wide - 1.0 - math.log(wide))
     found = [aggregate_gap(model, normal((400, 1), generator(s)), s, permutations=49) for s in range(20)]
     assert all(gap.p_value <= 0.02 for gap in found)
-    least, most = (np.array([getattr(gap, name).value for gap in found]) for name in ("least", "most"))
+    least, most = (
+        np.array([getattr(gap, name).value for gap in found])
+        for name in ("divergence_low", "divergence_high")
+    )
     assert np.all(least < most)
     error = least.std(ddof=1) / math.sqrt(len(found))
     assert least.mean() < truth + 4 * error
@@ -132,11 +139,11 @@ def test_moments_against_a_learned_prior_are_exact() -> None:
 def test_the_same_seed_gives_the_same_numbers_and_many_rows_are_thinned() -> None:
     model = coded(SLOPE, LEVEL)
     rows = normal((3000, 1), generator(0))
-    one, two = (aggregate_gap(model, rows, 3, most=300, permutations=19) for _ in range(2))
+    one, two = (aggregate_gap(model, rows, 3, max_rows=300, permutations=19) for _ in range(2))
     assert one.discrepancy == two.discrepancy
-    assert one.most == two.most
+    assert one.divergence_high == two.divergence_high
     assert 200 < one.n_rows < 400
-    assert aggregate_gap(model, rows, 4, most=300, permutations=19).most != one.most
+    assert aggregate_gap(model, rows, 4, max_rows=300, permutations=19).divergence_high != one.divergence_high
 
 
 def test_pictures_and_tables() -> None:
@@ -151,7 +158,7 @@ def test_pictures_and_tables() -> None:
     assert list(table.columns) == ["value", "error", "p_value"]
     assert table.loc["mean KL(q(z|x) || p(z))", "value"] == pytest.approx(gap.rate.value)
     collapsed = replace(used, variance=np.zeros(2))
-    assert collapsed.plot().get_title(loc="left") == "0 of 2 columns of the code are used"
+    assert collapsed.plot().get_title(loc="left") == "0 of 2 columns of the code are active"
 
 
 def test_what_cannot_be_judged_says_so() -> None:
@@ -161,7 +168,7 @@ def test_what_cannot_be_judged_says_so() -> None:
     for judge in (active_units, aggregate_gap):
         with pytest.raises(ValueError, match="missing values"):
             judge(model, rows)
-        with pytest.raises(ValueError, match="at least 2 rows"):
+        with pytest.raises(ValueError, match="at least 2 are needed"):
             judge(model, rows[:1])
         with pytest.raises(TypeError, match="no encoder"):
             judge(FactorModel(torch.zeros(1), torch.ones(1, 1), torch.ones(1)), rows[:, :1])

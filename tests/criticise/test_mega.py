@@ -76,10 +76,10 @@ def test_training_errors_of_one_gaussian_have_a_closed_form():
     train, test = rng.normal(size=(500, 2)) * [1, 3], rng.normal(size=(100, 2)) * [1, 3]
     fit = boxloop.GaussianMixture(1).fit(train)
     first, second = mega(fit, test, train=train, draws=0).gaps
-    np.testing.assert_allclose(first.training_error, train.std(0) / 500**0.5, rtol=1e-4)
+    np.testing.assert_allclose(first.parameter_error, train.std(0) / 500**0.5, rtol=1e-4)
     centred = train - train.mean(0)
     products = np.stack([centred[:, 0] ** 2, centred[:, 0] * centred[:, 1], centred[:, 1] ** 2])
-    np.testing.assert_allclose(second.training_error, products.std(1) / 500**0.5, rtol=1e-3)
+    np.testing.assert_allclose(second.parameter_error, products.std(1) / 500**0.5, rtol=1e-3)
     np.testing.assert_allclose(first.row_error, test.std(0, ddof=1) / 100**0.5, rtol=1e-10)
 
 
@@ -101,9 +101,9 @@ def test_training_errors_are_the_spread_over_refits(name):
             functions=[First(), Second("zero")],
         )
         first, second = result.gaps
-        found.append(np.concatenate([first.model, second.probe.flat(second.model)]))
+        found.append(np.concatenate([first.model, second.statistic.flat(second.model)]))
         if given is not None:
-            errors.append(np.concatenate([first.training_error, second.training_error]))
+            errors.append(np.concatenate([first.parameter_error, second.parameter_error]))
     ratio = np.var(found, axis=0, ddof=1) / np.mean(np.square(errors), axis=0)
     assert ratio.min() > 0.45
     assert ratio.max() < 2.0
@@ -167,7 +167,7 @@ def test_random_signs_agree_with_fresh_rows():
     fit = boxloop.GaussianMixture(2, random_state=0).fit(train)
     by_model, by_signs = (mega(fit, held, train=train, null=null, draws=999) for null in ("model", "signs"))
     for a, b in zip(by_model.gaps, by_signs.gaps, strict=True):
-        assert a.norm_null == pytest.approx(b.norm_null, rel=0.1)
+        assert a.expected_norm == pytest.approx(b.expected_norm, rel=0.1)
         assert a.p_value == pytest.approx(b.p_value, abs=0.08)
 
 
@@ -181,13 +181,13 @@ def test_some_of_many_rows_do_for_the_null_law(same, monkeypatch):
     judged = train if same else held
     found = {}
     for most in (2000, 8000):
-        monkeypatch.setattr(sys.modules["boxloop.criticise.mega"], "KEPT_ROWS", most)
+        monkeypatch.setattr(sys.modules["boxloop.criticise.mega"], "SAMPLE_ROWS", most)
         found[most] = mega(fit, judged, functions=SEEING, train=train, null="signs", draws=999)
     for a, b in zip(found[2000].gaps, found[8000].gaps, strict=True):
         torch.testing.assert_close(a.gap, b.gap, rtol=0, atol=0)
         assert a.p_value == pytest.approx(b.p_value, abs=0.15)
         if bool((b.null_error > 0).any()):  # else the fit matches it, and there is no law to compare
-            assert a.norm_null == pytest.approx(b.norm_null, rel=0.2)
+            assert a.expected_norm == pytest.approx(b.expected_norm, rel=0.2)
 
 
 def test_a_long_table_is_read_once():
@@ -338,7 +338,7 @@ def test_tables_and_words():
     assert len(table) == 5
     assert set(table["moment"]) == {"mean", "share of rows", "mean of product"}
     assert (np.diff(table["z"].abs()) <= 0).all()
-    assert "training error left out" in repr(result)
+    assert "parameter error: left out" in repr(result)
     with pytest.raises(KeyError, match="no test function 'second'"):
         result["second"]
 
@@ -388,7 +388,7 @@ def test_the_table_shows_moments_in_the_units_of_the_data():
         (
             {"model": as_model(2, lambda z: (z, torch.ones_like(z))), "train": np.zeros((5, 2))},
             TypeError,
-            "training error",
+            "parameter error",
         ),
     ],
 )
@@ -419,3 +419,15 @@ def test_mean_products_far_from_zero_keep_the_digits_of_their_errors() -> None:
         assert float(second.z[place]) == pytest.approx(float(first.z[j]), rel=1e-3)
     shown = np.nanmean(held[:, 0] ** 2)
     assert float(second.data[0, 0]) == pytest.approx(shown, rel=1e-14)
+
+
+def test_a_result_is_an_escaped_table_in_a_notebook():
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    functions = [First(), Custom(lambda r: r.prod(1), name="a < b")]
+    found = mega(
+        boxloop.GaussianMixture(1).fit(rows[:30]), rows[30:], functions=functions, draws=19
+    )._repr_html_()
+    assert "<table" in found
+    assert "expected norm" in found
+    assert "a &lt; b" in found
+    assert "parameter error: left out" in found

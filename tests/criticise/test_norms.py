@@ -15,7 +15,7 @@ from boxloop.numeric import generator, normal
 def test_the_operator_norm_is_the_largest_absolute_eigenvalue(d, seed, low):
     root = normal((d, d), generator(seed))
     gap = -root[:, :1] @ root[:, :1].mT if low else root + root.mT
-    value, direction = operator(gap, most=100_000, tol=1e-13)
+    value, direction = operator(gap, max_iter=100_000, tol=1e-13)
     values = torch.linalg.eigvalsh(gap)
     assert float(value) == pytest.approx(float(values.abs().max()), rel=1e-5)
     assert float(direction.norm()) == pytest.approx(1.0)

@@ -32,7 +32,7 @@ def test_normal_scores_are_the_closed_forms():
     found = regression_scores(Y, MEAN, DEVIATION)
     np.testing.assert_allclose(found.log_score, stats.norm.logpdf(Y, MEAN, DEVIATION), rtol=1e-12)
     np.testing.assert_allclose(found.transform, stats.norm.cdf(Y, MEAN, DEVIATION), rtol=1e-12)
-    np.testing.assert_allclose(found.square_error, (Y - MEAN) ** 2)
+    np.testing.assert_allclose(found.squared_error, (Y - MEAN) ** 2)
     for i in range(3):
         law = stats.norm(MEAN[i, 0], DEVIATION[i, 0])
         assert found.crps[i, 0] == pytest.approx(by_quadrature(law.cdf, Y[i, 0], [MEAN[i, 0]]), rel=1e-8)
@@ -41,14 +41,14 @@ def test_normal_scores_are_the_closed_forms():
 def test_a_mixture_of_normals_is_scored_exactly():
     draws, noise = RNG.normal(size=(7, 4, 1)), RNG.uniform(0.2, 1.0, size=(4, 1))
     y = RNG.normal(size=(4, 1))
-    found = regression_scores(y, deviation=noise, draws=draws)
+    found = regression_scores(y, std=noise, draws=draws)
     for i in range(4):
         law = stats.norm(draws[:, i, 0], noise[i, 0])
         assert found.log_score[i, 0] == pytest.approx(math.log(law.pdf(y[i, 0]).mean()), rel=1e-12)
         assert found.transform[i, 0] == pytest.approx(law.cdf(y[i, 0]).mean(), rel=1e-12)
         wanted = by_quadrature(lambda x, law=law: law.cdf(x).mean(), y[i, 0], list(draws[:, i, 0]))
         assert found.crps[i, 0] == pytest.approx(wanted, rel=1e-8)
-    np.testing.assert_allclose(found.deviation, np.sqrt(draws.var(0) + noise**2))
+    np.testing.assert_allclose(found.std, np.sqrt(draws.var(0) + noise**2))
 
 
 def test_equal_draws_are_one_normal_and_tiles_do_not_matter(monkeypatch):
@@ -58,15 +58,15 @@ def test_equal_draws_are_one_normal_and_tiles_do_not_matter(monkeypatch):
     )
     draws, share = RNG.normal(size=(9, 40, 2)), RNG.dirichlet(np.ones(9))
     whole = crps_mixture(Y, draws, DEVIATION, share)
-    monkeypatch.setattr("boxloop.criticise.crps.TILE", 100)
+    monkeypatch.setattr("boxloop.criticise.prediction_scores.TILE", 100)
     np.testing.assert_allclose(crps_mixture(Y, draws, DEVIATION, share), whole, rtol=1e-12)
 
 
 def test_weights_are_repetition():
     draws = RNG.normal(size=(3, 40, 2))
-    found = regression_scores(Y, deviation=DEVIATION, draws=draws, weight=[1, 2, 4])
-    again = regression_scores(Y, deviation=DEVIATION, draws=np.repeat(draws, [1, 2, 4], 0))
-    for name in ("transform", "log_score", "crps", "square_error", "deviation"):
+    found = regression_scores(Y, std=DEVIATION, draws=draws, weight=[1, 2, 4])
+    again = regression_scores(Y, std=DEVIATION, draws=np.repeat(draws, [1, 2, 4], 0))
+    for name in ("transform", "log_score", "crps", "squared_error", "std"):
         np.testing.assert_allclose(getattr(found, name), getattr(again, name), rtol=1e-10)
 
 
@@ -90,7 +90,7 @@ def test_coverage_and_transforms_of_a_true_law():
     np.testing.assert_allclose(table["z"], (table["inside"] - table["level"]) / table["standard_error"])
     assert right.calibration.table()["p_value"].iloc[0] > 1e-4
     assert (narrow.coverage()["p_value"] < 1e-6).all()
-    assert narrow.spread[0] == pytest.approx(2.25 * right.spread[0])
+    assert narrow.variance_ratio[0] == pytest.approx(2.25 * right.variance_ratio[0])
     inside = (np.abs(y - 2.0) <= 3.0 * stats.norm.ppf(0.95)).mean()
     assert table["inside"].iloc[1] == pytest.approx(inside)
 
@@ -108,7 +108,7 @@ def test_few_draws_cover_what_they_say():
 def test_two_predictors_are_compared_in_pairs():
     y = RNG.normal(size=500)
     good, bad = regression_scores(y, np.zeros(500), 1.0), regression_scores(y, np.zeros(500), 3.0)
-    found = good.less(bad)
+    found = good.difference(bad)
     apart = stats.norm.logpdf(y) - stats.norm.logpdf(y, scale=3.0)
     assert found["log score"].value == pytest.approx(apart.mean())
     assert found["log score"].standard_error == pytest.approx(apart.std(ddof=1) / 500**0.5)
@@ -117,7 +117,7 @@ def test_two_predictors_are_compared_in_pairs():
     assert found["squared error"].value == 0.0
     assert found["squared error"].z == 0.0
     with pytest.raises(ValueError, match="same rows"):
-        good.less(regression_scores(y[:9], np.zeros(9), 1.0))
+        good.difference(regression_scores(y[:9], np.zeros(9), 1.0))
 
 
 def test_tables_words_and_pictures():
@@ -137,29 +137,29 @@ def test_one_output_may_leave_its_axis_out():
     full = regression_scores(Y[:, :1], MEAN[:, :1], DEVIATION[:, :1])
     np.testing.assert_array_equal(flat.crps, full.crps)
     one = regression_scores(Y, MEAN, np.array([1.0, 2.0]))
-    np.testing.assert_array_equal(one.deviation, np.broadcast_to([1.0, 2.0], Y.shape))
+    np.testing.assert_array_equal(one.std, np.broadcast_to([1.0, 2.0], Y.shape))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"deviation": np.zeros((40, 2))}, "above zero"),
-        ({"mean": MEAN[:5]}, "mean has shape"),
-        ({"mean": None}, "mean and deviation, or draws"),
+        ({"std": np.zeros((40, 2))}, "std must be positive"),
+        ({"mean": MEAN[:5]}, "mean must have shape"),
+        ({"mean": None}, "give mean and std, or draws"),
         ({"mean": MEAN * np.nan}, "not finite"),
         ({"y": np.zeros((2, 2, 2))}, "y must have shape"),
         ({"y": ["a", "b"]}, "must hold numbers"),
-        ({"names": ("a",)}, "1 names for 2"),
-        ({"deviation": None, "draws": MEAN[None]}, "two draws"),
-        ({"draws": MEAN}, "draws has shape"),
+        ({"names": ("a",)}, "names has 1 names, and y has 2"),
+        ({"std": None, "draws": MEAN[None]}, "draws must be at least 2"),
+        ({"draws": MEAN}, "draws must have shape"),
         ({"draws": MEAN[None], "weight": [1.0, 1.0]}, "weight must hold 1"),
         ({"draws": MEAN[None], "weight": [-1.0]}, "not negative"),
     ],
 )
 def test_what_cannot_be_judged_is_said(change, said):
-    given = {"y": Y, "mean": MEAN, "deviation": DEVIATION, **change}
+    given = {"y": Y, "mean": MEAN, "std": DEVIATION, **change}
     with pytest.raises(ValueError, match=said):
-        regression_scores(given.pop("y"), given.pop("mean"), given.pop("deviation"), **given)
+        regression_scores(given.pop("y"), given.pop("mean"), given.pop("std"), **given)
 
 
 def test_a_level_is_a_probability():
@@ -171,11 +171,11 @@ def test_square_errors_of_draws_are_those_of_their_mean():
     rng = np.random.default_rng(3)
     y, draws, noise = rng.normal(size=(6, 2)), rng.normal(size=(5, 6, 2)), rng.uniform(0.2, 1.0, (6, 2))
     alone = regression_scores(y, draws=draws)
-    np.testing.assert_allclose(alone.square_error, (y - draws.mean(0)) ** 2, rtol=1e-12)
-    np.testing.assert_allclose(alone.deviation, draws.std(0, ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(alone.squared_error, (y - draws.mean(0)) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(alone.std, draws.std(0, ddof=1), rtol=1e-12)
     weight = np.array([0.1, 0.2, 0.3, 0.3, 0.1])
-    weighted = regression_scores(y, deviation=noise, draws=draws, weight=weight)
-    np.testing.assert_allclose(weighted.square_error, (y - np.tensordot(weight, draws, 1)) ** 2, rtol=1e-12)
-    for more in ({}, {"deviation": noise}):
+    weighted = regression_scores(y, std=noise, draws=draws, weight=weight)
+    np.testing.assert_allclose(weighted.squared_error, (y - np.tensordot(weight, draws, 1)) ** 2, rtol=1e-12)
+    for more in ({}, {"std": noise}):
         given = regression_scores(y, np.ones((6, 2)), draws=draws, **more)
-        np.testing.assert_allclose(given.square_error, (y - 1.0) ** 2, rtol=1e-12)
+        np.testing.assert_allclose(given.squared_error, (y - 1.0) ** 2, rtol=1e-12)

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from boxloop.criticise import (
     MomentPenalty,
-    averaged,
-    count_below,
-    count_power,
-    narrow,
+    average_covariance,
+    count_cdf,
+    count_moment,
+    has_low_rank_form,
     projected_variance,
     second_gap_norm,
 )
@@ -34,15 +34,15 @@ def test_sums_and_projections_are_those_of_copies() -> None:
     assert_close(shared.dense(), copied().dense())
     assert_close(shared.diagonal(), copied().diagonal())
     assert shared.diagonal().untyped_storage().nbytes() == 40 * 8
-    assert_close(averaged(shared, WEIGHT), averaged(copied(), WEIGHT))
+    assert_close(average_covariance(shared, WEIGHT), average_covariance(copied(), WEIGHT))
     directions = normal((3, 40), generator(4))
     assert_close(projected_variance(shared, directions), projected_variance(copied(), directions))
 
 
 def test_the_norm_of_a_second_gap_is_that_of_the_matrix() -> None:
     rows = normal((5, 40), generator(5))
-    second = averaged(LAW.covariance(), WEIGHT) + (LAW.mean * WEIGHT[:, None]).mT @ LAW.mean
-    assert narrow(rows, LAW)
+    second = average_covariance(LAW.covariance(), WEIGHT) + (LAW.mean * WEIGHT[:, None]).mT @ LAW.mean
+    assert has_low_rank_form(rows, LAW)
     expected = torch.linalg.matrix_norm(rows.mT @ rows / 5 - second)
     assert_close(second_gap_norm(rows, LAW, WEIGHT), expected)
 
@@ -73,7 +73,7 @@ def test_counts_by_their_logs_have_the_moments_of_counts(order: int) -> None:
     places, at = torch.tensor([0, 2]), torch.tensor([0.5, 1.0]).double()
     pairs = ((LogitBernoulli(logs), Bernoulli(logs.sigmoid())), (LogPoisson(logs), Poisson(logs.exp())))
     for ours, theirs in pairs:
-        found = count_power(ours, origin, order)
+        found = count_moment(ours, origin, order)
         assert found is not None
-        assert_close(found, count_power(theirs, origin, order))
-        assert_close(count_below(ours, places, at), count_below(theirs, places, at))
+        assert_close(found, count_moment(theirs, origin, order))
+        assert_close(count_cdf(ours, places, at), count_cdf(theirs, places, at))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from boxloop import FactorAnalysis, GaussianMixture
-from boxloop.criticise import kernel_stein, median_bandwidth, pairs, score_of
+from boxloop.criticise import kernel_stein, median_bandwidth, pairwise, score_of
 from boxloop.distributions import DiagonalGaussian, FullGaussian, Poisson, SphericalGaussian, TiedGaussian
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal
@@ -56,7 +56,7 @@ def test_it_is_the_double_loop(n, d, width):
 def test_the_bootstrap_is_a_sum_over_signs(monkeypatch):
     rows = (normal((30, 2), generator(1)) + 0.1).numpy()
     whole = kernel_stein(rows, standard, 1.0, 200)
-    monkeypatch.setattr(pairs, "TILE_PAIRS", 100)
+    monkeypatch.setattr(pairwise, "TILE_PAIRS", 100)
     tiled = kernel_stein(rows, standard, 1.0, 200)
     assert tiled.p_value == whole.p_value
     assert tiled.value == pytest.approx(whole.value, rel=1e-10)
@@ -169,8 +169,8 @@ def test_fitted_models_are_judged(estimator):
         ({"rows": np.ones((5, 2))}, "all rows are identical"),
         ({"bandwidth": 0.0}, "bandwidth must be positive"),
         ({"bootstrap": -3}, "bootstrap must be"),
-        ({"score": lambda x: -x[:, :1]}, r"the score must be \(4, 2\)"),
-        ({"score": lambda x: x.log()}, "the score: column 0 holds nan"),
+        ({"score": lambda x: -x[:, :1]}, r"score must give shape \(4, 2\)"),
+        ({"score": lambda x: x.log()}, r"score\(rows\): column 0 holds nan"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(change, message):
@@ -184,5 +184,5 @@ def test_models_without_a_score_are_refused():
     with pytest.raises(ValueError, match="counts has no score"):
         score_of(counts)
     law = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
-    with pytest.raises(ValueError, match="one value a row"):
+    with pytest.raises(ValueError, match="one value per row"):
         score_of(TiedGaussian(law.mean, torch.eye(2).double()))(torch.zeros(3, 2).double())

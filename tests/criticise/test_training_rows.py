@@ -17,7 +17,7 @@ from sklearn.model_selection import GridSearchCV
 
 import boxloop
 from boxloop import GaussianMixture, mega
-from boxloop.criticise import Below, as_model, calibration, chosen_estimator
+from boxloop.criticise import Below, as_model, calibration, unwrap_search
 from boxloop.data import (
     ArraySource,
     fingerprint_rows,
@@ -64,17 +64,17 @@ def test_the_same_rows_are_known_in_any_table(name: str, tmp_path: Any) -> None:
     assert GaussianMixture(1).fit(given).training_digest_ == fit.training_digest_
     with pytest.warns(UserWarning, match="X holds the rows that the GaussianMixture was fitted to"):
         found = mega(fit, tables(tmp_path)[name], draws=19)
-    assert found.training == "rows of the fit"
+    assert found.parameter_error == "training rows"
     same = mega(fit, ROWS, train=tables(tmp_path)[name], draws=19)
-    assert same.training == "rows of the fit"
+    assert same.parameter_error == "training rows"
     torch.testing.assert_close(same["second"].row_error, found["second"].row_error, rtol=1e-9, atol=1e-12)
-    assert mega(fit, HELD, train=tables(tmp_path)[name], draws=0).training == "included"
+    assert mega(fit, HELD, train=tables(tmp_path)[name], draws=0).parameter_error == "included"
 
 
 def test_gaps_of_the_rows_of_the_fit_say_that_they_are_zero_by_construction() -> None:
     """Before, p was 0.96 with gaps of 5e-15, without a word."""
     fit = GaussianMixture(1).fit(ROWS)
-    with pytest.warns(UserWarning, match="no gap by construction.*as with train=X. Judge by held-out rows"):
+    with pytest.warns(UserWarning, match="no gap by construction.*as with train=X. Use held-out rows"):
         found = mega(fit, ROWS.copy(), draws=99)
     assert found["first"].norm() < 1e-12
     assert float(found["second"].null_error.abs().max()) == 0.0
@@ -99,7 +99,7 @@ def test_other_rows_are_warned_of_where_the_fit_kept_no_digest(columns: int) -> 
                 UserWarning, match="train= holds other rows than the model was fitted to, or the fit"
             ):
                 mega(fit, judging, train=held, draws=0)
-        assert mega(fit, held, train=rows, draws=0).training == "included"
+        assert mega(fit, held, train=rows, draws=0).parameter_error == "included"
 
 
 def test_rows_of_a_fit_elsewhere_are_known_by_their_means() -> None:
@@ -112,15 +112,17 @@ def test_rows_of_a_fit_elsewhere_are_known_by_their_means() -> None:
         PeerFactors(1),
         PeerComponents(1),
     ):
-        assert mega(fit.fit(rows[:300]), rows[300:], train=rows[:300], draws=0).training == "included"
+        assert mega(fit.fit(rows[:300]), rows[300:], train=rows[:300], draws=0).parameter_error == "included"
     weight = np.arange(300) % 3 + 1.0
     heavy = GaussianMixture(2, random_state=0).fit(rows[:300], sample_weight=weight).model_
-    assert mega(heavy, rows[300:], train=open_source(rows[:300], weight), draws=0).training == "included"
-    with pytest.warns(UserWarning, match="or leave train= out"):
+    assert (
+        mega(heavy, rows[300:], train=open_source(rows[:300], weight), draws=0).parameter_error == "included"
+    )
+    with pytest.warns(UserWarning, match="or leave out train="):
         mega(heavy, rows[300:], train=rows[:300], draws=0)
     rows[5, 1] = np.nan
     holes = GaussianMixture(2, random_state=0).fit(rows[:300]).model_
-    assert mega(holes, rows[300:], train=rows[:300], draws=0).training == "included"
+    assert mega(holes, rows[300:], train=rows[:300], draws=0).parameter_error == "included"
 
 
 def test_weights_are_part_of_the_rows() -> None:
@@ -128,14 +130,14 @@ def test_weights_are_part_of_the_rows() -> None:
     fit = GaussianMixture(1).fit(ROWS, sample_weight=weight)
     with pytest.raises(ValueError, match="with its weights"):
         mega(fit, HELD, train=ROWS, draws=0)
-    assert mega(fit, HELD, train=open_source(ROWS, weight), draws=0).training == "included"
+    assert mega(fit, HELD, train=open_source(ROWS, weight), draws=0).parameter_error == "included"
 
 
 def test_rows_of_a_fit_elsewhere_are_known_by_what_they_hold() -> None:
     fit = PeerMixture(1).fit(ROWS)
     with pytest.warns(UserWarning, match="X seems to hold the rows of the fit"):
-        assert mega(fit, ROWS.copy(), draws=0).training == "left out"
-    assert mega(fit, ROWS.copy(), train=ROWS, draws=0).training == "rows of the fit"
+        assert mega(fit, ROWS.copy(), draws=0).parameter_error == "left out"
+    assert mega(fit, ROWS.copy(), train=ROWS, draws=0).parameter_error == "training rows"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +176,8 @@ def test_rows_of_a_fit_by_gradients_are_known_again(name: str, tmp_path: Any) ->
     quick: dict[str, Any] = {"draws": 19, "functions": (Below(),)}  # bounded: few draws are enough
     for one in (fit, boxloop.load(tmp_path / "m.boxloop")):
         with pytest.warns(UserWarning, match=f"X holds the rows that the {name} was fitted to"):
-            assert mega(one, rows.copy(), **quick).training == "rows of the fit, left out"
-        assert mega(one, held, **quick).training == "left out"
+            assert mega(one, rows.copy(), **quick).parameter_error == "training rows, left out"
+        assert mega(one, held, **quick).parameter_error == "left out"
 
 
 @pytest.mark.parametrize("public", PUBLIC, ids=lambda public: public.name)
@@ -186,7 +188,7 @@ def test_every_estimator_that_can_be_judged_keeps_its_digest(public: Public) -> 
     except TypeError:
         return
     rows, _ = public.data()
-    assert chosen_estimator(fit).training_digest_ == fingerprint_rows(open_source(rows))
+    assert unwrap_search(fit).training_digest_ == fingerprint_rows(open_source(rows))
 
 
 def test_files_without_a_digest_are_checked_by_their_means(tmp_path: Any) -> None:
@@ -195,7 +197,8 @@ def test_files_without_a_digest_are_checked_by_their_means(tmp_path: Any) -> Non
     fit.save(tmp_path / "m.boxloop")
     with pytest.warns(UserWarning, match="train= holds other rows than the model was fitted to, or the fit"):
         assert (
-            mega(boxloop.load(tmp_path / "m.boxloop"), HELD, train=ROWS[:50], draws=0).training == "included"
+            mega(boxloop.load(tmp_path / "m.boxloop"), HELD, train=ROWS[:50], draws=0).parameter_error
+            == "included"
         )
 
 
@@ -234,7 +237,7 @@ def test_standardised_halves_of_a_table_are_not_taken_for_one_another() -> None:
     halves = [(half - half.mean(0)) / half.std(0) for half in (ROWS[:150], ROWS[150:])]
     fit = GaussianMixture(1).fit(halves[0])
     with pytest.warns(UserWarning, match="or was centred at its own means"):
-        assert mega(fit, halves[1], draws=0).training == "left out"
+        assert mega(fit, halves[1], draws=0).parameter_error == "left out"
 
 
 COPIES = {
@@ -281,7 +284,7 @@ def test_a_part_of_the_training_rows_is_told_where_they_are_given() -> None:
     fit = GaussianMixture(1).fit(ROWS)
     with pytest.warns(UserWarning, match="100 of 150 rows of X are among the training rows, too"):
         mega(fit, np.vstack([HELD[:50], ROWS[:100]]), train=ROWS, draws=0)
-    assert mega(fit, HELD, train=ROWS, draws=0).training == "included"
+    assert mega(fit, HELD, train=ROWS, draws=0).parameter_error == "included"
 
 
 def test_rows_that_repeat_by_chance_are_not_said_to_be_shared() -> None:
@@ -305,18 +308,18 @@ def test_rows_of_the_fit_of_a_bayesian_mixture_are_warned_of() -> None:
     """It raised that it has no free parameters."""
     fit = boxloop.BayesianGaussianMixture(2, random_state=0).fit(ROWS)
     with pytest.warns(
-        UserWarning, match="as the error of its parameters is not known, p-values are too large"
+        UserWarning, match="as the error of its parameters cannot be computed, p-values are too large"
     ):
-        assert mega(fit, ROWS, draws=19).training == "rows of the fit, left out"
+        assert mega(fit, ROWS, draws=19).parameter_error == "training rows, left out"
     for train in (ROWS, HELD):  # other rows would not be right either
         with pytest.raises(TypeError, match="leave out train="):
             mega(fit, HELD, train=train, draws=19)
 
 
 def test_a_search_is_judged_as_the_estimator_that_it_chose() -> None:
-    search = boxloop.Select(GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2).fit(ROWS)
+    search = boxloop.ModelSearchCV(GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2).fit(ROWS)
     with pytest.warns(UserWarning, match="X holds the rows that the GaussianMixture was fitted to"):
-        assert mega(search, ROWS, draws=0).training == "rows of the fit"
+        assert mega(search, ROWS, draws=0).parameter_error == "training rows"
     with pytest.raises(ValueError, match="train= holds other rows than the GaussianMixture"):
         mega(search, HELD, train=HELD[:50], draws=0)
     found, same = (mega(one, HELD, draws=19) for one in (search, search.best_estimator_))
@@ -329,17 +332,19 @@ def test_a_search_is_judged_as_the_estimator_that_it_chose() -> None:
 
 def test_a_search_over_cut_rows_judges_rows_cut_alike() -> None:
     rows = np.random.default_rng(3).normal(size=(60, 2))
-    search = boxloop.Select(boxloop.BernoulliMixture(binarize=0.0), {"n_components": [1]}, cv=2).fit(rows)
+    search = boxloop.ModelSearchCV(boxloop.BernoulliMixture(binarize=0.0), {"n_components": [1]}, cv=2).fit(
+        rows
+    )
     assert calibration(search, rows + 0.0).transform.shape == (60, 2)
     gap = mega(search, rows[:30], draws=0)["first"]
     torch.testing.assert_close(gap.data, torch.from_numpy((rows[:30] > 0.0).mean(0)))
 
 
 def test_searches_without_an_estimator_say_so() -> None:
-    kept = boxloop.Select(GaussianMixture(), {"n_components": [1]}, cv=2, refit=False)
-    with pytest.raises(NotFittedError, match="this Select is not fitted yet"):
+    kept = boxloop.ModelSearchCV(GaussianMixture(), {"n_components": [1]}, cv=2, refit=False)
+    with pytest.raises(NotFittedError, match="this ModelSearchCV is not fitted yet"):
         mega(kept, ROWS)
-    with pytest.raises(TypeError, match="with refit=False it keeps no fitted best_estimator_"):
+    with pytest.raises(TypeError, match="with refit=False it has no best_estimator_"):
         mega(kept.fit(ROWS), ROWS)
     with pytest.raises(TypeError, match=r"cannot take OutlierDetector as a model: .* \.estimator_"):
         mega(boxloop.OutlierDetector(GaussianMixture()).fit(ROWS), ROWS)

@@ -85,5 +85,5 @@ def test_ten_thousand_columns():
 
 def test_full_covariances_have_no_low_rank_form():
     law = FullGaussian(torch.zeros(1, 2).double(), torch.eye(2).double()[None])
-    with pytest.raises(ValueError, match="no low-rank form"):
+    with pytest.raises(ValueError, match="must have diagonal or low-rank covariances"):
         second_gap_norm(torch.zeros(3, 2).double(), law, torch.ones(1).double())

@@ -110,7 +110,7 @@ RESULTS = {
     "ClassificationScores",
     "Criteria",
     "Difference",
-    "Forward",
+    "ForwardMoment",
     "Gap",
 }
 RESULTS |= {"Mega", "MomentPenalty", "RegressionScores", "Reliability", "TestFunction", "First"}
@@ -169,7 +169,7 @@ def test_wrong_kinds_are_refused_in_words(name: str) -> None:
         ),
         (lambda: judged(criticise.Custom(len)), TypeError, "Custom must give a tensor"),
         (lambda: criticise.calibration(FIT, ROWS[:, :1]), ValueError, "model has 2 columns, the rows have 1"),
-        (lambda: criticise.score_of(FIT), TypeError, r"give as_model\(estimator\)"),
+        (lambda: criticise.score_of(FIT), TypeError, r"pass as_model\(estimator\)"),
         (
             lambda: criticise.schatten(np.ones((2, 3))),
             ValueError,
@@ -178,9 +178,9 @@ def test_wrong_kinds_are_refused_in_words(name: str) -> None:
         (
             lambda: criticise.forward_moments(FIT, [criticise.First()], generator(0)),
             TypeError,
-            r"First\(\).ready",
+            r"First\(\).prepare\(frame\)",
         ),
-        (lambda: compare(FIT, HELD), TypeError, "a mapping of names to fitted estimators or a list"),
+        (lambda: compare(len, HELD), TypeError, "a list or a dictionary of them, got builtin_function"),
         (lambda: compare([], HELD), ValueError, "at least one model"),
         (lambda: compare([Peer(2)], HELD), NotFittedError, "fit"),
     ],

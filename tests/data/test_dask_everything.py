@@ -19,7 +19,7 @@ import boxloop
 from boxloop.criticise import calibration, information_criteria, mega
 from boxloop.data import ClusterError, MapReader, StreamSource, dask_source, open_source, summarise_moments
 from boxloop.fit import m_estimate, match_moments, z_estimate
-from boxloop.select import Fold, evaluate
+from boxloop.select import Fold, fit_and_score
 
 N = 400
 Fit = Callable[[Any], Any]
@@ -247,13 +247,13 @@ def test_criticism() -> None:
 
 def test_selection() -> None:
     rows, keys = real(), ("score", "gap", "gap_error", "aic", "log_likelihood_error")
-    search = boxloop.Select(boxloop.GaussianMixture(), {"n_components": [1, 2]}, cv=2)
+    search = boxloop.ModelSearchCV(boxloop.GaussianMixture(), {"n_components": [1, 2]}, cv=2)
     one, two = (clone(search).fit(table) for table in (rows, parts(rows)))
     assert one.best_params_ == two.best_params_
-    close([one.results_[key] for key in keys], [two.results_[key] for key in keys])
+    close([one.cv_results_[key] for key in keys], [two.cv_results_[key] for key in keys])
     models = {"one": boxloop.GaussianMixture(1).fit(rows), "two": one.best_estimator_}
     close(*(boxloop.compare(models, table).difference_error for table in (rows, parts(rows))))
-    close(*(boxloop.topic_spectrum(table, most=3).values for table in (counts(), parts(counts()))))
+    close(*(boxloop.topic_spectrum(table, max_topics=3).values for table in (counts(), parts(counts()))))
 
 
 def test_outliers() -> None:
@@ -270,7 +270,7 @@ def test_a_lost_cluster_is_no_candidates_fault() -> None:
             raise ClusterError("gone")
 
     with pytest.raises(ClusterError, match="gone"):
-        evaluate(Lost(), real(), Fold(), None)
+        fit_and_score(Lost(), real(), Fold(), None)
 
 
 def test_workers_that_are_threads() -> None:

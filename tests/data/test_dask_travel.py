@@ -13,7 +13,7 @@ import boxloop
 from boxloop.criticise import mega
 from boxloop.data import ConcatenatedRows, DaskSource, PartialSum, open_source, pickle_value, unpickle_value
 from boxloop.fit import z_estimate
-from boxloop.select import grouped, outliers
+from boxloop.select import outliers, scores
 
 KINDS = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex128),
@@ -178,9 +178,9 @@ USES: dict[str, Callable[[Any], Any]] = {
         table[:, :2], table[:, 2:]
     ),
     "comparison": lambda table: boxloop.compare(MODELS, table),
-    "choice": lambda table: boxloop.Select(boxloop.FactorAnalysis(), {"n_components": [1, 2]}, cv=2).fit(
-        table
-    ),
+    "choice": lambda table: boxloop.ModelSearchCV(
+        boxloop.FactorAnalysis(), {"n_components": [1, 2]}, cv=2
+    ).fit(table),
     "outliers": lambda table: boxloop.OutlierDetector(boxloop.FactorAnalysis(1), calibration=0.1).fit(table),
 }
 
@@ -198,8 +198,8 @@ def test_only_statistics_travel(
             yield tile
 
     monkeypatch.setattr(DaskSource, "fetch_rows", counted)
-    monkeypatch.setattr(grouped, "GROUPS", GROUPS)
-    monkeypatch.setattr(outliers, "CALIBRATION", MOST_HELD)
+    monkeypatch.setattr(scores, "MAX_GROUPS", GROUPS)
+    monkeypatch.setattr(outliers, "MAX_CALIBRATION", MOST_HELD)
     for n in (50_000, 100_000):
         rows = np.random.default_rng(0).normal(size=(n, 3)) + 3.0 * (np.arange(n)[:, None] % 2)
         brought[0] = 0

@@ -43,7 +43,7 @@ SHORTER = {
         '"max_iter": 30, "score_draws": 64': '"max_iter": 3, "score_draws": 8',
         "range(300)": "range(20)",
     },
-    "topics_from_moments.md": {"10_000": "4_000", "most=8": "most=5", "range(6)": "range(2)"},
+    "topics_from_moments.md": {"10_000": "4_000", "max_topics=8": "max_topics=5", "range(6)": "range(2)"},
     "codes_of_digits.py": {"max_iter=160": "max_iter=4"},
     "halves_of_digits.py": {
         "slice(1400), slice(1400, None)": "slice(600), slice(600, 800)",

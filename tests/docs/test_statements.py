@@ -13,7 +13,7 @@ import boxloop
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "my_data_have_holes.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (`.*`) \| (taken|refused)", GUIDE, re.M)
 MODELS = {name: verdict == "taken" for names, verdict in ROWS for name in re.findall(r"`(\w+)`", names)}
-NEITHER = {"MultiPosterior", "OutlierDetector", "Select", "WeightPosterior"}
+NEITHER = {"MultiPosterior", "OutlierDetector", "ModelSearchCV", "WeightPosterior"}
 """Those that take a model of the user's, and what it takes."""
 
 

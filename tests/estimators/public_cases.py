@@ -140,8 +140,10 @@ PUBLIC = [
     ),
     Public("OutlierDetector", lambda: boxloop.OutlierDetector(boxloop.GaussianMixture(random_state=0))),
     Public(
-        "Select",
-        lambda: boxloop.Select(boxloop.GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2),
+        "ModelSearchCV",
+        lambda: boxloop.ModelSearchCV(
+            boxloop.GaussianMixture(random_state=0), {"n_components": [1, 2]}, cv=2
+        ),
     ),
 ]
 

@@ -21,7 +21,7 @@ TAKE = {
     "factors": boxloop.FactorAnalysis(1, random_state=0),
     "bayesian": boxloop.BayesianGaussianMixture(2, random_state=0, max_iter=400),
     "outliers": boxloop.OutlierDetector(boxloop.GaussianMixture(2, random_state=0), random_state=0),
-    "selection": boxloop.Select(
+    "selection": boxloop.ModelSearchCV(
         boxloop.GaussianMixture(random_state=0), {"n_components": [1, 2]}, random_state=0
     ),
 }

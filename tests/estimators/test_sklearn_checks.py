@@ -48,7 +48,7 @@ LONG = ("EnergyBasedModel", "NetworkClassifier", "NetworkRegressor", "Variationa
 LONGER = ("RelevantClassifier", "RelevantFeatures", "RelevantGenerator")
 INNER = {
     "OutlierDetector": lambda: boxloop.OutlierDetector(boxloop.GaussianMixture()),
-    "Select": lambda: boxloop.Select(boxloop.GaussianMixture(), {"n_components": [1]}),
+    "ModelSearchCV": lambda: boxloop.ModelSearchCV(boxloop.GaussianMixture(), {"n_components": [1]}),
 }
 """Estimators that are made of another one have no default."""
 

@@ -1,4 +1,4 @@
-"""Scores by weight: whole numbers count as repetitions, in ``score``, in cross-validation and in ``Select``."""
+"""Scores by weight: whole numbers count as repetitions, in ``score``, in cross-validation and in ``ModelSearchCV``."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ def test_cross_validation_scores_weighted_rows() -> None:
     assert search.cv_results_["mean_test_score"][0] == pytest.approx(wanted.mean(), rel=1e-6)
 
 
-def selected(X: np.ndarray, cv: Any, **more: Any) -> boxloop.Select:
-    search = boxloop.Select(boxloop.FactorAnalysis(tol=1e-10), {"n_components": [1, 2]}, cv=cv)
+def selected(X: np.ndarray, cv: Any, **more: Any) -> boxloop.ModelSearchCV:
+    search = boxloop.ModelSearchCV(boxloop.FactorAnalysis(tol=1e-10), {"n_components": [1, 2]}, cv=cv)
     return quietly(lambda: search.fit(X, **more))
 
 
 def test_select_judges_weighted_rows() -> None:
     X, times = factors(60), repetitions(60)
     again = np.repeat(np.arange(60), times)
-    weighted = selected(X, PredefinedSplit(np.arange(60) % 3), sample_weight=times).results_
-    repeated = selected(X[again], PredefinedSplit(again % 3)).results_
+    weighted = selected(X, PredefinedSplit(np.arange(60) % 3), sample_weight=times).cv_results_
+    repeated = selected(X[again], PredefinedSplit(again % 3)).cv_results_
     for name in ("log_likelihood", "aic", "bic"):
         np.testing.assert_allclose(weighted[name], repeated[name], rtol=1e-6)
 
@@ -95,12 +95,16 @@ def test_select_refuses_weights_that_the_estimator_does_not_take() -> None:
     from sklearn.mixture import GaussianMixture
 
     with pytest.raises(TypeError, match="fit of GaussianMixture takes none"):
-        boxloop.Select(GaussianMixture(), {"n_components": [1]}).fit(factors(30), sample_weight=np.ones(30))
+        boxloop.ModelSearchCV(GaussianMixture(), {"n_components": [1]}).fit(
+            factors(30), sample_weight=np.ones(30)
+        )
 
 
 def test_a_search_with_other_weights_reuses_no_cell(tmp_path: Any) -> None:
     X = factors(40)
     for weight in (np.ones(40), np.arange(40) + 1.0):
-        search = boxloop.Select(boxloop.FactorAnalysis(1), {"n_components": [1]}, cv=2, checkpoint=tmp_path)
+        search = boxloop.ModelSearchCV(
+            boxloop.FactorAnalysis(1), {"n_components": [1]}, cv=2, checkpoint=tmp_path
+        )
         search.fit(X, sample_weight=weight)
     assert len(list(tmp_path.iterdir())) == 6

@@ -300,6 +300,6 @@ def test_f61_wrong_arguments_of_functions(wrong: Any) -> None:
 )
 def test_f61_folds_that_are_none(cv: Any) -> None:
     X = np.random.default_rng(0).normal(size=(20, 3))
-    select = boxloop.Select(boxloop.GaussianMixture(), {"n_components": [1]}, cv=cv)
+    select = boxloop.ModelSearchCV(boxloop.GaussianMixture(), {"n_components": [1]}, cv=cv)
     with pytest.raises(ValueError, match="cv must be a number of folds"):
         quietly(lambda: select.fit(X))

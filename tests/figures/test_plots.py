@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from boxloop import FactorAnalysis, GaussianMixture, PoissonMixture, ProbabilisticPCA, mega
 from boxloop.criticise import Calibration, First, Fourier, Power, Second, calibration
 from boxloop.figures import new_axes, png
-from boxloop.select import OutlierDetector, Select, SelectionWarning, compare, penalised_path
+from boxloop.select import ModelSearchCV, OutlierDetector, SelectionWarning, compare, penalised_path
 
 NAMES = ["$x_1$", "a<b>&", "n" * 60]
 
@@ -84,19 +84,25 @@ def test_a_comparison_marks_the_best(rows: pd.DataFrame, mixture: GaussianMixtur
 
 def test_a_search_is_lines_over_a_number_or_a_list(rows: pd.DataFrame) -> None:
     grid = {"n_components": [1, 2, 3], "covariance_type": ["full", "diag"]}
-    lines = drawn(Select(GaussianMixture(), grid, cv=2).fit(rows).plot())
+    lines = drawn(ModelSearchCV(GaussianMixture(), grid, cv=2).fit(rows).plot())
     assert lines.get_xlabel() == "n_components"
     legend = [text.get_text() for text in lines.get_legend().get_texts()]
     assert {"covariance_type=full", "covariance_type=diag"} < set(legend)
-    listed = drawn(Select(GaussianMixture(), {"covariance_type": ["full", "diag"]}, cv=2).fit(rows).plot())
+    listed = drawn(
+        ModelSearchCV(GaussianMixture(), {"covariance_type": ["full", "diag"]}, cv=2).fit(rows).plot()
+    )
     assert sorted(labels(listed)) == ["diag", "full"]
-    alone = drawn(Select(GaussianMixture(), {"n_components": [1]}, cv=2, criterion="bic").fit(rows).plot())
+    alone = drawn(
+        ModelSearchCV(GaussianMixture(), {"n_components": [1]}, cv=2, criterion="bic").fit(rows).plot()
+    )
     assert labels(alone) == ["n_components=1"]
     assert alone.get_xlabel().startswith("-BIC / 2n")
 
 
 def test_a_candidate_that_failed_leaves_a_hole(rows: pd.DataFrame) -> None:
-    search = Select(GaussianMixture(), {"n_components": [1, 2, 500]}, cv=2, criterion=lambda m, X: m.score(X))
+    search = ModelSearchCV(
+        GaussianMixture(), {"n_components": [1, 2, 500]}, cv=2, criterion=lambda m, X: m.score(X)
+    )
     with pytest.warns(SelectionWarning, match="500"):
         search.fit(rows)
     given = new_axes()

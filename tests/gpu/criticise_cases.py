@@ -10,7 +10,7 @@ from torch import Tensor
 
 import boxloop
 from boxloop import criticise, select
-from boxloop.criticise import model_scene
+from boxloop.criticise import standardise_by_model
 from boxloop.distributions import DiagonalGaussian
 from boxloop.models import FactorModel
 from boxloop.numeric import generator
@@ -153,9 +153,9 @@ def penalised(device: str) -> dict[str, Any]:
 def forwards(device: str) -> dict[str, Any]:
     model = criticise.as_model(mixture(device))
     stream = generator(0, device)
-    scene = model_scene(model, ("a", "b", "c"), generator(1, device), 64)
-    probes = [function.ready(scene) for function in FUNCTIONS[:3]]
-    found = criticise.forward_moments(model, probes, stream, nodes=64)
+    frame = standardise_by_model(model, ("a", "b", "c"), generator(1, device), 64)
+    statistics = [function.prepare(frame) for function in FUNCTIONS[:3]]
+    found = criticise.forward_moments(model, statistics, stream, nodes=64)
     return {f"{name} {i}": getattr(f, name) for i, f in enumerate(found) for name in ("value", "error")}
 
 

@@ -233,7 +233,7 @@ def outliers(device: str) -> dict[str, Any]:
 def selected(device: str) -> dict[str, Any]:
     x = blobs(200)
     model = boxloop.GaussianMixture(random_state=0, device=device)
-    found = boxloop.Select(model, {"n_components": [1, 2]}, cv=2).fit(x)
+    found = boxloop.ModelSearchCV(model, {"n_components": [1, 2]}, cv=2).fit(x)
     return {"scores": found.score_samples(x), "best": found.best_params_["n_components"]}
 
 
@@ -258,6 +258,6 @@ OTHERS: dict[str, Case] = {
     },
     "NetworkClassifier": networked(boxloop.NetworkClassifier, rank=3),
     "OutlierDetector": outliers,
-    "Select": selected,
+    "ModelSearchCV": selected,
 }
 CASES = {**MIXED, **OTHERS}

@@ -11,7 +11,15 @@ from scipy.stats import t as student
 from torch import nn
 
 from boxloop import distributions
-from boxloop.criticise import REPLICATES, First, Power, Second, as_model, forward_moments, model_scene
+from boxloop.criticise import (
+    REPLICATES,
+    First,
+    Power,
+    Second,
+    as_model,
+    forward_moments,
+    standardise_by_model,
+)
 from boxloop.distributions import DiagonalGaussian, Empirical, FullGaussian, PointMasses
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import generator, normal
@@ -160,16 +168,16 @@ def test_points_and_draws_are_laws():
 def moments(draws, functions, seed=0):
     model = EnergyModel.start(Perceptron(1, (2,)), (torch.zeros(1).double(),), columns=draws.shape[1])
     known = as_model(replace(model, draws=draws))
-    scene = model_scene(known, tuple(f"x{j}" for j in range(draws.shape[1])), generator(seed))
-    probes = [function.ready(scene) for function in functions]
-    return probes, forward_moments(known, probes, generator(seed))
+    frame = standardise_by_model(known, tuple(f"x{j}" for j in range(draws.shape[1])), generator(seed))
+    statistics = [function.prepare(frame) for function in functions]
+    return statistics, forward_moments(known, statistics, generator(seed))
 
 
 def test_criticism_sees_the_mean_over_all_draws():
     """Dealt out in equal parts, the draws are each used once: the moment is that of all of them."""
     draws = normal((800, 2), generator(0))
     (first, second), (one, two) = moments(draws, [First(), Second()])
-    torch.testing.assert_close(one.value, draws.mean(0) - first.scene.origin)
+    torch.testing.assert_close(one.value, draws.mean(0) - first.frame.origin)
     assert bool((one.error > 0).all())
     assert bool((second.flat(two.error) > 0).all())
 
@@ -179,8 +187,8 @@ def test_the_error_of_criticism_is_honest():
     draws = [normal((400, 1), generator(seed)) for seed in range(300)]
     scores = []
     for rows in draws:
-        (probe,), (found,) = moments(rows, [Power(2)])
-        origin, scale = probe.scene.origin, probe.scene.scale
+        (statistic,), (found,) = moments(rows, [Power(2)])
+        origin, scale = statistic.frame.origin, statistic.frame.scale
         exact = (1.0 + origin.square()) / scale.square()
         scores.append(float(((found.value - exact) / found.error).flatten()[0]))
     wide = sum(abs(z) > student.ppf(0.975, REPLICATES - 1) for z in scores) / len(scores)

@@ -164,13 +164,13 @@ JOBS: dict[str, Job] = {
     "mmd": lambda: criticise.mmd(clusters()[:1000], clusters()[1000:2000]),
     "gaussian_wasserstein": gaussian_wasserstein,
     "compare": lambda: boxloop.compare({"a": mixture(), "b": mixture()}, clusters()),
-    "Select": lambda: boxloop.Select(
+    "ModelSearchCV": lambda: boxloop.ModelSearchCV(
         boxloop.GaussianMixture(max_iter=5, random_state=0), {"n_components": [1, 2]}, cv=2
     ).fit(clusters()),
     "OutlierDetector": lambda: boxloop.OutlierDetector(boxloop.GaussianMixture(2, max_iter=5)).fit(
         clusters()
     ),
-    "topic_spectrum": lambda: boxloop.topic_spectrum(counts(), most=4),
+    "topic_spectrum": lambda: boxloop.topic_spectrum(counts(), max_topics=4),
     "z_estimate": lambda: boxloop.z_estimate(
         lambda theta, rows: rows - theta, torch.tensor(factors()), [0.0] * 50
     ),

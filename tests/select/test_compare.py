@@ -11,7 +11,7 @@ from sklearn.mixture import GaussianMixture as Theirs
 from sklearn.neighbors import KernelDensity
 
 import boxloop
-from boxloop.select import compare, n_parameters
+from boxloop.select import compare, count_parameters
 from estimators.cases import CASES, Case, blobs, every
 
 
@@ -55,7 +55,7 @@ def test_parameters_are_counted_whole() -> None:
     X = blobs(200)
     expected = k - 1 + k * d + k * d * (d + 1) // 2
     for model in (Theirs(k, random_state=0).fit(X), boxloop.GaussianMixture(k, random_state=0).fit(X)):
-        assert n_parameters(model, X) == expected
+        assert count_parameters(model, X) == expected
 
 
 def test_parameters_from_what_an_estimator_offers() -> None:
@@ -77,7 +77,7 @@ def test_parameters_from_what_an_estimator_offers() -> None:
         def aic(self, X: np.ndarray) -> float:
             return -2.0 * total + 2.0 * 2.5
 
-    found = [n_parameters(kind(0), X) for kind in (Number, Method, Bayesian, Effective, Given)]
+    found = [count_parameters(kind(0), X) for kind in (Number, Method, Bayesian, Effective, Given)]
     assert found[:4] == pytest.approx([4.0, 5.0, 6.0, 2.5])
     assert np.isnan(found[4])
 
@@ -133,7 +133,7 @@ def test_a_noisy_third_is_tied_even_behind_a_clear_second() -> None:
 
 
 def test_the_same_model_twice_is_tied() -> None:
-    assert given(np.ones((5, 2))).verdict == "m0 is tied with m1"
+    assert given(np.ones((5, 2))).verdict == "m0 is within two standard errors of m1"
 
 
 def test_one_model_and_one_row() -> None:
@@ -193,8 +193,8 @@ def test_a_list_of_models_is_named_by_class() -> None:
     two = [Theirs(k, random_state=0).fit(rows) for k in (1, 2)]
     one = TheirFactors(1).fit(rows)
     assert set(compare([*two, one], rows).names) == {
-        "GaussianMixture 0",
         "GaussianMixture 1",
+        "GaussianMixture 2",
         "FactorAnalysis",
     }
 
@@ -220,7 +220,7 @@ def test_bad_input() -> None:
         given([[0.0], [np.nan]])
     with pytest.raises(ValueError, match="inf at row 0"):
         given([[np.inf]])
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match="is a column of every comparison"):
         compare({"x": model}, CASES[0].rows(5), criteria={"aic": lambda m, X: 0.0})
     for weight in ([1.0], [-1.0, 1.0], [0.0, 0.0], [np.nan, 1.0]):
         with pytest.raises(ValueError, match="weight"):
@@ -234,7 +234,33 @@ def test_bad_input() -> None:
         def score_samples(self, X: np.ndarray) -> np.ndarray:
             return X[1:, 0]
 
-    with pytest.raises(ValueError, match="one number a row"):
+    with pytest.raises(ValueError, match="one number per row"):
         compare({"x": Matrix(0)}, np.ones((3, 1)))
     with pytest.raises(ValueError, match="different numbers of rows"):
         compare({"x": Given(0), "y": Short(0)}, np.ones((3, 1)))
+
+
+def test_models_are_a_dictionary_a_list_or_one() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    one, two, factors = Theirs(1).fit(X), Theirs(2, random_state=0).fit(X), boxloop.FactorAnalysis(1).fit(X)
+    assert set(compare([one, factors, two], X).names) == {
+        "GaussianMixture 1",
+        "FactorAnalysis",
+        "GaussianMixture 2",
+    }
+    assert compare(two, X).names == ("GaussianMixture",)
+    assert compare(two, X).best == "GaussianMixture"
+    with pytest.raises(TypeError, match="models must be a fitted estimator with score_samples"):
+        compare(3, X)
+
+
+def test_a_comparison_is_an_escaped_table_in_a_notebook() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    found = compare(
+        {"<b>one</b>": Theirs(1).fit(X), "two & more": Theirs(2, random_state=0).fit(X)}, X
+    )._repr_html_()
+    assert "<table" in found
+    assert "log_likelihood" in found
+    assert "<b>" not in found
+    assert "&lt;b&gt;one" in found
+    assert "two &amp; more" in found

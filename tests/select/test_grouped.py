@@ -12,7 +12,7 @@ from sklearn.model_selection import RepeatedKFold, ShuffleSplit
 
 import boxloop
 from boxloop.numeric import mean_and_error
-from boxloop.select import Grouped, behind, grouped
+from boxloop.select import GroupedSums, gaps_to_best, scores
 
 N = 200_000
 
@@ -21,8 +21,8 @@ def values(n: int = N, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_exponential(n) - 2.0
 
 
-def of(rows: np.ndarray, **more: Any) -> Grouped:
-    return Grouped.of(rows, np.arange(len(rows)), len(rows), **more)
+def of(rows: np.ndarray, **more: Any) -> GroupedSums:
+    return GroupedSums.of(rows, np.arange(len(rows)), len(rows), **more)
 
 
 def test_a_row_is_a_group_where_there_are_few() -> None:
@@ -34,7 +34,7 @@ def test_a_row_is_a_group_where_there_are_few() -> None:
     )
     other = rows + values(500, 2)
     apart = other - rows
-    found = behind([of(rows), of(other)], 1)
+    found = gaps_to_best([of(rows), of(other)], 1)
     np.testing.assert_allclose(found, [[apart.mean(), 0.0], [apart.std(ddof=1) / 500**0.5, 0.0]], rtol=1e-12)
 
 
@@ -59,7 +59,7 @@ def test_the_error_of_groups_is_that_of_rows(order: str) -> None:
 
 def test_errors_are_unbiased_with_few_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """400 tables of 300 rows in 40 groups, with and without weights: squared errors in the mean, within five errors."""
-    monkeypatch.setattr(grouped, "GROUPS", 40)
+    monkeypatch.setattr(scores, "MAX_GROUPS", 40)
     rng = np.random.default_rng(0)
     for weights in (None, rng.integers(0, 5, 300).astype(float)):
         count = 300.0 if weights is None else weights.sum()
@@ -73,7 +73,7 @@ def test_sums_add_up_over_tiles_and_folds() -> None:
     whole = of(rows)
     found = None
     for part in parts:
-        here = Grouped.of(rows[part], part, N)
+        here = GroupedSums.of(rows[part], part, N)
         found = here if found is None else found + here
     assert found is not None
     assert found.mean_error() == pytest.approx(whole.mean_error(), rel=1e-12)
@@ -104,9 +104,9 @@ SPLITS = [
 def test_a_choice_is_the_same_wherever_the_rows_are(
     cv: Any, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouped, "GROUPS", groups)
+    monkeypatch.setattr(scores, "MAX_GROUPS", groups)
     rows = table()
-    search = boxloop.Select(
+    search = boxloop.ModelSearchCV(
         boxloop.GaussianMixture(random_state=0), {"n_components": [1, 2, 3]}, cv=cv, refit=False
     )
     there = da.from_array(rows, chunks=(170, 2))
@@ -115,7 +115,7 @@ def test_a_choice_is_the_same_wherever_the_rows_are(
             tuple(map(np.sort, pair)) for pair in cv.split(rows)
         ]  # rows elsewhere are taken in their order
         search.set_params(cv=ordered)
-    one, two = (search.fit(X).results_ for X in (rows, there))
+    one, two = (search.fit(X).cv_results_ for X in (rows, there))
     for name in (
         "log_likelihood",
         "log_likelihood_error",
@@ -126,8 +126,8 @@ def test_a_choice_is_the_same_wherever_the_rows_are(
         "gap_error",
     ):
         np.testing.assert_allclose(two[name], one[name], rtol=1e-8, atol=1e-12, err_msg=name)
-    monkeypatch.setattr(grouped, "GROUPS", 1 << 16)
-    single = search.fit(rows).results_
+    monkeypatch.setattr(scores, "MAX_GROUPS", 1 << 16)
+    single = search.fit(rows).cv_results_
     np.testing.assert_allclose(one["log_likelihood"], single["log_likelihood"], rtol=1e-10)
     np.testing.assert_allclose(
         one["difference_error"], single["difference_error"], rtol=0.5
@@ -152,7 +152,7 @@ def test_weights_of_a_source_count_in_its_judgement() -> None:
 def test_a_penalty_lowers_every_value() -> None:
     rng = np.random.default_rng(4)
     values, weight = rng.normal(size=30), rng.integers(1, 4, 30).astype(float)
-    plain = Grouped.of(values, np.arange(30), 30, weight)
-    lowered = plain.less(0.7)
+    plain = GroupedSums.of(values, np.arange(30), 30, weight)
+    lowered = plain.minus(0.7)
     assert lowered.mean == pytest.approx(np.average(values, weights=weight) - 0.7, rel=1e-12)
-    assert lowered.behind(plain)[0] == pytest.approx(0.7, rel=1e-12)
+    assert lowered.gap_to(plain)[0] == pytest.approx(0.7, rel=1e-12)

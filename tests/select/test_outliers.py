@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import boxloop
-from boxloop.select import OutlierDetector, SelectionWarning, conformal
+from boxloop.select import OutlierDetector, SelectionWarning, conformal_p_values
 from estimators.cases import CASES, Case, blobs, over
 
 ALARM = 1e-4
@@ -301,7 +301,7 @@ def test_a_row_is_a_tie_with_itself_wherever_it_is_judged() -> None:
         np.testing.assert_array_equal(parts, whole)
     assert ((detector.predict(X) == -1) == (whole <= 0.1)).all()
     for nudge in (-1e-13, 1e-13):
-        moved = conformal(held, held + nudge * abs(held))
+        moved = conformal_p_values(held, held + nudge * abs(held))
         np.testing.assert_allclose(moved, np.arange(2.0, len(held) + 2.0) / (len(held) + 1.0))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 
-from boxloop.select import Select, SelectionWarning, plain
+from boxloop.select import ModelSearchCV, SelectionWarning, to_json
 
 COLUMNS = [0, 1, 2]
 FITS = len(COLUMNS) * (4 + 1)
@@ -51,26 +51,26 @@ def X() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 2.0, 3.0]
 
 
-def search(folder: Path | None, **more: Any) -> Select:
+def search(folder: Path | None, **more: Any) -> ModelSearchCV:
     usual = {
         "estimator": Counting(),
-        "grid": {"column": COLUMNS},
+        "param_grid": {"column": COLUMNS},
         "cv": 4,
         "refit": False,
         "checkpoint": folder,
     }
-    return Select(**{**usual, **more})
+    return ModelSearchCV(**{**usual, **more})
 
 
 @pytest.mark.parametrize("stop", [0, 1, 7, FITS - 1])
 def test_no_cell_is_fitted_twice(tmp_path: Path, X: np.ndarray, stop: int) -> None:
-    expected = search(None).fit(X).results_
+    expected = search(None).fit(X).cv_results_
     Counting.fits, Counting.stop_at = 0, stop
     with pytest.raises(KeyboardInterrupt):
         search(tmp_path / "cells").fit(X)
     assert len(list((tmp_path / "cells").glob("*.json"))) == stop
     Counting.stop_at = None
-    found = search(tmp_path / "cells").fit(X).results_
+    found = search(tmp_path / "cells").fit(X).cv_results_
     assert Counting.fits == FITS
     for name in ("log_likelihood", "log_likelihood_error", "gap", "gap_error"):
         assert (found[name] == expected[name]).all(), "the same bits"
@@ -82,7 +82,7 @@ SCRIPT = """
 import os, sys
 import numpy as np
 from sklearn.base import BaseEstimator
-from boxloop.select import Select
+from boxloop.select import ModelSearchCV
 
 class Counting(BaseEstimator):
     fits = 0
@@ -101,7 +101,7 @@ stop = 6 if first == 0 else -1
 if first:
     assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 9
 X = np.random.default_rng(0).normal(size=(40, 3))
-Select(Counting(), {"column": [0, 1, 2]}, cv=4, refit=False, checkpoint=sys.argv[1]).fit(X)
+ModelSearchCV(Counting(), {"column": [0, 1, 2]}, cv=4, refit=False, checkpoint=sys.argv[1]).fit(X)
 print(Counting.fits)
 """
 
@@ -113,7 +113,7 @@ def test_a_process_that_dies(tmp_path: Path) -> None:
 
 
 def test_cells_serve_a_larger_search(tmp_path: Path, X: np.ndarray) -> None:
-    Select(Counting(), {"column": [0, 1]}, cv=4, refit=False, checkpoint=tmp_path).fit(X)
+    ModelSearchCV(Counting(), {"column": [0, 1]}, cv=4, refit=False, checkpoint=tmp_path).fit(X)
     assert Counting.fits == 10
     search(tmp_path).fit(X)
     assert Counting.fits == FITS
@@ -133,7 +133,7 @@ def test_anything_else_is_fitted_anew(tmp_path: Path, X: np.ndarray, change: str
     elif change == "parameter":
         more["estimator"] = Counting(extra=[1, 2.5])
     else:
-        more["grid"] = {"column": COLUMNS, "extra": [None, "full"]}
+        more["param_grid"] = {"column": COLUMNS, "extra": [None, "full"]}
     search(tmp_path, **more).fit(X)
     kept = {"folds": len(COLUMNS), "names": 0}.get(change, 0)  # the fit to all rows has no folds
     assert Counting.fits == 2 * FITS - kept
@@ -167,7 +167,7 @@ def test_a_fit_that_caught_the_interruption_is_not_kept(tmp_path: Path, X: np.nd
             return self
 
     with pytest.raises(KeyboardInterrupt):
-        Select(Patient(), {"column": COLUMNS}, cv=4).fit(X)
+        ModelSearchCV(Patient(), {"column": COLUMNS}, cv=4).fit(X)
     assert Patient.fits == 3
 
 
@@ -181,7 +181,7 @@ def test_warnings_come_back(tmp_path: Path, X: np.ndarray) -> None:
 
     for _ in range(2):
         with pytest.warns(SelectionWarning, match="not sure"):
-            Select(Uneasy(), {"column": [0]}, cv=2, refit=False, checkpoint=tmp_path).fit(X)
+            ModelSearchCV(Uneasy(), {"column": [0]}, cv=2, refit=False, checkpoint=tmp_path).fit(X)
     assert Uneasy.fits == 3
 
 
@@ -191,7 +191,7 @@ def test_densities_of_zero_come_back(tmp_path: Path, X: np.ndarray) -> None:
             density = super().score_samples(X)
             return np.where(self.column == 0, -np.inf, density)
 
-    first, second = (search(tmp_path, estimator=Zero()).fit(X).results_ for _ in range(2))
+    first, second = (search(tmp_path, estimator=Zero()).fit(X).cv_results_ for _ in range(2))
     assert first["log_likelihood"][0] == second["log_likelihood"][0] == -np.inf
     for file in tmp_path.glob("*.json"):
         json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -208,7 +208,7 @@ def test_densities_of_zero_come_back(tmp_path: Path, X: np.ndarray) -> None:
     ],
 )
 def test_a_damaged_cell_is_refused_by_name(tmp_path: Path, X: np.ndarray, damage: Any) -> None:
-    only = {"grid": {"column": [0]}, "cv": 2}
+    only = {"param_grid": {"column": [0]}, "cv": 2}
     search(tmp_path, **only).fit(X)
     for file in tmp_path.glob("*.json"):
         file.write_text(damage(file.read_text()))
@@ -226,13 +226,13 @@ def test_a_file_is_no_folder(tmp_path: Path, X: np.ndarray) -> None:
 
 @pytest.mark.parametrize("value", [lambda e, X: 0.0, np.random.default_rng(0), object()])
 def test_what_cannot_be_told_apart_is_refused(tmp_path: Path, X: np.ndarray, value: Any) -> None:
-    with pytest.raises(ValueError, match="cannot tell"):
+    with pytest.raises(ValueError, match="cannot distinguish"):
         search(tmp_path, estimator=Counting(extra=value)).fit(X)
 
 
 def test_parameters_as_json() -> None:
     array = np.arange(3.0)
-    assert plain({"a": np.float64(1.5), "b": (True, None)}) == {"a": 1.5, "b": [True, None]}
-    assert plain(array) == plain(array.copy()) != plain(array + 1e-12)
-    assert plain(Counting(1)).endswith("Counting")
-    assert plain(float("inf")) == "inf"
+    assert to_json({"a": np.float64(1.5), "b": (True, None)}) == {"a": 1.5, "b": [True, None]}
+    assert to_json(array) == to_json(array.copy()) != to_json(array + 1e-12)
+    assert to_json(Counting(1)).endswith("Counting")
+    assert to_json(float("inf")) == "inf"

@@ -10,12 +10,14 @@ from sklearn.utils import estimator_checks as checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import boxloop
-from boxloop.select import OutlierDetector, Select
+from boxloop.select import ModelSearchCV, OutlierDetector
 
 ESTIMATORS = [
     OutlierDetector(boxloop.GaussianMixture(1, random_state=0)),
     OutlierDetector(boxloop.GaussianMixture(1, random_state=0), contamination=0.1),
-    Select(boxloop.GaussianMixture(random_state=0, init_params="kmeans"), {"n_components": [1, 2]}, cv=2),
+    ModelSearchCV(
+        boxloop.GaussianMixture(random_state=0, init_params="kmeans"), {"n_components": [1, 2]}, cv=2
+    ),
 ]
 EXTRA = [
     checks.check_dataframe_column_names_consistency,

@@ -17,15 +17,15 @@ def test_the_number_of_topics(k):
     found = []
     for seed in range(10):
         X = documents(k, 40, generator(seed)).source(1500, (3, 14), generator(50 + seed))
-        found.append(topic_spectrum(X, most=k + 4, random_state=seed).n_components)
+        found.append(topic_spectrum(X, max_topics=k + 4, random_state=seed).n_components)
     assert min(found) == k
     assert sum(number > k for number in found) <= 4
 
 
 def test_what_is_said():
     X = documents(3, 30, generator(0)).source(2000, (2, 9), generator(1))
-    found = topic_spectrum(X, most=6)
-    assert repr(found) == "Spectrum: 3 of 6 eigenvalues stand out from noise"
+    found = topic_spectrum(X, max_topics=6)
+    assert repr(found) == "TopicSpectrum: 3 of 6 eigenvalues stand out from noise"
     assert found.skipped > 0
     table = found.table()
     assert list(table.index) == [1, 2, 3, 4, 5, 6]
@@ -33,24 +33,24 @@ def test_what_is_said():
     assert table["p_value"].iloc[1] == pytest.approx(0.05)
     assert np.all(np.diff(table["eigenvalue"]) <= 0)
     assert isinstance(found.plot(), Axes)
-    again = topic_spectrum(X, most=6)
+    again = topic_spectrum(X, max_topics=6)
     np.testing.assert_array_equal(found.null, again.null)
 
 
 def test_dense_counts_and_weights():
     source = documents(2, 20, generator(0)).source(800, 8, generator(1))
     dense = source.rows.to_dense().numpy()
-    one, two = topic_spectrum(source, most=4), topic_spectrum(dense, most=4)
+    one, two = topic_spectrum(source, max_topics=4), topic_spectrum(dense, max_topics=4)
     np.testing.assert_allclose(one.values, two.values, rtol=1e-9)
-    twice = topic_spectrum(np.concatenate([dense, dense]), most=4)
-    weighted = topic_spectrum(dense, most=4, sample_weight=np.full(800, 2.0))
+    twice = topic_spectrum(np.concatenate([dense, dense]), max_topics=4)
+    weighted = topic_spectrum(dense, max_topics=4, sample_weight=np.full(800, 2.0))
     np.testing.assert_allclose(weighted.values, twice.values, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"most": 1}, "most must be at least 2"),
+        ({"max_topics": 1}, "max_topics must be at least 2"),
         ({"draws": 5}, "draws=5 cannot show a p-value of 0.05: 19 can"),
     ],
 )

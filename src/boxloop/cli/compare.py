@@ -59,8 +59,8 @@ def command(
 ) -> None:
     """Models side by side on the same held-out rows.
 
-    Give one or more model files, then the DATA. The best is marked only where its lead over every other model exceeds
-    two standard errors of their difference on the same rows.
+    Give one or more model files, then DATA. A model is called best only where it is more than two standard errors ahead
+    of every other one, by paired differences on the same rows.
     """
     from boxloop.cli.describe import fitted_columns, is_bound, load_model
     from boxloop.cli.watch import watched
@@ -73,7 +73,7 @@ def command(
     bounds = [name for name, estimator in fitted.items() if is_bound(estimator)]
     columns = [fitted_columns(estimator) for estimator in fitted.values()]
     if any(names != columns[0] for names in columns):
-        raise ValueError("the models were fitted to different columns, and have no likelihood in common")
+        raise ValueError("the models were fitted to different columns: their likelihoods cannot be compared")
     with on_cluster(workers, cluster) as there, watched("compare", watching(quiet, progress)):
         result = compare(fitted, open_table(data, columns=columns[0], cluster=there))
     if output is not None:
@@ -86,7 +86,7 @@ def command(
 
 
 def _table(result: Comparison, bounds: list[str]) -> Any:
-    """The comparison as a frame whose names need no quoting; what is a lower bound has no information criteria."""
+    """The comparison as a frame with names without spaces; lower bounds have no information criteria."""
     table = result.table().rename(columns=lambda name: name.replace(" ", "_"))
     table.loc[bounds, ["aic", "bic"]] = float("nan")
     return table.rename_axis("model").reset_index()
@@ -95,7 +95,7 @@ def _table(result: Comparison, bounds: list[str]) -> Any:
 def _show(result: Comparison, data: str, bounds: list[str]) -> None:
     from boxloop.numeric import format_number, format_with_error
 
-    heads = ["model", "log-likelihood", "behind the first", "AIC", "BIC"]
+    heads = ["model", "log-likelihood", "difference to the best", "AIC", "BIC"]
     rows = [
         [
             name,
@@ -105,7 +105,7 @@ def _show(result: Comparison, data: str, bounds: list[str]) -> None:
         ]
         for j, name in enumerate(result.names)
     ]
-    echo_table(f"Log-likelihood of a row of {data}", heads, rows)
+    echo_table(f"Log-likelihood per row of {data}", heads, rows)
     echo_text(f"On {result.n_rows:g} rows: {result.verdict}.")
     if bounds:
-        echo_text(f"Lower bounds, not log-likelihoods: {', '.join(bounds)}.")
+        echo_text(f"Lower bounds of log-likelihoods: {', '.join(bounds)}.")

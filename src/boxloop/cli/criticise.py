@@ -1,4 +1,4 @@
-"""``boxloop criticise``: where a model fails on a table, with error bars."""
+"""``boxloop criticise``: the moments of a table in which a model fails, with standard errors and p-values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 @click.option(
     "--train",
     shell_complete=complete_data,
-    help="The table that the model was fitted to: its error then counts, and p-values are right.",
+    help="The table that the model was fitted to; without it p-values leave out the error of its parameters.",
 )
 @click.option(
     "--test",
@@ -64,14 +64,14 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
     default=999,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Draws from the law of the gaps if the model is true.",
+    help="Simulated tables behind each p-value; 0 for none.",
 )
 @click.option(
     "--rate",
     default=0.05,
     show_default=True,
     type=click.FloatRange(0.0, 1.0),
-    help="False-discovery rate of the misfits that are named.",
+    help="False-discovery rate of the list of misfits.",
 )
 @weights_option
 @seed_option
@@ -99,14 +99,14 @@ def command(
     figure: Path | None,
     json_to: str | None,
 ) -> None:
-    """Where a model fails: moment gaps with errors and p-values, by name.
+    """Where a model fails: gaps between moments of the data and of the model, with errors and p-values.
 
-    DATA are rows that the model has not seen. Without --train the error of the fitted parameters is left out, and a
-    true model is rejected too often unless it was fitted to many more rows than it is judged by. Rows of the fit are
-    known again: given as DATA they are warned of, and --train refuses any others. A model that was fitted with
-    --weights takes them here, too. Of Bayesian models and autoencoders that error is not known, and --train is refused;
-    of a Bayesian Gaussian mixture the components in use are judged, at their expected parameters. The columns are found
-    by the names that the model was fitted to.
+    DATA are held-out rows. Without --train, p-values leave out the error of the fitted parameters: a true model is then
+    rejected too often, unless it was fitted to many more rows than DATA has. Training rows are recognised: as DATA they
+    cause a warning, and --train accepts no other rows. A model that was fitted with --weights needs the same option
+    here. The parameter error of Bayesian models and autoencoders cannot be computed, so --train is refused for them; of
+    a Bayesian Gaussian mixture the active components are tested, at their expected parameters. Columns are matched by
+    the names of the fit.
     """
     from boxloop.cli.describe import errs_by_rows, load_model
     from boxloop.cli.watch import watched
@@ -118,19 +118,20 @@ def command(
     estimator = load_model(model)
     if train is not None and not errs_by_rows(estimator):
         raise click.UsageError(
-            f"--train: how {type(estimator).__name__} errs does not follow from its rows; leave it out"
+            f"--train: the parameter error of {type(estimator).__name__} cannot be computed from training rows; leave "
+            "--train out"
         )
     with on_cluster(workers, cluster) as there, watched("criticise", watching(quiet, progress)):
-        result = _judged(estimator, data, train, weights, tests, draws, seed, there)
+        result = _criticise(estimator, data, train, weights, tests, draws, seed, there)
     if output is not None:
         columns = {name: column.to_numpy() for name, column in result.table().items()}
         write_table(output, for_spreadsheets(output, columns))
     write_figure(figure, lambda: gap_picture(result))
-    found = {"model": model, "data": data, **_found(result, rate), "output": output, "figure": figure}
+    found = {"model": model, "data": data, **_facts(result, rate), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(found), quiet)
 
 
-def _judged(
+def _criticise(
     estimator: Fitted,
     data: str,
     train: str | None,
@@ -140,28 +141,28 @@ def _judged(
     seed: int,
     on_workers: bool,
 ) -> Mega:
-    """The gaps, of rows that are here or on a cluster."""
+    """Moment gaps, of rows in memory or on a cluster."""
     from boxloop.cli.describe import fitted_columns
     from boxloop.criticise import mega
     from boxloop.data import open_table
     from boxloop.report import ComponentsInUse, criticised
 
-    def opened(place: str) -> Source:
+    def open_rows(place: str) -> Source:
         return open_table(place, weights, columns=fitted_columns(estimator), cluster=on_workers)
 
-    rows = opened(data)
-    fitted = None if train is None else (rows if train == data else opened(train))
-    wanted = [_function(name) for name in tests or FUNCTIONS[:4]]
+    rows = open_rows(data)
+    fitted = None if train is None else (rows if train == data else open_rows(train))
+    functions = [_function(name) for name in tests or FUNCTIONS[:4]]
     model: Any = criticised(estimator)
     if model is not estimator:
         model = ComponentsInUse(model, vars(estimator).get("training_digest_"))
-    return mega(model, rows, functions=wanted, train=fitted, draws=draws, random_state=seed)
+    return mega(model, rows, functions=functions, train=fitted, draws=draws, random_state=seed)
 
 
 def _function(name: str) -> TestFunction:
     from boxloop.criticise import Below, First, Fourier, Power, Second
 
-    made: dict[str, TestFunction] = {
+    functions: dict[str, TestFunction] = {
         "first": First(),
         "second": Second(),
         "third": Power(3),
@@ -169,69 +170,75 @@ def _function(name: str) -> TestFunction:
         "fourier": Fourier(),
         "below": Below(),
     }
-    return made[name]
+    return functions[name]
 
 
-def _found(result: Mega, rate: float) -> dict[str, Any]:
-    wrong = result.misfits(rate)
+def _facts(result: Mega, rate: float) -> dict[str, Any]:
     tests = [
         {
             "test": g.name,
             "entries": len(g.labels),
             "norm": g.norm(),
-            "norm_if_true": g.norm_null,
+            "expected_norm": g.expected_norm,
             "p_value": g.p_value,
         }
         for g in result.gaps
     ]
     return {
         "rows": result.n_rows,
-        "training_error": result.training,
+        "parameter_error": result.parameter_error,
         "p_value": result.p_value,
         "tests": tests,
-        "misfits": wrong.to_dict("records"),
+        "misfits": result.misfits(rate).to_dict("records"),
         "rate": rate,
     }
+
+
+PARAMETER_ERROR = {
+    "included": "The error of the fitted parameters is included.",
+    "left out": "The error of the fitted parameters is left out, so p-values are too small; --train TABLE includes it.",
+    "training rows": "DATA are the training rows: moments that the fit matches have no gap and are not tested.",
+    "training rows, left out": "DATA are the training rows, and the parameter error is left out: p-values "
+    "are too large.",
+}
 
 
 def _show(found: dict[str, Any]) -> None:
     from boxloop.numeric import format_number, format_with_error, significant_digits
 
-    heads = ["test", "moments", "norm of gap", "if true", "p"]
+    def number(value: float | None) -> str:
+        return "-" if value is None else format_number(value)
+
+    def p_value(value: float | None) -> str:
+        return "-" if value is None else f"{value:.2g}"
+
+    heads = ["test", "moments", "norm of gap", "expected norm", "p-value"]
     lines = [
-        [
-            t["test"],
-            str(t["entries"]),
-            format_number(t["norm"]),
-            _or_dash(t["norm_if_true"]),
-            _or_dash(t["p_value"]),
-        ]
+        [t["test"], str(t["entries"]), number(t["norm"]), number(t["expected_norm"]), p_value(t["p_value"])]
         for t in found["tests"]
     ]
-    echo_table(f"{found['data']} under {found['model']}, {found['rows']} rows", heads, lines)
-    for_all = (
-        "" if found["p_value"] is None else f"All tests together: p = {format_number(found['p_value'])}. "
+    echo_table(
+        f"Moments of {found['data']} ({found['rows']} rows) minus those of {found['model']}", heads, lines
     )
-    echo_text(f"{for_all}Error of the fitted parameters: {found['training_error']}.")
-    wrong = found["misfits"]
-    if not wrong:
-        echo_text(f"No moment stands out at a false-discovery rate of {found['rate']:g}.")
+    if found["p_value"] is not None:
+        against = (
+            "the data contradict the model" if found["p_value"] <= 0.05 else "no evidence against the model"
+        )
+        echo_text(f"All tests together: p-value {found['p_value']:.2g}, {against} at the 5% level.")
+    echo_text(PARAMETER_ERROR[found["parameter_error"]])
+    misfits = found["misfits"]
+    if not misfits:
+        echo_text(f"No moment differs significantly (false-discovery rate {found['rate']:g}).")
         return
     rows = [
         [
-            f"{w['function']}: {w['entry']}",
-            *(format_number(w[side], significant_digits(w[side], w["gap"])) for side in ("data", "model")),
-            format_with_error(w["gap"], w["error"]),
-            f"{w['z']:.1f}",
+            f"{m['function']}: {m['entry']}",
+            *(format_number(m[side], significant_digits(m[side], m["gap"])) for side in ("data", "model")),
+            format_with_error(m["gap"], m["error"]),
+            f"{m['z']:.1f}",
         ]
-        for w in wrong[:15]
+        for m in misfits[:15]
     ]
-    moments = "1 moment misfits" if len(wrong) == 1 else f"{len(wrong)} moments misfit"
-    title = f"{moments} at a false-discovery rate of {found['rate']:g}, worst first"
+    differ = "1 moment differs" if len(misfits) == 1 else f"{len(misfits)} moments differ"
+    title = f"{differ} significantly (false-discovery rate {found['rate']:g}), largest z-score first"
     echo_table(title, ["moment", "data", "model", "gap", "z"], rows)
-
-
-def _or_dash(value: float | None) -> str:
-    from boxloop.numeric import format_number
-
-    return "-" if value is None else format_number(value)

@@ -222,9 +222,9 @@ def judge(estimator: Fitted, source: Source) -> dict[str, float]:
     Of an autoencoder a lower bound, which has no criteria: they are NaN.
     """
     from boxloop.cli.describe import is_bound, size
-    from boxloop.cli.tally import tallied
+    from boxloop.cli.log_densities import sum_log_densities
 
-    tally = tallied(estimator, source)
+    tally = sum_log_densities(estimator, source)
     count = size(estimator)
     price = math.nan if is_bound(estimator) else count
     return {

@@ -1,9 +1,10 @@
-"""``boxloop outliers``: rows that a model finds unlikely, and why."""
+"""``boxloop outliers``: rows of low density under a model, and the columns that explain them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,26 +30,35 @@ from boxloop.cli.options import (
 from boxloop.cli.output import check_outputs, check_table, echo_table, echo_text, tell
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from boxloop.cli.describe import Fitted
+    from boxloop.cli.lines import Found
+    from boxloop.cli.log_densities import LowestRows
+    from boxloop.estimators import Array
     from boxloop.select import OutlierDetector
     from boxloop.types import Source
 
 DEFAULT_LEVEL = 0.05
-NEARLY_ALL = 0.999
-"""Share of the rows that calibrate a model which needs none to be fitted."""
+ALL_BUT_ONE = 0.999
+"""Share of the rows that calibrate a model from a file, which is not fitted again."""
+MAX_REASONS = 3
+"""Most columns that explain a row."""
 
 
 @with_examples(
     "boxloop outliers planted_outliers --level 0.02",
-    "boxloop outliers new.csv --train ordinary.csv --model gaussian-mixture -k 3 -o judged.csv",
+    "boxloop outliers new.csv --train ordinary.csv --model gaussian-mixture -k 3 -o scored.csv",
     "boxloop outliers new.csv --train ordinary.csv --model model.boxloop --contamination 0.01",
-    "boxloop outliers folder/ --level 0.001 -o judged.parquet --workers 4",
+    "boxloop outliers folder/ --level 0.001 -o scored.parquet --workers 4",
 )
 @data_argument
 @click.option(
     "--train",
     shell_complete=complete_data,
-    help="Ordinary rows, which the detector learns from; DATA themselves if omitted.",
+    help="Ordinary rows to fit and calibrate the detector; DATA themselves if omitted.",
 )
 @click.option(
     "--model",
@@ -63,12 +73,12 @@ NEARLY_ALL = 0.999
 @click.option(
     "--level",
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    help="Most false alarms among ordinary rows, whatever the model: conformal p-values.  [default: 0.05]",
+    help="False-alarm rate among ordinary rows, by conformal p-values.  [default: 0.05]",
 )
 @click.option(
     "--contamination",
     type=click.FloatRange(0.0, 0.5, min_open=True),
-    help="Instead of a level: the share of the rows learnt from that is flagged.",
+    help="Instead of a level: the share of the training rows that is flagged.",
 )
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many rows to show."
@@ -100,17 +110,16 @@ def command(
     json_to: str | None,
     **options: Any,
 ) -> None:
-    """Rows that a model finds unlikely, and the columns that make them so.
+    """Rows of low density under a model, and the columns that explain them.
 
     With a level, half of the rows fit the model and the others calibrate it: a new ordinary row is flagged with at most
-    that chance. The promise is for rows not learnt from, so give ordinary rows with --train where there are any; rows
-    that judge themselves are ranked by the same rule.
+    that probability. The guarantee is for rows that are not among those, so give ordinary rows with --train where there
+    are any; without --train, DATA are ranked by the same rule.
 
-    A model file is not fitted again, and all rows learnt from calibrate it: they should not be those that it was fitted
+    A model file is not fitted again, and all rows of --train calibrate it: they should not be those that it was fitted
     to. The columns are then those of the model.
     """
     from boxloop.cli.making import make_estimator
-    from boxloop.cli.outliers_judge import judge
     from boxloop.data import open_table
 
     check_outputs([output, json_to], *(place for place in (data, train, model) if place is not None))
@@ -119,31 +128,33 @@ def command(
     rule = _rule(level, contamination)
     if model in MODELS:
         options |= {"random_state": seed, "verbose": int(show)}
-        detector = _detector(_checked(make_estimator(model, options), model), rule, calibration=0.5)
+        detector = _detector(
+            _require_missing_values(make_estimator(model, options), model), rule, calibration=0.5
+        )
     else:
-        detector, columns = _fitted(model, {**options, "columns": columns, "drop": drop or None}, rule)
+        detector, columns = _load_detector(model, {**options, "columns": columns, "drop": drop or None}, rule)
     with on_cluster(workers, cluster) as there:
-        rows = learnt = open_table(
+        rows = training = open_table(
             data if train is None else train, columns=columns, drop=drop, cluster=there
         )
         if train is not None:
-            rows = open_table(data, columns=learnt.names, cluster=there)
-        _learn(detector.set_params(random_state=seed), learnt, there and show)
-        judged = judge(detector, rows, top, output, show)
+            rows = open_table(data, columns=training.names, cluster=there)
+        _fit(detector.set_params(random_state=seed), training, there and show)
+        scored = score_rows(detector, rows, top, output, show)
     found: dict[str, Any] = {"data": data, "train": train, "model": model, **rule}
-    found |= {"rows": judged.least.rows, "flagged": judged.least.flagged, "outliers": judged.lines()}
-    found |= {"threshold": judged.threshold, "output": output}
+    found |= {"rows": scored.lowest.rows, "flagged": scored.lowest.flagged, "outliers": scored.lines()}
+    found |= {"threshold": scored.threshold, "output": output}
     tell(found, json_to, lambda: _show(found), quiet)
 
 
-def _learn(detector: OutlierDetector, learnt: Source, watch: bool) -> None:
-    """Fit the detector, showing passes over a cluster that take long where that is wanted."""
+def _fit(detector: OutlierDetector, rows: Source, watch: bool) -> None:
+    """Fit the detector, with progress of passes over a cluster."""
     from boxloop.progress import passes
 
     with passes() if watch else nullcontext():
-        estimator = detector.fit(learnt).estimator_
+        estimator = detector.fit(rows).estimator_
     if vars(estimator).get("interrupted_", False):
-        raise KeyboardInterrupt  # half a fit is no judge
+        raise KeyboardInterrupt  # the fit is not complete
 
 
 def _rule(level: float | None, contamination: float | None) -> dict[str, float | None]:
@@ -163,10 +174,10 @@ def _detector(estimator: Any, rule: Mapping[str, float | None], calibration: flo
     return OutlierDetector(estimator, level=rule["level"], calibration=calibration)
 
 
-def _fitted(
+def _load_detector(
     model: str, options: Mapping[str, Any], rule: Mapping[str, float | None]
 ) -> tuple[OutlierDetector, list[str] | None]:
-    """A detector around a model file, and the columns that it wants."""
+    """A detector around a model file, and the columns of the model."""
     from sklearn.frozen import FrozenEstimator
 
     from boxloop.cli.describe import fitted_columns, load_model
@@ -183,23 +194,159 @@ def _fitted(
             raise click.UsageError(
                 f"{flag(name)} is for a model that is fitted here; {model} is used as it is"
             )
-    estimator = _checked(load_model(Path(model)), model)
-    return _detector(FrozenEstimator(estimator), rule, calibration=NEARLY_ALL), fitted_columns(estimator)
+    estimator = _require_missing_values(load_model(Path(model)), model)
+    return _detector(FrozenEstimator(estimator), rule, calibration=ALL_BUT_ONE), fitted_columns(estimator)
 
 
-def _checked(estimator: Fitted, model: str) -> Fitted:
-    """The estimator, unless it needs whole rows: reasons are found by leaving out values."""
+def _require_missing_values(estimator: Fitted, model: str) -> Fitted:
+    """The estimator, if it takes missing values: reasons are found by leaving out values."""
     from boxloop.cli.describe import is_bound
 
     if is_bound(estimator):
-        raise click.UsageError(f"--model {model}: an autoencoder cannot leave out a value, to find reasons")
+        raise click.UsageError(
+            f"--model {model}: an autoencoder does not take missing values, which reasons need"
+        )
     return estimator
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """The rows of a table that a detector finds least likely.
+
+    Args:
+        lowest: the rows to show.
+        threshold: rows of a lower log-density are outliers.
+        p_value: of each row to show, where the detector is calibrated.
+        names: of the columns.
+        reasons: the columns that explain each row to show.
+    """
+
+    lowest: LowestRows
+    threshold: float
+    p_value: Array | None
+    names: tuple[str, ...]
+    reasons: Any
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The rows to show, each with the columns that explain it, by decreasing drop in log-density."""
+        lines = []
+        for i, density in enumerate(self.lowest.density):
+            reason, row = self.reasons.loc[i], dict(zip(self.names, self.lowest.values[i], strict=True))
+            pairs = [(reason[f"column {j + 1}"], reason[f"drop {j + 1}"]) for j in range(len(reason) // 2)]
+            lines.append(
+                {
+                    "row": int(self.lowest.places[i]),
+                    "log_density": density,
+                    "p_value": None if self.p_value is None else self.p_value[i],
+                    "flagged": bool(density < self.threshold),
+                    "columns": [
+                        {"column": name, "value": row[name], "drop": drop}
+                        for name, drop in pairs
+                        if drop > 0.0
+                    ],
+                }
+            )
+        return lines
+
+
+def score_rows(
+    detector: OutlierDetector, source: Source, top: int, output: Path | None, watch: bool
+) -> ScoredRows:
+    """Find the rows of lowest density with reasons, and write a line for each row.
+
+    The lines have reasons for the rows to show, which are known after a first pass: writing takes a second one.
+
+    Args:
+        detector: fitted.
+        source: rows, whose densities and reasons are computed where they are.
+        top: how many rows to show.
+        output: table to write, or None.
+        watch: whether to show progress.
+    """
+    import numpy as np
+    import torch
+
+    from boxloop.cli.lines import passed
+    from boxloop.data import ArraySource
+
+    names, n = source.names, source.n_rows
+    lowest = passed(source.in_turn(_tile_scores(detector, names, top)), n, None, watch)
+    shown = ArraySource(torch.from_numpy(lowest.values), None, names)
+    # Before lines are written: the medians of columns are computed once, and travel with the detector.
+    reasons = detector.reasons(shown, top=min(MAX_REASONS, len(names)))
+    if output is not None:
+        score_tile = _tile_scores(detector, names, top, np.sort(lowest.places))
+        passed(source.in_turn(score_tile), n, output, watch)
+    return ScoredRows(lowest, detector.offset_, _p_values(detector, lowest.density), names, reasons)
+
+
+def _tile_scores(
+    detector: OutlierDetector, names: tuple[str, ...], top: int, shown: NDArray[np.int64] | None = None
+) -> Callable[[Tensor, Tensor, int], Found[LowestRows]]:
+    """Scores of a tile; with a line for each row where the rows to show are known."""
+    import numpy as np
+
+    from boxloop.cli.lines import Found
+    from boxloop.cli.log_densities import LowestRows
+    from boxloop.data import ArraySource
+
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> Found[LowestRows]:
+        n, values = len(rows), rows.numpy()
+        density = detector.score_samples(ArraySource(rows, None, names))
+        flagged = density < detector.offset_
+        lowest = LowestRows.of(density, values, int(flagged.sum()), start, top)
+        if shown is None:
+            return Found(n, lowest)
+        explained = flagged.copy()
+        explained[shown[slice(*np.searchsorted(shown, [start, start + n]))] - start] = True
+        p_value = _p_values(detector, density)
+        columns = {
+            "row": start + np.arange(n),
+            "log_density": density,
+            **({} if p_value is None else {"p_value": p_value}),
+            "outlier": flagged.astype(int),
+            **_reason_columns(detector, rows, names, explained),
+        }
+        return Found(n, lowest, (columns,))
+
+    return score_tile
+
+
+def _reason_columns(
+    detector: OutlierDetector, rows: Tensor, names: tuple[str, ...], explained: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """The columns that explain these rows and the drop of each; empty cells elsewhere."""
+    import numpy as np
+    import torch
+
+    from boxloop.data import ArraySource
+
+    cells: dict[str, Any] = {}
+    for j in range(min(MAX_REASONS, len(names))):
+        cells |= {
+            f"column_{j + 1}": np.full(len(explained), "", object),
+            f"drop_{j + 1}": np.full(len(explained), np.nan),
+        }
+    if explained.any():
+        table = ArraySource(rows[torch.from_numpy(explained)], None, names)
+        for name, values in detector.reasons(table, top=len(cells) // 2).items():
+            cells[name.replace(" ", "_")][explained] = ["" if value is None else value for value in values]
+    return cells
+
+
+def _p_values(detector: OutlierDetector, density: Array) -> Array | None:
+    """Conformal p-values of rows by their log-densities; None where the detector is not calibrated."""
+    from boxloop.select import conformal_p_values
+
+    if detector.contamination != "auto":
+        return None
+    return conformal_p_values(detector.calibration_scores_, density)
 
 
 def _show(found: Mapping[str, Any]) -> None:
     from boxloop.numeric import format_number
 
-    heads = ["row", "log-density", "p", "", "because of"]
+    heads = ["row", "log-density", "p-value", "", "columns (drop in log-density)"]
     rows = [
         [
             str(one["row"]),
@@ -213,11 +360,15 @@ def _show(found: Mapping[str, Any]) -> None:
         ]
         for one in found["outliers"]
     ]
-    title = f"Least likely rows of {found['data']} under {found['model']} (first row: 0), with the drop of each column"
+    title = (
+        f"Rows of {found['data']} with the lowest density under {found['model']} (rows are counted from 0)"
+    )
     echo_table(title, heads, rows, words=heads[-2:])
     rule = f"level {found['level']:g}" if found["level"] is not None else f"share {found['contamination']:g}"
     echo_text(f"{found['flagged']} of {found['rows']} rows are flagged, at {rule}.")
     if found["level"] is not None and found["train"] is None:
-        echo_text("The rows judged themselves; with --train ORDINARY the level is a promise.")
+        echo_text(
+            "DATA are also the training rows: the level is guaranteed only for new rows, with --train ORDINARY."
+        )
     if found["output"] is not None:
         echo_text(f"Written: {found['output']}")

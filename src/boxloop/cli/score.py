@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from boxloop.cli.describe import Fitted
     from boxloop.cli.lines import Found
-    from boxloop.cli.tally import Tally
+    from boxloop.cli.log_densities import LogDensitySums
     from boxloop.data import ArraySource
     from boxloop.estimators import Array
 
@@ -103,17 +103,17 @@ def score_rows(
     """
     from boxloop.cli.describe import fitted_columns, likelihood_word
     from boxloop.cli.lines import Found, passed
-    from boxloop.cli.tally import Tally
+    from boxloop.cli.log_densities import LogDensitySums
     from boxloop.data import ArraySource, open_table
 
     source = open_table(data, columns=fitted_columns(estimator), cluster=on_workers)
     names, written = source.names, output is not None
 
-    def scored(rows: Tensor, weight: Tensor, start: int) -> Found[Tally]:
+    def scored(rows: Tensor, weight: Tensor, start: int) -> Found[LogDensitySums]:
         tile = ArraySource(rows, None, names)
         density = estimator.score_samples(tile)
         lines = ({"log_density": density, **latent(estimator, tile)},) if written else ()
-        return Found(len(density), Tally.of(density, start=start), lines)
+        return Found(len(density), LogDensitySums.of(density, start=start), lines)
 
     tally = passed(source.in_turn(scored), source.n_rows, output, watch)
     found = {

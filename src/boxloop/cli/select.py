@@ -51,14 +51,14 @@ from boxloop.cli.output import check_outputs, echo_table, echo_text, tell, write
     default="one_standard_error",
     show_default=True,
     type=click.Choice(["one_standard_error", "best"]),
-    help="The smallest model within one standard error of the best, or the best.",
+    help="The simplest model within one standard error of the best, or the best.",
 )
 @click.option(
     "--criterion",
     default="log_likelihood",
     show_default=True,
     type=click.Choice(["log_likelihood", "aic", "bic"]),
-    help="Of held-out rows, or of all rows with a price for parameters.",
+    help="Log-likelihood of held-out rows, or an information criterion of all rows.",
 )
 @click.option("--jobs", "n_jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
 @column_options
@@ -67,7 +67,9 @@ from boxloop.cli.output import check_outputs, echo_table, echo_text, tell, write
 @threads_option
 @cluster_options
 @click.option(
-    "--checkpoint", type=click.Path(path_type=Path), help="Folder that keeps finished fits; continued from."
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Folder for finished fits, from which an interrupted search continues.",
 )
 @watch_options
 @output_option("The chosen model, fitted to all rows.")
@@ -94,80 +96,80 @@ def command(
 ) -> None:
     """Choose a model by cross-validation.
 
-    Every candidate is judged by the log-likelihood of rows that it was not fitted to, with the standard error of its
-    distance from the best on the same rows.
+    Every candidate is scored by the log-likelihood of held-out rows, with the standard error of its difference to the
+    best on the same rows.
     """
     from boxloop.cli.making import make_estimator, rows_with_names
     from boxloop.data import open_table
-    from boxloop.select import Select
+    from boxloop.select import ModelSearchCV
 
     check_outputs([output, figure, json_to], data, folders=[how["checkpoint"]])
-    grid: dict[str, list[Any]] = {"n_components": numbers(components)}
+    grid: dict[str, list[Any]] = {"n_components": parse_numbers(components)}
     if covariance is not None:
         grid["covariance_type"] = covariance.split(",")
     estimator = make_estimator(model, {"random_state": seed, "device": device, "dtype": dtype})
-    search = Select(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how)
-    with _shared(search, workers, cluster) as there:
+    search = ModelSearchCV(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how)
+    with _open_cluster(search, workers, cluster) as there:
         source = open_table(data, columns=columns, drop=drop, cluster=there)
         if source.n_rows < how["cv"]:
             raise click.UsageError(
-                f"--folds {how['cv']}: {data} has {source.n_rows} rows, and each fold needs one"
+                f"--folds {how['cv']}: {data} has only {source.n_rows} rows; give fewer folds"
             )
         search.fit(source if there else rows_with_names(source))
     if search.best_estimator_.interrupted_:
-        raise KeyboardInterrupt  # the last fit, to all rows, is not the model that was chosen
+        raise KeyboardInterrupt  # the last fit, to all rows, is not complete
     if output is not None:
         search.best_estimator_.save(output)
     write_figure(figure, lambda: search.plot())
-    found = {**_found(search, data), "output": output, "figure": figure}
+    found = {**_facts(search, data), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(search, data, output), quiet)
 
 
 @contextmanager
-def _shared(search: Any, workers: int | None, cluster: str | None) -> Iterator[bool]:
-    """A cluster for a search, where one was asked for."""
+def _open_cluster(search: Any, workers: int | None, cluster: str | None) -> Iterator[bool]:
+    """The cluster of --workers or --cluster, if any; yields whether there is one."""
     from boxloop.progress import passes
 
     if search.n_jobs > 1 and (workers is not None or cluster is not None):
         raise click.UsageError(
-            "--jobs shares out whole fits, --workers and --cluster share each fit: give one"
+            "--jobs runs fits in parallel, --workers and --cluster run each fit in parallel: give one of them"
         )
     with on_cluster(workers, cluster) as there, passes() if there and search.verbose else nullcontext():
         yield there
 
 
-def _found(search: Any, data: str) -> dict[str, Any]:
+def _facts(search: Any, data: str) -> dict[str, Any]:
     table = search.table()
     rows = zip(table.index, table.to_dict("records"), strict=True)
     lines = [{"candidate": str(name), **row} for name, row in rows]
     return {"data": data, "chosen": search.best_params_, "candidates": lines}
 
 
-def numbers(text: str) -> list[int]:
-    """The numbers that ``1-6`` or ``2,4,8`` stand for.
+def parse_numbers(text: str) -> list[int]:
+    """The numbers in ``1-6`` or ``2,4,8``.
 
     Example:
-        >>> numbers("1-3,8")
+        >>> parse_numbers("1-3,8")
         [1, 2, 3, 8]
     """
-    found: list[int] = []
+    values: list[int] = []
     for part in text.split(","):
         low, dash, high = part.partition("-")
         if not low.isdigit() or (dash and not high.isdigit()):
-            raise click.UsageError(f"cannot read {part!r}: numbers are given as 1-6 or 2,4,8")
-        found += range(int(low), int(high if dash else low) + 1)
-    if not found or min(found) < 1:
-        raise click.UsageError(f"no number of components in {text!r}")
-    return found
+            raise click.UsageError(f"-k {text}: cannot read {part!r}; give numbers as 1-6 or 2,4,8")
+        values += range(int(low), int(high if dash else low) + 1)
+    if not values or min(values) < 1:
+        raise click.UsageError(f"-k {text}: numbers of components must be at least 1")
+    return values
 
 
 def _show(search: Any, data: str, output: Path | None) -> None:
     from boxloop.numeric import format_number, format_with_error
 
     table = search.table()
-    names = list(search.results_["parameters"][0])
-    said = " ".join(name.removeprefix("n_").removesuffix("_type") for name in names)
-    heads = [said, "parameters", "held out", "below the best", "AIC", "BIC"]
+    names = list(search.cv_results_["params"][0])
+    head = " ".join(name.removeprefix("n_").removesuffix("_type") for name in names)
+    heads = [head, "parameters", "held-out log-likelihood", "difference to the best", "AIC", "BIC"]
     rows = [
         [
             " ".join(str(params[name]) for name in names) + (", chosen" if row["chosen"] else ""),
@@ -177,9 +179,9 @@ def _show(search: Any, data: str, output: Path | None) -> None:
             format_number(row["aic"]),
             format_number(row["bic"]),
         ]
-        for params, row in zip(search.results_["parameters"], table.to_dict("records"), strict=True)
+        for params, row in zip(search.cv_results_["params"], table.to_dict("records"), strict=True)
     ]
-    echo_table(f"log-likelihood of a row of {data}", heads, rows)
+    echo_table(f"Cross-validation on {data}: log-likelihood per row", heads, rows)
     chosen = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
     echo_text(f"Chosen: {chosen}.")
     if output is not None:

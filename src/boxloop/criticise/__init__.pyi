@@ -1,14 +1,11 @@
-from .adapt import Pair as Pair, as_model, chosen_estimator as chosen_estimator
-from .aggregate import AggregateGap, aggregate_gap
-from .calibration import Calibration, calibration
-from .classified import ClassificationScores, classification_scores
-from .closed import (
-    averaged as averaged,
-    count_below as count_below,
-    count_power as count_power,
+from .adapt import Pair as Pair, as_model, unwrap_search as unwrap_search
+from .calibration import Calibration, Reliability, calibration, reliability
+from .closed_forms import (
+    average_covariance as average_covariance,
+    count_cdf as count_cdf,
+    count_moment as count_moment,
     projected_variance as projected_variance,
 )
-from .crps import crps_draws as crps_draws, crps_mixture as crps_mixture, crps_normal as crps_normal
 from .distances import (
     energy_distance,
     frechet_distance,
@@ -16,36 +13,58 @@ from .distances import (
     relative_covariance_error,
     sliced_wasserstein,
 )
-from .distributions import (
-    DistributionLaw as DistributionLaw,
-    distribution_law as distribution_law,
-    has_moments as has_moments,
-)
-from .forward import (
+from .forward_moments import (
     REPLICATES as REPLICATES,
-    Forward,
+    ForwardMoment,
+    draw_rows as draw_rows,
     forward_moments,
     latent_nodes as latent_nodes,
-    marginal as marginal,
+    marginal_mixture as marginal_mixture,
+    standardise_by_model as standardise_by_model,
 )
-from .functions import Below, Custom, First, Fourier, Lagged, Power, Second, TestFunction
-from .fused import fused_gap as fused_gap
-from .gaps import Gap, Mega
-from .information import Criteria, information_criteria
-from .latent import ActiveUnits, active_units
-from .mega import mega
+from .information_criteria import Criteria, information_criteria
+from .latent_codes import ActiveUnits, AggregateGap, active_units, aggregate_gap
+from .mega import Gap, Mega, mega
 from .mmd import median_bandwidth, mmd
+from .moment_sums import NodeSums as NodeSums, sum_values as sum_values
 from .norms import entrywise, operator, schatten
-from .paired import Difference
-from .penalty import MomentPenalty, moment_penalty, paper_gaps, second_moment as second_moment
-from .predictive import RegressionScores, regression_scores
-from .probes import BelowProbe as BelowProbe
-from .reliability import Reliability, reliability
-from .sampling import sample_rows as sample_rows
-from .scene import model_scene as model_scene
+from .penalty import (
+    MomentPenalty,
+    fused_gap as fused_gap,
+    has_low_rank_form as has_low_rank_form,
+    moment_penalty,
+    paper_gaps,
+    second_gap_norm,
+    second_moment as second_moment,
+)
+from .prediction_scores import (
+    ClassificationScores,
+    Difference,
+    RegressionScores,
+    classification_scores,
+    crps_draws as crps_draws,
+    crps_mixture as crps_mixture,
+    crps_normal as crps_normal,
+    regression_scores,
+)
 from .stein import kernel_stein, score_of
-from .tally import NodeSums as NodeSums, Scene as Scene, tally_values as tally_values
-from .wide import narrow as narrow, second_gap_norm
+from .test_functions import (
+    Below,
+    BelowStatistic as BelowStatistic,
+    Custom,
+    First,
+    Fourier,
+    Lagged,
+    ModelStandardisation as ModelStandardisation,
+    Power,
+    Second,
+    TestFunction,
+)
+from .torch_distributions import (
+    TorchBatch as TorchBatch,
+    from_torch as from_torch,
+    has_moments as has_moments,
+)
 
 __all__ = [
     "ActiveUnits",
@@ -57,7 +76,7 @@ __all__ = [
     "Custom",
     "Difference",
     "First",
-    "Forward",
+    "ForwardMoment",
     "Fourier",
     "Gap",
     "Lagged",

@@ -1,13 +1,16 @@
-r"""Whether a model's probabilities are right, column by column.
+r"""Whether a model's probabilities are right: of values, column by column, and of classes.
 
 Where x follows the model, :math:`u_j = P(X_j \le x_j)` is uniform (the probability integral transform, Rosenblatt
-1952).
+1952). Where probabilities of classes are right, events happen as often as they say. A calibration error averages
+absolute values, so chance alone makes it positive: probabilities that are exactly right have one too. Here it stands
+beside what chance would give, by drawing labels from the probabilities themselves.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -16,19 +19,29 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from boxloop.criticise.adapt import as_model, check_columns, check_independent, open_rows
-from boxloop.criticise.closed import GAUSSIAN
-from boxloop.criticise.forward import latent_nodes, marginal
-from boxloop.criticise.sampling import sample_rows
-from boxloop.data import ConcatenatedRows, column_index, make_frame
+from boxloop.criticise.closed_forms import GAUSSIAN
+from boxloop.criticise.forward_moments import draw_rows, latent_nodes, marginal_mixture
+from boxloop.data import ConcatenatedRows, check_choice, check_count, column_index, make_frame
 from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.types import Distribution, LatentModel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Array = NDArray[np.float64]
+
 LEVELS = (0.5, 0.8, 0.95)
-SAMPLE = 20_000
+DRAWN_ROWS = 20_000
 """Rows drawn from a model whose distribution functions have no closed form."""
+
+TOLERANCE = 1e-4
+"""Probabilities of a row may sum to 1 within this: float16 and float32 give no better."""
+
+BINS = 15
+"""As many as Guo et al. (2017) take."""
+LABELS = 20_000_000
+FEWEST_REPEATS, MOST_REPEATS = 200, 2000
+"""Repeats behind the distribution by chance: as many as need ``LABELS`` random labels, between these."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Calibration:
     names: tuple[str, ...]
 
     def table(self) -> Any:
-        """One line a column: Kolmogorov's test of uniformity, and how often central intervals hold the value."""
+        """One line per column: Kolmogorov's test of uniformity, and how often central intervals hold the value."""
         columns: dict[str, list[float]] = {"rows": [], "distance": [], "p_value": []}
         for level in LEVELS:
             columns[f"inside {level:.0%}"] = []
@@ -62,14 +75,14 @@ class Calibration:
 
     @property
     def _fewest(self) -> int:
-        """Values of the column that has the fewest: what chance allows it, it allows all."""
+        """Values in the column with the fewest, which has the widest band."""
         seen = (~np.isnan(self.transform)).sum(0)
         return int(seen[seen > 0].min(initial=len(self.transform) or 1))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Observed less nominal probability of every column, with a band that holds all lines of a true model.
+        """Observed minus nominal probability of every column, with a 95% band for a true model.
 
-        The band is Kolmogorov's at 95 %, for all columns together. Counts have steps, and stray by half of one.
+        The band is Kolmogorov's, for all columns together. Counts have steps, and deviate by half of one.
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
@@ -87,18 +100,18 @@ class Calibration:
 
         band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._fewest))
         return probability_lines(
-            self.transform, self.names, band, ax, title="Probabilities, observed less nominal"
+            self.transform, self.names, band, ax, title="Probabilities, observed minus nominal"
         )
 
     def plot_histogram(
         self, column: str | int = 0, ax: Axes | None = None, *, bins: int | None = None
     ) -> Axes:
-        """A histogram of one column's transforms: level for a true model, a valley where it is too narrow.
+        """A histogram of one column's transforms: flat for a true model, U-shaped where it is too narrow.
 
         Args:
-            column: its name or place.
+            column: its name or index.
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
-            bins: number of bars; by the number of rows when omitted.
+            bins: number of bars; chosen by the number of rows when omitted.
 
         Returns:
             The axes.
@@ -152,15 +165,19 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
 
     .. math:: u_{ij} = P(X_j \le x_{ij})
 
-    Exact for mixtures and factor models with Gaussian laws; by quasi-Monte Carlo over z for decoders with Gaussian
-    emissions; from drawn rows otherwise, ties at half their weight, so that counts are calibrated on average.
-    Kolmogorov's p-values take the model as given: they are right when it was fitted to many more rows than X has.
+    Rosenblatt (1952). Exact for mixtures and factor models with Gaussian densities; by quasi-Monte Carlo over z for
+    decoders with Gaussian emissions; from drawn rows otherwise, ties at half their weight, so that counts are
+    calibrated on average. Kolmogorov's p-values take the parameters as known: they are right when the model was fitted
+    to many more rows than X has.
 
     Args:
         model: whatever :func:`as_model` takes.
         X: rows.
         nodes: latent nodes where the transform is not exact.
         random_state: seed of nodes and draws.
+
+    Returns:
+        :class:`Calibration`: the transforms, with a table and plots.
 
     Example:
         >>> import numpy as np
@@ -175,35 +192,291 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
     stream = generator(random_state, device)
     source = open_rows(model, X, None, device)
     check_columns(adapted, source.n_columns)
-    at = _distribution(adapted, nodes, stream)
-    found = source.reduce(lambda rows, weight: ConcatenatedRows.of(at(rows.to(torch.float64)).cpu()))
+    transform = _distribution_function(adapted, nodes, stream)
+    found = source.reduce(lambda rows, weight: ConcatenatedRows.of(transform(rows.to(torch.float64)).cpu()))
     return Calibration(found.concatenate().numpy(), source.names)
 
 
-def _distribution(model: LatentModel, nodes: int, stream: Generator) -> Any:
+def _distribution_function(model: LatentModel, nodes: int, stream: Generator) -> Callable[[Tensor], Tensor]:
     """A function of rows (n, d): the distribution function of each column."""
-    finite = marginal(model)
+    finite = marginal_mixture(model)
     if finite is not None and isinstance(finite[0], GAUSSIAN):
-        return lambda rows: _normal(rows, *finite)
+        return lambda rows: _normal_distribution_function(rows, *finite)
     if finite is None:
-        laws = [model.emission(z) for z in latent_nodes(model.prior(), nodes, stream, quasi=True)]
-        if all(isinstance(law, GAUSSIAN) for law in laws):
+        blocks = [model.emission(z) for z in latent_nodes(model.prior(), nodes, stream, quasi=True)]
+        if all(isinstance(block, GAUSSIAN) for block in blocks):
             return lambda rows: sum(
-                _normal(rows, law, law.mean.new_full((len(law.mean),), 1.0 / nodes)) for law in laws
+                (
+                    _normal_distribution_function(rows, b, b.mean.new_full((len(b.mean),), 1.0 / nodes))
+                    for b in blocks
+                ),
+                start=torch.zeros_like(rows),
             )
-    drawn = sample_rows(model, SAMPLE, stream).sort(dim=0).values
-    return lambda rows: _ranks(rows, drawn)
+    sample = draw_rows(model, DRAWN_ROWS, stream).sort(dim=0).values.mT.contiguous()
+
+    def rank(rows: Tensor) -> Tensor:
+        columns = rows.mT.contiguous()
+        below = torch.searchsorted(sample, columns) + torch.searchsorted(sample, columns, right=True)
+        return torch.where(torch.isnan(rows), torch.nan, below.mT / (2.0 * DRAWN_ROWS))
+
+    return rank
 
 
-def _normal(rows: Tensor, law: Distribution, weight: Tensor) -> Tensor:
-    spread = law.covariance().diagonal().sqrt()
+def _normal_distribution_function(rows: Tensor, members: Distribution, weight: Tensor) -> Tensor:
+    deviations = members.covariance().diagonal().sqrt().expand_as(members.mean)
     total = torch.zeros_like(rows)
-    for mean, deviation, share in zip(law.mean, spread.expand_as(law.mean), weight, strict=True):
+    for mean, deviation, share in zip(members.mean, deviations, weight, strict=True):
         total += share * torch.special.ndtr((rows - mean) / deviation)
     return total
 
 
-def _ranks(rows: Tensor, drawn: Tensor) -> Tensor:
-    columns, sample = rows.mT.contiguous(), drawn.mT.contiguous()
-    below = torch.searchsorted(sample, columns) + torch.searchsorted(sample, columns, right=True)
-    return torch.where(torch.isnan(rows), torch.nan, below.mT / (2.0 * len(drawn)))
+def to_numbers(value: Any, name: str) -> Array:
+    """Finite float64 numbers from an array, tensor, list or data frame.
+
+    Raises:
+        ValueError: not numbers, or one that is NaN or infinite.
+
+    Example:
+        >>> to_numbers([1, 2], "y")
+        array([1., 2.])
+    """
+    try:
+        value = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else value
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must hold numbers: {error}") from error
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name} holds {int((~np.isfinite(numbers)).sum())} value(s) that are not finite")
+    return numbers
+
+
+def check_probability(probability: Any, y: Any) -> tuple[Array, NDArray[np.int64]]:
+    """Probabilities (n, C) and the numbers of the classes (n,).
+
+    Args:
+        probability: (n, C), or (n,) for the second of two classes.
+        y: numbers of classes from 0.
+
+    Raises:
+        ValueError: not probabilities, rows that do not sum to 1, labels that are no class, or other lengths.
+
+    Example:
+        >>> check_probability([0.25], [1])
+        (array([[0.75, 0.25]]), array([1]))
+    """
+    p = to_numbers(probability, "probability")
+    p = np.stack([1.0 - p, p], axis=1) if p.ndim == 1 else p
+    if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
+        raise ValueError(f"probability must have shape (n, C) with at least two classes, got {p.shape}")
+    if p.min() < -TOLERANCE or np.abs(p.sum(1) - 1.0).max() > TOLERANCE:
+        raise ValueError("probability must hold rows of probabilities: not negative, with sum 1")
+    p = np.clip(p, 0.0, 1.0)
+    labels = to_numbers(y, "y")
+    if labels.shape != (len(p),):
+        raise ValueError(f"y must have one label for each of {len(p)} rows, got shape {labels.shape}")
+    codes = labels.astype(np.int64)
+    if (codes != labels).any() or codes.min() < 0 or codes.max() >= p.shape[1]:
+        raise ValueError(f"y must hold numbers of classes from 0 to {p.shape[1] - 1}")
+    return p, codes
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How often events happened, bin by bin of their probability, and the calibration error.
+
+    Args:
+        edges: of the bins, (b + 1,).
+        count: rows in each, (b,).
+        confidence: mean probability in each, (b,); NaN where there is no row.
+        frequency: share of rows in each whose event happened, (b,).
+        low: 2.5% point of the frequency if the probabilities were right, (b,).
+        high: 97.5% point, (b,).
+        calibration_error: mean over rows of the absolute difference of frequency and confidence in a row's bin.
+        standard_error: of it, by the infinitesimal jackknife.
+        chance: its mean if the probabilities were right.
+        chance_high: its 95% point then.
+        p_value: share of label sets drawn from the probabilities with as large an error.
+        event: what the probabilities are of.
+
+    Example:
+        >>> import numpy as np
+        >>> p = np.array([[0.9, 0.1]] * 8 + [[0.4, 0.6]] * 2)
+        >>> found = reliability(p, [0] * 7 + [1] + [1, 0], bins=2)
+        >>> found.count.tolist(), round(found.calibration_error, 4)
+        ([0, 10], 0.04)
+    """
+
+    edges: Array
+    count: NDArray[np.int64]
+    confidence: Array
+    frequency: Array
+    low: Array
+    high: Array
+    calibration_error: float
+    standard_error: float
+    chance: float
+    chance_high: float
+    p_value: float
+    event: str = "the most probable class"
+
+    @property
+    def largest(self) -> float:
+        """The largest difference of frequency and confidence in any bin."""
+        return float(np.nanmax(np.abs(self.frequency - self.confidence)))
+
+    def table(self) -> Any:
+        """One line per bin that holds a row."""
+        full = self.count > 0
+        return make_frame(
+            {
+                "from": self.edges[:-1][full].tolist(),
+                "to": self.edges[1:][full].tolist(),
+                "rows": self.count[full].tolist(),
+                "confidence": self.confidence[full].tolist(),
+                "frequency": self.frequency[full].tolist(),
+                "chance low": self.low[full].tolist(),
+                "chance high": self.high[full].tolist(),
+            }
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"calibration error {self.calibration_error:.4f} ± {self.standard_error:.4f} "
+            f"({self.event}, {int(self.count.sum())} rows); by chance {self.chance:.4f} on average and "
+            f"{self.chance_high:.4f} at the 95% point; p = {self.p_value:.2g}"
+        )
+
+    def plot(self, ax: Axes | None = None, *, name: str = "observed") -> Axes:
+        """Frequency against predicted probability, with the 95% band of right probabilities and the rows of every bin.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            name: of the curve.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> reliability([0.9, 0.2, 0.6], [1, 0, 1]).plot().get_xlabel()
+            'probability said'
+        """
+        from boxloop.figures import reliability_diagram
+
+        title = f"Reliability of {self.event}"
+        return reliability_diagram({name: self.curve()}, ax, title=title)
+
+    def curve(self) -> tuple[Array, Array, Array, Array, Array]:
+        """What a plot needs of bins that hold a row: confidence, frequency, rows, and the edges of the band."""
+        full = self.count > 0
+        parts = (self.confidence, self.frequency, self.count.astype(float), self.low, self.high)
+        confidence, frequency, rows, low, high = (part[full] for part in parts)
+        return confidence, frequency, rows, low, high
+
+
+@single_threaded
+def reliability(
+    probability: Any,
+    y: Any,
+    *,
+    bins: int = BINS,
+    equal: Literal["width", "count"] = "width",
+    event: int | None = None,
+    repeats: int | None = None,
+    random_state: RandomState = 0,
+) -> Reliability:
+    r"""Expected calibration error and reliability curve, beside what chance alone would give.
+
+    .. math:: \mathrm{ECE} = \sum_b \frac{n_b}{n}
+        \left| \tfrac{1}{n_b} \sum_{i \in b} h_i - \tfrac{1}{n_b} \sum_{i \in b} p_i \right|
+
+    Naeini, Cooper and Hauskrecht (2015); Guo et al. (2017). :math:`p_i` is the largest probability of a row and
+    :math:`h_i` whether that class is the label; or, with ``event``, those of one class. As it averages absolute values
+    it is above zero for true probabilities as well (Bröcker 2012): its distribution by chance comes from drawing
+    :math:`h_i \sim \mathrm{Bernoulli}(p_i)`.
+
+    Args:
+        probability: of the classes, (n, C), rows summing to 1; or of the second of two, (n,).
+        y: number of each row's class, (n,), from 0.
+        bins: how many.
+        equal: of what bins have the same: ``width``, the length between 0 and 1; ``count``, the number of rows, about
+            (adaptive; Nguyen and O'Connor 2015), where equal probabilities stay together.
+        event: number of the class whose probability is tested; the most probable one of each row when None.
+        repeats: label sets drawn for the distribution by chance; chosen by the number of rows when None.
+        random_state: seed of them.
+
+    Returns:
+        :class:`Reliability`.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> p = rng.dirichlet([1.0, 1.0, 1.0], size=2000)
+        >>> labels = (rng.random((2000, 1)) > p.cumsum(1)).sum(1)
+        >>> found = reliability(p, labels)
+        >>> found.p_value > 0.01, found.calibration_error < 0.05
+        (True, True)
+    """
+    p, codes = check_probability(probability, y)
+    check_count(bins, "bins")
+    check_choice(equal, "equal", ("width", "count"))
+    if event is None:
+        top = p.argmax(1)
+        predicted, happened = p[np.arange(len(p)), top], (top == codes).astype(float)
+    else:
+        if not 0 <= event < p.shape[1]:
+            raise ValueError(f"event must be the number of a class from 0 to {p.shape[1] - 1}, got {event}")
+        predicted, happened = p[:, event], (codes == event).astype(float)
+    if equal == "width":
+        edges = np.linspace(0.0, 1.0, bins + 1)
+        place = np.minimum((predicted * bins).astype(np.int64), bins - 1)
+    else:
+        inner = np.unique(np.quantile(predicted, np.arange(1, bins) / bins, method="higher"))
+        inner = inner[(inner > predicted.min()) & (inner <= predicted.max())]
+        edges = np.concatenate([[0.0], inner, [1.0]])
+        place = np.searchsorted(inner, predicted, side="right")
+    n, n_bins = len(predicted), len(edges) - 1
+    count = np.bincount(place, minlength=n_bins)
+    expected, observed = np.bincount(place, predicted, n_bins), np.bincount(place, happened, n_bins)
+    gap = observed - expected
+    value = float(np.abs(gap).sum() / n)
+    # The error is the mean of these wherever signs hold: their standard error is the jackknife's, without n refits.
+    part = np.sign(gap)[place] * (happened - predicted)
+    standard_error = float(part.std(ddof=1)) / n**0.5 if n > 1 else float("nan")
+    simulated = _simulate_events(predicted, place, n_bins, repeats, random_state)
+    errors = np.abs(simulated - expected).sum(1) / n
+    with np.errstate(invalid="ignore", divide="ignore"):
+        low, high = np.quantile(simulated, [0.025, 0.975], axis=0) / count
+        confidence, frequency = expected / count, observed / count
+    return Reliability(
+        edges=edges,
+        count=count,
+        confidence=confidence,
+        frequency=frequency,
+        low=low,
+        high=high,
+        calibration_error=value,
+        standard_error=standard_error,
+        chance=float(errors.mean()),
+        chance_high=float(np.quantile(errors, 0.95)),
+        p_value=(1 + int((errors >= value - 1e-12).sum())) / (1 + len(errors)),
+        event="the most probable class" if event is None else f"class {event}",
+    )
+
+
+def _simulate_events(
+    predicted: Array, place: NDArray[np.int64], bins: int, repeats: int | None, random_state: RandomState
+) -> Array:
+    """Events in every bin, (repeats, bins), where each happens with its predicted probability."""
+    if repeats is None:
+        repeats = int(np.clip(LABELS // len(predicted), FEWEST_REPEATS, MOST_REPEATS))
+    check_count(repeats, "repeats")
+    stream = generator(random_state)
+    order = np.argsort(place, kind="stable")
+    probability = torch.from_numpy(predicted[order].astype(np.float32))
+    ends = np.bincount(place, minlength=bins).cumsum()
+    events = np.empty((repeats, bins))
+    for repeat in range(repeats):
+        happened = torch.rand(len(predicted), generator=stream) < probability
+        running = np.concatenate([[0], np.cumsum(happened.numpy(), dtype=np.int64)])
+        events[repeat] = np.diff(running[ends], prepend=0)
+    return events

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from boxloop.criticise.pairs import (
+from boxloop.criticise.pairwise import (
     as_float,
-    as_given,
-    checked_count,
-    checked_covariance,
-    checked_pair,
-    checked_rows,
+    check_covariance,
+    check_pair,
+    check_rows,
     contrast,
+    like_inputs,
     root,
     square_distances,
     tile_step,
 )
+from boxloop.data import check_count
 from boxloop.numeric import (
     RandomState,
     generator,
@@ -40,10 +40,10 @@ class EnergyResult:
     """A squared energy distance.
 
     Args:
-        value: unbiased estimate of the square; below zero by chance when the laws are close. A tensor where the
-            rows were tensors.
+        value: unbiased estimate of the square; below zero by chance when the distributions are close. A tensor where
+            the rows were tensors.
         standard_error: of ``value``.
-        p_value: of the hypothesis that both samples come from one law, or None where no test was asked for.
+        p_value: of the hypothesis that both samples have the same distribution, or None without a test.
         distance: root of the energy distance between the two *samples*, which is never negative; this is what
             :func:`scipy.stats.energy_distance` returns.
 
@@ -114,8 +114,8 @@ def energy_distance(
     Returns:
         The estimate. Without permutations it is differentiable in rows given as tensors.
 
-    Deviation: ``value`` averages over pairs of different rows, so that its mean is zero for equal laws; the paper's
-    statistic also counts each row's zero distance to itself, and its root is ``distance``.
+    Deviation: ``value`` averages over pairs of different rows, so that its mean is zero for equal distributions; the
+    paper's statistic also counts each row's zero distance to itself, and its root is ``distance``.
 
     Example:
         >>> import numpy as np
@@ -124,8 +124,8 @@ def energy_distance(
         >>> result.p_value
         0.01
     """
-    count = checked_count(permutations, "permutations")
-    a, b = checked_pair(x, y)
+    count = check_count(permutations, "permutations", 0)
+    a, b = check_pair(x, y)
     with torch.set_grad_enabled(torch.is_grad_enabled() and count == 0):
         a, b = (a.detach(), b.detach()) if count else (a, b)
         origin = a.detach().mean(0)
@@ -135,8 +135,8 @@ def energy_distance(
         n, m = len(a), len(b)
         with_self = found.within_x * (1 - 1 / n) + found.within_y * (1 - 1 / m) - 2.0 * found.between
         distance = root(with_self[0].clamp(min=0.0))
-    value = as_given(found.values[0], x, y)
-    return EnergyResult(value, found.standard_error, found.p_value, as_given(distance, x, y))
+    value = like_inputs(found.values[0], x, y)
+    return EnergyResult(value, found.standard_error, found.p_value, like_inputs(distance, x, y))
 
 
 @single_threaded
@@ -167,11 +167,11 @@ def sliced_wasserstein(
         >>> sliced_wasserstein(x, x + 3.0).value
         3.0
     """
-    count = checked_count(n_projections, "n_projections", 2)
+    count = check_count(n_projections, "n_projections", 2)
     power = float(order)
     if not 1.0 <= power < math.inf:
         raise ValueError(f"order must be at least 1 and finite, not {order!r}")
-    a, b = checked_pair(x, y)
+    a, b = check_pair(x, y)
     direction = normal((a.shape[1], count), generator(random_state)).to(a.device)
     direction = direction / direction.norm(dim=0)
     index_a, index_b, width = _quantile_steps(len(a), len(b), a.device)
@@ -183,7 +183,7 @@ def sliced_wasserstein(
     value = root(cost.mean(), power)
     error, size = float(cost.detach().std()) / math.sqrt(count), as_float(value)
     error = error / (power * size ** (power - 1.0)) if size > 0.0 else 0.0
-    return SlicedResult(as_given(value, x, y), error, power)
+    return SlicedResult(like_inputs(value, x, y), error, power)
 
 
 def _quantile_steps(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,7 +201,7 @@ def gaussian_wasserstein(mean_a: object, cov_a: object, mean_b: object, cov_b: o
     .. math:: W_2^2 = |\mu - \nu|^2 + \mathrm{tr}\left(A + B - 2 (A^{1/2} B A^{1/2})^{1/2}\right)
 
     Dowson and Landau (1982), "The Fréchet distance between multivariate normal distributions", J. Multivariate
-    Anal. 12; document 004, section 5 (whose table 6.1 shows the square).
+    Anal. 12; Brownlie (2021), section 5 (whose table 6.1 shows the square).
 
     Args:
         mean_a: mu, (d,).
@@ -216,10 +216,9 @@ def gaussian_wasserstein(mean_a: object, cov_a: object, mean_b: object, cov_b: o
         >>> gaussian_wasserstein([0.0, 0.0], [[1.0, 0.0], [0.0, 1.0]], [3.0, 0.0], [[25.0, 0.0], [0.0, 1.0]])
         5.0
     """
-    a, b = checked_covariance(cov_a, "cov_a"), checked_covariance(cov_b, "cov_b")
+    a, b = check_covariance(cov_a, "cov_a"), check_covariance(cov_b, "cov_b")
     mean, other = (
-        checked_rows(given, name, 1).detach()[:, 0]
-        for given, name in ((mean_a, "mean_a"), (mean_b, "mean_b"))
+        check_rows(value, name, 1).detach()[:, 0] for value, name in ((mean_a, "mean_a"), (mean_b, "mean_b"))
     )
     if not a.shape[0] == b.shape[0] == len(mean) == len(other):
         sizes = f"{len(mean)}, {a.shape[0]}, {len(other)} and {b.shape[0]}"
@@ -233,7 +232,7 @@ def relative_covariance_error(estimate: object, truth: object) -> float:
 
     .. math:: |A - B|_F \,/\, |B|_F
 
-    Document 004, figure 5.1.
+    Brownlie (2021), figure 5.1.
 
     Args:
         estimate: A, (d, d).
@@ -246,11 +245,11 @@ def relative_covariance_error(estimate: object, truth: object) -> float:
         >>> relative_covariance_error([[4.0, 0.0], [0.0, 0.0]], [[2.0, 0.0], [0.0, 0.0]])
         1.0
     """
-    a, b = checked_covariance(estimate, "estimate"), checked_covariance(truth, "truth")
+    a, b = check_covariance(estimate, "estimate"), check_covariance(truth, "truth")
     if a.shape != b.shape:
         raise ValueError(f"estimate has {a.shape[0]} columns and truth has {b.shape[0]}")
     if not bool(b.any()):
-        raise ValueError("truth is zero: an error relative to it has no meaning")
+        raise ValueError("truth must not be zero: the error is relative to it")
     return relative_error(a, b)
 
 
@@ -272,7 +271,7 @@ def frechet_distance(
 
     Returns:
         The square, and its error by the delta method. Both samples' covariances divide by n - 1. The estimate is too
-        large by a term of order 1 / n, which dominates where the laws are equal.
+        large by a term of order 1 / n, which dominates where the distributions are equal.
 
     Example:
         >>> import numpy as np
@@ -281,9 +280,9 @@ def frechet_distance(
         25.0
     """
     with torch.no_grad():
-        a, b = checked_pair(x, y)
+        a, b = check_pair(x, y)
         if features is not None:
-            a, b = checked_pair(features(a), features(b))
+            a, b = check_pair(features(a), features(b))
         mean, other = a.mean(0), b.mean(0)
         a, b = a - mean, b - other
         covariance, other_covariance = a.mT @ a / (len(a) - 1), b.mT @ b / (len(b) - 1)
@@ -307,5 +306,5 @@ def _transport(covariance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 def _power(values: Tensor, vectors: Tensor, exponent: float) -> Tensor:
     """Power of a symmetric matrix on the axes along which it is not zero."""
-    kept = values > NEGLIGIBLE * values[-1]
-    return (vectors * torch.where(kept, torch.where(kept, values, 1.0) ** exponent, 0.0)) @ vectors.mT
+    positive = values > NEGLIGIBLE * values[-1]
+    return (vectors * torch.where(positive, torch.where(positive, values, 1.0) ** exponent, 0.0)) @ vectors.mT

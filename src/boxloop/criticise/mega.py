@@ -1,46 +1,48 @@
-r"""Moment gaps with error bars, for any model.
+r"""Moment gaps with standard errors and p-values, for any model.
 
 .. math:: \text{gap} = \frac1n \sum_i g(x_i) - E_z \, E[g(x) \mid z]
 
-Document 000, sections 4 and 5, with the errors that it leaves out.
+Beaulac (2023), sections 4 and 5, with the errors that the paper leaves out.
 """
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 import torch
-from torch import Tensor
+from scipy import stats
+from torch import Generator, Tensor
 
 from boxloop.caller import warn_caller
+from boxloop.criticise import norms
 from boxloop.criticise.adapt import (
     DEPENDENT,
-    LongRun,
+    StationaryMixture,
     as_model,
     check_independent,
-    chosen_estimator,
     open_rows,
+    unwrap_search,
 )
-from boxloop.criticise.forward import Forward, Method, forward_moments
-from boxloop.criticise.functions import AnyFunction, First, Second, TestFunction
-from boxloop.criticise.gaps import Gap, Mega, null_p_values
-from boxloop.criticise.lagged import LaggedProbe
-from boxloop.criticise.null import Null, Shift, model_errors
-from boxloop.criticise.probes import Probe
-from boxloop.criticise.same_rows import check_column_names, warn_of_copies, warn_of_other_rows, warn_of_shared
-from boxloop.criticise.scene import model_scene
-from boxloop.criticise.tally import Scene, Tally
-from boxloop.criticise.training import (
-    Free,
-    Training,
-    are_training_rows,
-    has_free,
-    knows_error,
-    training_error,
+from boxloop.criticise.forward_moments import ForwardMoment, Method, forward_moments, standardise_by_model
+from boxloop.criticise.moment_sums import MomentSums
+from boxloop.criticise.null_distribution import NullDistribution, ParameterShift, measure_gap, null_errors
+from boxloop.criticise.parameter_error import (
+    ParameterError,
+    check_column_names,
+    estimate_parameter_error,
+    has_parameter_error,
+    is_training_table,
+    require_free_parameters,
+    warn_of_copies,
+    warn_of_other_rows,
+    warn_of_shared_rows,
 )
+from boxloop.criticise.test_functions import First, LaggedStatistic, Second, Statistic, TestFunction
 from boxloop.data import (
     RowSample,
     RowSampler,
@@ -50,6 +52,7 @@ from boxloop.data import (
     check_list,
     fingerprint_rows,
     hash_tile,
+    make_frame,
     sample_rows,
     word_to_text,
 )
@@ -57,17 +60,275 @@ from boxloop.numeric import RandomState, generator, join_words, single_threaded,
 from boxloop.tree import Tree
 from boxloop.types import LatentModel, Source
 
-KEPT_ROWS, KEPT_VALUES = 20_000, 1 << 24
-"""Most rows, and most values, that the law of a gap is worked out from; moments are of all rows."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-SIMULATED = 4e8
-"""Values (rows x columns x draws) up to which the null law comes from fresh rows of the model."""
+SAMPLE_ROWS, SAMPLE_VALUES = 20_000, 1 << 24
+"""Most rows, and most values, that the null distribution is computed from; the moments are those of all rows."""
+
+SIMULATED_VALUES = 4e8
+"""Values (rows x columns x draws) up to which the null distribution comes from fresh rows of the model."""
+
+Norm = Literal["frobenius", "entrywise", "schatten", "operator"]
 
 
 @dataclass(frozen=True)
-class _Tallies(Tree):
-    parts: tuple[Tally, ...]
-    word: Tensor
+class Gap:
+    """The gap of one test function: data minus model, and the three sources of its error.
+
+    Args:
+        statistic: the test function, prepared for these columns.
+        data: mean over rows, a vector or a matrix, in the units of the data (see ``moment``).
+        model: expectation under the model, in the same units.
+        gap: data minus model, computed about the origin, so that it keeps digits which ``data`` and ``model`` lose.
+        row_error: standard error of each distinct entry from the rows, (p,).
+        node_error: from Monte Carlo nodes, zero where the moment is exact.
+        parameter_error: from the estimated parameters, zero where it was left out.
+        null_error: standard error if the model were true, (p,): the unit of ``z``.
+        p_value: how often the model itself gives entries as large, taken together; None without draws.
+        norm_p_value: the same for the norm of the gap.
+        expected_norm: mean of the norm if the model were true.
+    """
+
+    statistic: Statistic
+    data: Tensor
+    model: Tensor
+    gap: Tensor
+    row_error: Tensor
+    node_error: Tensor
+    parameter_error: Tensor
+    null_error: Tensor
+    p_value: float | None = None
+    norm_p_value: float | None = None
+    expected_norm: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the test function."""
+        return self.statistic.name
+
+    @property
+    def moment(self) -> str:
+        """What ``data`` and ``model`` are: of which quantity, in which units."""
+        return self.statistic.moment
+
+    @property
+    def labels(self) -> list[str]:
+        """A name for each distinct entry."""
+        return self.statistic.labels()
+
+    @property
+    def flat_error(self) -> Tensor:
+        """Standard error of each distinct entry, all sources together, (p,)."""
+        return _root_sum_squares(self.row_error, self.node_error, self.parameter_error)
+
+    @property
+    def z(self) -> Tensor:
+        """Distinct entries over ``null_error``, (p,); 0 where that is 0, since the fit matches the entry.
+
+        Also 0 where the error is infinite, as it cannot be estimated; NaN where the model has no error to offer.
+        """
+        error = self.null_error
+        return torch.where(error == 0, 0.0, self.statistic.flat(self.gap) / error.clamp(min=1e-300))
+
+    def norm(self, kind: Norm = "frobenius", order: float = 2.0) -> float:
+        """A norm of the gap; Beaulac (2023), section 5.1.
+
+        Args:
+            kind: ``frobenius`` (1MEGA-F, 2MEGA-F), ``entrywise`` or ``schatten`` of an order, ``operator``.
+            order: of the entrywise or Schatten norm.
+        """
+        if kind == "operator":
+            return float(norms.operator(self.gap)[0])
+        if kind == "schatten":
+            return float(norms.schatten(self.gap, order))
+        return float(norms.entrywise(self.gap, 2.0 if kind == "frobenius" else order))
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Confidence limits of each distinct entry of the gap, (p,) each."""
+        reach = float(stats.norm.ppf(0.5 + 0.5 * level)) * self.flat_error
+        flat = self.statistic.flat(self.gap)
+        return flat - reach, flat + reach
+
+    def direction(self) -> tuple[float, dict[str, float]]:
+        """The combination of columns along which the gap is largest, and its signed size there."""
+        value, vector = norms.operator(self.gap)
+        signed = float(vector @ self.gap @ vector) if self.gap.dim() == 2 else float(value)
+        names = self.statistic.frame.names if self.gap.dim() == 2 else self.labels
+        return signed, dict(zip(names, vector.tolist(), strict=True))
+
+    def plot(self, ax: Axes | None = None, *, top: int = 24) -> Axes:
+        """Z-scores of the entries: a heat map of pairs of columns, dots for anything else.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            top: most entries of a vector that are shown: those with the largest gaps, in their own order.
+
+        Returns:
+            The axes.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import GaussianMixture, mega
+            >>> rows = np.random.default_rng(0).normal(size=(200, 3))
+            >>> result = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0)
+            >>> result["second"].plot().get_title(loc="left")
+            'Data minus model: second'
+        """
+        from boxloop.figures import dots, heat_map
+
+        z = self.z.cpu().numpy()
+        p_value = "" if self.p_value is None else f", p = {self.p_value:.3g}"
+        title = f"Data minus model: {self.name}{p_value}"
+        if self.gap.dim() == 2:
+            names = self.statistic.frame.names
+            i, j = np.triu_indices(len(names))
+            matrix = np.zeros((len(names), len(names)))
+            matrix[i, j] = matrix[j, i] = z
+            return heat_map(matrix, names, ax, title=title, label="gap in units of its error")
+        largest = np.sort(np.argsort(-np.abs(z), kind="stable")[:top])
+        title += f" ({len(largest)} of {len(z)})" if len(largest) < len(z) else ""
+        return dots(z[largest], [self.labels[entry] for entry in largest], ax, title=title)
+
+
+@dataclass(frozen=True, repr=False)
+class Mega:
+    """Gaps of all test functions, and one p-value for them together.
+
+    Args:
+        gaps: one for each test function.
+        n_rows: rows that the model was compared with.
+        parameter_error: whether the error of the fitted parameters is in the errors: ``included``, ``left out``, and
+            of rows that the model was fitted to ``training rows`` or ``training rows, left out``.
+        p_value: how often the model itself has a test function that deviates as much as the most deviant one here;
+            None without draws.
+        no_errors: why there are no errors, z-scores and p-values; empty where there are.
+    """
+
+    gaps: tuple[Gap, ...]
+    n_rows: int
+    parameter_error: str
+    p_value: float | None = None
+    no_errors: str = ""
+
+    def __getitem__(self, name: str) -> Gap:
+        for gap in self.gaps:
+            if gap.name == name:
+                return gap
+        raise KeyError(f"no test function {name!r}; there are {', '.join(g.name for g in self.gaps)}")
+
+    def summary(self) -> Any:
+        """One line for each test function, as a frame."""
+        return make_frame(
+            {
+                "entries": [len(g.labels) for g in self.gaps],
+                "norm": [g.norm() for g in self.gaps],
+                "expected norm": [g.expected_norm for g in self.gaps],
+                "largest |z|": [float(g.z.abs().max()) for g in self.gaps],
+                "p_value": [g.p_value for g in self.gaps],
+            },
+            [g.name for g in self.gaps],
+        )
+
+    def table(self, level: float = 0.95) -> Any:
+        """One line for each entry of each test function, the largest z-score first, as a frame.
+
+        The column ``moment`` says what ``data`` and ``model`` are: column means in the units of the column; second
+        moments as covariances about the model's mean (of ``Second("zero")`` as mean products) in products of the units;
+        higher powers of columns that are standardised by the model's mean and standard deviation; shares of rows.
+        ``gap``, ``error``, ``low`` and ``high`` are in the same units; ``z`` is the gap over the error it would have if
+        the model were true. ``p_adjusted`` is the false-discovery rate at which the entry counts as a misfit
+        (Benjamini and Hochberg 1995).
+        """
+        z = np.concatenate([g.z.cpu().numpy() for g in self.gaps])
+        order = np.argsort(-np.abs(z), kind="stable")
+        p_value = 2.0 * stats.t.sf(np.abs(z), max(self.n_rows - 1, 1))
+        low, high = (np.concatenate([g.interval(level)[i].cpu().numpy() for g in self.gaps]) for i in (0, 1))
+        columns = {
+            "function": [g.name for g in self.gaps for _ in g.labels],
+            "entry": [label for g in self.gaps for label in g.labels],
+            "moment": [g.moment for g in self.gaps for _ in g.labels],
+            "data": np.concatenate([g.statistic.flat(g.data).cpu().numpy() for g in self.gaps]),
+            "model": np.concatenate([g.statistic.flat(g.model).cpu().numpy() for g in self.gaps]),
+            "gap": np.concatenate([g.statistic.flat(g.gap).cpu().numpy() for g in self.gaps]),
+            "error": np.concatenate([g.flat_error.cpu().numpy() for g in self.gaps]),
+            "low": low,
+            "high": high,
+            "z": z,
+            "p_value": p_value,
+            "p_adjusted": stats.false_discovery_control(np.nan_to_num(p_value, nan=1.0)),
+        }
+        return make_frame({name: np.asarray(values)[order].tolist() for name, values in columns.items()})
+
+    def misfits(self, rate: float = 0.05) -> Any:
+        """The entries that misfit at a false-discovery rate, the largest z-score first.
+
+        Raises:
+            ValueError: the gaps have no errors (``no_errors`` says why), so that no entry can be tested.
+        """
+        self._check_errors()
+        table = self.table()
+        return table[table["p_adjusted"] <= rate]
+
+    def plot(self, ax: Axes | None = None, *, top: int = 12, rate: float = 0.05) -> Axes:
+        """The moments with the largest z-scores; one test function is ``result["second"].plot()``.
+
+        Args:
+            ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
+            top: how many moments.
+            rate: false-discovery rate at which a moment is marked as a misfit.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ValueError: the gaps have no errors.
+
+        Example:
+            >>> import numpy as np
+            >>> from boxloop import GaussianMixture, mega
+            >>> rows = np.random.default_rng(0).normal(size=(200, 3))
+            >>> axes = mega(GaussianMixture(1).fit(rows[:100]), rows[100:], draws=0).plot(top=4)
+            >>> len(axes.get_yticks())
+            4
+        """
+        from boxloop.figures import dots, short
+
+        self._check_errors()
+        table = self.table()[:top]
+        names = [
+            f"{function}: {' x '.join(map(short, entry.split(' x ')))}"
+            for function, entry in zip(table["function"], table["entry"], strict=True)
+        ]
+        marked = table["p_adjusted"].to_numpy() <= rate
+        across = f"gap in units of its error\n(marked: {rate:.0%} false discovery)"
+        return dots(table["z"].to_numpy(), names, ax, marked=marked, title="Worst moments", across=across)
+
+    def _check_errors(self) -> None:
+        if self.no_errors:
+            raise ValueError(
+                f"misfits need standard errors, and there are none: {self.no_errors}; see table()"
+            )
+
+    def _headline(self) -> str:
+        p_value = "" if self.p_value is None else f"; p = {self.p_value:.3g} for all test functions together"
+        return f"Moment gaps on {self.n_rows} rows; parameter error: {self.parameter_error}{p_value}"
+
+    def __repr__(self) -> str:
+        lines = [self._headline()]
+        for g in self.gaps:
+            line = f"  {g.name}: norm {g.norm():.4g}" + (
+                "" if g.p_value is None else f", p = {g.p_value:.3g}"
+            )
+            worst = int(torch.nan_to_num(g.z.abs(), nan=-1.0).argmax())
+            where = f"; largest z-score {float(g.z[worst]):.1f} at {g.labels[worst]}"
+            lines.append(line if self.no_errors else line + where)
+        return "\n".join(
+            [*lines, *([f"  no errors and no p-values: {self.no_errors}"] * bool(self.no_errors))]
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._headline())}</p>\n{self.summary().to_html()}"
 
 
 @single_threaded
@@ -84,44 +345,49 @@ def mega(
     draws: int = 999,
     random_state: RandomState = 0,
 ) -> Mega:
-    r"""Gaps between the moments of rows and of a model, their errors, and how likely they are if the model is true.
+    r"""Gaps between the moments of rows and of a model, their errors, and p-values under the model.
 
-    A gap on held-out rows varies because of these rows, of Monte Carlo nodes where moments are not exact, and of the
-    error of the fitted parameters. The last is known only with the training rows: without ``train`` it is left out, and
-    true models are rejected too often unless there were many more training than test rows. Moments whose Monte Carlo
-    error cannot be estimated, because few nodes carry all their variance, are left out of p-values with a warning.
+    .. math:: \frac1n \sum_i g(x_i) - E_z \, E[g(x) \mid z]
+
+    Beaulac (2023), eq. 9 to 11. A gap on held-out rows varies because of these rows, of Monte Carlo nodes where moments
+    are not exact, and of the error of the fitted parameters. The last is known only with the training rows: without
+    ``train`` it is left out, and true models are rejected too often unless there were many more training than test
+    rows. Moments whose Monte Carlo error cannot be estimated, because few nodes carry all their variance, are left out
+    of p-values with a warning.
 
     Args:
         model: a fitted estimator or model; whatever :func:`as_model` takes.
-        X: rows to judge by: held out, or the training rows themselves (then pass the same rows as ``train``).
+        X: rows to compare with: held out, or the training rows themselves (then pass the same rows as ``train``).
         functions: test functions.
         train: the rows the model was fitted to by maximum likelihood; ``X`` itself if it was fitted to X. Estimators of
-            this library know their rows again (``training_digest_``), whatever table they come from.
-        sample_weight: one non-negative weight a row of X.
+            this library recognise their training rows (``training_digest_``), whatever table they come from.
+        sample_weight: one non-negative weight per row of X.
         method: how the model's side is computed, see :func:`forward_moments`.
         nodes: latent nodes where that is not exact.
-        null: where the null law comes from: fresh rows of the ``model``, or the rows of X with random ``signs`` (for
-            any number of rows); ``auto`` takes the model up to some size.
-        draws: from the null law; 0 for gaps and errors alone.
+        null: where the null distribution comes from: fresh rows of the ``model``, or the rows of X with random
+            ``signs`` (for any number of rows); ``auto`` takes the model up to some size.
+        draws: from the null distribution; 0 for gaps and errors alone.
         random_state: seed of directions, nodes and draws.
 
     Returns:
         Gaps by test function, p-values, and tables of where the model fails.
 
+    Deviation: the paper gives norms of gaps without errors. Here each has a standard error and a p-value.
+
     Raises:
         ValueError: ``train`` is not what the model was fitted to; columns that are not the model's; p-values of a
             hidden Markov model, whose rows depend on one another.
-        TypeError: not a model, or one whose training error is not known.
+        TypeError: not a model, or ``train`` for one whose parameter error cannot be computed.
 
     Warns:
-        UserWarning: X holds the rows of the fit and ``train`` was left out (it is then taken from X where it is known);
+        UserWarning: X holds the rows of the fit and ``train`` was left out (it is then taken from X where possible);
             X seems to hold a copy of them; rows of X are among those of ``train``; the means of ``train`` are not those
             of a model that does not know the rows of its fit.
 
     Example:
         >>> import numpy as np
         >>> from sklearn.mixture import GaussianMixture
-        >>> from boxloop.criticise.functions import Power
+        >>> from boxloop.criticise import Power, mega
         >>> rows = np.random.default_rng(0).standard_t(3, size=(2000, 2))
         >>> result = mega(GaussianMixture(1).fit(rows[:1000]), rows[1000:], functions=[Power(4)], draws=199)
         >>> result.p_value < 0.05
@@ -132,210 +398,232 @@ def mega(
     check_count(nodes, "nodes")
     check_count(draws, "draws", 0)
     check_list(functions, "functions", "test functions")
-    model = chosen_estimator(model)
+    model = unwrap_search(model)
     adapted = as_model(model)
     if train is not None:
-        _with_free(adapted)
+        require_free_parameters(adapted)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
     source = open_rows(model, X, sample_weight, device)
     check_column_names(model, source.names, "X")
-    scene = model_scene(adapted, source.names, streams[0], nodes)
+    frame = standardise_by_model(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
-        raise ValueError("moment gaps have no error bars on 1 row: at least 2 are needed")
-    probes = tuple(_ready(function, scene) for function in functions)
-    _check(adapted, probes, testing=draws > 0 or train is not None)
-    nodes_at = streams[1].get_state()
+        raise ValueError("X has 1 row: moment gaps need at least 2 for their standard errors")
+    statistics = tuple(_prepare(function, frame) for function in functions)
+    _check_statistics(adapted, statistics, testing=draws > 0 or train is not None)
 
-    def moments(moved: LatentModel) -> list[Forward]:
-        streams[1].set_state(nodes_at)  # the same nodes for every parameter
-        return forward_moments(moved, probes, streams[1], method, nodes)
-
-    tallies, kept, digest = _look(source, probes, streams[2])
+    case = _Comparison(adapted, statistics, method, nodes, streams[1], streams[2])
+    digest = case.observe(source)
     fitted = None if train is None or train is X else open_rows(model, train, None, device)
     if fitted is not None:
         check_column_names(model, fitted.names, "train")
-    found = digest if fitted is None else fingerprint_rows(fitted)
-    own = are_training_rows(model, adapted, digest, None if train is None else found)
-    case = _Case(adapted, source.n_rows, kept, probes, tallies, tuple(moments(adapted)), own)
-    _warn_of_tails(case)
-    if not own:
-        warn_of_copies(probes, tallies, case.forward, kept, source.n_rows)
-    if train is not None or (own and knows_error(adapted)):
-        rows = kept if own or fitted is None else _kept(fitted, streams[2])
+    train_digest = None if train is None else digest if fitted is None else fingerprint_rows(fitted)
+    own = is_training_table(model, adapted, digest, train_digest)
+    case.predict(own)
+    if train is not None or (own and has_parameter_error(adapted)):
+        rows = case.sample if own or fitted is None else sample_rows(fitted, _sample_size(fitted), streams[2])
         if not own:
-            warn_of_shared(kept, rows)
+            warn_of_shared_rows(case.sample, rows)
         if getattr(model, "training_digest_", None) is None:
-            warn_of_other_rows(scene.origin, rows)
-        case = replace(case, training=_training(adapted, rows, case, moments))
-    fresh = null == "model" or (null == "auto" and _simulated(source, tallies, draws))
-    return _judged(case, fresh, draws, streams[2])
+            warn_of_other_rows(frame.origin, rows)
+        case.add_parameter_error(rows)
+    from_model = null == "model" or (null == "auto" and case.can_simulate(source, draws))
+    return case.null(from_model, draws)
 
 
-def _ready(function: TestFunction, scene: Scene) -> Probe:
-    if isinstance(function, type) or not isinstance(function, AnyFunction):
+def _prepare(function: TestFunction, frame: Any) -> Statistic:
+    if isinstance(function, type) or not isinstance(function, TestFunction):
         named = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
         raise TypeError(
             f"functions must be test functions such as First(), Second() or Power(4), got {named}; Custom(f) makes one "
             "of a function of rows"
         )
-    return function.ready(scene)
+    return function.prepare(frame)
 
 
-def _warn_of_tails(case: _Case) -> None:
-    """Say which moments have Monte Carlo errors that cannot be estimated."""
-    lost = [
-        f"{probe.name}: {label}"
-        for probe, forward in zip(case.probes, case.forward, strict=True)
-        for label, error in zip(probe.labels(), probe.flat(forward.error).tolist(), strict=True)
-        if math.isinf(error)
-    ]
-    if lost:
-        warn_caller(
-            f"a few nodes carry nearly all of the model's {join_words(lost, most=5)}: their Monte Carlo errors cannot "
-            "be estimated, and they are left out of p-values; raise nodes=, or judge by bounded functions, Fourier() "
-            "and Below()",
-            UserWarning,
-        )
-
-
-def _look(
-    source: Source, probes: Sequence[Probe], stream: torch.Generator
-) -> tuple[tuple[Tally, ...], RowSample, str]:
-    """The one pass over the rows: sums over all of them, some to work out the law of the gaps from, their digest."""
-    lot = RowSampler.draw(source.n_rows, _most(source.n_columns), stream)
-
-    def look(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_Tallies]:
-        values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
-        tallies = _Tallies(tuple(probe.tally(values, weight) for probe in probes), hash_tile(rows, weight))
-        return SumAndRows(tallies, lot.take(rows, weight, start))
-
-    found = source.reduce_at(look)
-    return found.sum.parts, RowSample.of(lot, found.rows), word_to_text(found.sum.word)
-
-
-def _kept(source: Source, stream: torch.Generator) -> RowSample:
-    return sample_rows(source, _most(source.n_columns), stream)
-
-
-def _most(columns: int) -> int:
-    return max(1000, min(KEPT_ROWS, KEPT_VALUES // columns))
-
-
-@dataclass(frozen=True)
-class _Case:
-    """All that is known before the null law: ``own`` when the rows are those of the fit."""
-
-    model: LatentModel
-    n_rows: int
-    kept: RowSample
-    probes: tuple[Probe, ...]
-    tallies: tuple[Tally, ...]
-    forward: tuple[Forward, ...]
-    own: bool
-    training: Training | None = None
-
-
-def _judged(case: _Case, fresh: bool, draws: int, stream: torch.Generator) -> Mega:
-    training, n_rows = case.training, case.n_rows
-    parts = zip(case.probes, case.tallies, case.forward, _split(training, case.probes), strict=True)
-    gaps = [_gap(*part) for part in parts]
-    if case.own and training is not None:
-        gaps = _own_rows(gaps, case.tallies, case.kept.rows, training)
-    if fresh:
-        found = model_errors(case.model, case.probes, n_rows, training if case.own else None, stream)
-        gaps = [
-            replace(g, null_error=_together(e, g.node_error, g.training_error))
-            for g, e in zip(gaps, found, strict=True)
-        ]
-    left = "rows of the fit, left out" if case.own else "left out"
-    status = left if training is None else ("rows of the fit" if case.own else "included")
-    if isinstance(case.model, LongRun):
-        lost = torch.full_like(gaps[0].row_error[:1], torch.nan)
-        gaps = [
-            replace(g, row_error=lost.expand_as(g.row_error), null_error=lost.expand_as(g.null_error))
-            for g in gaps
-        ]
-    if draws == 0:
-        return Mega(tuple(gaps), n_rows, status, refused=DEPENDENT * isinstance(case.model, LongRun))
-    shift: Shift | Training | None = training
-    if training is not None and not case.own:
-        shift = Shift(training.covariance_root, [g.training_error for g in gaps])
-    law = Null(case.model, case.probes, case.forward, [g.null_error for g in gaps], shift)
-    if fresh:
-        laws = law.from_model(n_rows, draws, stream)
-    else:
-        laws = law.from_signs(case.kept, case.tallies, draws, stream)
-    return null_p_values(gaps, laws, n_rows, status)
-
-
-def _check(model: LatentModel, probes: Sequence[Probe], *, testing: bool) -> None:
+def _check_statistics(model: LatentModel, statistics: Sequence[Statistic], *, testing: bool) -> None:
     if testing:
         check_independent(model, "errors and p-values are those")
-    if any(isinstance(probe, LaggedProbe) for probe in probes):
+    if any(isinstance(statistic, LaggedStatistic) for statistic in statistics):
         check_independent(model, "the model's side of Lagged is that")
-    names = [probe.name for probe in probes]
+    names = [statistic.name for statistic in statistics]
     if not names:
-        raise ValueError("give at least one test function")
+        raise ValueError("functions is empty: give at least one test function")
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"test functions must differ in name, these occur twice: {', '.join(repeated)}")
 
 
-def _training(
-    model: LatentModel, kept: RowSample, case: _Case, moments: Callable[[LatentModel], list[Forward]]
-) -> Training:
-    def flat(moved: LatentModel) -> list[Tensor]:
-        return [probe.flat(f.value) for probe, f in zip(case.probes, moments(moved), strict=True)]
-
-    scene = case.probes[0].scene
-    return training_error(_with_free(model), kept, flat, scene.origin, scene.scale)
+def _sample_size(source: Source) -> int:
+    return max(1000, min(SAMPLE_ROWS, SAMPLE_VALUES // source.n_columns))
 
 
-def _with_free(model: LatentModel) -> Free:
-    """The model, if its parameters can be moved."""
-    if not has_free(model):
-        raise TypeError(f"the training error of {type(model).__name__} is not known: leave out train=")
-    return model
+@dataclass(frozen=True)
+class _TableSums(Tree):
+    statistics: tuple[MomentSums, ...]
+    word: Tensor
 
 
-def _split(training: Training | None, probes: Sequence[Probe]) -> list[Tensor | None]:
-    if training is None:
-        return [None] * len(probes)
-    return list(training.error.split([len(probe.labels()) for probe in probes]))
+@dataclass
+class _Comparison:
+    """Rows beside a model: observe the rows, predict by the model, add the error of its parameters, test."""
+
+    model: LatentModel
+    statistics: tuple[Statistic, ...]
+    method: Method
+    nodes: int
+    node_stream: Generator
+    stream: Generator
+    error: ParameterError | None = None
+
+    def observe(self, source: Source) -> str:
+        """The one pass over the rows: sums over all, a sample for the null distribution; returns their digest."""
+        sampler = RowSampler.draw(source.n_rows, _sample_size(source), self.stream)
+
+        def read(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_TableSums]:
+            values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
+            sums = tuple(statistic.sum_rows(values, weight) for statistic in self.statistics)
+            return SumAndRows(_TableSums(sums, hash_tile(rows, weight)), sampler.take(rows, weight, start))
+
+        found = source.reduce_at(read)
+        self.n_rows, self.sums = source.n_rows, found.sum.statistics
+        self.sample = RowSample.of(sampler, found.rows)
+        return word_to_text(found.sum.word)
+
+    def predict(self, own: bool) -> None:
+        """Moments under the model; ``own`` says that the rows are those of the fit."""
+        self.own = own
+        self._nodes_at = self.node_stream.get_state()
+        self.forward = self._forward(self.model)
+        _warn_of_tails(self.statistics, self.forward)
+        if not own:
+            warn_of_copies(self.statistics, self.sums, self.forward, self.sample, self.n_rows)
+
+    def _forward(self, model: LatentModel) -> list[ForwardMoment]:
+        self.node_stream.set_state(self._nodes_at)  # the same nodes for every parameter
+        return forward_moments(model, self.statistics, self.node_stream, self.method, self.nodes)
+
+    def _flat_moments(self, model: LatentModel) -> Tensor:
+        forward = zip(self.statistics, self._forward(model), strict=True)
+        return torch.cat([statistic.flat(moment.value) for statistic, moment in forward])
+
+    def add_parameter_error(self, rows: RowSample) -> None:
+        """The error of the fitted parameters, from the training rows or a sample of them."""
+        frame = self.statistics[0].frame
+        model = require_free_parameters(self.model)
+        self.error = estimate_parameter_error(model, rows, self._flat_moments, frame.origin, frame.scale)
+
+    def can_simulate(self, source: Source, draws: int) -> bool:
+        """Whether fresh rows of the model may stand for these: not too many, none missing, none weighted."""
+        complete = all(
+            bool((s.count == s.count.max()).all()) and bool((s.squared_weight == s.count).all())
+            for s in self.sums
+        )
+        return complete and source.n_rows * source.n_columns * max(draws, 1) <= SIMULATED_VALUES
+
+    def null(self, from_model: bool, draws: int) -> Mega:
+        """The gaps with the errors and p-values that they would have if the model were true."""
+        gaps = self._gaps()
+        own_error = self.error if self.own else None
+        if from_model:
+            errors = null_errors(self.model, self.statistics, self.n_rows, own_error, self.stream)
+            gaps = [
+                replace(g, null_error=_root_sum_squares(e, g.node_error, g.parameter_error))
+                for g, e in zip(gaps, errors, strict=True)
+            ]
+        included = "left out" if self.error is None else "included"
+        status = included if not self.own else f"training rows{', left out' * (self.error is None)}"
+        if isinstance(self.model, StationaryMixture):
+            lost = torch.full_like(gaps[0].row_error[:1], torch.nan)
+            gaps = [
+                replace(g, row_error=lost.expand_as(g.row_error), null_error=lost.expand_as(g.null_error))
+                for g in gaps
+            ]
+            return Mega(tuple(gaps), self.n_rows, status, no_errors=DEPENDENT)
+        if draws == 0:
+            return Mega(tuple(gaps), self.n_rows, status)
+        shift: ParameterShift | ParameterError | None = own_error
+        if self.error is not None and not self.own:
+            shift = ParameterShift(self.error.covariance_root, [g.parameter_error for g in gaps])
+        null = NullDistribution(
+            self.model, self.statistics, self.forward, [g.null_error for g in gaps], shift
+        )
+        if from_model:
+            sizes = null.draw_from_model(self.n_rows, draws, self.stream)
+        else:
+            sizes = null.draw_by_signs(self.sample, self.sums, draws, self.stream)
+
+        # The most deviant test function, beside the most deviant one of every draw, on a scale that all share.
+        tested, scores, null_scores = [], [], []
+        for gap, size in zip(gaps, sizes, strict=True):
+            seen = measure_gap(gap.statistic, gap.statistic.flat(gap.gap), gap.null_error)
+            unknown = torch.isinf(gap.null_error)
+            p_value: float | None = _p_value(seen.score, size.score)
+            if not bool(((gap.null_error > 0) & ~unknown).any()):  # matched by the fit, or without an error
+                p_value = None if bool(unknown.any()) else 1.0
+            else:
+                centre, scale = size.score.log().mean(), size.score.log().std().clamp(min=1e-12)
+                scores.append((seen.score.log() - centre) / scale)
+                null_scores.append((size.score.log() - centre) / scale)
+            norm_p_value, expected_norm = _p_value(seen.norm, size.norm), float(size.norm.mean())
+            tested.append(
+                replace(gap, p_value=p_value, norm_p_value=norm_p_value, expected_norm=expected_norm)
+            )
+        if scores:
+            together: float | None = _p_value(torch.stack(scores).amax(), torch.stack(null_scores).amax(0))
+        else:
+            together = None if any(gap.p_value is None for gap in tested) else 1.0
+        return Mega(tuple(tested), self.n_rows, status, together)
+
+    def _gaps(self) -> list[Gap]:
+        """Data minus model by test function, with the standard errors that follow from the rows at hand."""
+        lengths = [len(statistic.labels()) for statistic in self.statistics]
+        errors = [None] * len(lengths) if self.error is None else self.error.error.split(lengths)
+        gaps = []
+        for statistic, sums, forward, error in zip(
+            self.statistics, self.sums, self.forward, errors, strict=True
+        ):
+            data, model = sums.mean, forward.value.detach()
+            rows, nodes = statistic.flat(sums.error), statistic.flat(forward.error.detach())
+            error = torch.zeros_like(rows) if error is None else error
+            shown = statistic.in_data_units(data), statistic.in_data_units(model)
+            null_error = _root_sum_squares(rows, nodes, error)
+            gaps.append(Gap(statistic, *shown, data - model, rows, nodes, error, null_error))
+        if self.error is None or not self.own:
+            return gaps
+        # Training rows move the data and the parameters together; what the fit matches by construction has no error.
+        influences = self.error.row_influence.split(lengths, dim=1)
+        for i, (gap, sums, influence) in enumerate(zip(gaps, self.sums, influences, strict=True)):
+            centred = gap.statistic.entries(self.sample.rows) - gap.statistic.flat(sums.mean)
+            net = torch.nan_to_num(centred, nan=0.0) - influence[: len(centred)]
+            error = (net * self.error.share[: len(centred), None]).square().sum(0).sqrt()
+            error = torch.where(error > self.error.matched * gap.row_error, error, 0.0)
+            null_error = _root_sum_squares(error, gap.node_error)
+            zero = torch.zeros_like(error)
+            gaps[i] = replace(gap, row_error=error, parameter_error=zero, null_error=null_error)
+        return gaps
 
 
-def _gap(probe: Probe, tally: Tally, forward: Forward, training: Tensor | None) -> Gap:
-    rows, nodes = probe.flat(tally.error), probe.flat(forward.error.detach())
-    training = torch.zeros_like(rows) if training is None else training
-    data, model = tally.mean, forward.value.detach()
-    shown = (probe.in_data_units(data), probe.in_data_units(model))
-    return Gap(probe, *shown, data - model, rows, nodes, training, _together(rows, nodes, training))
-
-
-def _together(*errors: Tensor) -> Tensor:
+def _root_sum_squares(*errors: Tensor) -> Tensor:
     return torch.stack([error.square() for error in errors]).sum(0).sqrt()
 
 
-def _own_rows(gaps: Sequence[Gap], tallies: Sequence[Tally], rows: Tensor, training: Training) -> list[Gap]:
-    """On the rows of the fit rows and training err together; what the fit matches by construction has no error."""
-    pulls = training.shift.split([len(gap.labels) for gap in gaps], dim=1)
-    share = training.share
-    found = []
-    for gap, tally, pull in zip(gaps, tallies, pulls, strict=True):
-        own = torch.nan_to_num(gap.probe.entries(rows) - gap.probe.flat(tally.mean), nan=0.0)
-        error = ((own - pull[: len(own)]) * share[: len(own), None]).square().sum(0).sqrt()
-        error = torch.where(error > training.matched * gap.row_error, error, 0.0)
-        zero = torch.zeros_like(error)
-        found.append(
-            replace(gap, row_error=error, training_error=zero, null_error=_together(error, gap.node_error))
+def _p_value(seen: Tensor, null: Tensor) -> float:
+    return (1 + int((null >= seen).sum())) / (1 + len(null))
+
+
+def _warn_of_tails(statistics: Sequence[Statistic], forward: Sequence[ForwardMoment]) -> None:
+    """Say which moments have Monte Carlo errors that cannot be estimated."""
+    lost = [
+        f"{statistic.name}: {label}"
+        for statistic, moment in zip(statistics, forward, strict=True)
+        for label, error in zip(statistic.labels(), statistic.flat(moment.error).tolist(), strict=True)
+        if math.isinf(error)
+    ]
+    if lost:
+        warn_caller(
+            f"a few nodes carry nearly all of the model's {join_words(lost, most=5)}: their Monte Carlo errors cannot "
+            "be estimated, and they are left out of p-values; raise nodes=, or use bounded test functions, Fourier() "
+            "and Below()",
+            UserWarning,
         )
-    return found
-
-
-def _simulated(source: Source, tallies: Sequence[Tally], draws: int) -> bool:
-    """Whether fresh rows of the model may stand for these: not too many, none missing, none weighted."""
-    plain = all(
-        bool((t.count == t.count.max()).all()) and bool((t.squared_weight == t.count).all()) for t in tallies
-    )
-    return plain and source.n_rows * source.n_columns * max(draws, 1) <= SIMULATED

@@ -10,21 +10,20 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise.pairs import (
+from boxloop.criticise.pairwise import (
     Contrast,
     as_float,
-    as_given,
-    checked_count,
-    checked_pair,
-    checked_rows,
+    check_pair,
+    check_rows,
     contrast,
     first_order,
     from_sums,
+    like_inputs,
     splits,
     square_distances,
     tile_step,
 )
-from boxloop.data import check_choice
+from boxloop.data import check_choice, check_count
 from boxloop.numeric import RandomState, generator, normal, product, single_threaded, spawn
 
 Radial = Callable[[Tensor], Tensor]
@@ -41,10 +40,10 @@ class MMDResult:
     """A squared maximum mean discrepancy.
 
     Args:
-        value: unbiased estimate of the square; below zero by chance when the laws are close. A tensor where the
-            rows were tensors.
+        value: unbiased estimate of the square; below zero by chance when the distributions are close. A tensor where
+            the rows were tensors.
         standard_error: of ``value``.
-        p_value: of the hypothesis that both samples come from one law, or None where no test was asked for.
+        p_value: of the hypothesis that both samples have the same distribution, or None without a test.
         bandwidth: the kernel's.
         method: how it was estimated.
 
@@ -89,7 +88,7 @@ def median_bandwidth(x: object, y: object = None, random_state: RandomState = 0)
         2.0
     """
     with torch.no_grad():
-        rows = checked_rows(x, "x") if y is None else torch.cat(checked_pair(x, y))
+        rows = check_rows(x, "x") if y is None else torch.cat(check_pair(x, y))
         if len(rows) > MEDIAN_ROWS:
             chosen = torch.randperm(len(rows), generator=generator(random_state))[:MEDIAN_ROWS]
             rows = rows[chosen.to(rows.device)]
@@ -136,9 +135,9 @@ def mmd(
         random_state: seed of permutations, frequencies, pairs and of the rows behind the median.
 
     Returns:
-        The estimate. Without permutations it is differentiable in rows given as tensors, the bandwidth held fixed.
-        The error of ``"features"`` includes that of the frequencies; it is up to 1.4 times too large where the laws
-        are equal, as a jackknife's would be.
+        The estimate. Without permutations it is differentiable in rows given as tensors, the bandwidth held fixed. The
+        error of ``"features"`` includes that of the frequencies; it is up to 1.4 times too large where the
+        distributions are equal, as a jackknife's would be.
 
     Deviation: ``"linear"`` shuffles the rows and leaves out what the longer sample has in excess, since rows that
     come in groups would otherwise be paired within them; the paper takes i.i.d. rows in order, as many in each.
@@ -154,14 +153,18 @@ def mmd(
         True
     """
     check_choice(method, "method", ("quadratic", "linear", "features"))
-    count = checked_count(permutations, "permutations")
+    count = check_count(permutations, "permutations", 0)
     radial = _radial(kernel)
     if method == "linear" and count:
-        raise ValueError("the linear estimate has a normal p-value of its own: permutations must be 0")
+        raise ValueError(
+            f"permutations must be 0 with method='linear', which has a normal p-value, got {count}"
+        )
     if method == "features" and kernel != "gaussian":
-        raise ValueError("random features are those of the Gaussian kernel; another one needs another method")
-    a, b = checked_pair(x, y, least=4 if method == "linear" else 2)
-    width = median_bandwidth(a, b, random_state) if bandwidth is None else checked_bandwidth(bandwidth)
+        raise ValueError(
+            "method='features' needs kernel='gaussian'; for another kernel take method='quadratic'"
+        )
+    a, b = check_pair(x, y, least=4 if method == "linear" else 2)
+    width = median_bandwidth(a, b, random_state) if bandwidth is None else check_bandwidth(bandwidth)
     stream = spawn(generator(random_state), 1)[0]
     with torch.set_grad_enabled(torch.is_grad_enabled() and count == 0):
         a, b = (a.detach(), b.detach()) if count else (a, b)
@@ -173,16 +176,16 @@ def mmd(
             if method == "quadratic":
                 found = contrast(lambda u, v: radial(square_distances(u, v)), a, b, count, stream)
             else:
-                found = _features(a, b, checked_count(n_features, "n_features", 2), count, stream)
+                found = _features(a, b, check_count(n_features, "n_features", 2), count, stream)
             value, error, p_value = found.values[0], found.standard_error, found.p_value
-    return MMDResult(as_given(value, x, y), error, p_value, width, method)
+    return MMDResult(like_inputs(value, x, y), error, p_value, width, method)
 
 
-def checked_bandwidth(bandwidth: float) -> float:
-    """A bandwidth that is positive and finite."""
+def check_bandwidth(bandwidth: float) -> float:
+    """The bandwidth, which must be positive and finite."""
     width = float(bandwidth)
     if not 0.0 < width < math.inf:
-        raise ValueError(f"the bandwidth must be positive and finite, not {bandwidth!r}")
+        raise ValueError(f"bandwidth must be positive and finite, got {bandwidth!r}")
     return width
 
 
@@ -190,7 +193,7 @@ def _radial(kernel: str | Radial) -> Radial:
     if callable(kernel):
         return kernel
     if kernel != "gaussian":
-        raise ValueError(f"kernel must be 'gaussian' or a function of the squared distance, not {kernel!r}")
+        raise ValueError(f"kernel must be 'gaussian' or a function of the squared distance, got {kernel!r}")
     return lambda square: torch.exp(-0.5 * square)
 
 

@@ -1,4 +1,4 @@
-"""Norms of a gap: how far a model is from the data in one number. Document 000, section 5.1."""
+"""Norms of a gap: how far a model is from the data in one number. Beaulac (2023), section 5.1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from boxloop.numeric import single_threaded
 
 
 def entrywise(gap: Tensor, order: float = 2.0) -> Tensor:
-    r""":math:`(\sum_{ij} |M_{ij}|^q)^{1/q}` (eq. 13); order 2 is the Frobenius norm (eq. 14).
+    r"""Entrywise norm of a gap, :math:`(\sum_{ij} |M_{ij}|^q)^{1/q}` (eq. 13); order 2 is the Frobenius norm (eq. 14).
 
     Args:
         gap: a vector or a matrix.
@@ -22,15 +22,15 @@ def entrywise(gap: Tensor, order: float = 2.0) -> Tensor:
         tensor(5.)
     """
     if not order >= 1.0:
-        raise ValueError(f"the order of a norm must be at least 1, got {order}")
-    return torch.linalg.vector_norm(_numbers(gap), order)
+        raise ValueError(f"order must be at least 1, got {order}")
+    return torch.linalg.vector_norm(_check_gap(gap), order)
 
 
 @single_threaded
 def schatten(gap: Tensor, order: float = 2.0) -> Tensor:
     """The vector norm of the singular values of a symmetric matrix; of a vector, its Euclidean length.
 
-    Deviation: singular values are *absolute* eigenvalues; document 000 leaves the absolute value out.
+    Deviation: singular values are *absolute* eigenvalues; Beaulac (2023) leaves the absolute value out.
 
     Example:
         >>> import torch
@@ -38,15 +38,15 @@ def schatten(gap: Tensor, order: float = 2.0) -> Tensor:
         tensor(7.)
     """
     if not order >= 1.0:
-        raise ValueError(f"the order of a norm must be at least 1, got {order}")
-    gap = _numbers(gap)
+        raise ValueError(f"order must be at least 1, got {order}")
+    gap = _check_gap(gap)
     if gap.dim() == 1:
         return torch.linalg.vector_norm(gap)
     return torch.linalg.vector_norm(torch.linalg.eigvalsh(gap), order)
 
 
 @single_threaded
-def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, Tensor]:
+def operator(gap: Tensor, tol: float = 1e-9, max_iter: int = 1000) -> tuple[Tensor, Tensor]:
     r"""Largest absolute eigenvalue of a symmetric matrix, and its vector, by power iteration on the square.
 
     The square has no sign to flip between, so two eigenvalues :math:`\pm\lambda` do no harm to the value.
@@ -54,7 +54,7 @@ def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, 
     Args:
         gap: (d, d), symmetric; a vector has its length for norm.
         tol: relative change of the value at which to stop.
-        most: iterations.
+        max_iter: most iterations.
 
     Returns:
         The norm, and the unit direction (d,) along which the gap is largest.
@@ -65,7 +65,7 @@ def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, 
         >>> value, direction.abs()
         (tensor(3.0000, dtype=torch.float64), tensor([0.7071, 0.7071], dtype=torch.float64))
     """
-    gap = _numbers(gap)
+    gap = _check_gap(gap)
     if gap.dim() == 1:
         size = torch.linalg.vector_norm(gap)
         return size, gap / size.clamp(min=1e-300)
@@ -75,21 +75,21 @@ def operator(gap: Tensor, tol: float = 1e-9, most: int = 1000) -> tuple[Tensor, 
         + torch.linspace(1e-3, 2e-3, len(gap), dtype=gap.dtype, device=gap.device) * gap.abs().max()
     )
     last = gap.new_zeros(())
-    for _ in range(most):
+    for _ in range(max_iter):
         size = torch.linalg.vector_norm(v)
         if not bool(size > 0):
             return gap.new_zeros(()), torch.zeros_like(v)
         v = v / size
-        turned = gap @ v
-        value = torch.linalg.vector_norm(turned)
-        v = gap @ turned
+        image = gap @ v
+        value = torch.linalg.vector_norm(image)
+        v = gap @ image
         if bool((value - last).abs() <= tol * value):
             break
         last = value
     return value, v / torch.linalg.vector_norm(v).clamp(min=1e-300)
 
 
-def _numbers(gap: object) -> Tensor:
+def _check_gap(gap: object) -> Tensor:
     """A vector or a square matrix of real numbers."""
     value = gap if isinstance(gap, Tensor) else torch.as_tensor(np.asarray(gap, dtype=np.float64))
     square = value.dim() == 2 and value.shape[0] == value.shape[1]

@@ -10,19 +10,19 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise.mmd import checked_bandwidth, median_bandwidth
-from boxloop.criticise.pairs import (
+from boxloop.criticise.mmd import check_bandwidth, median_bandwidth
+from boxloop.criticise.pairwise import (
     TIE,
-    as_given,
-    checked_count,
-    checked_rows,
+    check_rows,
     exceedance,
     interaction,
+    like_inputs,
     off_diagonal,
     pair_error,
     square_distances,
     tile_step,
 )
+from boxloop.data import check_count
 from boxloop.distributions import Bernoulli, Multinomial, Poisson
 from boxloop.models import Mixture
 from boxloop.numeric import RandomState, generator, product, single_threaded, spawn
@@ -46,7 +46,7 @@ class SteinResult:
         value: unbiased estimate of the square; below zero by chance when the model is right. A tensor where the
             rows were one.
         standard_error: of ``value``.
-        p_value: of the hypothesis that the rows come from the model, or None where no bootstrap was asked for.
+        p_value: of the hypothesis that the rows come from the model, or None without a bootstrap.
         bandwidth: the kernel's.
 
     Example:
@@ -68,8 +68,8 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
     Liu, Lee and Jordan (2016), "A kernelized Stein discrepancy for goodness-of-fit tests", section 2.
 
     Args:
-        model: anything with ``log_prob(rows) -> (n,)``: a model of :mod:`boxloop.models`, a multivariate law of
-            ``torch.distributions``, an energy with its sign turned. The constant of the density does not matter.
+        model: anything with ``log_prob(rows) -> (n,)``: a model of :mod:`boxloop.models`, a multivariate
+            one of ``torch.distributions``, an energy with its sign turned. The constant of the density does not matter.
 
     Returns:
         A function of rows (n, d) that gives (n, d). It can be differentiated once more where the rows require it.
@@ -80,14 +80,16 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
 
     Example:
         >>> import torch
-        >>> law = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
-        >>> score_of(law)(torch.tensor([[1.0, -2.0]]))
+        >>> normal = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+        >>> score_of(normal)(torch.tensor([[1.0, -2.0]]))
         tensor([[-1.,  2.]])
     """
     if not callable(getattr(model, "log_prob", None)):
-        raise TypeError(f"{type(model).__name__} has no log_prob: of an estimator, give as_model(estimator)")
+        raise TypeError(f"{type(model).__name__} has no log_prob; for an estimator pass as_model(estimator)")
     if isinstance(model, Mixture) and isinstance(model.family, (Bernoulli, Poisson, Multinomial)):
-        raise ValueError("a mixture over counts has no score: its density lives on whole numbers")
+        raise ValueError(
+            "a mixture over counts has no score, as counts are discrete: model must have a density"
+        )
     return lambda rows: _gradient(model, rows)
 
 
@@ -115,7 +117,7 @@ def kernel_stein(
         rows: (n, d): an array, tensor or data frame; independent draws.
         score: a function that takes the rows as a tensor and gives the gradient of the log-density at each, (n, d);
             see :func:`score_of`.
-        bandwidth: h; None takes :func:`~boxloop.criticise.mmd.median_bandwidth`.
+        bandwidth: h; None takes :func:`median_bandwidth`.
         bootstrap: random weightings behind the p-value; 0 for none.
         random_state: their seed.
 
@@ -134,19 +136,17 @@ def kernel_stein(
         >>> bool(kernel_stein(rows, lambda x: -(x - 1.0)).p_value < 0.01)
         True
     """
-    count = checked_count(bootstrap, "bootstrap")
+    count = check_count(bootstrap, "bootstrap", 0)
     with torch.set_grad_enabled(torch.is_grad_enabled() and count == 0):
-        points = checked_rows(rows)
-        given = points.to(rows.dtype) if isinstance(rows, Tensor) and rows.is_floating_point() else points
-        slope = checked_rows(score(given), "the score")
+        points = check_rows(rows)
+        argument = points.to(rows.dtype) if isinstance(rows, Tensor) and rows.is_floating_point() else points
+        slope = check_rows(score(argument), "score(rows)")
         if slope.shape != points.shape:
             raise ValueError(
-                f"the score must be {tuple(points.shape)}, as the rows are: {tuple(slope.shape)}"
+                f"score must give shape {tuple(points.shape)}, as the rows have, got {tuple(slope.shape)}"
             )
         width = (
-            median_bandwidth(points, None, random_state)
-            if bandwidth is None
-            else checked_bandwidth(bandwidth)
+            median_bandwidth(points, None, random_state) if bandwidth is None else check_bandwidth(bandwidth)
         )
         points, slope = (points.detach(), slope.detach()) if count else (points, slope)
         scaled = torch.cat(
@@ -156,7 +156,7 @@ def kernel_stein(
         value, error, drawn = _average(scaled, weights)
     p_value = exceedance(value.detach() - TIE * value.detach().abs(), drawn) if count else None
     square = width * width
-    return SteinResult(as_given(value / square, rows), error / square, p_value, width)
+    return SteinResult(like_inputs(value / square, rows), error / square, p_value, width)
 
 
 def _stein_kernel(a: Tensor, b: Tensor) -> Tensor:
@@ -198,6 +198,6 @@ def _gradient(model: Density, rows: Tensor) -> Tensor:
         density = model.log_prob(point)
         if density.shape != point.shape[:1]:
             raise ValueError(
-                f"log_prob must give one value a row, ({len(point)},), not {tuple(density.shape)}"
+                f"log_prob must give one value per row, ({len(point)},), got shape {tuple(density.shape)}"
             )
         return torch.autograd.grad(density.sum(), point, create_graph=again)[0]

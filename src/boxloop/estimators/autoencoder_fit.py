@@ -18,7 +18,7 @@ from boxloop.data import ArraySource, Standardisation
 from boxloop.fit import SINGLE_PROCESS, Workers, resample_rows
 from boxloop.models import Autoencoder
 from boxloop.numeric import generator, join_words
-from boxloop.select import Array, Grouped, behind
+from boxloop.select import Array, GroupedSums, gaps_to_best
 
 ALPHAS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 """Weights of the moment penalty that are tried on validation rows."""
@@ -136,13 +136,13 @@ def chosen(
         gaps: moment gap of validation rows under each.
         weight: of the rows, (n,).
     """
-    values = [Grouped.of(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds]
+    values = [GroupedSums.of(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds]
     means = [rows.mean_error() for rows in values]
     usable = [
         mean if np.isfinite(mean) and np.isfinite(gap) else -np.inf for (mean, _), gap in zip(means, gaps)
     ]
     best = int(np.argmax(usable))
-    lag, error = behind(values, best)
+    lag, error = gaps_to_best(values, best)
     near = [j for j in range(len(alphas)) if np.isfinite(usable[j]) and lag[j] <= np.nan_to_num(error[j])]
     pick = min(near or [best], key=lambda j: (gaps[j], alphas[j]))
     table = {

@@ -6,7 +6,7 @@ from importlib import import_module
 from os import PathLike
 from typing import Any
 
-from boxloop.persist import SaveMixin, load_registered
+from boxloop.persist import FileMixin, load_registered
 
 SAVED = (
     "BayesianFactorAnalysis",
@@ -30,12 +30,16 @@ SAVED = (
 )
 """Names of classes; each says what its file holds, and is imported when a file names it."""
 
+META_ESTIMATORS = ("ModelSearchCV", "OutlierDetector")
+"""Classes of ``boxloop.select`` whose files hold an estimator of those above."""
 
-def find_estimator(name: str) -> type[SaveMixin] | None:
+
+def find_estimator(name: str) -> type[FileMixin] | None:
     """The class of this name; None where no file may name it."""
-    if name not in SAVED:
+    if name not in (*SAVED, *META_ESTIMATORS):
         return None
-    found: type[SaveMixin] = getattr(import_module("boxloop.estimators"), name)
+    room = "boxloop.select" if name in META_ESTIMATORS else "boxloop.estimators"
+    found: type[FileMixin] = getattr(import_module(room), name)
     return found
 
 

@@ -1,6 +1,7 @@
 from .atomic import open_temporary as open_temporary, write_atomic
 from .checkpoint import Checkpoint as Checkpoint, CheckpointWriter, is_checkpoint, read_checkpoint
 from .constraints import (
+    ANY as ANY,
     COUNTS as COUNTS,
     LOCATION as LOCATION,
     LOG_SIMPLEX as LOG_SIMPLEX,
@@ -31,9 +32,12 @@ from .container import SUFFIX, ModelFileError, read_container as read_container
 from .registry import (
     PROGRESS as PROGRESS,
     Check as Check,
+    FileMixin as FileMixin,
     Labels as Labels,
+    MetaSaveMixin as MetaSaveMixin,
     ModelFile as ModelFile,
     SaveMixin as SaveMixin,
+    Wrapped as Wrapped,
     load_model as load_model,
     load_registered as load_registered,
     model_file as model_file,

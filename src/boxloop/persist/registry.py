@@ -17,9 +17,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.persist.constraints import Table, describe_type, is_of
+from boxloop.persist.constraints import Table, describe_type, is_of, validate
 from boxloop.persist.container import Container, ModelFileError, read_container
 from boxloop.persist.trees import Saved, build_tree, decode, encode, naming, save_tree
 from boxloop.tree import Tree
@@ -89,8 +90,8 @@ class ModelFile:
         return {kind.__name__: kind for kind in (self.model, *self.parts)}
 
 
-class SaveMixin:
-    """A scikit-learn estimator with a file: the class declares ``_model_file``."""
+class FileMixin:
+    """What estimators with a file have in common: the class declares ``_model_file``."""
 
     _model_file: ClassVar[ModelFile]
 
@@ -102,6 +103,10 @@ class SaveMixin:
     def _from_tree(self, tree: Any) -> None:
         """Set the fitted attributes that follow from the tree of a file; parameters and facts are set already."""
         setattr(self, self._model_file.attribute, tree)
+
+
+class SaveMixin(FileMixin):
+    """A scikit-learn estimator with a file."""
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted estimator to one safe file, which :func:`boxloop.load` reads.
@@ -117,10 +122,34 @@ class SaveMixin:
         return load_model(path, cls)
 
 
-Estimator = TypeVar("Estimator", bound=SaveMixin)
+class MetaSaveMixin(FileMixin):
+    """A meta-estimator with a file, which holds the fitted estimator inside; ``_model_file`` declares the rest."""
+
+    _fitted_attribute: ClassVar[str]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write this and the fitted estimator inside to one safe file, which :func:`boxloop.load` reads.
+
+        Parameters that are not plain values (generators, functions) are left out.
+
+        Raises:
+            TypeError: the estimator inside is none of this library, and has no file.
+        """
+        save_meta_estimator(self, path)
 
 
-def model_file(kind: type[SaveMixin]) -> ModelFile:
+@dataclass(frozen=True)
+class Wrapped(Tree):
+    """The tree of a meta-estimator: that of the estimator inside, and its own."""
+
+    inner: Any
+    own: Any
+
+
+Estimator = TypeVar("Estimator", bound=FileMixin)
+
+
+def model_file(kind: type[FileMixin]) -> ModelFile:
     """What the file of an estimator class holds."""
     return kind._model_file
 
@@ -128,19 +157,56 @@ def model_file(kind: type[SaveMixin]) -> ModelFile:
 def save_model(estimator: SaveMixin, path: str | PathLike[str]) -> None:
     """Write a fitted estimator to the file that its class declares."""
     check_is_fitted(estimator, msg="this %(name)s is not fitted yet: call fit before save")
-    file, attributes = estimator._model_file, vars(estimator)
+    tree = _saved_tree(estimator)
+    save_tree(path, tree, columns=_column_names(estimator), extra=_describe(estimator))
+
+
+def _saved_tree(estimator: FileMixin) -> Tree:
     tree = estimator._to_tree()
-    for place in file.modules.values():
+    for place in estimator._model_file.modules.values():
         part = _part(tree, place)
         if part is not None:
             tree = _replace_part(tree, place, part.without_module())
-    extra = {
+    return tree
+
+
+def _describe(estimator: FileMixin) -> dict[str, Any]:
+    """Class, plain parameters and fitted attributes, as JSON."""
+    attributes = vars(estimator)
+    return {
         "estimator": type(estimator).__name__,
         "params": _plain_parameters(estimator),
-        "facts": {name: _fact_to_json(attributes[name], kind) for name, kind in file.facts.items()},
+        "facts": {
+            name: _fact_to_json(attributes[name], kind) for name, kind in estimator._model_file.facts.items()
+        },
     }
-    columns = [str(name) for name in attributes.get("feature_names_in_", ())]
-    save_tree(path, tree, columns=columns, extra=extra)
+
+
+def _column_names(estimator: FileMixin) -> list[str]:
+    return [str(name) for name in vars(estimator).get("feature_names_in_", ())]
+
+
+def save_meta_estimator(estimator: MetaSaveMixin, path: str | PathLike[str]) -> None:
+    """Write a fitted meta-estimator and the fitted estimator inside to one file."""
+    name = type(estimator).__name__
+    check_is_fitted(estimator, msg="this %(name)s is not fitted yet: call fit before save")
+    inner: Any = getattr(estimator, estimator._fitted_attribute, None)
+    template: Any = vars(estimator)["estimator"]
+    if isinstance(inner, FrozenEstimator):
+        inner, template = inner.estimator, template.estimator
+    if inner is None:
+        raise ValueError(f"this {name} has no {estimator._fitted_attribute} to save: fit it with refit=True")
+    if not isinstance(inner, SaveMixin) or type(template) is not type(inner):
+        raise TypeError(
+            f"{name}.save needs an estimator of boxloop inside, which has a file; got {type(inner).__name__}"
+        )
+    extra = {
+        **_describe(estimator),
+        "inner": {**_describe(inner), "columns": _column_names(inner)},
+        "template": _plain_parameters(template),
+    }
+    tree = Wrapped(_saved_tree(inner), estimator._to_tree())
+    save_tree(path, tree, columns=_column_names(estimator), extra=extra)
 
 
 def load_model(
@@ -161,7 +227,7 @@ def load_model(
         return _restore(read_container(path), kind, modules or {})
 
 
-def load_registered(path: str | PathLike[str], find: Callable[[str], type[SaveMixin] | None]) -> Any:
+def load_registered(path: str | PathLike[str], find: Callable[[str], type[FileMixin] | None]) -> Any:
     """Read the file of an estimator whose class is found by its name.
 
     Args:
@@ -178,7 +244,42 @@ def load_registered(path: str | PathLike[str], find: Callable[[str], type[SaveMi
         kind = find(name) if isinstance(name, str) else None
         if kind is None:
             raise ModelFileError(f"holds the estimator {name!r}, which this version of boxloop does not know")
+        if issubclass(kind, MetaSaveMixin):
+            return _restore_meta(container, kind, find)
         return _restore(container, kind, {})
+
+
+def _restore_meta(
+    container: Container, kind: type[MetaSaveMixin], find: Callable[[str], type[FileMixin] | None]
+) -> Any:
+    """A meta-estimator and the estimator inside, each checked as if it had a file of its own."""
+    extra, file = container.document["extra"], kind._model_file
+    inner_extra, template = extra.get("inner"), extra.get("template")
+    if not isinstance(inner_extra, dict) or not is_of(inner_extra.get("columns"), list[str]):
+        raise ModelFileError(f"holds a {kind.__name__} without the estimator inside")
+    name = inner_extra.get("estimator")
+    inner_kind = find(name) if isinstance(name, str) else None
+    if inner_kind is None or not issubclass(inner_kind, SaveMixin):
+        raise ModelFileError(f"holds the estimator {name!r} in a {kind.__name__}, which cannot be read")
+    inner_file = inner_kind._model_file
+    classes = {**inner_file.classes, **file.classes, Wrapped.__name__: Wrapped}
+    saved = build_tree(container, classes, {**inner_file.constraints, **file.constraints})
+    if not isinstance(saved.tree, Wrapped):
+        raise ModelFileError(f"{kind.__name__} has a Wrapped tree, the file a {type(saved.tree).__name__}")
+    inner, own = saved.tree.inner, saved.tree.own
+    parts = []
+    for tree, one, columns, about in (
+        (inner, inner_file, tuple(inner_extra["columns"]), inner_extra),
+        (own, file, saved.columns, extra),
+    ):
+        if not isinstance(tree, one.model):
+            raise ModelFileError(f"a {one.model.__name__} is needed, the file has a {type(tree).__name__}")
+        parts.append(Saved(tree, columns, about, validate(tree, one.constraints)))
+    fitted = _assemble(parts[0], inner_kind, {})
+    blank = _construct(inner_kind, _read_parameters({"params": template}, inner_kind), {})
+    estimator = _assemble(parts[1], kind, {}, {"estimator": blank})
+    setattr(estimator, kind._fitted_attribute, fitted)
+    return estimator
 
 
 def _restore(container: Container, kind: type[Estimator], modules: Mapping[str, Any]) -> Estimator:
@@ -188,18 +289,30 @@ def _restore(container: Container, kind: type[Estimator], modules: Mapping[str, 
     saved = build_tree(container, file.classes, file.constraints)
     if not isinstance(saved.tree, file.model):
         raise ModelFileError(f"{name} has a {file.model.__name__}, the file a {type(saved.tree).__name__}")
-    parameters, facts = _read_parameters(extra), _read_facts(extra, file.facts)
-    columns = _read_columns(saved, facts["n_features_in_"])
-    given = {key: module for key, module in modules.items() if module is not None}
+    return _assemble(saved, kind, modules)
+
+
+def _construct(kind: type[Estimator], parameters: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+    """An estimator that is not fitted, its parameters checked; those in ``more`` that it does not have are left out."""
     make: Any = kind
     known = make._get_param_names()
     try:
-        estimator: Any = make(
-            **{**parameters, **{key: module for key, module in given.items() if key in known}}
-        )
+        estimator: Any = make(**{**parameters, **{key: value for key, value in more.items() if key in known}})
         estimator._validate_params()
     except (TypeError, ValueError) as error:
-        raise ModelFileError(f"parameters that {name} refuses: {error}") from error
+        raise ModelFileError(f"parameters that {kind.__name__} refuses: {error}") from error
+    return estimator
+
+
+def _assemble(
+    saved: Saved, kind: type[Estimator], modules: Mapping[str, Any], more: Mapping[str, Any] | None = None
+) -> Estimator:
+    """A fitted estimator from what a file holds of it; ``more`` are parameters that are not plain values."""
+    name, file, extra = kind.__name__, kind._model_file, saved.extra
+    parameters, facts = _read_parameters(extra, kind), _read_facts(extra, file.facts)
+    columns = _read_columns(saved, facts["n_features_in_"])
+    given = {key: module for key, module in modules.items() if module is not None}
+    estimator = _construct(kind, parameters, {**given, **(more or {})})
     estimator.__dict__.update({**facts, **columns})
     tree = saved.tree
     for parameter, place in file.modules.items():
@@ -265,15 +378,33 @@ def _plain_parameters(estimator: Any) -> dict[str, Any]:
     }
     if scalars.get("hidden") is not None:
         kept["hidden"] = [int(width) for width in scalars["hidden"]]
+    if "param_grid" in scalars:
+        kept["param_grid"] = _plain_grid(scalars["param_grid"])
     return kept
 
 
-def _read_parameters(extra: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_grid(value: Any) -> Any:
+    """A grid of parameters as JSON."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain_grid(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_plain_grid(part) for part in value]
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise ModelFileError(f"param_grid holds a {type(value).__name__}, which a model file cannot hold")
+    return value
+
+
+def _read_parameters(extra: Mapping[str, Any], kind: type[FileMixin]) -> dict[str, Any]:
     """Parameters as a constructor takes them, on the CPU, where the tensors of a file are."""
     given = extra.get("params")
     if not isinstance(given, dict):
         raise ModelFileError("the parameters are not a JSON object")
-    found = {**given, "device": "cpu"} if "device" in given else dict(given)
+    make: Any = kind
+    found = {**given, "device": "cpu"} if "device" in make._get_param_names() else dict(given)
     if found.get("hidden") is not None:
         if not is_of(found["hidden"], list[int]) or min(found["hidden"], default=1) < 1:
             raise ModelFileError("the parameter 'hidden' must be a list of positive widths")

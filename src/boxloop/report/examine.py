@@ -28,17 +28,17 @@ from boxloop.report.findings import Finalist, Findings, Trial, named
 from boxloop.report.in_use import criticised
 from boxloop.report.read import Table
 from boxloop.select import (
-    Cell,
-    Cells,
     Fold,
-    Path,
-    behind,
-    fill,
-    information,
+    FoldFit,
+    FoldFits,
+    PenaltyPath,
+    aic_bic,
+    cross_validate,
+    gaps_to_best,
     log_densities,
     one_standard_error,
     penalised_path,
-    placed,
+    to_indices,
 )
 
 Tell = Callable[[str, float], None]
@@ -118,7 +118,7 @@ def _offered(
     spread = np.nanstd(rows, axis=0)
     alike = bool(spread.max() <= ALIKE * spread.min())
     seen, d = (
-        min(len(placed(fold.train, len(rows))) for fold in folds if fold.train is not None),
+        min(len(to_indices(fold.train, len(rows))) for fold in folds if fold.train is not None),
         rows.shape[1],
     )
     extra = (autoencoder(table.kind, seen, d, seed),) if deep else ()
@@ -130,7 +130,7 @@ def _folds(rows: Array, seed: int) -> list[Fold]:
         split: Any = ShuffleSplit(1, test_size=0.25, random_state=seed)
     else:
         split = KFold(3 if len(rows) >= MANY else 5, shuffle=True, random_state=seed)
-    return Fold.given(split.split(rows), len(rows))
+    return Fold.from_pairs(split.split(rows), len(rows))
 
 
 def _tried(
@@ -139,18 +139,18 @@ def _tried(
     parts = [*folds, Fold()]
     total = len(offered) * len(parts)
 
-    def observe(progress: Progress[Cells]) -> None:
+    def observe(progress: Progress[FoldFits]) -> None:
         if not progress.stopped:
             tell(f"fitting {len(offered)} candidates", 0.7 * len(progress.state) / total)
 
     estimators = [candidate.estimator for candidate in offered]
-    cells = fill(estimators, rows, parts, None, n_jobs=jobs, store=None, observers=[observe])
+    cells = cross_validate(estimators, rows, parts, None, n_jobs=jobs, checkpoint=None, observers=[observe])
     return tuple(
         _trial(candidate, [cells[i, f] for f in range(len(parts))]) for i, candidate in enumerate(offered)
     )
 
 
-def _trial(candidate: Candidate, cells: Sequence[Cell]) -> Trial:
+def _trial(candidate: Candidate, cells: Sequence[FoldFit]) -> Trial:
     failure = next((cell.failure for cell in cells if cell.failure), "")
     whole = cells[-1]
     troubles = (
@@ -160,7 +160,7 @@ def _trial(candidate: Candidate, cells: Sequence[Cell]) -> Trial:
         return Trial(candidate, None, whole.n_parameters, np.nan, np.nan, troubles, failure)
     *held, all_rows = (cell.density for cell in cells if cell.density is not None)
     known = np.nan if candidate.bounded else whole.n_parameters
-    aic, bic = information(all_rows.sum, all_rows.n_rows, known)
+    aic, bic = aic_bic(all_rows.sum, all_rows.n_rows, known)
     return Trial(candidate, reduce(add, held), whole.n_parameters, aic, bic, troubles, "")
 
 
@@ -181,7 +181,7 @@ def _behind(trials: Sequence[Trial], sound: NDArray[np.bool_]) -> tuple[int, Arr
     found = np.full((len(trials), 2), np.nan)
     fine = np.flatnonzero(np.isfinite(means))
     density = [rows for trial in trials if (rows := trial.density) is not None and np.isfinite(rows.mean)]
-    found[fine] = np.column_stack(behind(density, int(np.flatnonzero(fine == best)[0])))
+    found[fine] = np.column_stack(gaps_to_best(density, int(np.flatnonzero(fine == best)[0])))
     return best, found
 
 
@@ -228,7 +228,7 @@ def functions(rows: Array) -> list[TestFunction]:
     return [First(), Second(), Power(3), Power(4), Below(thresholds=quantiles)]
 
 
-def _path(finalists: Sequence[Finalist], held: Any, seed: int) -> Path:
+def _path(finalists: Sequence[Finalist], held: Any, seed: int) -> PenaltyPath:
     """Eq. 17 of document 000 over the finalists, on the rows that judge."""
     density = np.column_stack([log_densities(f.estimator, held) for f in finalists])
     # Fits that match the same moments have the same gaps but for rounding, and must not seem to differ.

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.criticise import Mega, as_model, sample_rows
+from boxloop.criticise import Mega, as_model, draw_rows
 from boxloop.data import open_source
 from boxloop.fit import AT_FLOOR
 from boxloop.numeric import generator
 from boxloop.report.candidates import Candidate
 from boxloop.report.columns import Array
 from boxloop.report.read import Table
-from boxloop.select import Grouped, Path, log_densities
+from boxloop.select import GroupedSums, PenaltyPath, log_densities
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Trial:
     """
 
     candidate: Candidate
-    density: Grouped | None
+    density: GroupedSums | None
     n_parameters: float
     aic: float
     bic: float
@@ -107,7 +107,7 @@ class Findings:
     sound: NDArray[np.bool_]
     behind: Array
     finalists: tuple[Finalist, ...]
-    path: Path
+    path: PenaltyPath
     without: str = ""
 
     @property
@@ -129,7 +129,7 @@ class Findings:
     def drawn(self, n: int) -> Array:
         """Rows drawn from it, the same every time."""
         model = as_model(self.model.estimator)
-        return sample_rows(model, n, generator(self.seed)).numpy()
+        return draw_rows(model, n, generator(self.seed)).numpy()
 
 
 def named(rows: Array, names: tuple[str, ...]) -> Any:

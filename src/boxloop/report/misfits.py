@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from boxloop.criticise import BelowProbe, Gap
+from boxloop.criticise import BelowStatistic, Gap
 from boxloop.numeric import format_number, significant_digits
 from boxloop.report.findings import Finalist
 
@@ -92,7 +92,7 @@ def misfits(finalist: Finalist) -> tuple[Misfit, ...]:
     for row in finalist.criticism.misfits(RATE).to_dict("records"):
         moment, columns, at, scale = entries[row["function"], row["entry"], row["z"]]
         data, model, z, p_value, discovery = (
-            float(row[key]) for key in ("data", "model", "z", "p_value", "discovery")
+            float(row[key]) for key in ("data", "model", "z", "p_value", "p_adjusted")
         )
         found.append(Misfit(moment, columns, data, model, z, p_value, discovery, at, scale))
     return tuple(found)
@@ -100,10 +100,10 @@ def misfits(finalist: Finalist) -> tuple[Misfit, ...]:
 
 def _entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None, float | None]]:
     """Which moment of which columns each entry of a test function is, up to which value, in its order."""
-    names = gap.probe.scene.names
-    if isinstance(gap.probe, BelowProbe):
-        for place, at in zip(gap.probe.places.tolist(), gap.probe.thresholds.tolist(), strict=True):
-            yield "share", (names[place],), at, float(gap.probe.scene.scale[place])
+    names = gap.statistic.frame.names
+    if isinstance(gap.statistic, BelowStatistic):
+        for place, at in zip(gap.statistic.places.tolist(), gap.statistic.thresholds.tolist(), strict=True):
+            yield "share", (names[place],), at, float(gap.statistic.frame.scale[place])
     elif gap.gap.dim() == 2:
         for i, j in zip(*np.triu_indices(len(names)), strict=True):
             pair = (names[i],) if i == j else (names[i], names[j])

@@ -157,9 +157,7 @@ def judge_network(problem: Problem, network: Network, *, chains: int | None, see
     if isinstance(network, NetworkRegressor):
         for name, one in both.items():
             wide = np.broadcast_to(one.noise, one.mean.shape)
-            scores[name] = regression_scores(
-                y, deviation=wide, draws=one.outputs, weight=one.allocation.weight
-            )
+            scores[name] = regression_scores(y, std=wide, draws=one.outputs, weight=one.allocation.weight)
         scores |= {name: regression_scores(y, *law) for name, law in _simple_numbers(problem).items()}
     else:
         codes = np.searchsorted(network.classes_, y)
@@ -199,10 +197,10 @@ def _simple_classes(problem: Problem, network: NetworkClassifier) -> dict[str, A
 
 def _less(one: Scores, other: Scores) -> Difference:
     if isinstance(one, RegressionScores) and isinstance(other, RegressionScores):
-        return one.less(other)["log score"]
+        return one.difference(other)["log score"]
     assert isinstance(one, ClassificationScores)
     assert isinstance(other, ClassificationScores)
-    return one.less(other)["log score"]
+    return one.difference(other)["log score"]
 
 
 def measures(scores: Scores) -> dict[str, tuple[float, float]]:
@@ -215,7 +213,7 @@ def measures(scores: Scores) -> dict[str, tuple[float, float]]:
     """
     log_score = mean_and_error(np.ravel(scores.log_score))
     if isinstance(scores, RegressionScores):
-        square, error = mean_and_error(np.ravel(scores.square_error))
+        square, error = mean_and_error(np.ravel(scores.squared_error))
         root = math.sqrt(square)
         inside = scores.coverage([LEVEL])
         return {
@@ -226,7 +224,7 @@ def measures(scores: Scores) -> dict[str, tuple[float, float]]:
         }
     found = scores.reliability
     return {
-        "accuracy": mean_and_error(scores.right.astype(float)),
+        "accuracy": mean_and_error(scores.correct.astype(float)),
         "log_score": log_score,
         "brier": mean_and_error(scores.brier),
         "miscalibration": (found.calibration_error, found.standard_error),

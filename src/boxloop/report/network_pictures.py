@@ -103,7 +103,7 @@ def answered(found: NetworkFindings) -> Any:
         "by agreement of networks": found.found.mutual_information,
     }
     for place, (name, doubt) in enumerate(orders.items()):
-        share, right = running(scores.right, doubt)
+        share, right = running(scores.correct, doubt)
         axes.plot(share, right, color=figures.COLOURS[place], linewidth=1.6, label=name)
     axes.axhline(scores.accuracy, color=figures.FAINT, linewidth=0.9, linestyle=(0, (4, 3)), label="all rows")
     axes.set_xlim(0.0, 1.02)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from boxloop.criticise import sample_rows
+from boxloop.criticise import draw_rows
 from boxloop.estimators import VariationalAutoencoder
 from boxloop.models import Mixture
 from boxloop.numeric import generator
@@ -18,7 +18,7 @@ from boxloop.report.codes import given_others
 from boxloop.report.columns import Array
 from boxloop.report.findings import Findings
 from boxloop.report.in_use import without_small
-from boxloop.select import conditional
+from boxloop.select import conditional_log_densities
 
 Density = Callable[[Array], Array]
 
@@ -81,7 +81,7 @@ def outlying(found: Findings) -> Outlying:
     density = found.density if law is None else _density(law)
     scores = density(table.rows)
     n = min(max(20_000, 20 * len(scores)), MOST_DRAWN)
-    drawn = found.drawn(n) if law is None else sample_rows(law, n, generator(found.seed)).numpy()
+    drawn = found.drawn(n) if law is None else draw_rows(law, n, generator(found.seed)).numpy()
     usual = np.sort(density(drawn))
     complete = ~np.isnan(table.rows).any(1)  # a row with holes has another scale of log-density
     chance = (1.0 + np.searchsorted(usual, scores, side="right")) / (len(usual) + 1.0)
@@ -133,4 +133,4 @@ def _given_others(found: Findings, density: Density, rows: Array) -> Array:
     estimator = found.model.estimator
     if isinstance(estimator, VariationalAutoencoder):
         return given_others(estimator.model_, rows, found.seed)
-    return conditional(density, rows)
+    return conditional_log_densities(density, rows)

@@ -56,8 +56,8 @@ def worst_spots(criticism: Mega, axes: Any) -> tuple[Spot, ...]:
 
 def heat_spots(gap: Gap, axes: Any) -> tuple[Spot, ...]:
     """Every pair of columns, on both sides of the diagonal, the worst first."""
-    i, j = np.triu_indices(len(gap.probe.scene.names))
-    z, data, model = (gap.z, gap.probe.flat(gap.data), gap.probe.flat(gap.model))
+    i, j = np.triu_indices(len(gap.statistic.frame.names))
+    z, data, model = (gap.z, gap.statistic.flat(gap.data), gap.statistic.flat(gap.model))
     rows = zip(gap.labels, z.tolist(), data.tolist(), model.tolist(), strict=True)
     words = [_gap_words({"entry": e, "z": s, "data": x, "model": y}) for e, s, x, y in rows]
     order = np.argsort(-np.abs(z.numpy()), kind="stable")

@@ -87,7 +87,7 @@ def finalist_table(found: Findings) -> Table:
 def _gaps(finalist: Finalist) -> list[str]:
     found = finalist.criticism
     cells = [chance(gap.p_value) for gap in found.gaps] + [chance(found.p_value)]
-    return [*cells, "" if found.training == "included" else "error of the fit left out: p too small"]
+    return [*cells, "" if found.parameter_error == "included" else "error of the fit left out: p too small"]
 
 
 def chance(value: float | None) -> str:

@@ -175,7 +175,7 @@ def judge(found: Findings, outlying: Outlying) -> Verdict:
         failed=(tuple(trial.candidate.name for trial in failed), failed[0].unusable if failed else ""),
         p_value=_known(criticism.p_value),
         test_rows=criticism.n_rows,
-        error_known=criticism.training == "included",
+        error_known=criticism.parameter_error == "included",
         detectable=_detectable(criticism.n_rows, sum(len(gap.labels) for gap in criticism.gaps)),
         misfits=misfits(found.model),
         fitting=tuple(f.trial.candidate.name for f in found.finalists[1:] if is_adequate(f)),
@@ -198,7 +198,7 @@ def _worse(found: Findings, place: int) -> bool:
     chosen, other = found.trials[found.chosen].density, found.trials[place].density
     assert chosen is not None
     assert other is not None
-    lag, error = other.behind(chosen)
+    lag, error = other.gap_to(chosen)
     return lag > WORSE * error
 
 

@@ -217,7 +217,7 @@ def _finalist(finalist: Finalist) -> dict[str, Any]:
         "log_likelihood": finalist.score[0],
         "error": finalist.score[1],
         "p_value": criticism.p_value,
-        "training_error": criticism.training,
+        "training_error": criticism.parameter_error,
         "p_values": {gap.name: gap.p_value for gap in criticism.gaps},
         "norms": {gap.name: gap.norm() for gap in criticism.gaps},
     }

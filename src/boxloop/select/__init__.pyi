@@ -1,31 +1,40 @@
-from .cells import Cell as Cell, Fold as Fold, evaluate as evaluate
 from .compare import Comparison, compare
-from .conditional import conditional as conditional
-from .conformal import conformal as conformal
-from .grid import Cells as Cells, fill as fill
-from .grouped import Grouped as Grouped, behind as behind
-from .outliers import OutlierDetector
-from .path import Path, penalised_path
-from .rows import placed as placed
+from .cross_validation import (
+    Fold as Fold,
+    FoldFit as FoldFit,
+    FoldFits as FoldFits,
+    cross_validate as cross_validate,
+    fit_and_score as fit_and_score,
+    to_json as to_json,
+)
+from .outliers import (
+    DetectorState as DetectorState,
+    OutlierDetector,
+    conformal_p_values as conformal_p_values,
+)
+from .penalty_path import PenaltyPath, penalised_path
+from .rows import to_indices as to_indices
 from .rule import one_standard_error
 from .scores import (
     Array as Array,
-    information as information,
+    GroupedSums as GroupedSums,
+    SelectionWarning,
+    aic_bic as aic_bic,
+    conditional_log_densities as conditional_log_densities,
+    count_parameters as count_parameters,
+    gaps_to_best as gaps_to_best,
     log_densities as log_densities,
-    n_parameters as n_parameters,
 )
-from .search import Select
-from .spectrum import Spectrum, topic_spectrum
-from .store import plain as plain
-from .warned import SelectionWarning
+from .search import ModelSearchCV
+from .topics import TopicSpectrum, topic_spectrum
 
 __all__ = [
     "Comparison",
+    "ModelSearchCV",
     "OutlierDetector",
-    "Path",
-    "Select",
+    "PenaltyPath",
     "SelectionWarning",
-    "Spectrum",
+    "TopicSpectrum",
     "compare",
     "one_standard_error",
     "penalised_path",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,15 @@ import numpy as np
 
 from boxloop.data import AnySource, check_weight, is_read_in_place, make_frame, open_source
 from boxloop.numeric import single_threaded
-from boxloop.select.grouped import Grouped, behind
-from boxloop.select.judged import judged
-from boxloop.select.rows import n_rows
-from boxloop.select.scores import Array, information, n_parameters
+from boxloop.select.rows import count_rows
+from boxloop.select.scores import (
+    Array,
+    GroupedSums,
+    aic_bic,
+    count_parameters,
+    gaps_to_best,
+    sum_log_densities,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,25 +28,25 @@ Criterion = Callable[[Any, Any], float | tuple[float, float]]
 
 CLEAR = 2.0
 """How many standard errors make a difference clear."""
-OWN = ("log_likelihood", "error", "difference", "difference error", "aic", "bic", "verdict")
-"""Columns of every comparison."""
+COLUMNS = ("log_likelihood", "error", "difference", "difference error", "aic", "bic", "verdict")
+"""Names of columns of every comparison."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """Models judged on the same rows, the best first.
+    """Models compared on the same rows, the best first.
 
     Args:
-        names: of the models, by falling log-likelihood.
-        n_rows: how many rows they were judged on; the sum of the weights where there are any.
+        names: of the models, by decreasing log-likelihood.
+        n_rows: number of rows; the sum of the weights where there are any.
         log_likelihood: mean per row, (k,).
         error: its standard error.
-        difference: mean log-likelihood per row less that of the first model, (k,).
+        difference: mean log-likelihood per row minus that of the first model, (k,).
         difference_error: its standard error, over paired rows.
         aic: Akaike's criterion on these rows, NaN where the number of parameters is unknown.
         bic: the Bayesian one.
-        tied: models whose difference to the first is not clear: within two standard errors, or not measurable.
-        criteria: values and standard errors of the criteria that were asked for, by name.
+        tied: models within two standard errors of the first, or whose difference has no standard error.
+        criteria: values and standard errors of further criteria, by name.
     """
 
     names: tuple[str, ...]
@@ -56,14 +62,14 @@ class Comparison:
 
     @property
     def best(self) -> str | None:
-        """The first model, where it is clearly better than every other one; else None."""
+        """The first model, where it is more than two standard errors ahead of every other one; else None."""
         return None if self.tied else self.names[0]
 
     @property
     def verdict(self) -> str:
         """One sentence: the best model, or which are tied."""
         if self.tied:
-            return f"{self.names[0]} is tied with {', '.join(self.tied)}"
+            return f"{self.names[0]} is within two standard errors of {', '.join(self.tied)}"
         return f"{self.names[0]} is best" if len(self.names) > 1 else f"{self.names[0]} is the only model"
 
     def _columns(self) -> dict[str, Any]:
@@ -81,26 +87,26 @@ class Comparison:
                 columns[f"{name} error"] = error
         return columns
 
-    def _marks(self) -> list[str]:
+    def _verdicts(self) -> list[str]:
         first = f"tied with {', '.join(self.tied)}" if self.tied else "best"
         return [first, *("tied" if name in self.tied else "" for name in self.names[1:])]
 
     def table(self) -> Any:
-        """One row a model, as a pandas frame; the last column says which is best or tied."""
-        return make_frame({**self._columns(), "verdict": self._marks()}, self.names)
+        """One row per model, as a pandas frame; the last column says which is best or tied."""
+        return make_frame({**self._columns(), "verdict": self._verdicts()}, self.names)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """How far each model is below the first on the same rows, with one and two errors of that difference.
+        """How far each model is below the first on the same rows, with one and two standard errors of the difference.
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
 
         Returns:
-            The axes; a model that is clearly best is marked.
+            The axes; the best model is marked.
 
         Example:
             >>> import numpy as np
-            >>> from boxloop.estimators import GaussianMixture
+            >>> from boxloop import GaussianMixture
             >>> X = np.random.default_rng(0).normal(size=(100, 2))
             >>> models = {"full": GaussianMixture(1).fit(X), "diag": GaussianMixture(1, covariance_type="diag").fit(X)}
             >>> len(compare(models, X).plot().get_yticks())
@@ -115,7 +121,7 @@ class Comparison:
             ax,
             marked=[name == self.best for name in self.names],
             title=short(self.verdict, 56),
-            across="log-likelihood of a row, less the best's",
+            across="log-likelihood per row, minus the best's",
         )
 
     def __str__(self) -> str:
@@ -133,32 +139,36 @@ class Comparison:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(f'On {self.n_rows:g} rows: {self.verdict}.')}</p>\n{self.table().to_html()}"
+
 
 @single_threaded
 def compare(
-    models: Mapping[str, Any] | Sequence[Any],
+    models: Any,
     X: Any,
     *,
     criteria: Mapping[str, Criterion] | None = None,
     sample_weight: Any = None,
 ) -> Comparison:
-    r"""Judge fitted models on the same held-out rows.
+    r"""Compare fitted models on the same held-out rows.
 
     .. math:: \hat\Delta_j = \frac1n \sum_i \log p_j(x_i) - \log p_b(x_i), \qquad
         \mathrm{se}^2 = \frac{1}{n (n - 1)} \sum_i (\Delta_{ji} - \hat\Delta_j)^2
 
     Every model sees the same rows, so the error of a difference is that of paired values (Vuong 1989). The model with
-    the highest mean log-likelihood is called best only where it is more than two such errors ahead of every other.
+    the highest mean log-likelihood is best only where it is more than two such errors ahead of every other.
 
     Args:
-        models: fitted estimators by name: ours, scikit-learn's, anything whose ``score_samples`` gives log-densities.
-            Those of a list are named by their classes, with their places where a class occurs twice.
+        models: fitted estimators, ours, scikit-learn's, or others whose ``score_samples`` gives log-densities: a
+            dictionary by name, a list, or one model. Models without a name are named by their classes, with numbers
+            where a class occurs more than once.
         X: rows that none of them was fitted to; whatever all of them take. Those of a path, a source or a Dask
-            collection are judged where they are, and what comes back does not grow with them: above 65,536 rows,
-            errors are those of as many groups of rows.
-        criteria: more judgements by name, each ``criterion(estimator, X)``, a number or a pair of a number and its
+            collection stay where they are, and memory does not grow with them: above 65,536 rows, errors are those of
+            as many groups of rows.
+        criteria: further criteria by name, each ``criterion(estimator, X)``, a number or a pair of a number and its
             standard error.
-        sample_weight: one non-negative weight a row; whole numbers count as repetitions. Criteria do not see them.
+        sample_weight: one non-negative weight per row; whole numbers count as repetitions. Criteria do not see them.
 
     Returns:
         The comparison; print it, or take its ``table()``.
@@ -169,92 +179,91 @@ def compare(
 
     Example:
         >>> import numpy as np
-        >>> from boxloop.estimators import GaussianMixture
+        >>> from boxloop import GaussianMixture
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(1000, 2)) + 4.0 * rng.integers(2, size=(1000, 1))
         >>> models = {f"K={k}": GaussianMixture(k, random_state=0).fit(X[:500]) for k in (1, 2)}
         >>> compare(models, X[500:]).best
         'K=2'
     """
-    models = name_models(models)
+    named = name_models(models)
     if not isinstance(criteria, Mapping | None):
-        raise TypeError(
-            f"criteria must map names to functions of a model and rows, got a {type(criteria).__name__}"
-        )
-    asked = dict(criteria or {})
-    for name, criterion in asked.items():
+        raise TypeError(f"criteria must map names to functions, got {type(criteria).__name__}")
+    criteria = dict(criteria or {})
+    for name, criterion in criteria.items():
         if not callable(criterion):
             raise TypeError(f"criteria must map names to functions; {name!r} is a {type(criterion).__name__}")
-    for name in asked:
-        if name in OWN:
-            raise ValueError(f"a criterion may not be called {name!r}: that column is there already")
+        if name in COLUMNS:
+            raise ValueError(f"a criterion cannot be called {name!r}, which is a column of every comparison")
     rows = open_source(X, sample_weight) if is_read_in_place(X) else X
-    found = _judged_by(models, rows, sample_weight)
+    weight = None
+    if sample_weight is not None and not isinstance(rows, AnySource):
+        weight = check_weight(sample_weight, count_rows(rows)).numpy()
+    found = sum_log_densities(list(named.values()), rows, weight=weight)
     means = np.array([sums.mean_error() for sums in found])
     order = np.argsort(-means[:, 0], kind="stable")
     density = [found[j] for j in order]
-    lag, error = _behind(density)
-    names = tuple(list(models)[j] for j in order)
-    counts = [n_parameters(models[name], rows) for name in names]
-    both = np.array([information(sums.sum, sums.n_rows, count) for sums, count in zip(density, counts)])
+    names = tuple(list(named)[j] for j in order)
+    gap, error = _gaps_to_first(density)
+    counts = [count_parameters(named[name], rows) for name in names]
+    both = np.array([aic_bic(sums.sum, sums.n_rows, count) for sums, count in zip(density, counts)])
     return Comparison(
         names=names,
         n_rows=density[0].n_rows,
         log_likelihood=means[order, 0],
         error=means[order, 1],
-        difference=0.0 - lag,
+        difference=0.0 - gap,
         difference_error=error,
         aic=both[:, 0],
         bic=both[:, 1],
-        tied=tuple(name for name, b, e in zip(names[1:], lag[1:], error[1:]) if not _clear(b, e)),
-        criteria={name: _judged(rule, [models[n] for n in names], X) for name, rule in asked.items()},
+        tied=tuple(
+            name for name, g, e in zip(names[1:], gap[1:], error[1:]) if not (np.isposinf(g) or g > CLEAR * e)
+        ),
+        criteria={
+            name: _apply(criterion, [named[n] for n in names], X) for name, criterion in criteria.items()
+        },
     )
 
 
 def name_models(models: Any) -> dict[str, Any]:
-    """Models by name: as given, or by class, with the place in the list where a class occurs more than once.
+    """Models by name: as given, or by class, numbered from 1 where a class occurs more than once.
 
     Example:
         >>> from sklearn.mixture import GaussianMixture
         >>> list(name_models([GaussianMixture(1), GaussianMixture(2)]))
-        ['GaussianMixture 0', 'GaussianMixture 1']
+        ['GaussianMixture 1', 'GaussianMixture 2']
+        >>> list(name_models(GaussianMixture(1)))
+        ['GaussianMixture']
     """
     if isinstance(models, Mapping):
         named = dict(models)
     elif isinstance(models, list | tuple):
         classes = [type(model).__name__ for model in models]
+        numbers = [classes[: place + 1].count(name) for place, name in enumerate(classes)]
         named = {
-            name if classes.count(name) == 1 else f"{name} {place}": model
-            for place, (name, model) in enumerate(zip(classes, models, strict=True))
+            name if classes.count(name) == 1 else f"{name} {number}": model
+            for name, number, model in zip(classes, numbers, models, strict=True)
         }
+    elif hasattr(models, "score_samples"):
+        named = {type(models).__name__: models}
     else:
         raise TypeError(
-            f"models must be a mapping of names to fitted estimators or a list of them, got {type(models).__name__}"
+            "models must be a fitted estimator with score_samples, a list or a dictionary of them, got "
+            f"{type(models).__name__}"
         )
     if not named:
         raise ValueError("models is empty: at least one model is needed")
     return named
 
 
-def _judged_by(models: Mapping[str, Any], rows: Any, sample_weight: Any) -> tuple[Grouped, ...]:
-    estimators = list(models.values())
-    if isinstance(rows, AnySource) or sample_weight is None:
-        return judged(estimators, rows)
-    return judged(estimators, rows, weight=check_weight(sample_weight, n_rows(rows)).numpy())
-
-
-def _behind(density: Sequence[Grouped]) -> tuple[Array, Array]:
-    """Distance of each model to the first; zero, with unknown errors, where no model has a finite mean."""
+def _gaps_to_first(density: Sequence[GroupedSums]) -> tuple[Array, Array]:
+    """The gap of each model to the first; zero, with unknown errors, where no model has a finite mean."""
     if np.isneginf(density[0].mean):
         return np.zeros(len(density)), np.full(len(density), np.nan)
-    return behind(density, 0)
+    return gaps_to_best(density, 0)
 
 
-def _clear(lag: float, error: float) -> bool:
-    return bool(np.isposinf(lag) or lag > CLEAR * error)
-
-
-def _judged(rule: Criterion, models: Sequence[Any], X: Any) -> tuple[Array, Array]:
-    found = [rule(model, X) for model in models]
-    pairs = [value if isinstance(value, tuple) else (value, float("nan")) for value in found]
+def _apply(criterion: Criterion, models: Sequence[Any], X: Any) -> tuple[Array, Array]:
+    values = [criterion(model, X) for model in models]
+    pairs = [value if isinstance(value, tuple) else (value, float("nan")) for value in values]
     return np.array([float(v) for v, _ in pairs]), np.array([float(e) for _, e in pairs])

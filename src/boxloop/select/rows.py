@@ -1,4 +1,4 @@
-"""Tables that can be cut into rows, and estimators made ready to be fitted to them."""
+"""Rows of tables of any kind, opened, counted and selected; and estimators configured for a fit to them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from boxloop.data import (
     validate_rows,
 )
 
-Places = NDArray[np.intp] | RowSelection
-"""Which rows are meant: their numbers, or marks."""
+RowIndices = NDArray[np.intp] | RowSelection
+"""Row numbers, or a selection of rows."""
 
 
-def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
-    """X as something whose rows can be taken, its columns noted on ``owner`` or checked against those noted.
+def open_table(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
+    """X as a table whose rows can be selected; its columns are recorded on ``owner``, or checked against the record.
 
     Args:
         owner: the meta-estimator.
@@ -39,9 +39,6 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
         X: an array, list, frame or sparse matrix. A frame stays one, so that names reach the estimator inside; a path,
             a source or a Dask collection is opened as a source.
         reset: whether this is ``fit``.
-
-    Returns:
-        The rows.
     """
     if is_read_in_place(X):
         source = open_source(X)
@@ -64,41 +61,43 @@ def checked_rows(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     )
 
 
-def n_rows(rows: Any) -> int:
-    """How many rows there are."""
+def count_rows(rows: Any) -> int:
+    """Number of rows."""
     return int(rows.n_rows if isinstance(rows, AnySource) else _num_samples(rows))
 
 
-def taken(rows: Any, where: Places) -> Any:
-    """Some rows; those of a source stay where they are, so that their places must rise."""
+def take_rows(rows: Any, where: RowIndices) -> Any:
+    """Rows by number; those of a source stay where they are, so that their numbers must increase."""
     if isinstance(rows, AnySource):
-        return select_rows(rows, marked(where, rows.n_rows))
-    return _safe_indexing(rows, placed(where, n_rows(rows)))
+        return select_rows(rows, to_selection(where, rows.n_rows))
+    return _safe_indexing(rows, to_indices(where, count_rows(rows)))
 
 
-def placed(where: Places, n: int) -> NDArray[np.intp]:
-    """The numbers of some rows of n."""
+def to_indices(where: RowIndices, n: int) -> NDArray[np.intp]:
+    """Row numbers, out of n."""
     return where.mask_between(0, n).nonzero()[:, 0].numpy() if isinstance(where, RowSelection) else where
 
 
-def marked(where: Places, n: int) -> RowSelection:
-    """Some rows of n, each once and in their order, as they are told wherever the rows are."""
+def to_selection(where: RowIndices, n: int) -> RowSelection:
+    """Rows out of n as a selection, which works wherever the rows are."""
     if isinstance(where, RowSelection):
         return where
     if (np.diff(where) <= 0).any():
-        raise ValueError("rows of a source are taken in their order, each once: places must rise")
+        raise ValueError(
+            "row numbers of a source must increase: each row is taken once, in the order of the source"
+        )
     mask = torch.zeros(n, dtype=torch.bool)
     mask[torch.from_numpy(np.asarray(where))] = True
     return MaskSelection(mask)
 
 
-def ready(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
+def configure_estimator(estimator: Any, params: Mapping[str, Any], seed: int) -> Any:
     """A new estimator with these parameters, and with a seed where it has none."""
     fresh = clone(estimator)  # scikit-learn's frozen estimators return nothing from set_params: no chaining
     fresh.set_params(**{name: clone(value, safe=False) for name, value in params.items()})
-    found = fresh.get_params(deep=True)
-    missing = [n for n, v in found.items() if v is None and n.rpartition("__")[2] == "random_state"]
-    fresh.set_params(**dict.fromkeys(missing, seed))
+    current = fresh.get_params(deep=True)
+    unseeded = [n for n, v in current.items() if v is None and n.rpartition("__")[2] == "random_state"]
+    fresh.set_params(**dict.fromkeys(unseeded, seed))
     return fresh
 
 

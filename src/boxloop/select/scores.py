@@ -1,22 +1,42 @@
-"""Log-densities of rows and what follows from them: means, paired differences, parameter counts.
+r"""Log-densities of rows under fitted estimators: means, paired differences, information criteria.
 
-Models are judged on the same rows, so what makes a row hard under every model cancels in a difference: errors of
-differences are those of paired values, and mostly far smaller than the errors of the two means.
+Models are compared on the same rows, so what makes a row hard under every model cancels in a difference: errors of
+differences are those of paired values, and mostly far smaller than the errors of the two means. Both need one number
+for each group of rows, however many rows are in it (random groups: Wolter 2007, chapter 2): a group is a row where
+there are few rows, and rows are assigned at random where there are many, so that nothing grows with the table. Sums add
+up over tiles, partitions and folds, and the mean is that of all rows. Of 65,536 groups the error is known to 0.3%.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from boxloop.data import AnySource, ArraySource
+from boxloop.numeric import mean_and_error, scrambled
+from boxloop.select.rows import RowIndices, count_rows, take_rows, to_indices, to_selection
+from boxloop.tree import Tree
 
 Array = NDArray[np.float64]
 
-HEAD = 1024
-"""Rows from which parameters are counted where they are not at hand."""
+FIRST_ROWS = 1024
+"""Rows from which parameters are counted where the table is not in memory."""
+
+MAX_GROUPS = 1 << 16
+"""Most groups; of no more rows each is a group of its own."""
+
+GROUP_KEY = 3
+"""Key of the hash that assigns rows to groups."""
+
+
+class SelectionWarning(UserWarning):
+    """A candidate could not be fitted, warned while it was, or there are too few rows to flag any."""
 
 
 def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None) -> Array:
@@ -24,30 +44,206 @@ def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None
 
     Messages name a row by its number in ``places``, where that is given.
     """
+    name = type(estimator).__name__
     score_samples = getattr(estimator, "score_samples", None)
     if score_samples is None:
-        raise TypeError(f"{type(estimator).__name__} gives no log-densities: it has no score_samples")
-    given = score_samples(X)
-    if isinstance(given, tuple):
+        raise TypeError(f"{name} gives no log-densities: it has no score_samples")
+    values = score_samples(X)
+    if isinstance(values, tuple):
         raise TypeError(
-            f"score_samples of {type(estimator).__name__} gives {len(given)} values, not one log-density for "
-            "each row: models of sequences are not compared row by row"
+            f"score_samples of {name} gives {len(values)} values, not one log-density for each row: models of "
+            "sequences are not compared row by row"
         )
-    found = np.asarray(given, dtype=np.float64)
-    if found.ndim != 1:
-        raise ValueError(
-            f"score_samples of {type(estimator).__name__} gave shape {found.shape}, one number a row is needed"
-        )
-    bad = np.isnan(found) | np.isposinf(found)
+    density = np.asarray(values, dtype=np.float64)
+    if density.ndim != 1:
+        raise ValueError(f"score_samples of {name} must give one number per row, got shape {density.shape}")
+    bad = np.isnan(density) | np.isposinf(density)
     if bad.any():
         row = int(bad.argmax())
         place = row if places is None else int(places[row])
-        raise ValueError(f"score_samples of {type(estimator).__name__} is {found[row]} at row {place}")
-    return found
+        raise ValueError(f"score_samples of {name} is {density[row]} at row {place}")
+    return density
 
 
-def n_parameters(estimator: Any, X: Any) -> float:
-    r"""Number of free parameters of a fitted estimator, NaN where nothing tells.
+def conditional_log_densities(density: Callable[[Array], Array], rows: Array) -> Array:
+    r"""Log-density of each value given the others of its row, (n, d); NaN where it is missing.
+
+    .. math:: \log p(x_j \mid x_{-j}) = \log p(x) - \log p(x_{-j})
+
+    Args:
+        density: log-density of rows, which may have missing values (NaN).
+        rows: (n, d).
+    """
+    joint = density(rows)
+    conditional = np.empty(rows.shape)
+    for j in range(rows.shape[1]):
+        without = rows.copy()
+        without[:, j] = np.nan
+        with np.errstate(invalid="ignore"):  # zero density with and without the column: unknown
+            conditional[:, j] = joint - density(without)
+    return np.where(np.isnan(rows), np.nan, conditional)
+
+
+@dataclass(frozen=True)
+class GroupedSums(Tree):
+    r"""Values of rows, summed by group, of g groups.
+
+    With weights :math:`w_i` of the rows in a group, :math:`\sum w_i`, :math:`\sum w_i^2` and :math:`\sum w_i v_i`.
+
+    Args:
+        weight: (g,).
+        square: (g,).
+        total: (g,); infinite where a value is.
+
+    Example:
+        >>> sums = GroupedSums.of(np.array([1.0, 3.0]), np.arange(2), 2)
+        >>> sums.mean, sums.mean_error()[1]
+        (2.0, 1.0)
+    """
+
+    weight: Tensor
+    square: Tensor
+    total: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        values: Array,
+        places: NDArray[np.intp],
+        n_rows: int,
+        weight: Array | None = None,
+        share: Array | None = None,
+    ) -> Self:
+        """Sums of a subset of the rows of a table.
+
+        Args:
+            values: one number per row, (m,).
+            places: row numbers, counted from 0, (m,).
+            n_rows: of the whole table: it sets the number of groups, and which rows share one.
+            weight: of the rows; whole numbers count as repetitions.
+            share: by how much each value counts, where a row has several: they should add up to 1.
+        """
+        group, size = places, min(n_rows, MAX_GROUPS)
+        if n_rows > MAX_GROUPS:
+            group = (scrambled(group.astype(np.uint64), GROUP_KEY) % np.uint64(MAX_GROUPS)).astype(np.int64)
+        weight = np.ones(len(values)) if weight is None else np.asarray(weight, dtype=np.float64)
+        once = weight if share is None else weight * share
+        counted = once > 0.0  # a row without weight may have no density
+        group, weight, once, values = (
+            group[counted],
+            weight[counted],
+            once[counted],
+            np.asarray(values)[counted],
+        )
+        sums = (once, once * weight, once * values)
+        return cls(*(torch.from_numpy(np.bincount(group, part, minlength=size)) for part in sums))
+
+    @property
+    def n_rows(self) -> float:
+        """Weight of all rows: their number, where they have no weights."""
+        return float(self.weight.sum())
+
+    @property
+    def sum(self) -> float:
+        """Weighted sum of all values."""
+        return float(self.total.sum())
+
+    @property
+    def mean(self) -> float:
+        """Weighted mean of all values."""
+        return self.sum / self.n_rows
+
+    def minus(self, number: float) -> Self:
+        """All values lowered by a number."""
+        return type(self)(self.weight, self.square, self.total - number * self.weight)
+
+    def gap_to(self, best: Self) -> tuple[float, float]:
+        """The mean of another on the same rows minus this one, with the standard error of the paired difference."""
+        return type(self)(self.weight, self.square, best.total - self.total).mean_error()
+
+    def mean_error(self) -> tuple[float, float]:
+        r"""Mean with its standard error; NaN for a single row, and where a value is infinite.
+
+        .. math:: \mathrm{se}^2 = \frac{\sum_g W_g (\bar v_g - \bar v)^2}{W \, (\sum_g Q_g / W_g - 1)}, \qquad
+            W_g = \sum_{i \in g} w_i, \; Q_g = \sum_{i \in g} w_i^2
+
+        Unbiased for independent rows, in groups of any sizes; where each row is a group it is that of the rows.
+        """
+        full = self.weight > 0.0
+        weight, square, total = (part[full].numpy() for part in (self.weight, self.square, self.total))
+        return mean_and_error(total / weight, weight, float((square / weight).sum()) - 1.0)
+
+
+def gaps_to_best(values: Sequence[GroupedSums], best: int) -> tuple[Array, Array]:
+    """The gap of each candidate to the best one, which has 0, with the standard errors of paired differences."""
+    pairs = [(0.0, 0.0) if j == best else other.gap_to(values[best]) for j, other in enumerate(values)]
+    return np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
+
+
+@dataclass(frozen=True)
+class _TileSums(Tree):
+    """Sums of one tile: all of the first estimator's, and the totals of the others on the same rows."""
+
+    first: GroupedSums
+    others: tuple[Tensor, ...]
+
+
+def sum_log_densities(
+    estimators: Sequence[Any],
+    X: Any,
+    test: RowIndices | None = None,
+    share: NDArray[np.float64] | None = None,
+    weight: Array | None = None,
+) -> tuple[GroupedSums, ...]:
+    """Log-densities of the same rows under estimators, summed by groups of rows.
+
+    Args:
+        estimators: fitted.
+        X: all rows, in memory or as a source; those of a source stay where they are, are read in one pass for all
+            estimators, and count by its weights.
+        test: the rows to score; all when omitted.
+        share: by how much each of them counts; see :meth:`GroupedSums.of`.
+        weight: of the rows to score, for rows in memory.
+
+    Raises:
+        ValueError: log-densities that are NaN or +inf, or not one for each row.
+        TypeError: an estimator without ``score_samples``.
+    """
+    if not isinstance(X, AnySource):
+        rows = X if test is None else take_rows(X, test)
+        density = [log_densities(estimator, rows) for estimator in estimators]
+        lengths = {len(values) for values in density}
+        if len(lengths) > 1:
+            raise ValueError(f"the models gave log-densities of different numbers of rows: {sorted(lengths)}")
+        count = lengths.pop()
+        indices = np.arange(count) if test is None else to_indices(test, count_rows(X))
+        n = count if test is None else count_rows(X)
+        return tuple(GroupedSums.of(values, indices, n, weight, share) for values in density)
+    n, names = X.n_rows, X.names
+    selection = None if test is None else to_selection(test, n)
+
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> _TileSums | None:
+        places, counts = torch.arange(start, start + len(weight)), share
+        if selection is not None:
+            chosen, first = selection.mask_between(start, start + len(weight)), selection.count_before(start)
+            places, rows, weight = (part[chosen.to(part.device)] for part in (places, rows, weight))
+            counts = None if share is None else share[first : first + len(weight)]
+        if not len(weight):
+            return None
+        table, mass = ArraySource(rows, None, names), weight.double().cpu().numpy()
+        sums = [
+            GroupedSums.of(log_densities(estimator, table, places.numpy()), places.numpy(), n, mass, counts)
+            for estimator in estimators
+        ]
+        return _TileSums(sums[0], tuple(one.total for one in sums[1:]))
+
+    # A sum over no tile at all is refused where the tiles are added.
+    found: _TileSums = X.reduce_at(score_tile)  # type: ignore[type-var,assignment]
+    return found.first, *(replace(found.first, total=total) for total in found.others)
+
+
+def count_parameters(estimator: Any, X: Any) -> float:
+    r"""Number of free parameters of a fitted estimator, NaN where it is unknown.
 
     .. math:: p = (\mathrm{AIC} + 2 \log L) / 2
 
@@ -65,39 +261,38 @@ def n_parameters(estimator: Any, X: Any) -> float:
     if aic is None and bic is None:
         return float("nan")
     if isinstance(X, AnySource):
-        X = ArraySource(next(iter(X.chunks(HEAD)))[0], None, X.names)
+        X = ArraySource(next(iter(X.chunks(FIRST_ROWS)))[0], None, X.names)
     density = log_densities(estimator, X)
     total, n = float(density.sum()), len(density)
-    if aic is not None and np.isfinite(total):
-        return _settled((float(aic(X)) + 2.0 * total) / 2.0, total)
-    if bic is not None and np.isfinite(total) and n > 1:
-        return _settled((float(bic(X)) + 2.0 * total) / np.log(n), total)
-    return float("nan")
+    if not np.isfinite(total):
+        return float("nan")
+    if aic is not None:
+        exact = (float(aic(X)) + 2.0 * total) / 2.0
+    elif bic is not None and n > 1:
+        exact = (float(bic(X)) + 2.0 * total) / float(np.log(n))
+    else:
+        return float("nan")
+    near = float(np.round(exact))  # without the rounding error of the log-likelihood
+    return near if abs(exact - near) <= 1e-12 * abs(total) + 1e-9 else exact
 
 
-def _settled(count: float, total: float) -> float:
-    """The count without the rounding that the log-likelihood left in it."""
-    near = float(np.round(count))
-    return near if abs(count - near) <= 1e-12 * abs(total) + 1e-9 else float(count)
-
-
-def information(total: float, n: float, count: float) -> tuple[float, float]:
+def aic_bic(total: float, n: float, count: float) -> tuple[float, float]:
     r"""Akaike's and the Bayesian information criterion; lower is better.
 
     .. math:: \mathrm{AIC} = 2 p - 2 \log L, \qquad \mathrm{BIC} = p \log n - 2 \log L
 
-    Document 000, eq. 20, with the whole number of parameters.
+    Beaulac (2023), eq. 20, with the full number of parameters.
 
     Args:
         total: log-likelihood of all rows, log L.
-        n: how many they are, or what they weigh.
+        n: number or weight of the rows.
         count: number of parameters p.
 
     Returns:
         AIC and BIC; NaN where the count is.
 
     Example:
-        >>> information(-3.0, 2.0, 3.0)[0]
+        >>> aic_bic(-3.0, 2.0, 3.0)[0]
         12.0
     """
     return 2.0 * count - 2.0 * total, count * float(np.log(n)) - 2.0 * total

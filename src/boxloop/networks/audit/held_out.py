@@ -59,10 +59,10 @@ class HeldOutScores:
         """Scores of the posterior minus those of the mean network, paired by row."""
         one, other = self.posterior, self.mean
         if isinstance(one, RegressionScores) and isinstance(other, RegressionScores):
-            return one.less(other)
+            return one.difference(other)
         assert isinstance(one, ClassificationScores)
         assert isinstance(other, ClassificationScores)
-        return one.less(other)
+        return one.difference(other)
 
     @property
     def concerns(self) -> tuple[Concern, ...]:
@@ -105,7 +105,7 @@ class HeldOutScores:
             }
             return coverage_of(transforms, ax, title="Coverage of held-out rows")
         curves = {
-            name: scores.reliability.lines()
+            name: scores.reliability.curve()
             for name, scores in both.items()
             if isinstance(scores, ClassificationScores)
         }
@@ -148,7 +148,7 @@ def _score(prediction: Any, y: Any, seed: int) -> Scores:
         observed = check_targets(y, prediction.mean.shape)
         noise = np.broadcast_to(np.asarray(prediction.noise), prediction.mean.shape).reshape(n, -1)
         draws = prediction.outputs.reshape(m, n, -1)
-        return regression_scores(observed, deviation=noise, draws=draws, weight=prediction.allocation.weight)
+        return regression_scores(observed, std=noise, draws=draws, weight=prediction.allocation.weight)
     classes = check_classes(y, prediction.outputs.shape[1:])
     return classification_scores(prediction.probability, classes, random_state=seed)
 
@@ -156,7 +156,7 @@ def _score(prediction: Any, y: Any, seed: int) -> Scores:
 def _mean_scores(scores: Scores) -> dict[str, float]:
     """Mean scores by name, the outputs of a row summed."""
     if isinstance(scores, RegressionScores):
-        rows = {"log score": scores.log_score, "CRPS": scores.crps, "squared error": scores.square_error}
+        rows = {"log score": scores.log_score, "CRPS": scores.crps, "squared error": scores.squared_error}
         return {name: float(values.sum(1).mean()) for name, values in rows.items()}
     return {
         "log score": float(scores.log_score.mean()),

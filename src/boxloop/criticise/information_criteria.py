@@ -1,4 +1,4 @@
-r"""What a model's likelihood is worth after its parameters are paid for."""
+r"""Likelihood of rows under a model, and information criteria."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.criticise.adapt import as_model, check_independent, open_rows
-from boxloop.criticise.training import Free
+from boxloop.criticise.parameter_error import ParametricModel
 from boxloop.models import Mixture
 from boxloop.numeric import single_threaded
 from boxloop.tree import Tree, flatten
@@ -21,11 +21,11 @@ class Criteria:
     """Likelihood of rows and criteria; smaller criteria are better.
 
     Args:
-        log_likelihood: mean of a row.
+        log_likelihood: mean per row.
         error: its standard error.
-        n_parameters: free ones.
-        aic: Akaike's.
-        bic: Schwarz's.
+        n_parameters: number of free parameters.
+        aic: Akaike's criterion.
+        bic: Schwarz's criterion.
         icl: BIC plus twice the entropy of the assignment (Biernacki, Celeux and Govaert 2000): prefers components that
             are apart; None for models without components.
     """
@@ -54,13 +54,16 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
     .. math:: \mathrm{AIC} = 2p - 2\ell, \quad \mathrm{BIC} = p \log n - 2\ell, \quad
               \mathrm{ICL} = \mathrm{BIC} - 2 \sum_{ik} r_{ik} \log r_{ik}
 
-    Deviation: document 000, eq. 20, takes p = 2K for a mixture; here p counts every free number,
-    K - 1 + Kd + Kd(d+1)/2 with full covariances, less the rotations of a factor model.
+    Deviation: Beaulac (2023), eq. 20, takes p = 2K for a mixture; here p counts every free number,
+    K - 1 + Kd + Kd(d+1)/2 with full covariances, minus the rotations of a factor model.
 
     Args:
         model: a fitted mixture or factor model, ours or scikit-learn's.
         X: the rows it was fitted to (for criteria), or others (for their likelihood).
-        sample_weight: one non-negative weight a row.
+        sample_weight: one non-negative weight per row.
+
+    Returns:
+        :class:`Criteria`.
 
     Example:
         >>> import numpy as np
@@ -72,7 +75,7 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
     """
     adapted = as_model(model)
     check_independent(adapted, "this likelihood and its criteria are those")
-    if not isinstance(adapted, Free):
+    if not isinstance(adapted, ParametricModel):
         raise TypeError(f"{type(adapted).__name__} has no likelihood and no parameters to count")
     fitted = cast(Any, adapted)
     source = open_rows(model, X, sample_weight, fitted.prior().mean.device)
@@ -91,8 +94,8 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
     s = source.reduce(sums)
     count = flatten(fitted.free()).numel() - fitted.constraints().numel()
     n, total = float(s.weight), float(s.first)
-    spread = max(float(s.second) / n - (total / n) ** 2, 0.0)
-    error = math.sqrt(spread * float(s.square_weight)) / n
+    variance = max(float(s.second) / n - (total / n) ** 2, 0.0)
+    error = math.sqrt(variance * float(s.square_weight)) / n
     bic = count * math.log(n) - 2 * total
     icl = bic + 2 * float(s.entropy) if mixture else None
     return Criteria(total / n, error, count, 2 * count - 2 * total, bic, icl)

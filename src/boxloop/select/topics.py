@@ -26,13 +26,13 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Spectrum:
-    """Eigenvalues of the pair moment of words, beside those of noise.
+class TopicSpectrum:
+    """Eigenvalues of the pair moment of words, beside those of documents with fewer topics.
 
     Args:
-        values: the largest, in falling order, (r,); words are scaled so that the first is near 1.
+        values: the largest, in decreasing order, (r,); words are scaled so that the first is near 1.
         null: the second eigenvalue of documents of one topic, the third of those of two, and so on, (tested, draws).
-        level: chance of counting a topic too many.
+        level: probability of counting a topic too many.
         skipped: documents of fewer than three words, left out.
     """
 
@@ -43,7 +43,7 @@ class Spectrum:
 
     @property
     def p_values(self) -> Array:
-        """How often noise is as large as the second eigenvalue, the third, ... as far as they were tested."""
+        """P-values of the second eigenvalue, the third, ... as far as they were tested."""
         tested = self.values[1 : 1 + len(self.null), None]
         return np.asarray((1.0 + (self.null >= tested).sum(1)) / (1.0 + self.null.shape[1]))
 
@@ -78,67 +78,69 @@ class Spectrum:
         return spectrum(self.values, self.null, self.n_components, ax)
 
     def __repr__(self) -> str:
-        return f"Spectrum: {self.n_components} of {len(self.values)} eigenvalues stand out from noise"
+        return f"TopicSpectrum: {self.n_components} of {len(self.values)} eigenvalues stand out from noise"
 
 
 @single_threaded
 def topic_spectrum(
     X: Any,
-    most: int = 20,
+    max_topics: int = 20,
     *,
     draws: int = 19,
     level: float = 0.05,
     random_state: Any = 0,
     sample_weight: Any = None,
-) -> Spectrum:
+) -> TopicSpectrum:
     r"""How many topics a mixture of documents has, from pairs of words alone.
 
     .. math:: M_2 = E[x_1 x_2^\top] = \sum_h \pi_h \beta_h \beta_h^\top, \qquad \mathrm{rank}\, M_2 = k.
 
     Args:
         X: word counts (n, b), sparse or dense, or a path; documents of fewer than three words are left out.
-        most: how many eigenvalues are looked at.
+        max_topics: number of eigenvalues.
         draws: samples of documents for each eigenvalue that is tested; p-values are at least ``1 / (draws + 1)``.
-        level: chance of counting a topic too many.
+        level: probability of counting a topic too many.
         random_state: seed or generator.
-        sample_weight: one non-negative weight a document.
+        sample_weight: one non-negative weight per document.
 
     Returns:
-        A :class:`Spectrum`; its ``n_components`` is the number of topics, ``plot()`` the picture.
+        A :class:`TopicSpectrum`; its ``n_components`` is the number of topics.
 
     Example:
         >>> from boxloop import topic_spectrum
         >>> from boxloop.data import documents
         >>> from boxloop.numeric import generator
         >>> X = documents(3, 30, generator(0)).source(3000, 8, generator(2))
-        >>> topic_spectrum(X, most=6).n_components
+        >>> topic_spectrum(X, max_topics=6).n_components
         3
     """
     stream = generator(random_state)
     source = open_source(X, sample_weight)
-    check_count(most, "most", 2)
+    check_count(max_topics, "max_topics", 2)
     check_count(draws, "draws")
     check_level(level)
     if draws < 1.0 / level - 1.0 - 1e-9:
         raise ValueError(
             f"draws={draws} cannot show a p-value of {level:g}: {int(np.ceil(1 / level - 1))} can"
         )
-    made = DocumentMoments.measure(source)
-    width = min(most, source.n_columns)
-    shares = source.reduce(lambda rows, weight: ConcatenatedRows.of(made.document_weights(rows, weight)[0]))
+    moments = DocumentMoments.measure(source)
+    width = min(max_topics, source.n_columns)
+    shares = source.reduce(
+        lambda rows, weight: ConcatenatedRows.of(moments.document_weights(rows, weight)[0])
+    )
     lengths = shares.concatenate().long().cpu()
-    values = _values(made, width, stream)
+    values = _largest(moments, width, stream)
     null: list[Array] = []
     for j in range(1, int((values > 0.0).sum())):
         found = spectral(source, j, stream)
         fewer = Topics(found.weights.cpu(), found.probabilities.cpu())
         drawn = (fewer.source(len(lengths), lengths, stream) for _ in range(draws))
-        null.append(np.array([_values(DocumentMoments.measure(noise), j + 1, stream)[j] for noise in drawn]))
+        null.append(np.array([_largest(DocumentMoments.measure(noise), j + 1, stream)[j] for noise in drawn]))
         if (1 + (null[-1] >= values[j]).sum()) / (1 + draws) > level:
             break
-    return Spectrum(values, np.array(null).reshape(-1, draws), level, made.skipped)
+    return TopicSpectrum(values, np.array(null).reshape(-1, draws), level, moments.skipped)
 
 
-def _values(documents: DocumentMoments, width: int, stream: torch.Generator) -> Array:
+def _largest(documents: DocumentMoments, width: int, stream: torch.Generator) -> Array:
     values, _ = largest_eigenvalues(documents, width, stream)
     return np.asarray(values[:width].cpu().numpy())

@@ -1,4 +1,4 @@
-"""The models that a penalised likelihood chooses, for every weight of the penalty at once."""
+"""The path of a penalty: the model that maximises a penalised likelihood, for every weight of the penalty at once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class PenaltyPath:
     """Which model is chosen at each alpha >= 0.
 
     Args:
-        breakpoints: where the choice changes, rising, (m,). At a breakpoint itself two models are equally good, and
+        breakpoints: where the choice changes, increasing, (m,). At a breakpoint itself two models are equally good, and
             the one with the smaller penalty is chosen.
         chosen: names of the models chosen before, between and after the breakpoints, m + 1 of them.
         names: of all models, in the order given.
@@ -58,7 +58,7 @@ class Path:
         return self.chosen[int(np.searchsorted(self.breakpoints, alpha, side="right"))]
 
     def table(self) -> Any:
-        """One row an interval of alpha, as a pandas frame."""
+        """One row per interval of alpha, as a pandas frame."""
         place = [self.names.index(name) for name in self.chosen]
         edges = [0.0, *self.breakpoints.tolist(), float("inf")]
         columns: dict[str, Any] = {
@@ -75,7 +75,7 @@ class Path:
         return make_frame(columns)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Every model's penalised likelihood over alpha, less that of the one chosen, and where the choice changes.
+        """Penalised likelihood of every model over alpha, minus that of the chosen one, and where the choice changes.
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
@@ -91,14 +91,14 @@ class Path:
         from boxloop.figures import path_lines
 
         names, places = [str(name) for name in self.names], [self.names.index(name) for name in self.chosen]
-        title = "The path of the penalty"
+        title = "Penalised likelihood over the weight of the penalty"
         errors = self.breakpoint_errors
         return path_lines(
             self.log_likelihood, self.penalty, names, places, self.breakpoints, ax, error=errors, title=title
         )
 
     def plot_choice(self, ax: Axes | None = None) -> Axes:
-        """Which model is chosen at each alpha, one line a model (document 000, fig. 7 and 9).
+        """Which model is chosen at each alpha, one line per model (Beaulac 2023, fig. 7 and 9).
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
@@ -126,22 +126,22 @@ def penalised_path(
     *,
     n_bootstrap: int = 200,
     random_state: RandomState = 0,
-) -> Path:
+) -> PenaltyPath:
     r"""The model that maximises a penalised likelihood, exactly, for every weight of the penalty.
 
     .. math:: \hat\jmath(\alpha) = \arg\max_j \; \ell_j - \alpha \, r_j, \qquad \alpha \ge 0
 
-    Beaulac (2023), document 000, eq. 17 and section 8.1, where :math:`r` is ``1MEGA-F + sqrt(2MEGA-F)``. Each model is
+    Beaulac (2023), eq. 17 and section 8.1, where :math:`r` is ``1MEGA-F + sqrt(2MEGA-F)``. Each model is
     a line in alpha, so the path is the upper envelope of lines: sorting and one sweep, no grid. Ties go to the smaller
     penalty, then to the model that was given first.
 
-    Deviation: the document leaves the scale of the log-likelihood open; here it is the mean per row.
+    Deviation: the paper leaves the scale of the log-likelihood open; here it is the mean per row.
 
     Args:
         log_likelihood: mean log-likelihood per row of each model (k,), or that of every row under every model (n, k)
             for standard errors and a bootstrap over rows. A model at -inf is never chosen.
-        penalty: one non-negative number a model, (k,).
-        names: of the models; their places when omitted.
+        penalty: one non-negative number per model, (k,).
+        names: of the models; their indices when omitted.
         n_bootstrap: samples of the rows, where rows are given; 0 for none.
         random_state: seed of the bootstrap.
 
@@ -158,16 +158,16 @@ def penalised_path(
         >>> path.at(1.0)
         'K=3'
     """
-    rows, cost = _checked(log_likelihood, penalty)
+    rows, cost = _check_path(log_likelihood, penalty)
     labels = tuple(range(len(cost))) if names is None else tuple(names)
     if len(labels) != len(cost) or len(set(labels)) != len(labels):
-        raise ValueError(f"{len(cost)} different names are needed, got {list(labels)}")
+        raise ValueError(f"names must be {len(cost)} different names, got {list(labels)}")
     mean = rows.mean(0)
     if np.isneginf(mean).all():
-        raise ValueError("every model has log-likelihood -inf")
+        raise ValueError("log_likelihood is -inf for every model")
     places, breakpoints = _envelope(mean, cost)
     chosen = tuple(labels[j] for j in places)
-    path = Path(breakpoints, chosen, labels, mean, cost)
+    path = PenaltyPath(breakpoints, chosen, labels, mean, cost)
     if np.ndim(log_likelihood) < 2:
         return path
     drop = -np.diff(cost[places])
@@ -175,11 +175,11 @@ def penalised_path(
     shares = None
     if n_bootstrap > 0:
         rng = np.random.default_rng(seed(random_state))
-        shares = _shares(rows, cost, path.share_alphas, n_bootstrap, rng)
-    return Path(breakpoints, chosen, labels, mean, cost, np.array(errors) / drop, shares)
+        shares = _bootstrap_shares(rows, cost, path.share_alphas, n_bootstrap, rng)
+    return PenaltyPath(breakpoints, chosen, labels, mean, cost, np.array(errors) / drop, shares)
 
 
-def _checked(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, Array]:
+def _check_path(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, Array]:
     """Rows (n, k), one where only means are given, and penalties (k,)."""
     rows = to_vector(log_likelihood, "log_likelihood")
     cost = to_vector(penalty, "penalty")
@@ -189,11 +189,11 @@ def _checked(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, Arra
             f"their shapes are {rows.shape} and {cost.shape}"
         )
     if rows.size == 0:
-        raise ValueError("at least one model and one row are needed")
+        raise ValueError("log_likelihood must hold at least one model and one row")
     if np.isnan(rows).any() or np.isposinf(rows).any():
-        raise ValueError("the log-likelihoods hold NaN or +inf")
+        raise ValueError("log_likelihood holds NaN or +inf")
     if not np.isfinite(cost).all() or (cost < 0.0).any():
-        raise ValueError(f"penalties must be finite and not negative, got {cost.tolist()}")
+        raise ValueError(f"penalty must be finite and not negative, got {cost.tolist()}")
     return np.atleast_2d(rows), cost
 
 
@@ -226,7 +226,9 @@ def _slope(mean: Array, cost: Array, low: int, high: int) -> float:
         return float((mean[high] - mean[low]) / (cost[high] - cost[low]))
 
 
-def _shares(rows: Array, cost: Array, alphas: Array, n_bootstrap: int, rng: np.random.Generator) -> Array:
+def _bootstrap_shares(
+    rows: Array, cost: Array, alphas: Array, n_bootstrap: int, rng: np.random.Generator
+) -> Array:
     """How often each model is chosen at each alpha when the rows are drawn again with replacement."""
     order = np.argsort(cost, kind="stable")  # argmax takes the first of equals: the smaller penalty
     counts: NDArray[np.float64] = np.zeros((len(alphas), len(cost)))

@@ -1,17 +1,17 @@
-"""What a test function adds up over rows, and where it looks from."""
+"""Additive sums of a test function: over rows, and over the nodes of a model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)
-class Tally(Tree):
+class MomentSums(Tree):
     """Weighted sums over rows of a test function g; missing values are left out entry by entry.
 
     Args:
@@ -35,8 +35,8 @@ class Tally(Tree):
     def variance(self) -> Tensor:
         """Variance of g over rows, by the divisor count - 1 for unit weights."""
         rows = self.count.square() / self.squared_weight.clamp(min=1e-300)
-        spread = (self.square / self.count.clamp(min=1e-300) - self.mean.square()).clamp(min=0.0)
-        return torch.where(rows > 1, spread * rows / (rows - 1).clamp(min=1e-300), torch.nan)
+        between = (self.square / self.count.clamp(min=1e-300) - self.mean.square()).clamp(min=0.0)
+        return torch.where(rows > 1, between * rows / (rows - 1).clamp(min=1e-300), torch.nan)
 
     @property
     def error(self) -> Tensor:
@@ -45,8 +45,8 @@ class Tally(Tree):
         return (self.variance * share).sqrt()
 
 
-def tally_values(values: Tensor, weight: Tensor) -> Tally:
-    """The tally of values (n, p), NaN where missing.
+def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
+    """The sums of values (n, p), NaN where missing.
 
     Args:
         values: (n, p), or B sets of rows (B, n, p).
@@ -65,12 +65,12 @@ def tally_values(values: Tensor, weight: Tensor) -> Tally:
     else:
         present = seen.to(values.dtype)
         count, squared = add(present, weight), add(present, weight.square())
-    return Tally(count, add(known, weight), add(known.square(), weight), squared)
+    return MomentSums(count, add(known, weight), add(known.square(), weight), squared)
 
 
 @dataclass(frozen=True)
 class NodeSums(Tree):
-    r"""Weighted sums over nodes of :math:`v_j = E[g(x) \mid z_j]`: its mean, and how far single nodes carry it.
+    r"""Weighted sums over nodes of :math:`v_j = E[g(x) \mid z_j]`: its mean, and how much single nodes contribute.
 
     Args:
         value: :math:`\sum_j w_j v_j`.
@@ -89,20 +89,3 @@ class NodeSums(Tree):
         near = value.detach() / weight.detach().sum() if about is None else about
         apart = (values.detach() - near).square()
         return NodeSums(value, by @ apart, by.square() @ apart.square())
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Where test functions look from: fixed numbers, chosen once for data and model alike.
-
-    Args:
-        names: of the columns.
-        origin: (d,), near the middle of the rows.
-        scale: (d,), positive, about their spread.
-        generator: for directions and frequencies.
-    """
-
-    names: tuple[str, ...]
-    origin: Tensor
-    scale: Tensor
-    generator: Generator

@@ -1,4 +1,4 @@
-"""What comparisons of samples share: checked rows, squared distances in tiles, errors of averages over pairs."""
+"""Averages of a kernel over pairs of rows: in tiles, with permutations and standard errors; and checks of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYMMETRY = 1e-6
 """Largest asymmetry, and largest negative eigenvalue, of a covariance relative to its largest entry."""
 
 PairKernel = Callable[[Tensor, Tensor], Tensor]
-"""Rows (n, d) and rows (m, d) to one number a pair, (n, m)."""
+"""Rows (n, d) and rows (m, d) to one number per pair, (n, m)."""
 
 TILE_PAIRS = 1 << 22
 """Pairs of rows held at a time: 2^22 float64 are 32 megabytes."""
@@ -24,12 +24,12 @@ TIE = 1e-12
 """Permuted statistics this close to the observed one, relative to the kernel, count as equal: they are rounding."""
 
 
-def checked_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
+def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     """Finite float64 rows (n, d) from an array, tensor or data frame; one dimension is taken as one column.
 
     Args:
         data: the rows. A tensor keeps its device and its gradient.
-        name: what messages call it.
+        name: of the argument, for messages.
         least: fewest rows allowed.
 
     Returns:
@@ -39,7 +39,7 @@ def checked_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
         ValueError: not a table of numbers, too few rows, or a value that is NaN or infinite.
 
     Example:
-        >>> checked_rows([[1, 2], [3, 4]]).shape
+        >>> check_rows([[1, 2], [3, 4]]).shape
         torch.Size([2, 2])
     """
     rows = data if isinstance(data, Tensor) else torch.from_numpy(_numbers(data, name))
@@ -61,37 +61,32 @@ def checked_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     return rows
 
 
-def checked_pair(x: object, y: object, least: int = 2) -> tuple[Tensor, Tensor]:
+def check_pair(x: object, y: object, least: int = 2) -> tuple[Tensor, Tensor]:
     """Two samples with the same columns, on one device."""
-    a, b = checked_rows(x, "x", least), checked_rows(y, "y", least)
+    a, b = check_rows(x, "x", least), check_rows(y, "y", least)
     if a.shape[1] != b.shape[1]:
-        raise ValueError(f"x has {a.shape[1]} columns and y has {b.shape[1]}: they must have the same ones")
+        raise ValueError(
+            f"x has {a.shape[1]} columns and y has {b.shape[1]}: they must have the same columns"
+        )
     if not isinstance(x, Tensor):
         return a.to(b.device), b
     return a, b if isinstance(y, Tensor) else b.to(a.device)
 
 
-def checked_count(value: int, name: str, least: int = 0) -> int:
-    """A whole number that is not too small."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    return int(value)
-
-
-def checked_covariance(given: object, name: str) -> Tensor:
+def check_covariance(value: object, name: str) -> Tensor:
     """A symmetric matrix without negative eigenvalues, (d, d)."""
-    matrix = checked_rows(given, name, 1).detach()
+    matrix = check_rows(value, name, 1).detach()
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"{name} must be square, not {tuple(matrix.shape)}")
     slack = SYMMETRY * float(matrix.abs().max())
     if float((matrix - matrix.mT).abs().max()) > slack:
-        raise ValueError(f"{name} is not symmetric")
+        raise ValueError(f"{name} must be symmetric")
     if float(torch.linalg.eigvalsh(matrix)[0]) < -slack:
-        raise ValueError(f"{name} has a negative eigenvalue, so it is no covariance")
+        raise ValueError(f"{name} must be positive semi-definite: it has a negative eigenvalue")
     return matrix
 
 
-def as_given(value: Tensor, *inputs: object) -> float | Tensor:
+def like_inputs(value: Tensor, *inputs: object) -> float | Tensor:
     """The value as a tensor where an input was one, else as a float."""
     return value if any(isinstance(item, Tensor) for item in inputs) else as_float(value)
 

@@ -1,0 +1,788 @@
+r"""Test functions: g has a value on rows and an expectation under a distribution.
+
+A model is compared with data by its gaps
+
+.. math:: \frac1n \sum_i g(x_i) - E_z \, E[g(x) \mid z];
+
+Beaulac (2023), eq. 7 to 11, and the generalisation to any g that section 9 announces. A test function, such as
+``Power(4)``, says which g is meant; prepared for the columns of a table it is a statistic, with directions, thresholds
+and units that are fixed before the rows are read, the same for data and model.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Generator, Tensor
+
+from boxloop.criticise.closed_forms import (
+    GAUSSIAN,
+    average_covariance,
+    count_cdf,
+    count_moment,
+    normal_moment,
+    projected_variance,
+)
+from boxloop.criticise.moment_sums import MomentSums, NodeSums, sum_values
+from boxloop.data import check_choice, column_index
+from boxloop.distributions import PointMasses
+from boxloop.numeric import covariance as forms, normal, significant_digits
+from boxloop.types import Covariance, Distribution
+
+WIDEST = 4096
+"""Most columns of which all pairs are formed."""
+
+
+HELD_VALUES = 1 << 22
+"""Values (distributions x pairs of columns) that are held at once."""
+
+
+INNER_DRAWS = 1 << 16
+"""Rows drawn from a batch of distributions, in all, where an expectation has no closed form."""
+
+
+@dataclass(frozen=True)
+class ModelStandardisation:
+    """Origin and scale of each column under the model: fixed numbers, the same for data and model.
+
+    Args:
+        names: of the columns.
+        origin: (d,), near the mean of the rows.
+        scale: (d,), positive, about their standard deviation.
+        generator: for directions and frequencies.
+    """
+
+    names: tuple[str, ...]
+    origin: Tensor
+    scale: Tensor
+    generator: Generator
+
+
+@runtime_checkable
+class TestFunction(Protocol):
+    """A test function, before it knows the columns."""
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """The statistic of these columns."""
+
+
+@runtime_checkable
+class Statistic(Protocol):
+    """A test function of the columns of one table: it knows their names, origin, scale, and its directions."""
+
+    @property
+    def frame(self) -> ModelStandardisation:
+        """Origin and scale of the columns."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+
+    @property
+    def moment(self) -> str:
+        """What its values are: of which quantity, in which units, about which point."""
+
+    def labels(self) -> list[str]:
+        """A name for every entry, in the order of ``flat``."""
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """A value in the units of the data: about zero where it is held about the origin to keep its digits."""
+
+    def flat(self, value: Tensor) -> Tensor:
+        """The distinct entries of a value, (..., p)."""
+
+    def multiplicity(self) -> Tensor:
+        """How often each distinct entry occurs in a value, (p,)."""
+
+    def entries(self, rows: Tensor) -> Tensor:
+        """The value of every distinct entry at every row, (n, p)."""
+
+    def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
+        """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
+
+    def has_closed_form(self, distribution: Distribution) -> bool:
+        """Whether ``forward`` is exact."""
+
+    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
+        """Weighted sum over m distributions of the expectation of g; differentiable in the distributions."""
+
+    def node_sums(
+        self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
+        """The same, with the sums that give its error; about a point, or their own mean."""
+
+
+@dataclass(frozen=True)
+class VectorStatistic:
+    """Base of statistics with one value for each of p entries."""
+
+    frame: ModelStandardisation
+
+    @abstractmethod
+    def labels(self) -> list[str]:
+        """A name for every entry."""
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        return value
+
+    @abstractmethod
+    def values(self, rows: Tensor) -> Tensor:
+        """(..., n, d) -> (..., n, p)."""
+
+    @abstractmethod
+    def expect(self, distribution: Distribution) -> Tensor | None:
+        """Expectation under each of m distributions, (m, p), where it has a closed form."""
+
+    def flat(self, value: Tensor) -> Tensor:
+        return value
+
+    def multiplicity(self) -> Tensor:
+        return torch.ones(len(self.labels()), dtype=torch.float64, device=self.frame.origin.device)
+
+    def entries(self, rows: Tensor) -> Tensor:
+        return self.values(rows)
+
+    def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
+        return sum_values(self.values(rows), weight)
+
+    def has_closed_form(self, distribution: Distribution) -> bool:
+        """Whether there is one for these distributions, or they are single rows."""
+        return isinstance(distribution, PointMasses) or self.expect(distribution) is not None
+
+    def expect_each(self, distribution: Distribution, generator: Generator) -> Tensor:
+        """Closed form, or the mean over draws from each distribution, (m, p)."""
+        if isinstance(distribution, PointMasses):
+            return self.values(distribution.mean).double()
+        found = self.expect(distribution)
+        if found is not None:
+            return found.double()
+        draws = distribution.draw(max(1, INNER_DRAWS // len(distribution.mean)), generator)
+        values = self.values(draws.reshape(-1, draws.shape[-1]))
+        return values.reshape(len(draws), -1, values.shape[-1]).mean(1).double()
+
+    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
+        return weight @ self.expect_each(distribution, generator)
+
+    def node_sums(
+        self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
+        return NodeSums.of(self.expect_each(distribution, generator), weight, about)
+
+    def standard(self, rows: Tensor) -> Tensor:
+        """Rows about the origin, in units of the scale."""
+        return (rows - self.frame.origin) / self.frame.scale
+
+
+def draw_points(
+    distribution: Distribution, weight: Tensor, n: int, generator: Generator
+) -> tuple[PointMasses, Tensor]:
+    """N rows drawn from each of a batch of distributions, with their weights."""
+    rows = distribution.draw(n, generator)
+    return PointMasses(rows.flatten(0, 1)), (weight / n).repeat_interleave(n)
+
+
+@dataclass(frozen=True)
+class First:
+    r"""Column means (1MEGA; Beaulac 2023, eq. 11).
+
+    .. math:: g(x) = x
+
+    Example:
+        >>> First()
+        First()
+    """
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """The statistic of these columns."""
+        return FirstStatistic(frame)
+
+
+@dataclass(frozen=True)
+class FirstStatistic(VectorStatistic):
+    """Column means."""
+
+    name: ClassVar[str] = "first"
+    moment: ClassVar[str] = "mean"
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """With the origin added back."""
+        return value + self.frame.origin
+
+    def labels(self) -> list[str]:
+        return list(self.frame.names)
+
+    def values(self, rows: Tensor) -> Tensor:
+        """About the origin: the gap is the same and keeps its digits."""
+        return rows - self.frame.origin
+
+    def expect(self, distribution: Distribution) -> Tensor:
+        return distribution.mean - self.frame.origin
+
+
+@dataclass(frozen=True)
+class Second:
+    r"""All products of two columns (2MEGA; Beaulac 2023, eq. 10), as matrix products.
+
+    .. math:: g(x) = (x - o)(x - o)^\top
+
+    Args:
+        about: o: ``mean`` takes products about the model's mean, so that they are variances and covariances; ``zero``
+            is the paper's.
+
+    Example:
+        >>> Second(about="zero")
+        Second(about='zero')
+    """
+
+    about: Literal["mean", "zero"] = "mean"
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """Products about the model's mean, or about zero."""
+        if len(frame.names) > WIDEST:
+            raise ValueError(
+                f"Second() supports at most {WIDEST} columns; X has {len(frame.names)}: use Power(2, columns=True, "
+                "projections=...) for variances of columns and of random directions, or second_gap_norm for the norm"
+            )
+        check_choice(self.about, "about", ("mean", "zero"))
+        return SecondStatistic(frame, self.about == "mean")
+
+
+@dataclass(frozen=True)
+class SecondStatistic:
+    r"""All products of two columns, as matrix products.
+
+    Values are taken about the origin, :math:`y = x - o`, as products there or, where they are meant about zero, as
+
+    .. math:: x_i x_j - o_i o_j = y_i y_j + o_i y_j + y_i o_j,
+
+    which keeps the digits of gaps and of their errors where the origin is far from zero.
+    """
+
+    name: ClassVar[str] = "second"
+
+    frame: ModelStandardisation
+    centred: bool
+
+    @property
+    def moment(self) -> str:
+        return "covariance about the model's mean" if self.centred else "mean product"
+
+    def in_data_units(self, value: Tensor) -> Tensor:
+        """With the product of the origins added back to mean products."""
+        origin = self.frame.origin
+        return value if self.centred else value + origin[:, None] * origin
+
+    def labels(self) -> list[str]:
+        """Pairs of column names, first column first."""
+        names = self.frame.names
+        return [f"{names[i]} x {names[j]}" for i, j in zip(*self._pairs(), strict=True)]
+
+    def _pairs(self) -> list[list[int]]:
+        pairs: list[list[int]] = torch.triu_indices(len(self.frame.names), len(self.frame.names)).tolist()
+        return pairs
+
+    def flat(self, value: Tensor) -> Tensor:
+        i, j = torch.triu_indices(*value.shape[-2:], device=value.device)
+        return value[..., i, j]
+
+    def multiplicity(self) -> Tensor:
+        """1 on the diagonal, 2 off it."""
+        d = len(self.frame.names)
+        return self.flat(2.0 - torch.eye(d, dtype=torch.float64, device=self.frame.origin.device))
+
+    def entries(self, rows: Tensor) -> Tensor:
+        """Every product of every row, (n, p)."""
+        y = rows - self.frame.origin
+        i, j = torch.triu_indices(y.shape[1], y.shape[1], device=y.device)
+        product = y[:, i] * y[:, j]
+        if self.centred:
+            return product
+        origin = self.frame.origin
+        return product + origin[i] * y[:, j] + y[:, i] * origin[j]
+
+    def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
+        """Matrix products; a missing value leaves out its own pairs only."""
+        y = rows - self.frame.origin
+        if not bool(torch.isnan(y.sum())):
+            one = torch.ones_like(y[..., 0, :, None] * y[..., 0, None, :])
+            count, squared = (
+                one * weight.sum(-1)[..., None, None],
+                one * weight.square().sum(-1)[..., None, None],
+            )
+            return MomentSums(count, *self._sums(y, torch.ones_like(y), weight), squared)
+        seen = (~torch.isnan(y)).to(y.dtype)
+        y = torch.nan_to_num(y, nan=0.0)
+        return MomentSums(
+            _sum_products(seen, weight, seen),
+            *self._sums(y, seen, weight),
+            _sum_products(seen, weight.square(), seen),
+        )
+
+    def _sums(self, y: Tensor, seen: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of the products and of their squares, over the rows in which both columns are present."""
+        square = y.square()
+        product, fourth = _sum_products(y, weight, y), _sum_products(square, weight, square)
+        if self.centred:
+            return product, fourth
+        at, by = self.frame.origin, self.frame.origin[:, None]
+        alone, squares = (
+            _sum_products(y, weight, seen) * at,
+            _sum_products(square, weight, seen) * at.square(),
+        )
+        cubes = _sum_products(square, weight, y) * at
+        cross = 2.0 * (by * at) * product
+        return product + alone + alone.mT, fourth + squares + squares.mT + 2.0 * (cubes + cubes.mT) + cross
+
+    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
+        """Mean covariance plus mean product of means (Beaulac 2023, eq. 8, with outer products)."""
+        mean = distribution.mean - self.frame.origin
+        about = (
+            average_covariance(distribution.covariance(), weight.to(distribution.mean.dtype))
+            + (mean * weight[:, None]).mT @ mean
+        )
+        return about if self.centred else about + self._shifts(weight.to(mean) @ mean)
+
+    def _shifts(self, mean: Tensor) -> Tensor:
+        """What means about the origin (..., d) add to products about zero, minus the product of the origins."""
+        alone = mean[..., :, None] * self.frame.origin.to(mean)
+        return alone + alone.mT
+
+    def has_closed_form(self, distribution: Distribution) -> bool:
+        """Always: distributions have covariances."""
+        return True
+
+    def node_sums(
+        self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
+        value = self.forward(distribution, weight, generator)
+        near = value.detach() / weight.detach().sum() if about is None else about
+        with torch.no_grad():
+            mean, covariance, by = (
+                distribution.mean - self.frame.origin,
+                distribution.covariance(),
+                weight.square(),
+            )
+            if self.centred and isinstance(covariance, forms.Diagonal):
+                return NodeSums(value, *_sum_independent_products(mean, covariance.variance, by, near))
+            square, fourth = torch.zeros_like(value), torch.zeros_like(value)
+            step = max(1, HELD_VALUES // value.numel())
+            for start in range(0, len(mean), step):
+                part = slice(start, start + step)
+                products = mean[part, :, None] * mean[part, None, :]
+                if not self.centred:
+                    products = products + self._shifts(mean[part])
+                apart = (_dense_covariances(covariance, part) + products - near).square()
+                square += torch.einsum("m,mij->ij", by[part], apart)
+                fourth += torch.einsum("m,mij->ij", by[part].square(), apart.square())
+        return NodeSums(value, square, fourth)
+
+
+def _sum_products(left: Tensor, weight: Tensor, right: Tensor) -> Tensor:
+    """Weighted sums over rows of products of a value of the left and one of the right."""
+    return (left * weight[..., None]).mT @ right
+
+
+def _dense_covariances(covariance: Covariance, part: slice) -> Tensor:
+    """The covariances of a slice of a batch, dense."""
+    if isinstance(covariance, forms.Shared):
+        return covariance.one.dense()
+    if isinstance(covariance, forms.Diagonal | forms.LowRank | forms.Dense):
+        return covariance.map(lambda leaf: leaf[part]).dense()
+    return covariance.dense()[part]
+
+
+def _sum_independent_products(
+    mean: Tensor, variance: Tensor, by: Tensor, near: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The sums for independent columns, whose pairs are products of means, as matrix products."""
+
+    def pairs(order: int, weight: Tensor) -> Tensor:
+        raised = mean**order
+        return (raised * weight[:, None]).mT @ raised
+
+    quad = by.square()
+    square = pairs(2, by) - 2.0 * near * pairs(1, by) + near.square() * by.sum()
+    fourth = pairs(4, quad) - 4.0 * near * pairs(3, quad) + 6.0 * near.square() * pairs(2, quad)
+    fourth += near**4 * quad.sum() - 4.0 * near**3 * pairs(1, quad)
+    own = (mean.square() + variance - near.diagonal()).square()
+    square.diagonal().copy_(by @ own)
+    fourth.diagonal().copy_(quad @ own.square())
+    return square.clamp(min=0.0), fourth.clamp(min=0.0)
+
+
+@dataclass(frozen=True)
+class Power:
+    r"""A power of columns, of pairs of columns or of random projections, in units of the model's standard deviation.
+
+    .. math:: g(x) = \left( a^\top \frac{x - \mu}{\sigma} \right)^r
+
+    Args:
+        order: r; 3 detects skewness, 4 heavy tails.
+        pairs: for these pairs of columns, by name or index, the power of their sum and of their difference.
+        projections: number of random directions a.
+        columns: whether to take each column by itself; None only where neither pairs nor projections are given.
+
+    Example:
+        >>> Power(4, pairs=[("height", "weight")])
+        Power(order=4, pairs=[('height', 'weight')], projections=0, columns=None)
+    """
+
+    order: int
+    pairs: Sequence[tuple[str | int, str | int]] = ()
+    projections: int = 0
+    columns: bool | None = None
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """Powers along axes, diagonals of pairs and random directions."""
+        if self.order < 1:
+            raise ValueError(f"order must be at least 1, got {self.order}")
+        if self.projections < 0:
+            raise ValueError(f"projections must be at least 0, got {self.projections}")
+        d = len(frame.names)
+        eye = torch.eye(d, dtype=frame.origin.dtype, device=frame.origin.device)
+        parts: list[Tensor] = []
+        names: list[str] = []
+        if self.columns or (self.columns is None and not self.pairs and not self.projections):
+            parts.append(eye)
+            names += frame.names
+        for pair in self.pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise TypeError(f"pairs must be pairs of columns, as [('height', 'weight')], got {pair!r}")
+            i, j = (column_index(frame.names, key) for key in pair)
+            parts.append(torch.stack([eye[i] + eye[j], eye[i] - eye[j]]) / math.sqrt(2.0))
+            names += [f"{frame.names[i]} {sign} {frame.names[j]}" for sign in "+-"]
+        if self.projections:
+            drawn = normal((self.projections, d), frame.generator).to(eye)
+            parts.append(drawn / drawn.norm(dim=1, keepdim=True))
+            names += [f"direction {i}" for i in range(self.projections)]
+        return PowerStatistic(frame, self.order, torch.cat(parts), tuple(names))
+
+
+@dataclass(frozen=True)
+class PowerStatistic(VectorStatistic):
+    """Powers of projections of standardised rows; columns are projections on axes."""
+
+    order: int
+    directions: Tensor
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return {3: "third", 4: "fourth"}.get(self.order, f"power {self.order}")
+
+    @property
+    def moment(self) -> str:
+        return f"mean of ((x - model mean) / model sd)^{self.order}"
+
+    def labels(self) -> list[str]:
+        return list(self.names)
+
+    def values(self, rows: Tensor) -> Tensor:
+        y = self.standard(rows)
+        known = (torch.nan_to_num(y, nan=0.0) @ self.directions.mT) ** self.order
+        lost = torch.isnan(y).to(y.dtype) @ (self.directions != 0).to(y.dtype).mT
+        return torch.where(lost > 0, torch.nan, known)
+
+    def expect(self, distribution: Distribution) -> Tensor | None:
+        """Moments of a normal variable, or of the counts of single columns."""
+        if not isinstance(distribution, GAUSSIAN):
+            return self._expect_counts(distribution)
+        mean, variance = _project(distribution, self.frame, self.directions)
+        return normal_moment(mean, variance, self.order)
+
+    def _expect_counts(self, distribution: Distribution) -> Tensor | None:
+        if bool(((self.directions != 0).sum(1) > 1).any()):
+            return None
+        found = count_moment(distribution, self.frame.origin, self.order)
+        return (
+            None
+            if found is None
+            else (found / self.frame.scale**self.order) @ (self.directions**self.order).mT
+        )
+
+
+@dataclass(frozen=True)
+class Fourier:
+    r"""Random Fourier features :math:`\cos(a^\top y + b)` of standardised rows: bounded, and sensitive to any
+    deviation.
+
+    Rahimi and Recht (2007): a is normal with standard deviation 1 / width, b uniform.
+
+    Args:
+        count: how many.
+        width: of the Gaussian kernel they come from, in units of the model's standard deviation; sqrt(d) when None.
+
+    Example:
+        >>> Fourier(20)
+        Fourier(count=20, width=None)
+    """
+
+    count: int = 50
+    width: float | None = None
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """The statistic of these columns."""
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+        d = len(frame.names)
+        width = math.sqrt(d) if self.width is None else self.width
+        if not width > 0:
+            raise ValueError(f"width must be positive, got {width}")
+        stream = frame.generator
+        frequencies = normal((self.count, d), stream).to(frame.origin) / width
+        phase = (
+            2 * math.pi * torch.rand(self.count, generator=stream, device=stream.device, dtype=torch.float64)
+        )
+        return FourierStatistic(frame, frequencies, phase.to(frame.origin))
+
+
+@dataclass(frozen=True)
+class FourierStatistic(VectorStatistic):
+    """Cosines of random projections."""
+
+    name: ClassVar[str] = "fourier"
+    moment: ClassVar[str] = "mean of a cosine of standardised columns"
+
+    frequencies: Tensor
+    phase: Tensor
+
+    def labels(self) -> list[str]:
+        return [f"wave {i}" for i in range(len(self.phase))]
+
+    def values(self, rows: Tensor) -> Tensor:
+        return torch.cos(self.standard(rows) @ self.frequencies.mT + self.phase)
+
+    def expect(self, distribution: Distribution) -> Tensor | None:
+        """Real part of the characteristic function, turned by the phase."""
+        if not isinstance(distribution, GAUSSIAN):
+            return None
+        mean, variance = _project(distribution, self.frame, self.frequencies)
+        return torch.cos(mean + self.phase) * torch.exp(-0.5 * variance)
+
+
+def _project(
+    distribution: Distribution, frame: ModelStandardisation, directions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of projections of standardised rows under each of m distributions, both (m, p)."""
+    mean = ((distribution.mean - frame.origin) / frame.scale) @ directions.mT
+    return mean, projected_variance(distribution.covariance(), directions / frame.scale)
+
+
+@dataclass(frozen=True)
+class Below:
+    r"""Whether a column is at most a threshold: gaps between distribution functions.
+
+    .. math:: g(x) = 1_{x_j \le t}
+
+    To test quantiles, give those of rows other than X as thresholds: a model with the same quantiles has the same share
+    of rows below each.
+
+    Args:
+        levels: thresholds are where a normal distribution with the model's mean and variance has these probabilities.
+        thresholds: values by column name or index, in the units of the data, instead of ``levels``; other columns are
+            left out.
+
+    Example:
+        >>> Below((0.05, 0.95))
+        Below(levels=(0.05, 0.95), thresholds=None)
+        >>> Below(thresholds={"height": [150, 180]}).thresholds
+        {'height': [150, 180]}
+    """
+
+    levels: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95)
+    thresholds: Mapping[str | int, Sequence[float]] | None = None
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """Thresholds of every column, or of the columns in ``thresholds``."""
+        if self.thresholds is not None:
+            return self._prepare_thresholds(frame, self.thresholds)
+        if not all(isinstance(level, Real) for level in self.levels):
+            raise TypeError(f"levels must be numbers between 0 and 1, got {self.levels!r}")
+        if not self.levels or not all(0.0 < level < 1.0 for level in self.levels):
+            raise ValueError(f"levels must lie between 0 and 1, got {tuple(self.levels)}")
+        at = torch.special.ndtri(torch.tensor(list(self.levels), dtype=torch.float64)).to(frame.origin)
+        places = torch.arange(len(frame.names), device=at.device).repeat_interleave(len(at))
+        return BelowStatistic(frame, places, (frame.origin[:, None] + frame.scale[:, None] * at).flatten())
+
+    def _prepare_thresholds(
+        self, frame: ModelStandardisation, thresholds: Mapping[str | int, Sequence[float]]
+    ) -> Statistic:
+        if not isinstance(thresholds, Mapping):
+            raise TypeError(
+                f"thresholds must map columns to values, as {{'height': [150, 180]}}, got {type(thresholds).__name__}"
+            )
+        pairs = [
+            (column_index(frame.names, key), float(at)) for key, values in thresholds.items() for at in values
+        ]
+        if not pairs or not all(math.isfinite(at) for _, at in pairs):
+            raise ValueError(f"thresholds must be finite numbers, at least one, got {dict(thresholds)}")
+        places, values = zip(*pairs, strict=True)
+        device = frame.origin.device
+        return BelowStatistic(
+            frame,
+            torch.tensor(places, device=device),
+            torch.tensor(values, dtype=torch.float64).to(frame.origin),
+        )
+
+
+@dataclass(frozen=True)
+class BelowStatistic(VectorStatistic):
+    """Whether columns are at most thresholds: entry p is about column ``places[p]``."""
+
+    name: ClassVar[str] = "below"
+    moment: ClassVar[str] = "share of rows"
+
+    places: Tensor
+    thresholds: Tensor
+
+    def labels(self) -> list[str]:
+        """Column and threshold, with digits for the column's standard deviation."""
+        scale = self.frame.scale.tolist()
+        pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
+        return [f"{self.frame.names[j]} <= {t:.{significant_digits(t, scale[j])}g}" for j, t in pairs]
+
+    def values(self, rows: Tensor) -> Tensor:
+        """0 or 1, NaN where the column is missing."""
+        chosen = rows[..., self.places]
+        return torch.where(torch.isnan(chosen), torch.nan, (chosen <= self.thresholds).to(rows.dtype))
+
+    def expect(self, distribution: Distribution) -> Tensor | None:
+        """Normal distribution functions, or those of counts."""
+        if not isinstance(distribution, GAUSSIAN):
+            return count_cdf(distribution, self.places, self.thresholds)
+        deviation = distribution.covariance().diagonal().sqrt()[:, self.places]
+        return torch.special.ndtr((self.thresholds - distribution.mean[:, self.places]) / deviation)
+
+
+@dataclass(frozen=True)
+class Lagged:
+    r"""Products of a column with itself ``lag`` rows before: for rows that are a sequence.
+
+    .. math:: g(x)_i = x_i \, x_{i - l}
+
+    The model has independent rows, so its side is the squared mean. Pairs across two tiles of a large source are left
+    out.
+
+    Example:
+        >>> Lagged(1)
+        Lagged(lag=1)
+    """
+
+    lag: int = 1
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """The statistic of these columns."""
+        if self.lag < 1:
+            raise ValueError(f"lag must be at least 1, got {self.lag}")
+        return LaggedStatistic(frame, self.lag)
+
+
+@dataclass(frozen=True)
+class LaggedStatistic(VectorStatistic):
+    """Products of standardised values that are ``lag`` rows apart, within a tile, for models of independent rows."""
+
+    lag: int
+
+    @property
+    def name(self) -> str:
+        return f"lag {self.lag}"
+
+    @property
+    def moment(self) -> str:
+        return f"mean product of standardised values {self.lag} rows apart"
+
+    def labels(self) -> list[str]:
+        return list(self.frame.names)
+
+    def values(self, rows: Tensor) -> Tensor:
+        y = self.standard(rows)
+        return y[..., self.lag :, :] * y[..., : -self.lag, :]
+
+    def expect(self, distribution: Distribution) -> None:
+        """None: the mean is over pairs of independent rows, not over one."""
+
+    def has_closed_form(self, distribution: Distribution) -> bool:
+        """Always: the means of distributions are known."""
+        return True
+
+    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
+        return (weight @ self.standard(distribution.mean)).square()
+
+    def node_sums(
+        self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
+    ) -> NodeSums:
+        """To first order in the mean row."""
+        rows = self.standard(distribution.mean)
+        mean = weight.detach() @ rows.detach() / weight.detach().sum()
+        sums = NodeSums.of(2.0 * mean * (rows - mean), weight, None)
+        return NodeSums(self.forward(distribution, weight, generator), sums.square, sums.fourth)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """Any function of rows.
+
+    Args:
+        function: rows (n, d) -> (n,) or (n, p), a tensor.
+        expectation: a batch of m distributions -> (m,) or (m, p), its expectation under each; when omitted, the mean
+            over rows drawn from each distribution.
+        name: in tables.
+
+    Example:
+        >>> Custom(lambda rows: rows.amax(1), name="largest").name
+        'largest'
+    """
+
+    function: Callable[[Tensor], Tensor]
+    expectation: Callable[[Distribution], Tensor] | None = None
+    name: str = "custom"
+
+    def prepare(self, frame: ModelStandardisation) -> Statistic:
+        """The function, tried on one row to learn its size."""
+        value = self.function(frame.origin[None])
+        if not isinstance(value, Tensor) or len(value.reshape(-1)) < 1:
+            raise TypeError(
+                f"the function of Custom must give a tensor (n,) or (n, p) for rows (n, d), got {type(value).__name__}"
+            )
+        return CustomStatistic(frame, self.function, self.expectation, self.name, value.numel())
+
+
+@dataclass(frozen=True)
+class CustomStatistic(VectorStatistic):
+    """A user's function."""
+
+    function: Callable[[Tensor], Tensor]
+    expectation: Callable[[Distribution], Tensor] | None
+    title: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return self.title
+
+    @property
+    def moment(self) -> str:
+        return f"mean of {self.title}"
+
+    def labels(self) -> list[str]:
+        """Its name, numbered if it has several values."""
+        return [self.title] if self.size == 1 else [f"{self.title} {i}" for i in range(self.size)]
+
+    def values(self, rows: Tensor) -> Tensor:
+        return self.function(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
+
+    def expect(self, distribution: Distribution) -> Tensor | None:
+        if self.expectation is None:
+            return None
+        found = self.expectation(distribution)
+        if not isinstance(found, Tensor) or len(found) != len(distribution.mean):
+            raise TypeError(
+                f"expectation of {self.title} must give a tensor (m,) or (m, p) for m distributions"
+            )
+        return found.reshape(len(distribution.mean), -1)
