@@ -32,14 +32,14 @@ from boxloop.numeric import generator, normal
 from boxloop.sample import (
     HMC,
     MALA,
-    Generalised,
     Metric,
+    MetropolisHastings,
     RandomWalk,
     SampleWarning,
     Target,
     check_reversible,
     diagnose,
-    sample,
+    sample_density,
     transition,
 )
 from papers.experiment import Finding, Options, Report
@@ -292,7 +292,7 @@ def _ring_kernel(pi: Tensor, rule: Any, planted: bool = False) -> Kernel:
     def move(position: Tensor, jump: Any) -> Tensor:
         return (position + jump) % len(pi)
 
-    return Generalised(move, log_ratio, rule).kernel()
+    return MetropolisHastings(move, log_ratio, rule).kernel()
 
 
 def _moves(steps: dict[int, float]) -> list[tuple[Tensor, float]]:
@@ -357,7 +357,7 @@ def tune_scale(name: str, goal: float, d: int, chains: int, warmup: int, seed: i
     start = normal((chains, d), generator(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SampleWarning)  # few draws on purpose
-        draws = sample(gaussian(), start, algorithm, warmup=warmup, draws=8, random_state=seed)
+        draws = sample_density(gaussian(), start, algorithm, warmup=warmup, draws=8, random_state=seed)
     return float(draws.algorithm.scale)
 
 

@@ -170,7 +170,8 @@ def private_names(text: str) -> set[str]:
             names.add(node.name)
         elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
             names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
-    return {name for name in names if re.match("_[a-z]|_[A-Z]", name)}
+    # A name between underscores, such as _repr_html_, is a protocol of notebooks.
+    return {name for name in names if re.match("_[a-z]|_[A-Z]", name) and not name.endswith("_")}
 
 
 PRIVATE = set().union(*(private_names(path.read_text()) for path in FILES))
@@ -228,19 +229,10 @@ STILL_CUT = {
     "cli/relate_judge",
     "cli/relate_read",
     "cli/relate_show",
-    "estimators/autoencoder_fit",
-    "estimators/autoencoder_rows",
-    "estimators/autoencoder_start",
-    "estimators/autoencoder_train",
-    "estimators/autoencoder_use",
-    "estimators/grouped_base",
-    "estimators/grouped_fit",
     "estimators/relevant_classifier_probability",
     "estimators/relevant_classifier_rows",
     "estimators/relevant_generator_fit",
     "estimators/relevant_generator_use",
-    "sample/gibbs_factor",
-    "sample/gibbs_mixture",
     "weights/audit_chain",
     "weights/audit_held",
     "weights/audit_iterates",

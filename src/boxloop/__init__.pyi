@@ -27,6 +27,7 @@ from .fit import Cavi, Estimate, cavi, distributed, m_estimate, match_moments, z
 from .numeric import use_threads
 from .progress import ProgressBar
 from .report import make_report
+from .sample import sample_density
 from .select import OutlierDetector, Select, compare, penalised_path, topic_spectrum
 from .version import __version__
 from .weights import MultiPosterior, WeightPosterior
@@ -74,6 +75,7 @@ __all__ = [
     "mega",
     "moment_penalty",
     "penalised_path",
+    "sample_density",
     "topic_spectrum",
     "use_threads",
     "z_estimate",

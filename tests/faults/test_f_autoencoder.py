@@ -91,7 +91,7 @@ def test_two_rows_are_enough():
 
 
 def test_columns_without_spread_are_told():
-    with pytest.warns(FitWarning, match=r"columns without spread \(x2\)"):
+    with pytest.warns(FitWarning, match=r"constant columns \(x2\)"):
         fit = quick().fit(np.c_[ROWS[:, :2], np.full(60, 7.0)])
     assert np.isfinite(fit.score_samples(np.c_[ROWS[:, :2], np.full(60, 7.0)])).all()
 

@@ -1,20 +1,22 @@
 from ._base import Array as Array, FitWarning, LatentEstimator as LatentEstimator, to_numpy as to_numpy
 from ._params import pick_device as pick_device
-from .autoencoder import VariationalAutoencoder
-from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
 from .bayesian_factor_analysis import BayesianFactorAnalysis
 from .bayesian_gaussian_mixture import BayesianGaussianMixture, root_gamma_moments as root_gamma_moments
 from .bayesian_linear_regression import BayesianLinearRegression
 from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimator
 from .bayesian_multinomial_mixture import BayesianMultinomialMixture
 from .bernoulli_mixture import BernoulliMixture
-from .counts import CountMixture as CountMixture
-from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
-from .energy_model import EnergyBasedModel
+from .count_mixture import CountMixture as CountMixture
+from .energy_model import (
+    KERNELS as KERNELS,
+    ChainSettings as ChainSettings,
+    EnergyBasedModel,
+    anneal_chains as anneal_chains,
+    reference_distribution as reference_distribution,
+)
 from .factor_analysis import FactorAnalysis
 from .gaussian_mixture import GaussianMixture
-from .linear import LinearEstimator as LinearEstimator
-from .loading import SAVED as SAVED, load
+from .linear_gaussian import LinearEstimator as LinearEstimator
 from .mixture import MixtureEstimator as MixtureEstimator
 from .multinomial_mixture import MultinomialMixture
 from .network_audit import audit_network as audit_network, training_rows as training_rows
@@ -24,6 +26,7 @@ from .network_rows import held_out as held_out
 from .poisson_mixture import PoissonMixture
 from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects
+from .registry import SAVED as SAVED, load
 from .relevant_channel import BLOCK as BLOCK, drawn as drawn
 from .relevant_classifier import RelevantClassifier
 from .relevant_classifier_probability import (
@@ -36,6 +39,12 @@ from .relevant_generator import RelevantGenerator
 from .relevant_infer import Direction as Direction
 from .relevant_refit import Refits as Refits
 from .relevant_rows import Edge as Edge
+from .variational_autoencoder import (
+    ALPHAS as ALPHAS,
+    BoundLoss as BoundLoss,
+    VariationalAutoencoder,
+    choose_alpha as choose_alpha,
+)
 
 __all__ = [
     "BayesianFactorAnalysis",

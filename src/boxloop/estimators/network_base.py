@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from boxloop.data import validate_rows
 from boxloop.estimators._base import Array, DeviceEstimator, warn_of
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
+from boxloop.estimators._training import COUNT, POSITIVE, RATE
 from boxloop.estimators.network_phase import tuned
 from boxloop.estimators.network_rows import Rows, Units, held_out, mark_of
 from boxloop.estimators.network_state import NetworkState, restore_state, state_of

@@ -18,7 +18,7 @@ from boxloop.data import pair_sources
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators._input import check_score_labels
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
+from boxloop.estimators._training import COUNT, POSITIVE, RATE
 from boxloop.estimators.relevant_classifier_probability import (
     fitted_temperature,
     onto_simplex,

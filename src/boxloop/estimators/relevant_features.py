@@ -14,7 +14,7 @@ from torch import nn
 
 from boxloop.data import pair_sources
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
+from boxloop.estimators._training import COUNT, POSITIVE, RATE
 from boxloop.estimators.relevant_channel import drawn
 from boxloop.estimators.relevant_fit import fit_views
 from boxloop.estimators.relevant_infer import LEAST, InferringViews

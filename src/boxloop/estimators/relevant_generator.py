@@ -15,9 +15,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import nn
 
 from boxloop.estimators._base import FitWarning, warn_of
+from boxloop.estimators._decoder import has_image_shape
 from boxloop.estimators._params import COMMON, pick_device
-from boxloop.estimators.codes import has_image_shape
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
+from boxloop.estimators._training import COUNT, POSITIVE, RATE
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.estimators.relevant_generator_fit import fit_generator
 from boxloop.estimators.relevant_generator_use import FittedGenerator

@@ -11,7 +11,7 @@ from torch import nn
 
 from boxloop.data import Standardisation, fingerprint_values, select_rows
 from boxloop.estimators._params import pick_dtype
-from boxloop.estimators.learned import WATCHERS, Run, plan_of, settled
+from boxloop.estimators._training import IGNORED, TrainingRun, check_convergence, make_plan
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.models import Layers, ModuleNetwork, Part
@@ -32,7 +32,7 @@ from boxloop.twoview import (
 )
 from boxloop.types import Source
 
-OWN_WATCHERS = (*WATCHERS, "features", "prior", "prior_components")
+OWN_WATCHERS = (*IGNORED, "features", "prior", "prior_components")
 """Parameters that do not change the path of training, or that are told otherwise."""
 
 HELD_VALUES = 1 << 26
@@ -77,10 +77,10 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
     epochs = Epochs(rows, estimator.batch_size, seed(orders), mask)
     loss = SquaredError(variables, frame.weight / source.n_rows, current_workers())
     validate = None if held is None else HeldError(held, variables, current_workers())
-    plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
+    plan = make_plan(estimator, estimator.max_iter * epochs.per_epoch, held is not None)
     trainer = Trainer(coder, epochs, loss, plan, None, validate, current_workers())
     also = {"code": fingerprint_values(coder.code)}
-    outcome = Run(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
+    outcome = TrainingRun(estimator, trainer, rows, teller(trainer), seed(own), OWN_WATCHERS, also)()
     state = outcome.state
     fitted = state.fitted(coder)
     judge = train if held is None else held
@@ -96,7 +96,7 @@ def fit_generator(estimator: BaseEstimator, relevance: RelevanceModel, source: S
         _in_units(state.history_by_name(), frame),
         state.epoch,
         _error(fitted, judge, variables, frame),
-        settled(estimator, outcome, held is not None, "the error of validation rows still fell"),
+        check_convergence(estimator, outcome, held is not None, "the error of validation rows still fell"),
         outcome.interrupted,
         tuple(outcome.events),
         frame.digest,

@@ -23,7 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource, SwappedViews, select_rows
-from boxloop.estimators.autoencoder_start import part_of
+from boxloop.estimators._training import make_part
 from boxloop.estimators.relevant_fit import fit_views
 from boxloop.numeric import generator, seed, spawn
 from boxloop.twoview import Conditional, Expectation, Function, NetworkView, View, ViewPair
@@ -103,7 +103,7 @@ def fresh(view: View, kind: Any, stream: Generator) -> View:
         return view
     like, own = view.part.parameters[0], spawn(stream, 1)[0]
     module = kind if isinstance(kind, nn.Module) else None
-    return replace(view, part=part_of(module, view.part.network, like.device, like.dtype, own))
+    return replace(view, part=make_part(module, view.part.network, like.device, like.dtype, own))
 
 
 def _factor(apart: np.ndarray, error: np.ndarray) -> float:

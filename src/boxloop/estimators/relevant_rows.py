@@ -20,7 +20,7 @@ from boxloop.data import (
     on_device,
     open_source,
 )
-from boxloop.estimators.autoencoder_rows import Shape, flat, refusing
+from boxloop.estimators._input import Shape, flatten_images, refuse_rows
 from boxloop.types import Source
 
 
@@ -59,7 +59,7 @@ class Edge:
             _whole(column, word)
             found = _distinct(column, word)
             return cls(word, (name_of(table) or f"{word.lower()}0",), None, found, single)
-        rows, image = flat(table)
+        rows, image = flatten_images(table)
         names = _opened(_as_table(rows), word).names
         own = name_of(table) if single else None
         return cls(word, names if own is None else (own,), image, None, single)
@@ -68,7 +68,7 @@ class Edge:
         """Rows of this view as a source on a device, checked against those of the fit."""
         if self.values is not None:
             return on_device(self._coded(table, weight), device)
-        rows, image = flat(table)
+        rows, image = flatten_images(table)
         if image is not None and image != self.image:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
@@ -137,7 +137,7 @@ def _opened(table: Any, word: str, weight: Any = None, names: list[str] | None =
 
 def _complete(source: Source, word: str) -> Source:
     """The source, refusing missing values: at once where it is in memory, else as it is read."""
-    checked = refusing(source, torch.isnan, partial(_hole, word))
+    checked = refuse_rows(source, torch.isnan, partial(_hole, word))
     if not isinstance(source, ArraySource):
         return checked
     if not bool(torch.isfinite(source.rows.sum())):  # a finite sum proves that nothing is missing

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from boxloop.data import sample_rows
-from boxloop.estimators.autoencoder_start import Shapes, part_of
+from boxloop.estimators._training import NetworkShapes, make_part
 from boxloop.estimators.relevant_rows import Edge
 from boxloop.fit import coordinates
 from boxloop.models import Convolutions, Layers
@@ -75,17 +75,17 @@ def start_view(wish: Wish, edge: Edge, source: Source, stream: Generator) -> Vie
         length = wish.length or _median(source, origin, scale, own[0])
         return FourierView.start(origin, scale, wish.n_fourier, length, own[1])
     if isinstance(wish.kind, nn.Module):
-        part = part_of(wish.kind, None, wish.device, wish.dtype, stream)
+        part = make_part(wish.kind, None, wish.device, wish.dtype, stream)
         return NetworkView(origin, scale, part, _width(part, origin, wish), bounded=False)
-    shapes = Shapes(source.n_columns, wish.n_features, edge.image, wish.hidden)
-    seen = shapes.convolved
+    shapes = NetworkShapes(source.n_columns, wish.n_features, edge.image, wish.hidden)
+    seen = shapes.convolution_input
     network: Any = (
         Layers(source.n_columns, shapes.widths, wish.n_features)
         if seen is None
         else Convolutions(seen, shapes.widths, wish.n_features)
     )
     return NetworkView(
-        origin, scale, part_of(None, network, wish.device, wish.dtype, stream), wish.n_features
+        origin, scale, make_part(None, network, wish.device, wish.dtype, stream), wish.n_features
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from boxloop.data import ArraySource, has_equal_weights, sample_rows, select_rows
-from boxloop.estimators.learned import Run, plan_of, settled
+from boxloop.estimators._training import TrainingRun, check_convergence, make_plan
 from boxloop.fit import Epochs, Trainer, TrainState, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.numeric import generator, seed, spawn
@@ -87,11 +87,11 @@ def train_views(
     channel = None if first is None else estimator.channel
     loss = RelevanceLoss(ridge, estimator.constant, not has_equal_weights(both), channel, current_workers())
     judged = validate is not None
-    plan = plan_of(
+    plan = make_plan(
         estimator, estimator.max_iter * epochs.per_epoch, judged, graphs=False
     )  # the loss looks at pivots
     trainer = Trainer(pair, epochs, loss, plan, None, validate, current_workers())
-    outcome = Run(estimator, trainer, both, teller(trainer), own)()
+    outcome = TrainingRun(estimator, trainer, both, teller(trainer), own)()
     state = outcome.state
     learned = state.fitted(pair)
     return Training(
@@ -102,7 +102,7 @@ def train_views(
         state.history_by_name(),
         state.epoch,
         max(epochs.sizes),
-        settled(estimator, outcome, judged, "the relevance of validation rows still rose"),
+        check_convergence(estimator, outcome, judged, "the relevance of validation rows still rose"),
         outcome.interrupted,
         (*_batched(min(epochs.sizes), width), *outcome.events),
     )

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from boxloop.data import ConcatenatedRows, is_read_in_place, open_source, to_array, validate_rows
 from boxloop.estimators._base import DeviceEstimator, to_numpy, warn_of
+from boxloop.estimators._input import find_shape_fault, flatten_images, match_columns
 from boxloop.estimators._params import pick_device
-from boxloop.estimators.autoencoder_rows import flat, image_fault, match_columns
 from boxloop.estimators.relevant_fit import Fitted
 from boxloop.estimators.relevant_rows import Edge, labelled, name_of
 from boxloop.models import Convolutions, Layers, Part, SavedModule
@@ -88,7 +88,7 @@ def _edge_fault(edge: Edge, view: View, n_values: int) -> str | None:
     wanted = (1, n_values) if labelled else (view.n_columns, None)
     if (len(edge.names), distinct) != wanted or (labelled and len(labels) != n_values):
         return f"the columns {edge.names} or values {edge.values} of {edge.word} do not fit its view"
-    return image_fault(edge.image, view.n_columns)
+    return find_shape_fault(edge.image, view.n_columns)
 
 
 class TwoViewEstimator(
@@ -121,7 +121,7 @@ class TwoViewEstimator(
 
     def _validated(self, X: Any, *, reset: bool, finite: bool = False) -> Any:
         """X as scikit-learn would have it, where it is a table that scikit-learn knows; labels as they are."""
-        rows, image = flat(to_array(X, "X"))
+        rows, image = flatten_images(to_array(X, "X"))
         if is_read_in_place(rows) or isinstance(rows, np.memmap | Tensor):
             match_columns(self, open_source(rows).names, reset)
             return X

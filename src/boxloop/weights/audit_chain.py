@@ -20,7 +20,7 @@ from torch.func import functional_call, jacrev, vmap
 from boxloop.concerns import Concern, Level
 from boxloop.data import make_frame
 from boxloop.numeric import generator, normal, safe_cholesky, spawn
-from boxloop.sample import HMC, SampleWarning, diagnose, sample
+from boxloop.sample import HMC, SampleWarning, diagnose, sample_density
 from boxloop.weights.classes import classes
 from boxloop.weights.functional import NetFunction, batch_norms, evaluating
 from boxloop.weights.inputs import Inputs, as_inputs, count, cut, mapped
@@ -90,13 +90,15 @@ class Chains:
                 f"{self.n_chains} short chains disagree (R-hat {self.r_hat:.2f}, {self.effective:.0f} effective draws "
                 "of predictions): nothing follows from them"
             )
-            return (Concern("doubtful", what, why, "more chain_draws, or sample() with a longer warm-up"),)
+            return (
+                Concern("doubtful", what, why, "more chain_draws, or sample_density() with a longer warm-up"),
+            )
         why = (
             f"predictions spread by {self.spread:.3g} where {self.n_chains} chains of {self.n_draws} draws spread by "
             f"{self.true_spread:.3g} (ratio {self.ratio:.2g}); means are {self.off:.2g} deviations apart"
         )
         level = judged(self.ratio, self.off)
-        said = {"good": ""}.get(level, "scale the covariance on validation rows, or draw by sample()")
+        said = {"good": ""}.get(level, "scale the covariance on validation rows, or draw by sample_density()")
         return (Concern(level, what, why, said),)
 
     def table(self) -> Any:
@@ -165,7 +167,7 @@ def compare_chains(
     table = said.reshape(len(positions), chains, -1)
     watched = table[:, :, np.linspace(0, table.shape[2] - 1, min(WATCHED, table.shape[2])).astype(int)]
     mixing = diagnose(np.ascontiguousarray(watched.transpose(1, 0, 2)))
-    lost = bool(mixing.stuck.any() or mixing.infinite.any())
+    lost = bool(mixing.constant_chains.any() or mixing.infinite.any())
     agreed = (np.inf, 0.0) if lost else (float(np.max(mixing.r_hat)), float(np.min(mixing.ess_bulk)))
     return compare_with_chains(outputs, said, part, positions, *agreed)
 
@@ -177,13 +179,15 @@ def _drawn(
     trajectories, then they are as long as so many steps allow."""
     starting, tuning, moving = spawn(generator(seed), 3)
     start = 0.5 * normal((chains, size), starting).to(like)
-    tuned = sample(
+    tuned = sample_density(
         density, start, HMC(dense=False, trajectory=REACH), draws=1, warmup=TUNED, random_state=tuning
     )
     scale, metric = tuned.algorithm.scale, tuned.algorithm.metric
     length = min(max(LEAPS * scale, REACH), LONGEST)
     settled = HMC(scale=scale, metric=metric, trajectory=length)
-    found = sample(density, tuned.positions[-1], settled, draws=draws, warmup=FORGOTTEN, random_state=moving)
+    found = sample_density(
+        density, tuned.positions[-1], settled, draws=draws, warmup=FORGOTTEN, random_state=moving
+    )
     return found.positions
 
 
