@@ -18,8 +18,8 @@ from boxloop.estimators import (
     ALPHAS,
     BoundLoss,
     VariationalAutoencoder,
-    autoencoder_train as engine,
     choose_alpha,
+    variational_autoencoder as engine,
 )
 from boxloop.fit import Warming
 from boxloop.numeric import generator

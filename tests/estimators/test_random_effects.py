@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 import boxloop
-from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, grouped_fit
+from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, random_effects
 from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, RandomEffects
 from boxloop.persist import CheckpointWriter
 from papers.mcem import reference
@@ -207,7 +207,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
     X, y, groups = table(kind)
     straight = quick(kind, max_iter=12).fit(X, y, groups)
     with monkeypatch.context() as patch:
-        patch.setattr(grouped_fit, "CheckpointWriter", Doomed)
+        patch.setattr(random_effects, "CheckpointWriter", Doomed)
         with pytest.raises(Killed):
             quick(kind, max_iter=12, checkpoint=tmp_path / "c").fit(X, y, groups)
     assert (tmp_path / "c").exists() == (rounds > 3)
@@ -221,7 +221,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
 
 @every_kind
 def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
-    plain = grouped_fit.monte_carlo_em
+    plain = random_effects.monte_carlo_em
 
     def interrupted(*args):
         step = plain(*args)
@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
 
         return counted
 
-    monkeypatch.setattr(grouped_fit, "monte_carlo_em", interrupted)
+    monkeypatch.setattr(random_effects, "monte_carlo_em", interrupted)
     X, y, groups = table(kind)
     with pytest.warns(boxloop.FitWarning, match="interrupted after iteration 5"):
         fit = quick(kind).fit(X, y, groups)
