@@ -138,7 +138,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
             >>> from boxloop import BayesianMultinomialMixture
             >>> X = pandas.DataFrame([[5, 4, 0], [0, 1, 6]] * 40, columns=["sea", "ship", "tree"])
             >>> BayesianMultinomialMixture(2, random_state=0).fit(X).summary(top=2)["word 1"].sort_values().tolist()
-            ['sea (0.554)', 'tree (0.855)']
+            ['sea (0.555)', 'tree (0.857)']
         """
         return summarise_topics(self, top)
 
