@@ -331,22 +331,22 @@ class FixedGoal:
     metric: Metric = None
     dense: bool | None = None
 
-    keeps_slopes: ClassVar[bool] = True
+    stores_gradient: ClassVar[bool] = True
 
     def kernel(self, target: Target) -> Kernel:
         """The kernel of the algorithm."""
         kernel: Kernel = build_algorithm(self.name, self.scale, metric=self.metric).kernel(target)
         return kernel
 
-    def first_scale(self, columns: int) -> float:
+    def initial_scale(self, columns: int) -> float:
         """1, for every d."""
         return 1.0
 
-    def goal(self, columns: int) -> float:
+    def target_acceptance(self, columns: int) -> float:
         """The same for every d."""
         return self.accept
 
-    def tuned(self, scale: float, metric: Metric) -> Self:
+    def with_steps(self, scale: float, metric: Metric) -> Self:
         """With another scale."""
         return replace(self, scale=scale, metric=metric)
 

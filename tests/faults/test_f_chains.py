@@ -118,7 +118,7 @@ def test_f27_nan_in_one_chain(kernel: Any, where: str) -> None:
             found.append(sample_density(density, start, kernel, **run))
             continue
         with pytest.warns(
-            SampleWarning, match="refused because the density or its gradient was not a number"
+            SampleWarning, match="rejected because the density or its gradient was not a number"
         ):
             found.append(sample_density(density, start, kernel, **run))
     sound, broken = found
@@ -235,7 +235,7 @@ def test_f30_acceptance_near_zero_or_one(algorithm: Any) -> None:
     far = {RandomWalk: 1e4, MALA: 30.0, HMC: 30.0}[algorithm]
     with pytest.warns(SampleWarning, match="a smaller scale, a longer warm-up or another start"):
         low = sample_density(bowl, point, algorithm(far), chains=4, draws=150, warmup=20, random_state=0)
-    with pytest.warns(SampleWarning, match="steps are too short to get anywhere; a larger scale"):
+    with pytest.warns(SampleWarning, match="steps are too short to explore the target; use a larger scale"):
         high = sample_density(bowl, point, algorithm(1e-4), chains=4, draws=150, warmup=20, random_state=0)
     for found in (low, high):
         assert not found.converged
@@ -299,7 +299,7 @@ def run_chains(path: Path | None, draws: int, observers: Any = (), density: Any 
 
 
 def announce(progress: Progress[Any]) -> None:
-    if progress.state.drawn == 96 and not progress.stopped:
+    if progress.state.n_draws == 96 and not progress.stopped:
         print("ready", flush=True)
 
 
@@ -320,7 +320,7 @@ def suffer_kills(path: Path) -> None:
         if not path.exists():
             continue
         state = read_checkpoint(path, STATES, fingerprint).state
-        loaded += len(state.draws) == len(state.densities) and state.steps <= 128 + state.drawn
+        loaded += len(state.draws) == len(state.densities) and state.steps <= 128 + state.n_draws
         most = max(most, state.steps)
     print(json.dumps({"loaded": loaded, "leftovers": leftovers, "steps": most}))
 

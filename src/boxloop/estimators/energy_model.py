@@ -45,7 +45,7 @@ from boxloop.fit import (
     coordinates,
     energy_trainer,
 )
-from boxloop.loop import Observer, Outcome, run
+from boxloop.loop import Outcome, run
 from boxloop.models import CONSTRAINTS, EnergyModel, ModuleNetwork, Perceptron
 from boxloop.numeric import floor_covariance, generator, normal, seed, spawn
 from boxloop.persist import (
@@ -275,6 +275,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
                 read_checkpoint(path, {**STATES, "ChainState": ChainState}, known) if path.exists() else None
             )
             observers.append(CheckpointWriter(path, known, seconds=10.0))
+        settings = self._chain_settings()
         plan = EnergyPlan(
             Cooling(self.learning_rate, self.max_iter),
             chains=self.chains,
@@ -283,18 +284,20 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             clip=self.clip,
             decay=self.weight_decay,
             shrink=self.shrink,
+            goal=settings.target_acceptance,
         )
-        return _train_chains(
+        order, own = spawn(stream, 2)
+        trainer = energy_trainer(
             model,
-            rows,
-            self._chain_settings(),
+            Batches(replace(rows, source=shuffle_rows(rows.source, order)), self.batch_size),
+            settings.kernels,
+            reference_distribution(model),
             plan,
-            steps=self.max_iter,
-            buffer=self.buffer,
-            batch_size=self.batch_size,
-            stream=stream,
-            observers=observers,
-            resume=resume,
+            buffer=max(self.buffer, self.chains),
+            random_state=own,
+        )
+        return run(
+            trainer, trainer.start(seed(own)), max_iter=self.max_iter, observers=observers, resume=resume
         )
 
     def _describe_gap(self, gain: float, noise: float) -> str:
@@ -456,28 +459,6 @@ def reference_distribution(model: EnergyModel) -> Distribution:
     return DiagonalGaussian(like, like + 1.0)
 
 
-def _train_chains(
-    model: EnergyModel,
-    rows: StandardisedSource,
-    settings: ChainSettings,
-    plan: EnergyPlan,
-    *,
-    steps: int,
-    buffer: int,
-    batch_size: int,
-    stream: Generator,
-    observers: Sequence[Observer[Any]] = (),
-    resume: Outcome[Any] | None = None,
-) -> Outcome[TrainState]:
-    """Run the training loop from a model of standardised rows."""
-    order, own = spawn(stream, 2)
-    batches = Batches(replace(rows, source=shuffle_rows(rows.source, order)), batch_size)
-    base = reference_distribution(model)
-    plan, buffer = replace(plan, goal=settings.target_acceptance), max(buffer, plan.chains)
-    trainer = energy_trainer(model, batches, settings.kernels, base, plan, buffer=buffer, random_state=own)
-    return run(trainer, trainer.start(seed(own)), max_iter=steps, observers=observers, resume=resume)
-
-
 def anneal_chains(
     model: EnergyModel, settings: ChainSettings, chains: int, stream: Generator
 ) -> tuple[WeightedDraws, Tensor]:
@@ -571,15 +552,13 @@ def _perturb(model: EnergyModel, stream: Generator) -> tuple[list[EnergyModel], 
     ahead: list[EnergyModel] = []
     behind: list[EnergyModel] = []
     for _ in range(DIRECTIONS):
+        # In units of the root mean square of each parameter, or of 1 for those that are all zero.
+        sizes = [float(part.square().mean().sqrt()) or 1.0 for part in model.parameters]
         move = [
-            STEP * _scale_of(part) * normal(tuple(part.shape), stream).to(part) for part in model.parameters
+            STEP * size * normal(tuple(part.shape), stream).to(part)
+            for size, part in zip(sizes, model.parameters, strict=True)
         ]
         for models, sign in ((ahead, 1.0), (behind, -1.0)):
             parameters = tuple(p + sign * m for p, m in zip(model.parameters, move, strict=True))
             models.append(replace(model, parameters=parameters))
     return ahead, behind
-
-
-def _scale_of(part: Tensor) -> float:
-    """Root mean square of parameters; 1 where they are all zero."""
-    return float(part.square().mean().sqrt()) or 1.0

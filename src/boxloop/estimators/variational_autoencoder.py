@@ -539,7 +539,9 @@ def _prepare(
     else:
         start = _restart(start, before)
     unit = frame.weight / source.n_rows
-    loss = BoundLoss(estimator.beta, estimator.n_draws, unit, _log_density_offset(frame), current_workers())
+    loss = BoundLoss(
+        estimator.beta, estimator.n_draws, unit, -float(frame.scale.log().sum()), current_workers()
+    )
     epochs = Epochs(rows, estimator.batch_size, order_seed, mask)
     weighted = not has_equal_weights(source)
     gap = _make_gap(estimator.penalty_nodes, device)
@@ -840,11 +842,6 @@ def choose_alpha(
         "chosen": [float(j == selected) for j in range(len(alphas))],
     }
     return selected, table
-
-
-def _log_density_offset(frame: Standardisation) -> float:
-    """Log-density of a row less that of the standardised row."""
-    return -float(frame.scale.log().sum())
 
 
 def find_data_concerns(

@@ -268,7 +268,12 @@ class Tuner:
     def update(self, tuning: TuningState, path: Path, before: int, chance: Tensor) -> TuningState:
         """After a path that began ``before`` steps into the warm-up, with its acceptance probabilities."""
         after = before + len(path.position)
-        acceptance = self._average_acceptance(chance)
+        if isinstance(
+            self.algorithm, HMC
+        ):  # The harmonic mean: steps are short enough where the target bends most.
+            acceptance = 1.0 / float((1.0 / chance.clamp(min=LEAST_CHANCE)).mean())
+        else:
+            acceptance = float(chance.mean())
         if tuning.trajectory is not None:  # The scale of the steps made differs, as their number is whole.
             excess = tuning.log_scale - math.log(self.algorithm_after(tuning, before).scale)
             acceptance -= ACCEPTANCE_SLOPE * excess
@@ -323,12 +328,6 @@ class Tuner:
         if later is None or narrowest_width(later, tuning.metric) >= NARROWED:
             return tuning
         return self._close_window(tuning)
-
-    def _average_acceptance(self, chance: Tensor) -> float:
-        """Mean; of trajectories the harmonic one: steps are short enough where the target bends most."""
-        if isinstance(self.algorithm, HMC):
-            return 1.0 / float((1.0 / chance.clamp(min=LEAST_CHANCE)).mean())
-        return float(chance.mean())
 
     def _move_length(self, tuning: TuningState, trajectory: TrajectoryLength, path: Path) -> TrajectoryLength:
         if tuning.metric is not None:

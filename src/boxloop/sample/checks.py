@@ -125,7 +125,10 @@ def check_reversible(
     if isinstance(distribution, Tensor):
         if states is None or moves is None:
             raise ValueError("a finite space needs its states and the moves of the kernel's noise")
-        return _check_matrix(transition(kernel, states, moves), distribution)
+        weight = distribution.double() / distribution.sum()
+        flow = weight[:, None] * transition(kernel, states, moves)
+        error = float((flow.sum(0) - weight).abs().max())
+        return KernelCheck(error, float((flow - flow.T).abs().max()), ROUNDING, True)
     stream = generator(random_state, device)
     with torch.no_grad():
         start = kernel.init(distribution(chains, stream))
@@ -177,13 +180,6 @@ def _find_states(chains: Chains, states: Tensor) -> Tensor:
             f"a move leads to {chains.position[~known][0].tolist()}, which is not among the states"
         )
     return index
-
-
-def _check_matrix(matrix: Tensor, distribution: Tensor) -> KernelCheck:
-    weight = distribution.double() / distribution.sum()
-    flow = weight[:, None] * matrix
-    invariance = float((flow.sum(0) - weight).abs().max())
-    return KernelCheck(invariance, float((flow - flow.T).abs().max()), ROUNDING, True)
 
 
 def default_functions(position: Tensor) -> Tensor:

@@ -101,10 +101,10 @@ class CompiledSteps:
     def __call__(self, kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Path:
         """As :func:`boxloop.chain.advance`."""
         paths = []
-        whole = steps - steps % UNROLLED
+        compiled = steps - steps % UNROLLED
         block = max(UNROLLED, block_length(chains) // UNROLLED * UNROLLED)
-        for done in range(0, whole, block):
-            noise = NoiseBlock.of(kernel.noise(chains, min(block, whole - done), stream))
+        for done in range(0, compiled, block):
+            noise = NoiseBlock.of(kernel.noise(chains, min(block, compiled - done), stream))
             if noise is None:
                 raise ValueError(
                     "this kernel cannot be compiled, as its noise is not made of tensors alone: use mode='eager'"
@@ -113,8 +113,8 @@ class CompiledSteps:
             for parts in zip(*(tensor.split(UNROLLED) for tensor in noise.tensors)):
                 paths.append(_to_path(call(chains, parts)))
                 chains = paths[-1].chains
-        if steps > whole:
-            paths.append(advance(kernel, chains, steps - whole, stream))
+        if steps > compiled:
+            paths.append(advance(kernel, chains, steps - compiled, stream))
         return paths[0] if len(paths) == 1 else join_paths(paths)
 
     def _compile(self, kernel: Kernel, chains: Chains, noise: NoiseBlock) -> Any:

@@ -148,16 +148,12 @@ def diagnose(
             results["ess_bulk"][j] = stats.ess(column, method="bulk")
             results["ess_tail"][j] = stats.ess(column, method="tail", prob=(0.05, 0.95))
             results["mcse"][j] = stats.mcse(column, method="mean")
-            if chains > 1:
-                results["r_hat"][j] = _r_hat(stats, column, superchains)
+            if superchains is not None:
+                groups = np.repeat(np.arange(superchains), chains // superchains)
+                results["r_hat"][j] = stats.rhat_nested(column, superchain_ids=groups, method="rank")
+            elif chains > 1:
+                results["r_hat"][j] = stats.rhat(column, method="rank")
     return Diagnosis(**results, infinite=infinite, constant_chains=constant, fixed=fixed, n_chains=chains)
-
-
-def _r_hat(stats: Any, column: Array, superchains: int | None) -> float:
-    if superchains is None:
-        return float(stats.rhat(column, method="rank"))
-    groups = np.repeat(np.arange(superchains), len(column) // superchains)
-    return float(stats.rhat_nested(column, superchain_ids=groups, method="rank"))
 
 
 def _list_names(names: tuple[str, ...], mask: NDArray[np.bool_]) -> str:

@@ -142,11 +142,18 @@ def parameter_target(
     """
     source = open_source(rows, sample_weight)
     free = model.free()
-    base = _log_base(model, source)
+    base = torch.zeros((), dtype=torch.float64)  # log-density of the rows that does not depend on parameters
+    for tile, weight in source.chunks():
+        part = model.log_base(tile)
+        base = base if part is None else base + part.double() @ weight
 
     def prior(position: Tensor) -> Tensor:
-        flat = 0.0 * position.sum(1)  # A constant prior can be differentiated too.
-        return log_prior(_split_free(position, free)) + flat
+        columns = torch.split(position, [value.numel() for value in free.values()], dim=1)
+        by_name = {
+            name: column.reshape(len(position), *value.shape)
+            for column, (name, value) in zip(columns, free.items(), strict=True)
+        }
+        return log_prior(by_name) + 0.0 * position.sum(1)  # so that a constant prior has a gradient
 
     def likelihood(point: Tensor) -> Tensor:
         return source.reduce(model.with_free(unflatten(point, free)).expect).log_likelihood + base
@@ -208,22 +215,6 @@ def sample_parameters(
         {name: value.expand(chains, *value.shape) for name, value in free.items() if value.numel()}
     )
     return replace(draws, space=space)
-
-
-def _split_free(position: Tensor, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    parts = torch.split(position, [value.numel() for value in free.values()], dim=1)
-    return {
-        name: part.reshape(len(position), *value.shape)
-        for part, (name, value) in zip(parts, free.items(), strict=True)
-    }
-
-
-def _log_base(model: ExpectationModel[Any], source: Any) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
-    for tile, weight in source.chunks():
-        base = model.log_base(tile)
-        total = total if base is None else total + base.double() @ weight
-    return total
 
 
 def _log_emission(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
