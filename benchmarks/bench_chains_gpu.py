@@ -17,7 +17,7 @@ import torch
 
 from boxloop.chain import advance
 from boxloop.numeric import generator
-from boxloop.sample import HMC, MALA, Graphs, RandomWalk, Target, sample
+from boxloop.sample import HMC, MALA, GraphSteps, RandomWalk, Target, sample_density
 from chains_peers import TARGETS, effective
 
 STEPS = 320
@@ -52,12 +52,12 @@ def rates(device: str) -> list[dict]:
         for chains in (4, 256, 4096):
             start = torch.zeros(columns, dtype=torch.float64, device=device)
             begin = time.perf_counter()
-            draws = sample(target, start, chains=chains, draws=100, warmup=600, random_state=0)
+            draws = sample_density(target, start, chains=chains, draws=100, warmup=600, random_state=0)
             whole = time.perf_counter() - begin
             best = 0.0
             for seed in range(3):
                 begin = time.perf_counter()
-                more = sample(
+                more = sample_density(
                     target, draws.positions[-1], draws.algorithm, draws=200, warmup=0, random_state=seed
                 )
                 found = np.swapaxes(more.positions.cpu().numpy(), 0, 1)
@@ -82,7 +82,7 @@ def main() -> None:
                 ("hmc, autograd, 4-8 gradients", HMC(scale=0.4, trajectory=3.2).kernel(Target(density))),
             ):
                 chains = kernel.init(torch.zeros(c, d, dtype=dtype, device="cuda"))
-                eager, graph = per_step(advance, kernel, chains), per_step(Graphs(), kernel, chains)
+                eager, graph = per_step(advance, kernel, chains), per_step(GraphSteps(), kernel, chains)
                 floor = 6 * c * d * chains.position.element_size() / 4.8e12
                 print(
                     f"c {c} d {d} {str(dtype)[6:]} {name}: eager {eager * 1e6:.1f} us, graph {graph * 1e6:.1f} us, "

@@ -39,7 +39,7 @@ from boxloop.loop import run
 from boxloop.models import FactorModel, Mixture
 from boxloop.networks import SWAG, FactorEM, WeightPosterior
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, Graphs, RandomWalk, Target
+from boxloop.sample import HMC, GraphSteps, RandomWalk, Target
 from boxloop.twoview import relevance_loss
 from common import report
 
@@ -178,7 +178,7 @@ def moments(card: Card) -> Iterator[dict]:
 
 def chains(card: Card) -> Iterator[dict]:
     """A step of every chain, from a CUDA graph: a walk moves numbers, trajectories of a regression multiply."""
-    mover = advance if card.device == "cpu" else Graphs()
+    mover = advance if card.device == "cpu" else GraphSteps()
     c, d, steps = card.size(65536, 64), 100, 64
     kernel = RandomWalk(scale=0.2).kernel(Target(lambda x: -0.5 * (x * x).sum(1)))
     for dtype in (torch.float64, torch.float32):

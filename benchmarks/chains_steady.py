@@ -13,7 +13,7 @@ import torch
 
 from boxloop.chain import advance
 from boxloop.numeric import generator
-from boxloop.sample import MALA, Compiled, RandomWalk, Target
+from boxloop.sample import MALA, CompiledSteps, RandomWalk, Target
 from chains_peers import D, around_mode, problem
 
 PROBLEMS = {
@@ -89,7 +89,7 @@ def ours(name: str, chains: int, dtype: str) -> Steady:
             return move(kernel, path.chains, steps, generator(1))
 
     def compiled():
-        mover = Compiled()
+        mover = CompiledSteps()
         run(mover)
         return lambda: run(mover)
 

@@ -46,7 +46,7 @@ from boxloop.fit import Cavi, EMState, Order, Step, cavi, elbo, em
 from boxloop.loop import FALL, run
 from boxloop.models import Mixture, VariationalMixture
 from boxloop.numeric import covariance as forms, generator, normal
-from boxloop.sample import Annealing, LogDensity, RandomWalk, Target, annealed_importance, pilot
+from boxloop.sample import Annealing, LogDensity, RandomWalk, Target, annealed_importance, choose_temperatures
 from boxloop.tree import Tree
 from boxloop.types import Expected
 from papers.experiment import Finding, Options, Report
@@ -596,7 +596,9 @@ def annealed_evidence(x: Tensor, seed: int, chains: int) -> Annealing:
     def kernels(density: LogDensity, scale: float) -> Kernel:
         return RandomWalk(scale, metric=torch.tensor(STEPS, dtype=torch.float64)).kernel(Target(density))
 
-    ladder = pilot(log_density, base, kernels, random_state=seed, goal=0.3, kept=0.99, steps=3)
+    ladder = choose_temperatures(
+        log_density, base, kernels, random_state=seed, target_acceptance=0.3, ess_share=0.99, steps=3
+    )
     return annealed_importance(log_density, base, kernels, ladder, chains, seed + 1, steps=10)
 
 

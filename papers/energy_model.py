@@ -21,13 +21,20 @@ from sklearn.mixture import GaussianMixture as Peer
 from torch import Generator, Tensor, nn
 
 from boxloop.data import ArraySource
-from boxloop.estimators import KERNELS, EnergyBasedModel, FitWarning, Means, explore, reference
+from boxloop.estimators import (
+    KERNELS,
+    ChainSettings,
+    EnergyBasedModel,
+    FitWarning,
+    anneal_chains,
+    reference_distribution,
+)
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
 from boxloop.fit import Batches, Cooling, EnergyPlan, averaged, energy_trainer
 from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
-from boxloop.sample import Bridge, pilot
+from boxloop.sample import AnnealingPath, choose_temperatures
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target, percent, standard_error
 
@@ -230,7 +237,7 @@ def train_family(quartic: bool, rows: Tensor, rounds: int, seed: int) -> tuple[E
     model = family_model(quartic)
     plan = EnergyPlan(Cooling(0.05, rounds), chains=1024, steps=5, restart=0.0)
     batches = Batches(ArraySource(rows), len(rows))
-    base = reference(model)
+    base = reference_distribution(model)
     trainer = energy_trainer(model, batches, MALA, base, plan, buffer=1024, random_state=seed)
     state = run(trainer, trainer.start(seed), max_iter=rounds).state
     (average,) = averaged(model, state).parameters
@@ -276,7 +283,7 @@ def gradient_errors(model: EnergyModel, truth: Truth, stream: Generator) -> tupl
         worst = max(worst, abs(slope - mean) / max(abs(mean), 1e-3))
         if trial == 0:
             drawn = -_directional_derivative(
-                model, way, explore(model, Means.of("mala", truth.columns), 2000, stream)[1]
+                model, way, anneal_chains(model, ChainSettings.of("mala", truth.columns), 2000, stream)[1]
             )
             score = float((drawn.mean() - mean) / (drawn.std() / len(drawn) ** 0.5))
     return worst, score
@@ -298,10 +305,10 @@ def partition_trials(
 ) -> tuple[list[float], list[float], list[float]]:
     """Repeated annealing against quadrature: z-scores, ratios of Z to the truth, and reported errors."""
     exact = log_integral(model.log_density, truth)
-    base = reference(model)
-    ladder = pilot(model.log_density, base, MALA, random_state=stream)
-    bridge = Bridge(model.log_density, base, MALA, RUNG_STEPS)
-    found = [bridge.travel(base.draw(chains, stream)[0], ladder, stream) for _ in range(repeats)]
+    base = reference_distribution(model)
+    ladder = choose_temperatures(model.log_density, base, MALA, random_state=stream)
+    bridge = AnnealingPath(model.log_density, base, MALA, RUNG_STEPS)
+    found = [bridge.anneal(base.draw(chains, stream)[0], ladder, stream) for _ in range(repeats)]
     scores = [(f.log_mean - exact) / f.error for f in found]
     return scores, [math.exp(f.log_mean - exact) for f in found], [f.error for f in found]
 

@@ -32,14 +32,14 @@ from boxloop.numeric import generator, normal
 from boxloop.sample import (
     HMC,
     MALA,
-    Generalised,
     Metric,
+    MetropolisHastings,
     RandomWalk,
     SampleWarning,
     Target,
     check_reversible,
     diagnose,
-    sample,
+    sample_density,
     transition,
 )
 from papers.experiment import Finding, Options, Report
@@ -292,7 +292,7 @@ def _ring_kernel(pi: Tensor, rule: Any, planted: bool = False) -> Kernel:
     def move(position: Tensor, jump: Any) -> Tensor:
         return (position + jump) % len(pi)
 
-    return Generalised(move, log_ratio, rule).kernel()
+    return MetropolisHastings(move, log_ratio, rule).kernel()
 
 
 def _moves(steps: dict[int, float]) -> list[tuple[Tensor, float]]:
@@ -331,22 +331,22 @@ class FixedGoal:
     metric: Metric = None
     dense: bool | None = None
 
-    keeps_slopes: ClassVar[bool] = True
+    stores_gradient: ClassVar[bool] = True
 
     def kernel(self, target: Target) -> Kernel:
         """The kernel of the algorithm."""
         kernel: Kernel = build_algorithm(self.name, self.scale, metric=self.metric).kernel(target)
         return kernel
 
-    def first_scale(self, columns: int) -> float:
+    def initial_scale(self, columns: int) -> float:
         """1, for every d."""
         return 1.0
 
-    def goal(self, columns: int) -> float:
+    def target_acceptance(self, columns: int) -> float:
         """The same for every d."""
         return self.accept
 
-    def tuned(self, scale: float, metric: Metric) -> Self:
+    def with_steps(self, scale: float, metric: Metric) -> Self:
         """With another scale."""
         return replace(self, scale=scale, metric=metric)
 
@@ -357,7 +357,7 @@ def tune_scale(name: str, goal: float, d: int, chains: int, warmup: int, seed: i
     start = normal((chains, d), generator(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SampleWarning)  # few draws on purpose
-        draws = sample(gaussian(), start, algorithm, warmup=warmup, draws=8, random_state=seed)
+        draws = sample_density(gaussian(), start, algorithm, warmup=warmup, draws=8, random_state=seed)
     return float(draws.algorithm.scale)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from boxloop.distributions import DiagonalGaussian
 from boxloop.figures import COLOURS, new_figure, png
-from boxloop.sample import Draws, Independent, RandomWalk, SampleWarning, sample
+from boxloop.sample import Draws, Independent, RandomWalk, SampleWarning, sample_density
 
 
 def needle(x: torch.Tensor) -> torch.Tensor:
@@ -38,18 +38,20 @@ def plain_r_hat(draws: Draws) -> float:
 def told(what: str, draws: Draws, most: int = 1) -> None:
     """A line for what the draws say, and what the library says of them."""
     print(f"{what}: mean {abs(float(draws['x'].mean())):.1f}, plain R-hat {plain_r_hat(draws):.2f}")
-    for worry in draws.worries[:most] or ("no worries",):
-        print(f"    {worry}")
+    for concern in draws.concerns[:most] or ("no concerns",):
+        print(f"    {concern}")
 
 
 start = torch.tensor([[-1.0], [0.0], [0.5], [1.0]]).double()  # the second chain begins on the needle
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", SampleWarning)  # it says so at once; below we read it from the draws
-    stuck = sample(needle, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
-one_hill = sample(hills, [6.0], chains=4, draws=500, warmup=500, random_state=0)
-wide = sample(hills, [0.0], chains=4, spread=8.0, draws=500, warmup=500, random_state=0)
+    stuck = sample_density(needle, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
+one_hill = sample_density(hills, [6.0], chains=4, draws=500, warmup=500, random_state=0)
+wide = sample_density(hills, [0.0], chains=4, start_sd=8.0, draws=500, warmup=500, random_state=0)
 law = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
-jumps = sample(hills, [0.0], Independent(law), chains=4, spread=8.0, draws=2000, warmup=100, random_state=0)
+jumps = sample_density(
+    hills, [0.0], Independent(law), chains=4, start_sd=8.0, draws=2000, warmup=100, random_state=0
+)
 
 told("a needle", stuck, most=2)
 told("two hills, chains begin at one", one_hill)
@@ -62,7 +64,7 @@ cases = (
     ("One of four chains never moves", stuck),
     ("Two hills: all chains begin at the right one", one_hill),
     ("Chains that begin all over disagree", wide),
-    ("Proposals from a wide law reach both hills", jumps.thinned(8)),
+    ("Proposals from a wide law reach both hills", jumps.thin_draws(8)),
 )
 for axes, (title, draws) in zip(panels.flat, cases, strict=True):
     draws.plot(axes)

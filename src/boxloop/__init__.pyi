@@ -29,6 +29,7 @@ from .networks import MultiPosterior, WeightPosterior
 from .numeric import use_threads
 from .progress import ProgressBar
 from .report import make_report
+from .sample import sample_density
 from .select import ModelSearchCV, OutlierDetector, compare, penalised_path, topic_spectrum
 from .version import __version__
 
@@ -76,6 +77,7 @@ __all__ = [
     "mega",
     "moment_penalty",
     "penalised_path",
+    "sample_density",
     "topic_spectrum",
     "use_threads",
     "z_estimate",

@@ -63,8 +63,8 @@ KEYS = {
     "compare": "data rows best models output figure",
     "select": "data chosen candidates output figure",
     "outliers": "data train model level contamination rows flagged outliers threshold output",
-    "posterior": "data model rows columns components covariance chains draws warmup seed interrupted converged labels "
-    "summary worries advice seconds output figure",
+    "posterior": "data model rows columns components covariance chains draws warmup seed interrupted converged "
+    "identification summary concerns advice seconds output figure",
     "relate": "data other rate permutations x y rounds converged ridge events rows seed variables total total_error "
     "columns labels verdict overfitted concerns diagnosis seconds output figure",
     "network": "data target columns left_out kind why rows seed predictors worries level notes worst_rows settings "

@@ -15,7 +15,7 @@ import pytest
 from boxloop.cli import advice
 from boxloop.data import open_table, write_table
 from boxloop.loop import Progress, run
-from boxloop.sample import sample_factors, sample_mixture, sampling
+from boxloop.sample import sample_factors, sample_mixture, sampler
 from cli.calls import NAMES, call, clusters, done, signalled, table
 
 SHORT = ["--draws", 40, "--warmup", 20]
@@ -42,15 +42,15 @@ def read(path: Path) -> pd.DataFrame:
 def test_numbers_are_those_of_the_library(words: list[object]) -> None:
     told, posterior = found(*words, "--seed", 3, "--chains", 3), library(words, random_state=3, chains=3)
     expected = posterior.summary()
-    assert [line["number"] for line in told["summary"]] == list(expected.index)
+    assert [line["quantity"] for line in told["summary"]] == list(expected.index)
     for line, (_, row) in zip(told["summary"], expected.iterrows(), strict=True):
-        for key in expected.columns.drop("labels"):
+        for key in expected.columns.drop("identification"):
             if math.isnan(row[key]):
                 assert line[key] is None
             else:
                 assert line[key] == row[key]
-        assert line["labels"] == row["labels"]
-    assert told["worries"] == list(posterior.worries)
+        assert line["identification"] == row["identification"]
+    assert told["concerns"] == list(posterior.concerns)
     assert told["converged"] == posterior.converged
     assert (told["chains"], told["draws"], told["warmup"], told["rows"]) == (3, 40, 20, 150)
 
@@ -60,30 +60,32 @@ def test_what_people_read_has_the_numbers_of_the_json(words: list[object], monke
     monkeypatch.setenv("COLUMNS", "160")
     told, text = found(*words), done(*words).stdout
     for line in told["summary"]:
-        shown = next(row for row in text.splitlines() if row.strip().startswith(line["number"]))
-        cells = shown.strip().removeprefix(line["number"]).split()
-        assert cells[-1] == line["labels"]
+        shown = next(row for row in text.splitlines() if row.strip().startswith(line["quantity"]))
+        cells = shown.strip().removeprefix(line["quantity"]).split()
+        assert cells[-1] == line["identification"]
         assert float(cells[0]) == pytest.approx(line["mean"], rel=1e-3)
         assert float(cells[1]) == pytest.approx(line["low"], rel=1e-2)
         assert float(cells[2]) == pytest.approx(line["high"], rel=1e-2)
-    kinds = {line["labels"] for line in told["summary"]}
-    assert kinds == {"free", "relabelled" if words is MIXTURE else "aligned"}
-    assert told["labels"] in text
-    assert told["worries"]
+    kinds = {line["identification"] for line in told["summary"]}
+    assert kinds == (
+        {"label-invariant", "relabelled"} if words is MIXTURE else {"rotation-invariant", "aligned"}
+    )
+    assert told["identification"][1:] in text
+    assert told["concerns"]
     assert told["advice"]
-    for line in (*told["worries"], *told["advice"]):
+    for line in (*told["concerns"], *told["advice"]):
         assert f"- {line}\n" in text
     assert re.search(r"draw longer: --draws \d+", text)
 
 
-def test_nothing_to_worry_about_is_said(tmp_path: Path) -> None:
+def test_draws_without_concerns_are_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(80, 2)))
     words = ["posterior", tmp_path / "rows.npy", "--model", "gaussian-mixture", "-k", 1, "--draws", 400]
     told = found(*words)
     assert told["converged"]
-    assert told["advice"] == told["worries"] == []
+    assert told["advice"] == told["concerns"] == []
     text = done(*words).stdout
-    assert "Nothing speaks against these draws" in text
+    assert "No concerns: chains agree" in text
     assert "What to do" not in text
 
 
@@ -94,22 +96,31 @@ def test_advice_is_in_options_of_the_command() -> None:
 
 def test_chains_in_different_places_are_told_from_short_ones() -> None:
     posterior = sample_factors(open_table("iris"), 1, draws=400, warmup=100, random_state=0)
-    good = {"number": "log_density", "labels": "free", "r_hat": 1.0, "ess_bulk": 900.0, "ess_tail": 900.0}
+    good = {
+        "quantity": "log_density",
+        "identification": "rotation-invariant",
+        "r_hat": 1.0,
+        "ess_bulk": 900.0,
+        "ess_tail": 900.0,
+    }
     apart = advice(posterior, [good, {**good, "r_hat": 1.6, "ess_bulk": 7.0}], None)
-    assert "different places" in apart[0]
-    assert apart[1] == "draw longer: --draws 23200; --checkpoint FILE keeps progress"  # 400 / 7, rounded up
+    assert "different modes" in apart[0]
+    assert apart[1] == "draw longer: --draws 23200; --checkpoint FILE saves progress"  # 400 / 7, rounded up
     short = advice(posterior, [good, {**good, "r_hat": 1.02}], Path("c.boxloop"))
     assert short == ["draw longer: --draws 800; it continues from c.boxloop"]
-    # Lines that depend on labels, and the counts of some draws, are not what worries are told from.
-    others = [{**good, "labels": "aligned", "r_hat": 2.0}, {**good, "number": "occupied", "r_hat": 2.0}]
+    # Lines that depend on labels, and the counts of some draws, do not raise concerns.
+    others = [
+        {**good, "identification": "aligned", "r_hat": 2.0},
+        {**good, "quantity": "occupied", "r_hat": 2.0},
+    ]
     assert not any("draw longer" in line for line in advice(posterior, [good, *others], None))
 
 
 def test_a_long_table_is_cut_and_the_json_is_not(monkeypatch) -> None:
-    monkeypatch.setattr("boxloop.cli.posterior.MOST_LINES", 3)
+    monkeypatch.setattr("boxloop.cli.posterior.MAX_LINES", 3)
     text = " ".join(done(*MIXTURE).stdout.split())
     count = len(found(*MIXTURE)["summary"])
-    assert f"the first 3 of {count} numbers, --json has all" in text
+    assert f"the first 3 of {count} quantities, --json has all" in text
     assert "component 0: weight" not in text
 
 
@@ -128,11 +139,11 @@ def test_one_line_for_each_draw(tmp_path: Path, words: list[object], suffix: str
     path = tmp_path / f"draws{suffix}"
     told = found(*words, "-o", path)
     drawn = read(path)
-    assert list(drawn.columns) == ["chain", "draw", *(line["number"] for line in told["summary"])]
+    assert list(drawn.columns) == ["chain", "draw", *(line["quantity"] for line in told["summary"])]
     assert drawn["chain"].tolist() == np.repeat(range(4), 40).tolist()
     assert drawn["draw"].tolist() == np.tile(range(40), 4).tolist()
     for line in told["summary"]:
-        assert drawn[line["number"]].mean() == pytest.approx(line["mean"], rel=1e-12)
+        assert drawn[line["quantity"]].mean() == pytest.approx(line["mean"], rel=1e-12)
     density = library(words, random_state=0).draws.log_density.T.flatten().numpy()
     np.testing.assert_array_equal(drawn["log_density"], density)
 
@@ -141,7 +152,7 @@ def test_cells_that_were_not_counted_are_empty(tmp_path: Path) -> None:
     told = found(*MIXTURE, "--draws", 300, "-o", tmp_path / "d.csv")
     counted = read(tmp_path / "d.csv")["occupied"]
     assert counted.notna().sum() == 4 * 150
-    assert counted.mean() == next(x["mean"] for x in told["summary"] if x["number"] == "occupied")
+    assert counted.mean() == next(x["mean"] for x in told["summary"] if x["quantity"] == "occupied")
 
 
 def test_the_figure_is_a_picture(tmp_path: Path) -> None:
@@ -209,7 +220,7 @@ def stop(monkeypatch: pytest.MonkeyPatch, number: int, rounds: int) -> None:
     def stopped(*args: object, observers: list, **options: object) -> object:
         return run(*args, observers=[*observers, raised], **options)
 
-    monkeypatch.setattr(sampling, "run", stopped)
+    monkeypatch.setattr(sampler, "run", stopped)
 
 
 @pytest.mark.filterwarnings("default")
@@ -224,7 +235,7 @@ def test_ctrl_c_tells_and_writes_what_was_drawn(tmp_path: Path, monkeypatch, wor
     ]
     told = json.loads(result.stdout)
     assert (told["draws"], told["interrupted"], told["converged"]) == (64, True, False)
-    assert told["advice"] == ["run the same command to its end; --checkpoint FILE keeps progress"]
+    assert told["advice"] == ["run the same command to its end; --checkpoint FILE saves progress"]
     assert len(read(tmp_path / "draws.csv")) == 4 * 64
 
 

@@ -24,7 +24,7 @@ from boxloop.cli import (
     read_columns,
 )
 from boxloop.data import ArraySource, load_dataset, write_table
-from boxloop.estimators import RelevantClassifier, learned
+from boxloop.estimators import RelevantClassifier
 from boxloop.loop import Progress, run
 from cli.calls import call, done
 
@@ -370,7 +370,7 @@ def test_ctrl_c_in_training_ends_the_command(tmp_path: Path, monkeypatch: pytest
     def stopped(*args: object, observers: list, **options: object) -> object:
         return run(*args, observers=[*observers, interrupt], **options)
 
-    monkeypatch.setattr(learned, "run", stopped)
+    monkeypatch.setattr("boxloop.estimators._training.run", stopped)
     result = call("relate", "iris", "--y", "target", "-o", tmp_path / "m")
     assert (result.exit_code, result.stdout) == (130, "")
     assert list(tmp_path.iterdir()) == []

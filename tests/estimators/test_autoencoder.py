@@ -14,7 +14,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from boxloop import FactorAnalysis, FitWarning, GaussianMixture, compare, mega
-from boxloop.estimators import ALPHAS, BoundLoss, VariationalAutoencoder, autoencoder_train as engine, chosen
+from boxloop.estimators import (
+    ALPHAS,
+    BoundLoss,
+    VariationalAutoencoder,
+    choose_alpha,
+    variational_autoencoder as engine,
+)
 from boxloop.fit import Warming
 from boxloop.numeric import generator
 
@@ -343,12 +349,12 @@ def test_the_rule_of_the_choice():
     rng = np.random.default_rng(0)
     base, weight = rng.normal(size=100), np.ones(100)
     near, far = base - 0.01 + 0.2 * np.tile([1.0, -1.0], 50), base - 1.0
-    pick, table = chosen([0.0, 0.1, 1.0], [base, near, far], [0.9, 0.3, 0.1], weight)
+    pick, table = choose_alpha([0.0, 0.1, 1.0], [base, near, far], [0.9, 0.3, 0.1], weight)
     assert pick == 1
     assert table["behind"][2] == pytest.approx(1.0)
-    assert chosen([0.0, 0.1], [base, far], [0.9, 0.1], weight)[0] == 0
-    assert chosen([0.0, 0.1], [base, base], [0.2, 0.2], weight)[0] == 0
-    assert chosen([0.0, 0.1], [base * np.nan, far], [0.2, 0.3], weight)[0] == 1
+    assert choose_alpha([0.0, 0.1], [base, far], [0.9, 0.1], weight)[0] == 0
+    assert choose_alpha([0.0, 0.1], [base, base], [0.2, 0.2], weight)[0] == 0
+    assert choose_alpha([0.0, 0.1], [base * np.nan, far], [0.2, 0.3], weight)[0] == 1
     assert ALPHAS[0] == 0.0
 
 

@@ -54,7 +54,7 @@ def test_a_good_fit_has_settled(fitted):
 
 def test_chains_that_do_not_reach_the_model_are_found_out():
     """Their own contrasts say little; draws annealed from the base say all."""
-    with pytest.warns(FitWarning, match="has not settled"):
+    with pytest.warns(FitWarning, match="has not converged"):
         fit = small(restart=1.0, steps=2, max_iter=300).fit(hills(800, 0))
     assert not fit.converged_
     assert abs(fit.contrast_) > 1.0
@@ -133,7 +133,7 @@ class Quartic(nn.Module):
         return self.theta[0] * x + self.theta[1] * x**2 + self.theta[2].exp() * x**4
 
 
-@pytest.mark.filterwarnings("ignore:.*has not settled")
+@pytest.mark.filterwarnings("ignore:.*has not converged")
 @pytest.mark.parametrize("kernel", ["mala", "random_walk", "hmc", lambda f, h: MALA(h).kernel(Target(f))])
 def test_a_module_without_a_base(kernel):
     module = Quartic()
@@ -168,7 +168,7 @@ def test_a_file_and_back(fitted, tmp_path):
     assert found.contrasts_ == fitted.contrasts_
 
 
-@pytest.mark.filterwarnings("ignore:.*has not settled")
+@pytest.mark.filterwarnings("ignore:.*has not converged")
 def test_files_of_others_are_refused(fitted, tmp_path):
     GaussianMixture(1).fit(hills(50, 0)).save(tmp_path / "g.boxloop")
     with pytest.raises(ModelFileError, match="'GaussianMixture'"):
@@ -302,7 +302,7 @@ def test_seeds_decide():
     assert clone(one).get_params() == one.get_params()
 
 
-@pytest.mark.filterwarnings("ignore:.*has not settled")
+@pytest.mark.filterwarnings("ignore:.*has not converged")
 def test_few_weights_are_told():
     """An energy of steep spikes that annealing in few chains cannot follow."""
 
@@ -315,7 +315,7 @@ def test_few_weights_are_told():
             return 2000.0 * (rows[:, 0] - 3.0) ** 2 + 0.0 * self.theta
 
     fit = small(energy=Spikes(), max_iter=1, partition_chains=16, kernel=stuck)
-    with pytest.warns(FitWarning, match="few weights decide"):
+    with pytest.warns(FitWarning, match="few weights dominate"):
         fit.fit(hills(50, 0))
 
 

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 import boxloop
-from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, grouped_fit
+from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, random_effects
 from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, RandomEffects
 from boxloop.persist import CheckpointWriter
 from papers.mcem import reference
@@ -182,7 +182,7 @@ def test_no_variance_between_groups_is_told():
     rng = np.random.default_rng(3)
     X, groups = rng.normal(size=(400, 1)), np.repeat(np.arange(40), 10)
     y = np.round(np.exp(0.5 * X[:, 0] + 1.0))  # less variation than chance has: the maximum is at zero
-    with pytest.warns(boxloop.FitWarning, match="cannot be told from zero") as told:
+    with pytest.warns(boxloop.FitWarning, match="is within one standard error of zero") as told:
         fit = quick("poisson", precision=0.5).fit(X, y, groups)  # near zero, precision takes many draws
     assert len(told) >= 1
     assert fit.covariance_[0, 0] < 0.05
@@ -207,7 +207,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
     X, y, groups = table(kind)
     straight = quick(kind, max_iter=12).fit(X, y, groups)
     with monkeypatch.context() as patch:
-        patch.setattr(grouped_fit, "CheckpointWriter", Doomed)
+        patch.setattr(random_effects, "CheckpointWriter", Doomed)
         with pytest.raises(Killed):
             quick(kind, max_iter=12, checkpoint=tmp_path / "c").fit(X, y, groups)
     assert (tmp_path / "c").exists() == (rounds > 3)
@@ -221,7 +221,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
 
 @every_kind
 def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
-    plain = grouped_fit.monte_carlo_em
+    plain = random_effects.monte_carlo_em
 
     def interrupted(*args):
         step = plain(*args)
@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
 
         return counted
 
-    monkeypatch.setattr(grouped_fit, "monte_carlo_em", interrupted)
+    monkeypatch.setattr(random_effects, "monte_carlo_em", interrupted)
     X, y, groups = table(kind)
     with pytest.warns(boxloop.FitWarning, match="interrupted after iteration 5"):
         fit = quick(kind).fit(X, y, groups)
@@ -247,7 +247,7 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
 
 def test_too_few_rounds_are_told():
     X, y, groups = table("logistic")
-    with pytest.warns(ConvergenceWarning, match="did not settle in 1 rounds"):
+    with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
         LogisticRandomEffects(method="mcem", max_iter=1, random_state=0).fit(X, y, groups)
 
 
@@ -259,8 +259,8 @@ def changed(values, place, new):
 
 X, Y, GROUPS = table("logistic")
 BAD = {
-    "no groups": (X, Y, None, "groups are needed"),
-    "one group": (X, Y, np.zeros(len(X)), "one group only"),
+    "no groups": (X, Y, None, "groups is None"),
+    "one group": (X, Y, np.zeros(len(X)), "one label only"),
     "groups of one row": (X, Y, np.arange(len(X)), "every group has one row"),
     "too few labels": (X, Y, GROUPS[:-1], "groups has the shape"),
     "a label that is not a number": (X, Y, changed(GROUPS, 0, np.nan), "not finite"),
@@ -278,7 +278,7 @@ BAD = {
     "y of two columns": (X, np.stack([Y, Y], 1), GROUPS, "one column"),
     "a constant column": (np.column_stack([X, np.ones(len(X))]), Y, GROUPS, "column 'x2' is constant"),
     "collinear columns": (np.column_stack([X, X[:, 0] + X[:, 1]]), Y, GROUPS, "collinear"),
-    "separated": (X, X[:, 0] > 0, GROUPS, "apart without error"),
+    "separated": (X, X[:, 0] > 0, GROUPS, "separate the responses completely"),
     "constant in groups": (X, GROUPS % 2, GROUPS, "within every group all y are equal"),
 }
 
@@ -332,7 +332,7 @@ def test_bad_weights_and_offsets_are_refused(options, message):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"slopes": [5]}, "names 5, which is no column"),
+        ({"slopes": [5]}, "names 5, which is not a column"),
         ({"slopes": ["z"]}, "names 'z'"),
         ({"slopes": [0, 0]}, "twice"),
         ({"chains": 1}, "chains"),

@@ -19,7 +19,14 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 import boxloop
-from boxloop import BayesianFactorAnalysis, FactorAnalysis, FitWarning, GaussianMixture
+from boxloop import (
+    BayesianFactorAnalysis,
+    BayesianMultinomialMixture,
+    FactorAnalysis,
+    FitWarning,
+    GaussianMixture,
+    MultinomialMixture,
+)
 from estimators.cases import CASES, EVERYONE, Case, assert_same, blobs, everyone, factors, mixtures, over
 
 
@@ -83,9 +90,29 @@ def test_summary_is_a_frame(case: Case) -> None:
     frame = case.make().fit(__import__("pandas").DataFrame(X, columns=names)).summary()
     text = frame.to_string()
     assert all(name in text for name in names)
-    assert np.isfinite(frame.to_numpy()).all()
+    by_topic = case.kind in (MultinomialMixture, BayesianMultinomialMixture)
+    assert np.isfinite(frame[["weight"]].to_numpy() if by_topic else frame.to_numpy()).all()
     by_column = case.kind in (FactorAnalysis, BayesianFactorAnalysis)
     assert len(frame) == (X.shape[1] if by_column else case.params["n_components"])
+
+
+@pytest.mark.parametrize("kind", [MultinomialMixture, BayesianMultinomialMixture])
+def test_a_summary_of_topics_has_their_most_probable_words_first(kind: Any) -> None:
+    X = __import__("pandas").DataFrame(
+        [[5, 4, 0, 1], [0, 1, 6, 2]] * 40, columns=["sea", "ship", "tree", "leaf"]
+    )
+    fitted = kind(2, random_state=0).fit(X)
+    frame = fitted.summary(top=2)
+    assert list(frame.columns) == ["weight", "word 1", "word 2"]
+    assert list(frame.index) == ["topic 0", "topic 1"]
+    for k, row in enumerate(fitted.probabilities_):
+        first, second = np.argsort(-row)[:2]
+        assert frame["word 1"].iloc[k] == f"{X.columns[first]} ({row[first]:.3g})"
+        assert frame["word 2"].iloc[k].startswith(X.columns[second])
+    assert len(fitted.summary().columns) == 5
+    assert kind(2, random_state=0).fit(X.to_numpy()).summary()["word 1"].str.startswith("x").all()
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        fitted.summary(top=0)
 
 
 @over([case for case in EVERYONE if not case.counting])

@@ -279,7 +279,7 @@ def test_f61_wrong_arguments_of_functions(wrong: Any) -> None:
     X = np.random.default_rng(0).normal(size=(20, 3))
     start = torch.zeros(3).double()
     calls: dict[str, Callable[[], Any]] = {
-        "sample": lambda: boxloop.sample.sample(wrong, start, chains=2, draws=5, warmup=5),
+        "sample": lambda: boxloop.sample_density(wrong, start, chains=2, draws=5, warmup=5),
         "z_estimate": lambda: boxloop.z_estimate(wrong, X, start),
         "m_estimate": lambda: boxloop.m_estimate(wrong, X, start),
         "match_moments": lambda: boxloop.match_moments(wrong, lambda theta: theta, X, start),

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from boxloop.loop import Progress
-from boxloop.sample import HMC, MALA, WINDOWS, Draws, RandomWalk, sample
+from boxloop.sample import HMC, MALA, WINDOWS, Draws, RandomWalk, sample_density
 
 
 def bowl(x: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def sample_late_chain(until: float, *, warmup: int = 400, **options: Any) -> Dra
     start = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double()
     start[0] += 50.0
     given: Any = {"draws": 300, "warmup": warmup, "random_state": 0, **options}
-    return sample(density, start, observers=[watch], **given)
+    return sample_density(density, start, observers=[watch], **given)
 
 
 def test_f63_a_chain_that_arrives_late_does_not_stretch_the_metric() -> None:
@@ -65,7 +65,7 @@ def test_f63_a_chain_that_arrives_late_does_not_stretch_the_metric() -> None:
         assert float(found.algorithm.metric.diagonal().max()) < 2.0
         assert 0.4 < found.algorithm.scale < 1.6
         assert found.algorithm.trajectory / found.algorithm.scale < 8.0
-        assert found.converged, found.worries
+        assert found.converged, found.concerns
 
 
 def test_f63_a_chain_that_arrives_too_late_for_the_metric_is_a_concern() -> None:
@@ -78,7 +78,7 @@ def test_f63_a_chain_that_arrives_too_late_for_the_metric_is_a_concern() -> None
     assert found.algorithm.trajectory / found.algorithm.scale > 16.0
     assert not found.converged
     assert "start from the last draws" in repr(found)
-    again = sample(bowl, found.positions[-1], draws=1000, warmup=400, random_state=0)
+    again = sample_density(bowl, found.positions[-1], draws=1000, warmup=400, random_state=0)
     assert again.converged
     assert again.algorithm.trajectory / again.algorithm.scale < 8.0
 
@@ -89,9 +89,11 @@ def test_f63_a_chain_that_arrives_too_late_for_the_metric_is_a_concern() -> None
 def test_f63_a_step_far_too_small(kernel: Any) -> None:
     """Also where trajectories of very many steps reach as far as they should."""
     with pytest.warns(UserWarning, match="steps are too short"):
-        found = sample(bowl, torch.zeros(2).double(), kernel, chains=4, draws=150, warmup=0, random_state=0)
+        found = sample_density(
+            bowl, torch.zeros(2).double(), kernel, chains=4, draws=150, warmup=0, random_state=0
+        )
     assert not found.converged
-    assert any("a larger scale" in concern for concern in found.worries)
+    assert any("a larger scale" in concern for concern in found.concerns)
 
 
 @pytest.mark.filterwarnings("ignore::boxloop.sample.SampleWarning")
@@ -100,24 +102,28 @@ def test_f63_trajectories_that_overflow_have_diverged(density: Any, scale: float
     """They are no sign of a missing constraint, and are not called so."""
     d = 2 if density is banana else 10
     kernel = HMC(scale, 5.0 * scale, torch.ones(d).double())
-    found = sample(density, torch.zeros(d).double(), kernel, chains=8, draws=60, warmup=60, random_state=0)
+    found = sample_density(
+        density, torch.zeros(d).double(), kernel, chains=8, draws=60, warmup=60, random_state=0
+    )
     total = int(found.divergences.sum())
     assert total > 100
-    assert int(found.refused.sum()) == 0
+    assert int(found.nan_proposals.sum()) == 0
     assert not found.converged
-    assert not any("constraint" in concern for concern in found.worries)
-    concern = found.worries[0]
+    assert not any("constraint" in concern for concern in found.concerns)
+    concern = found.concerns[0]
     assert concern.startswith(f"{total} of {8 * 60} trajectories diverged (energy error above 1000;")
     assert "Reparametrise (in a funnel, sample effects divided by their scale)" in concern
     assert f"dataclasses.replace(draws.algorithm, scale={scale / 4:g})" in concern
     smaller = replace(kernel, scale=scale / 4)
-    after = sample(density, torch.zeros(d).double(), smaller, chains=8, draws=60, warmup=60, random_state=0)
+    after = sample_density(
+        density, torch.zeros(d).double(), smaller, chains=8, draws=60, warmup=60, random_state=0
+    )
     assert int(after.divergences.sum()) < total / 2
 
 
 def test_f63_the_funnel_as_the_advice_has_it() -> None:
     """Effects divided by their scale: a round target, without a divergence."""
-    found = sample(
+    found = sample_density(
         lambda v: -v["log_variance"].square() / 18.0 - 0.5 * v["effect"].square().sum(1),
         {"log_variance": torch.zeros(()).double(), "effect": torch.zeros(9).double()},
         chains=8,
@@ -137,17 +143,17 @@ def test_f63_a_wall_is_no_divergence(beyond: float) -> None:
         return torch.where(x[:, 0] > 0.0, -x[:, 0] - 0.5 * (x[:, 0] - 1.0).square(), beyond)
 
     start = torch.ones(1).double()
-    options: Any = {"chains": 4, "random_state": 0, "spread": 0.1}
+    options: Any = {"chains": 4, "random_state": 0, "start_sd": 0.1}
     if math.isnan(beyond):
         with pytest.warns(UserWarning, match="a constraint may be missing from support="):
-            found = sample(density, start, HMC(0.3, 0.6), warmup=0, draws=40, **options)
+            found = sample_density(density, start, HMC(0.3, 0.6), warmup=0, draws=40, **options)
     else:
-        found = sample(density, start, HMC(0.3, 0.6), warmup=0, draws=40, **options)
+        found = sample_density(density, start, HMC(0.3, 0.6), warmup=0, draws=40, **options)
     assert found.divergences.tolist() == [0] * 4
-    assert int(found.refused.sum() + found.outside.sum()) > 0
-    assert any("support=" in concern for concern in found.worries)
-    told = sample(density, start, support=constraints.positive, draws=400, warmup=300, **options)
-    assert told.worries == ()
+    assert int(found.nan_proposals.sum() + found.zero_density_proposals.sum()) > 0
+    assert any("support=" in concern for concern in found.concerns)
+    told = sample_density(density, start, support=constraints.positive, draws=400, warmup=300, **options)
+    assert told.concerns == ()
 
 
 @pytest.mark.filterwarnings("ignore:trajectories take:boxloop.sample.SampleWarning")
@@ -155,9 +161,9 @@ def test_f63_a_wall_is_no_divergence(beyond: float) -> None:
 def test_f63_chains_in_different_modes(kernel: Any) -> None:
     """Starts on both sides: chains stay where they are, and disagree."""
     start = torch.tensor([[-10.0], [10.0], [10.0], [10.0]]).double()
-    found = sample(two_modes, start, kernel, draws=500, warmup=300, random_state=0)
+    found = sample_density(two_modes, start, kernel, draws=500, warmup=300, random_state=0)
     assert not found.converged
-    assert any("chains disagree" in concern for concern in found.worries)
+    assert any("chains disagree" in concern for concern in found.concerns)
 
 
 def test_divergences_are_kept_with_draws() -> None:
@@ -165,13 +171,13 @@ def test_divergences_are_kept_with_draws() -> None:
     options: Any = {"chains": 4, "warmup": 20, "random_state": 0}
     kernel = HMC(0.5, 2.0)
     with pytest.warns(UserWarning, match="diverged"):
-        whole = sample(banana, torch.zeros(2).double(), kernel, draws=96, **options)
+        whole = sample_density(banana, torch.zeros(2).double(), kernel, draws=96, **options)
     with pytest.warns(UserWarning, match="diverged"):
-        third = sample(banana, torch.zeros(2).double(), kernel, draws=32, thin=3, **options)
+        third = sample_density(banana, torch.zeros(2).double(), kernel, draws=32, thin=3, **options)
     assert whole.diverging.shape == (96, 4)
     assert torch.equal(whole.divergences, whole.diverging.sum(0))
-    assert torch.equal(whole.thinned(3).diverging, whole.diverging.reshape(32, 3, 4).any(1))
-    assert torch.equal(whole.thinned(5).diverging, whole.diverging[:95].reshape(19, 5, 4).any(1))
+    assert torch.equal(whole.thin_draws(3).diverging, whole.diverging.reshape(32, 3, 4).any(1))
+    assert torch.equal(whole.thin_draws(5).diverging, whole.diverging[:95].reshape(19, 5, 4).any(1))
     assert third.diverging.shape == (32, 4)
     stood = (whole.positions[1:] == whole.positions[:-1]).all(2)
     assert bool(stood[whole.diverging[1:]].all()), "a diverging trajectory is never accepted"
@@ -179,6 +185,6 @@ def test_divergences_are_kept_with_draws() -> None:
     tree = whole.to_arviz()
     assert tree["sample_stats"]["diverging"].dtype == np.bool_
     assert int(tree["sample_stats"]["diverging"].sum()) == int(whole.divergences.sum())
-    walk = sample(bowl, torch.zeros(2).double(), "random_walk", draws=150, **options)
+    walk = sample_density(bowl, torch.zeros(2).double(), "random_walk", draws=150, **options)
     assert walk.divergences is None
-    assert walk.thinned(2).divergences is None
+    assert walk.thin_draws(2).divergences is None

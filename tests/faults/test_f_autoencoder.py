@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from boxloop import FitWarning
 from boxloop.data import ArraySource
-from boxloop.estimators import VariationalAutoencoder, autoencoder_fit
+from boxloop.estimators import BoundLoss, VariationalAutoencoder
 
 QUICK = {"hidden": (4,), "max_iter": 3, "patience": None, "score_draws": 8, "penalty_nodes": 16}
 ROWS = np.random.default_rng(0).normal(size=(60, 3))
@@ -91,7 +91,7 @@ def test_two_rows_are_enough():
 
 
 def test_columns_without_spread_are_told():
-    with pytest.warns(FitWarning, match=r"columns without spread \(x2\)"):
+    with pytest.warns(FitWarning, match=r"constant columns \(x2\)"):
         fit = quick().fit(np.c_[ROWS[:, :2], np.full(60, 7.0)])
     assert np.isfinite(fit.score_samples(np.c_[ROWS[:, :2], np.full(60, 7.0)])).all()
 
@@ -110,13 +110,13 @@ def test_units_far_apart():
 
 
 def breaking(patch, when) -> None:
-    plain, calls = autoencoder_fit.BoundLoss.__call__, iter(range(10**6))
+    plain, calls = BoundLoss.__call__, iter(range(10**6))
 
     def broken(self, model, rows, weight, stream):
         loss, parts = plain(self, model, rows, weight, stream)
         return (loss * math.nan if self.draws == 1 and next(calls) in when else loss), parts
 
-    patch.setattr(autoencoder_fit.BoundLoss, "__call__", broken)
+    patch.setattr(BoundLoss, "__call__", broken)
 
 
 def test_a_loss_that_is_not_a_number_for_a_while(monkeypatch):

@@ -36,7 +36,7 @@ from boxloop.sample import (
     RandomWalk,
     SampleWarning,
     diagnose,
-    sample,
+    sample_density,
 )
 
 SAME: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}
@@ -68,25 +68,27 @@ def test_f26_start_without_density(kernel: Any, bad: float) -> None:
         return torch.where(x[:, 0] > 0.0, bowl(x), bad)
 
     with pytest.raises(ValueError, match=rf"log-density is {bad} at the start of chain 2 \(1 of 4 chains\)"):
-        sample(density, start, kernel, **SHORT)
+        sample_density(density, start, kernel, **SHORT)
     assert calls == 1, "it is said before sampling"
 
 
 def test_f26_scattered_starts_come_nearer_until_there_is_a_density() -> None:
     point = torch.tensor([0.01, 0.0]).double()
-    found = sample(half, point, RandomWalk(0.5), chains=16, draws=8, warmup=0, spread=1.0, random_state=0)
+    found = sample_density(
+        half, point, RandomWalk(0.5), chains=16, draws=8, warmup=0, start_sd=1.0, random_state=0
+    )
     assert bool((found.positions[..., 0] > 0.0).all())
     with pytest.raises(ValueError, match=r"\(16 of 16 chains\): begin where the density is positive"):
-        sample(half, -point, chains=16, spread=1e-4, **SHORT)
+        sample_density(half, -point, chains=16, start_sd=1e-4, **SHORT)
 
 
 def test_f26_estimates_and_gradients_count_too() -> None:
     """Where an estimate is zero, or a gradient is not a number, a chain could not move either."""
     nothing = PseudoMarginal(lambda x, v: torch.full((len(x),), -torch.inf).double(), 1)
     with pytest.raises(ValueError, match="log-density is -inf at the start of chain 0"):
-        sample(None, torch.zeros(2).double(), nothing, chains=3, **SHORT)
+        sample_density(None, torch.zeros(2).double(), nothing, chains=3, **SHORT)
     with pytest.raises(ValueError, match="the gradient is nan at the start of chain 0"):
-        sample(lambda x: bowl(x) - x.abs().sqrt().sum(1), torch.zeros(3, 2).double(), "hmc", **SHORT)
+        sample_density(lambda x: bowl(x) - x.abs().sqrt().sum(1), torch.zeros(3, 2).double(), "hmc", **SHORT)
 
 
 @pytest.mark.parametrize("kernel", [RandomWalk(0.8), MALA(0.5), HMC(0.8), RandomWalk(), MALA(), HMC()])
@@ -113,20 +115,20 @@ def test_f27_nan_in_one_chain(kernel: Any, where: str) -> None:
             run["value_and_gradient"] = lambda x, fault=fault: pair(x, fault)
         density = lambda x, fault=fault: pair(x, fault)[0]  # noqa: E731
         if not fault:
-            found.append(sample(density, start, kernel, **run))
+            found.append(sample_density(density, start, kernel, **run))
             continue
         with pytest.warns(
-            SampleWarning, match="refused because the density or its gradient was not a number"
+            SampleWarning, match="rejected because the density or its gradient was not a number"
         ):
-            found.append(sample(density, start, kernel, **run))
+            found.append(sample_density(density, start, kernel, **run))
     sound, broken = found
-    assert int(sound.refused.sum()) == 0
-    assert broken.refused.tolist() == [0, 64, 0, 0]
+    assert int(sound.nan_proposals.sum()) == 0
+    assert broken.nan_proposals.tolist() == [0, 64, 0, 0]
     assert bool((broken.positions[:, 1] == start[1]).all())
     assert bool(torch.isfinite(broken.positions).all())
     assert bool(torch.isfinite(broken.log_density).all())
     assert not broken.converged
-    assert any("constant in 1 of 4 chains" in worry for worry in broken.worries)
+    assert any("constant in 1 of 4 chains" in worry for worry in broken.concerns)
     if kernel.scale is not None:
         assert_close(broken.positions[:, [0, 2, 3]], sound.positions[:, [0, 2, 3]], **SAME)
     else:
@@ -139,12 +141,12 @@ def test_f27_regions_of_nan_are_refused_and_counted(kernel: Any) -> None:
         return bowl(x) + x[:, 0].log() * 0.0
 
     with pytest.warns(SampleWarning, match="a constraint may be missing from support"):
-        found = sample(
-            density, torch.ones(2).double(), kernel, chains=8, spread=0.3, draws=200, random_state=0
+        found = sample_density(
+            density, torch.ones(2).double(), kernel, chains=8, start_sd=0.3, draws=200, random_state=0
         )
-    assert int(found.refused.sum()) > 0
+    assert int(found.nan_proposals.sum()) > 0
     assert bool((found.positions[..., 0] > 0.0).all())
-    assert any("was not a number" in worry for worry in found.worries)
+    assert any("was not a number" in worry for worry in found.concerns)
 
 
 def test_f28_stuck_chain() -> None:
@@ -156,9 +158,9 @@ def test_f28_stuck_chain() -> None:
         return torch.where(needle, 1e6, bowl(x))
 
     with pytest.warns(SampleWarning, match=r"chain 3 accepts 0 of its moves: a smaller scale"):
-        found = sample(density, start, RandomWalk(1.0), draws=500, warmup=50, random_state=0)
+        found = sample_density(density, start, RandomWalk(1.0), draws=500, warmup=50, random_state=0)
     assert not found.converged
-    assert "x[0] and x[1]: constant in 1 of 4 chains" in found.worries
+    assert "x[0] and x[1]: constant in 1 of 4 chains" in found.concerns
     table = found.summary()
     assert table[["r_hat", "ess_bulk", "ess_tail", "mcse"]].isna().all(axis=None)
     assert "constant in 1 of 4 chains" in repr(found)
@@ -170,8 +172,8 @@ def test_f28_constant_number() -> None:
 
     blocks = Gibbs({"a": draw, "b": lambda values, stream: values["b"]})
     start = {"a": torch.zeros(4).double(), "b": torch.ones(4).double()}
-    found = sample(None, start, blocks, draws=500, warmup=10, random_state=0)
-    assert found.worries == ("b: constant in 4 of 4 chains",)
+    found = sample_density(None, start, blocks, draws=500, warmup=10, random_state=0)
+    assert found.concerns == ("b: constant in 4 of 4 chains",)
     assert not found.converged
     assert np.isfinite(found.summary().loc["a", "r_hat"])
     assert np.isnan(found.summary().loc["b", "r_hat"])
@@ -187,12 +189,12 @@ def test_f28_infinite_draw(bad: float) -> None:
         return fresh
 
     with pytest.warns(SampleWarning, match="a draw is not finite"):
-        found = sample(
+        found = sample_density(
             None, torch.zeros(4, 1).double(), Gibbs({"x": draw}), draws=2000, warmup=10, random_state=0
         )
     assert 0 < int((~torch.isfinite(found.positions)).sum()) < 50
     assert not found.converged
-    assert "x[0]: not finite in every draw" in found.worries
+    assert "x[0]: not finite in every draw" in found.concerns
     assert np.isnan(found.summary()["r_hat"]).all()
     assert "a draw is not finite" in repr(found)
     for kind in ("trace", "rank"):
@@ -202,7 +204,7 @@ def test_f28_infinite_draw(bad: float) -> None:
 def test_f28_density_that_does_not_fall_off() -> None:
     """A density that grows for ever: draws leave for infinity, and it is said."""
     with pytest.warns(SampleWarning, match="not finite|too short|accept"):
-        found = sample(
+        found = sample_density(
             lambda x: x.square().sum(1), torch.ones(4, 2), "mala", draws=300, warmup=300, random_state=0
         )
     assert not found.converged
@@ -210,9 +212,11 @@ def test_f28_density_that_does_not_fall_off() -> None:
 
 @every_name
 def test_f29_one_chain(kernel: Any) -> None:
-    found = sample(bowl, torch.zeros(2).double(), kernel, chains=1, draws=500, warmup=200, random_state=0)
+    found = sample_density(
+        bowl, torch.zeros(2).double(), kernel, chains=1, draws=500, warmup=200, random_state=0
+    )
     assert not found.converged
-    assert any("one chain: R-hat is not available" in worry for worry in found.worries)
+    assert any("one chain: R-hat is not available" in worry for worry in found.concerns)
     assert np.isnan(found.summary()["r_hat"]).all()
     assert np.isfinite(found.summary()[["mcse", "ess_bulk", "ess_tail"]]).all(axis=None)
     assert "R-hat is not available" in repr(found)
@@ -222,7 +226,7 @@ def test_f29_one_chain(kernel: Any) -> None:
 def test_f29_diagnosis_of_one_chain() -> None:
     found = diagnose(np.random.default_rng(0).normal(size=(1, 5000, 1)))
     assert np.isnan(found.r_hat).all()
-    assert len(found.worries(("a",))) == 1
+    assert len(found.concerns(("a",))) == 1
 
 
 @pytest.mark.parametrize("algorithm", [RandomWalk, MALA, HMC])
@@ -230,33 +234,38 @@ def test_f30_acceptance_near_zero_or_one(algorithm: Any) -> None:
     point = torch.full((2,), 0.3).double()
     far = {RandomWalk: 1e4, MALA: 30.0, HMC: 30.0}[algorithm]
     with pytest.warns(SampleWarning, match="a smaller scale, a longer warm-up or another start"):
-        low = sample(bowl, point, algorithm(far), chains=4, draws=150, warmup=20, random_state=0)
-    with pytest.warns(SampleWarning, match="steps are too short to get anywhere; a larger scale"):
-        high = sample(bowl, point, algorithm(1e-4), chains=4, draws=150, warmup=20, random_state=0)
+        low = sample_density(bowl, point, algorithm(far), chains=4, draws=150, warmup=20, random_state=0)
+    with pytest.warns(SampleWarning, match="steps are too short to explore the target; use a larger scale"):
+        high = sample_density(bowl, point, algorithm(1e-4), chains=4, draws=150, warmup=20, random_state=0)
     for found in (low, high):
         assert not found.converged
-        assert any("scale" in worry for worry in found.worries)
-    assert sample(bowl, point, algorithm(), chains=8, draws=150, warmup=300, random_state=0).faults == ()
+        assert any("scale" in worry for worry in found.concerns)
+    assert (
+        sample_density(
+            bowl, point, algorithm(), chains=8, draws=150, warmup=300, random_state=0
+        ).sampler_concerns
+        == ()
+    )
 
 
 def test_f30_a_perfect_proposal_is_no_fault() -> None:
     """Proposals from the target itself are all accepted, which is best; those that never are, are named."""
     exact = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
-    found = sample(
+    found = sample_density(
         bowl, torch.zeros(2).double(), Independent(exact), chains=4, draws=500, warmup=20, random_state=0
     )
     assert float(found.acceptance.min()) > 0.999
     assert found.converged
     away = DiagonalGaussian(torch.full((1, 2), 60.0).double(), torch.ones(1, 2).double())
     with pytest.warns(SampleWarning, match="another proposal or start"):
-        sample(
+        sample_density(
             bowl, torch.zeros(2).double(), Independent(away), chains=4, draws=500, warmup=20, random_state=0
         )
 
 
 def test_f30_many_short_chains_give_no_false_alarm() -> None:
     """Of five thousand chains with five draws some accept all and some none, by chance alone."""
-    found = sample(
+    found = sample_density(
         bowl,
         torch.zeros(2).double(),
         "random_walk",
@@ -267,7 +276,7 @@ def test_f30_many_short_chains_give_no_false_alarm() -> None:
         random_state=0,
     )
     assert float(found.acceptance.min()) < 0.01
-    assert found.faults == ()
+    assert found.sampler_concerns == ()
 
 
 def slow_bowl(x: Tensor) -> Tensor:
@@ -276,7 +285,7 @@ def slow_bowl(x: Tensor) -> Tensor:
 
 
 def run_chains(path: Path | None, draws: int, observers: Any = (), density: Any = bowl) -> Draws:
-    return sample(
+    return sample_density(
         density,
         torch.zeros(2).double(),
         RandomWalk(),
@@ -290,7 +299,7 @@ def run_chains(path: Path | None, draws: int, observers: Any = (), density: Any 
 
 
 def announce(progress: Progress[Any]) -> None:
-    if progress.state.drawn == 96 and not progress.stopped:
+    if progress.state.n_draws == 96 and not progress.stopped:
         print("ready", flush=True)
 
 
@@ -311,7 +320,7 @@ def suffer_kills(path: Path) -> None:
         if not path.exists():
             continue
         state = read_checkpoint(path, STATES, fingerprint).state
-        loaded += len(state.draws) == len(state.densities) and state.steps <= 128 + state.drawn
+        loaded += len(state.draws) == len(state.densities) and state.steps <= 128 + state.n_draws
         most = max(most, state.steps)
     print(json.dumps({"loaded": loaded, "leftovers": leftovers, "steps": most}))
 
@@ -371,7 +380,7 @@ def suffer_death(path: Path) -> None:
         writers.append(CheckpointWriter(*args, **options))
         return writers[-1]
 
-    with patch("boxloop.sample.sampling.CheckpointWriter", made):
+    with patch("boxloop.sample.sampler.CheckpointWriter", made):
         run_chains(path, 10**6, [save], slow_bowl)
 
 

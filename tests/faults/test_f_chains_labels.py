@@ -36,24 +36,24 @@ def test_f31_label_switching() -> None:
     # Averages of draws as they are meet in the middle of two components that lie ten apart; the result says so.
     raw = loose.means.mean((0, 1))
     assert float((raw[0] - raw[1]).abs().max()) < 2.0
-    assert loose.labels.mixed
-    assert loose.labels.apart > 0.3
+    assert loose.labels.has_switched
+    assert loose.labels.switched_share > 0.3
     assert int(loose.labels.switches.min()) > 30
-    assert "would mix components" in repr(loose)
+    assert "averages before relabelling mix components" in repr(loose)
     # Relabelled, they are where the rows are.
     means = loose.relabelled(loose.means).mean((0, 1)).sort(0).values
     assert_close(means, torch.tensor([[-5.0, -5.0], [5.0, 5.0]]).double(), rtol=0, atol=1.0)
-    # What is free of labels does not hear of it, and each line says what it is.
+    # Label-invariant quantities do not change, and each line says what it is.
     before, after = steady.summary(), loose.summary()
-    free = before.index[before["labels"] == "free"]
+    free = before.index[before["identification"].str.endswith("-invariant")]
     np.testing.assert_allclose(after.loc[free, FREE], before.loc[free, FREE], rtol=1e-9)
-    assert (after.loc[[i for i in after.index if i not in free], "labels"] == "relabelled").all()
+    assert (after.loc[[i for i in after.index if i not in free], "identification"] == "relabelled").all()
     assert_close(loose.similarity(), steady.similarity(), rtol=1e-9, atol=1e-9)
     there = torch.from_numpy(rows())
     assert_close(
         loose.predictive().log_prob(there), steady.predictive().log_prob(there), rtol=1e-9, atol=1e-9
     )
-    assert loose.worries == steady.worries
+    assert loose.concerns == steady.concerns
 
 
 def test_f31_rotated_factors() -> None:
@@ -66,10 +66,10 @@ def test_f31_rotated_factors() -> None:
     positions[..., 5:15] = (positions[..., 5:15].reshape(100, 4, 5, 2) @ turn).flatten(2)
     loose = replace(steady, draws=replace(steady.draws, positions=positions))
     assert float(loose.draws["loadings"].mean((0, 1)).square().sum()) < 0.2
-    assert loose.alignment.turned < 0.1 < 0.9 < loose.alignment.kept
+    assert loose.alignment.agreement_before < 0.1 < 0.9 < loose.alignment.agreement
     assert_close(loose.loadings.mean((0, 1)), steady.loadings.mean((0, 1)), rtol=0, atol=1e-3)
     before, after = steady.summary(), loose.summary()
-    free = before.index[before["labels"] == "free"]
+    free = before.index[before["identification"].str.endswith("-invariant")]
     np.testing.assert_allclose(after.loc[free, FREE], before.loc[free, FREE], rtol=1e-9)
-    assert (after.loc[[i for i in after.index if i not in free], "labels"] == "aligned").all()
+    assert (after.loc[[i for i in after.index if i not in free], "identification"] == "aligned").all()
     assert_close(loose.covariance, steady.covariance, rtol=1e-9, atol=1e-9)

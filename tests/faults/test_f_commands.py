@@ -11,7 +11,7 @@ import torch
 
 import boxloop
 from boxloop.data import write_table
-from boxloop.estimators import grouped_base
+from boxloop.estimators import random_effects
 from cli.calls import call, clusters, done, table
 from estimators import cases
 from estimators.public_cases import PUBLIC, Public
@@ -64,7 +64,7 @@ def test_f50_auto_falls_back_to_the_processor() -> None:
 @pytest.fixture
 def _full_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU to which nothing can be moved, and that has no room for a generator."""
-    move, seeded = torch.Tensor.to, grouped_base.generator
+    move, seeded = torch.Tensor.to, random_effects.generator
 
     def full(device: Any) -> bool:
         return isinstance(device, str | torch.device) and torch.device(device).type == "cuda"
@@ -81,7 +81,7 @@ def _full_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.Tensor, "to", to)
-    monkeypatch.setattr(grouped_base, "generator", generator)
+    monkeypatch.setattr(random_effects, "generator", generator)
 
 
 ON_DEVICES = [public for public in PUBLIC if "device" in public.make().get_params()]

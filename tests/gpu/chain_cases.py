@@ -43,7 +43,7 @@ def moved(make: Any) -> Case:
 
 
 def reflected(device: str) -> Any:
-    return room.Generalised(
+    return room.MetropolisHastings(
         lambda x, stream: -x + 0.0 * torch.rand(len(x), 1, generator=stream, dtype=x.dtype, device=x.device),
         lambda x, y: density(y) - density(x),
     ).kernel()
@@ -52,7 +52,7 @@ def reflected(device: str) -> Any:
 def drawn(kernel: Any, **more: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
         options = {"draws": 20, "warmup": 40, "random_state": 0, "device": device, "mode": "eager", **more}
-        found = room.sample(density, torch.zeros(3).double(), kernel, chains=8, **options)
+        found = room.sample_density(density, torch.zeros(3).double(), kernel, chains=8, **options)
         told = found.diagnosis
         return {"draws": found["x"], "density": found.log_density, "mcse": told.mcse, "ess": told.ess_bulk}
 
@@ -67,7 +67,7 @@ def constrained(device: str) -> dict[str, Any]:
         return law.log_prob(rows).sum(1) - values["scale"]
 
     start = {"mean": torch.tensor(0.0).double(), "scale": torch.tensor(1.0).double()}
-    found = room.sample(
+    found = room.sample_density(
         posterior,
         start,
         support={"scale": constraints.positive},
@@ -89,7 +89,7 @@ def blocks(device: str) -> dict[str, Any]:
 
     start = {"a": tensor(np.zeros(8), device), "b": tensor(np.zeros(8), device)}
     kernel = room.Gibbs({"a": one, "b": room.RandomWalk(scale=0.5)})
-    found = room.sample(
+    found = room.sample_density(
         lambda values: -(values["a"] ** 2 - values["a"] * values["b"] + values["b"] ** 2) / 1.5,
         start,
         kernel,
@@ -105,7 +105,9 @@ def annealed(device: str) -> dict[str, Any]:
     def kernels(f: Any, scale: Any) -> Any:
         return room.RandomWalk(scale).kernel(room.Target(f))
 
-    ladder = room.pilot(density, wide(device), kernels, chains=32, random_state=0, goal=0.44)
+    ladder = room.choose_temperatures(
+        density, wide(device), kernels, chains=32, random_state=0, target_acceptance=0.44
+    )
     found = room.annealed_importance(density, wide(device), kernels, ladder, chains=64, random_state=1)
     return {"level": found.log_partition, "error": found.error, "scales": ladder.scales}
 
@@ -171,7 +173,7 @@ def checked(device: str) -> dict[str, Any]:
             room.Target(lambda t: -0.5 * (t**2).sum(1) - 0.5 * ((data - t) ** 2).sum(1))
         )
 
-    joint = room.check_joint(prior, simulate, posterior, chains=100, rounds=2, device=device)
+    joint = room.check_joint(prior, simulate, posterior, chains=100, iterations=2, device=device)
     ranks = room.check_ranks(prior, simulate, posterior, simulations=40, draws=19, bins=4, device=device)
     kernel = room.MALA(scale=1.0).kernel(room.Target(lambda x: -0.5 * (x * x).sum(1)))
     moved = room.check_reversible(kernel, prior, chains=100, device=device)

@@ -31,7 +31,7 @@ from boxloop.models import (
     factor_errors,
 )
 from boxloop.numeric import generator, normal
-from boxloop.sample import MALA, Target, annealed_importance, pilot
+from boxloop.sample import MALA, Target, annealed_importance, choose_temperatures
 from contract import model_checks
 from contract.law_checks import near, slope
 from contract.models import ModelCase
@@ -227,7 +227,7 @@ def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
     def kernels(f: Any, scale: float) -> Any:
         return MALA(scale).kernel(Target(f))
 
-    ladder = pilot(density, base, kernels, random_state=0, kept=0.98)
+    ladder = choose_temperatures(density, base, kernels, random_state=0, ess_share=0.98)
     found = annealed_importance(density, base, kernels, ladder, 1000, 1, steps=4)
     assert found.error < 0.2
     assert levels[-1] < found.log_partition + 4.5 * found.error

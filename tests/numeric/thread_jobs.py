@@ -174,7 +174,7 @@ JOBS: dict[str, Job] = {
     "z_estimate": lambda: boxloop.z_estimate(
         lambda theta, rows: rows - theta, torch.tensor(factors()), [0.0] * 50
     ),
-    "sample": lambda: sampling.sample(
+    "sample": lambda: sampling.sample_density(
         log_density, {"x": torch.zeros(20).double()}, chains=4, draws=50, warmup=50, random_state=0
     ),
     "sample_mixture": lambda: sampling.sample_mixture(clusters(1000), 2, draws=20, warmup=10, random_state=0),

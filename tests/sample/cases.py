@@ -12,7 +12,16 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.distributions import FullGaussian
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, Generalised, Independent, PseudoMarginal, RandomWalk, RuleName, Target
+from boxloop.sample import (
+    HMC,
+    MALA,
+    Independent,
+    MetropolisHastings,
+    PseudoMarginal,
+    RandomWalk,
+    RuleName,
+    Target,
+)
 
 RULES: tuple[RuleName, ...] = ("metropolis", "barker")
 NOISE = 0.6
@@ -65,7 +74,7 @@ class Gaussian:
 Make = Callable[[Gaussian, RuleName], Any]
 
 
-def _contraction(gaussian: Gaussian, rule: RuleName) -> Generalised:
+def _contraction(gaussian: Gaussian, rule: RuleName) -> MetropolisHastings:
     """y = 0.6 x + 0.4 m + 0.9 F (z + 0.2): a proposal that is not symmetric, with its own ratio.
 
     Its own law is wider than the target; by a narrower one chains far out would hardly come in.
@@ -84,7 +93,7 @@ def _contraction(gaussian: Gaussian, rule: RuleName) -> Generalised:
         rise = gaussian.log_density(y) - gaussian.log_density(x)
         return rise + log_proposal(y, x) - log_proposal(x, y)
 
-    return Generalised(propose, log_ratio, rule)
+    return MetropolisHastings(propose, log_ratio, rule)
 
 
 def _noisy(gaussian: Gaussian) -> Callable[[Tensor, Tensor], Tensor]:

@@ -15,13 +15,13 @@ from boxloop.numeric import generator, normal
 from boxloop.sample import (
     HMC,
     MALA,
-    Generalised,
     Gibbs,
     Independent,
+    MetropolisHastings,
+    ParameterSpace,
     PseudoMarginal,
     RandomWalk,
     RuleName,
-    Space,
     Target,
 )
 from sample.cases import NOISE, extended
@@ -66,13 +66,13 @@ LOGISTIC = Model(
 MODELS = {"normal": NORMAL, "logistic": LOGISTIC}
 
 
-def _tilted(density: Callable[[Tensor], Tensor], rule: RuleName) -> Generalised:
+def _tilted(density: Callable[[Tensor], Tensor], rule: RuleName) -> MetropolisHastings:
     """y = 0.8 x + 0.1 + 0.7 z, with its ratio."""
 
     def log_q(x: Tensor, y: Tensor) -> Tensor:
         return -0.5 * ((y - 0.8 * x - 0.1) / 0.7).square().sum(1)
 
-    return Generalised(
+    return MetropolisHastings(
         lambda x, stream: 0.8 * x + 0.1 + 0.7 * normal(tuple(x.shape), stream),
         lambda x, y: density(y) - density(x) + log_q(y, x) - log_q(x, y),
         rule,
@@ -134,5 +134,7 @@ def _sweep(density: Callable[[Tensor], Tensor], data: Tensor) -> Kernel:
     def draw(values: dict[str, Tensor], stream: Generator) -> Tensor:
         return data[:, :, :1].sum(1) / 4.0 + 0.5 * normal((len(data), 1), stream)
 
-    space = Space.of({"a": torch.zeros(len(data), 1).double(), "b": torch.zeros(len(data), 1).double()})
+    space = ParameterSpace.of(
+        {"a": torch.zeros(len(data), 1).double(), "b": torch.zeros(len(data), 1).double()}
+    )
     return Gibbs({"a": draw, "b": RandomWalk(1.0)}).kernel(Target(density, None, space))

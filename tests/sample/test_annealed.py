@@ -12,7 +12,16 @@ from torch import Tensor
 
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.numeric import generator
-from boxloop.sample import MALA, Bridge, Ladder, RandomWalk, Target, Weighted, annealed_importance, pilot
+from boxloop.sample import (
+    MALA,
+    AnnealingPath,
+    Ladder,
+    RandomWalk,
+    Target,
+    WeightedDraws,
+    annealed_importance,
+    choose_temperatures,
+)
 
 PRECISION = torch.tensor([[3.0, 1.0], [1.0, 2.0]]).double()
 PULL = torch.tensor([2.0, -1.0]).double()
@@ -94,7 +103,7 @@ def test_chains_going_down_enclose_the_constant():
 
 
 def test_planted_missing_base_in_the_weights(monkeypatch):
-    monkeypatch.setattr(Bridge, "rise", lambda self, x: self.log_density(x))
+    monkeypatch.setattr(AnnealingPath, "log_ratio", lambda self, x: self.log_density(x))
     found = annealed()
     assert abs(found.log_partition - EXACT) > 10 * found.error
 
@@ -108,25 +117,25 @@ def test_planted_kernel_of_another_law():
 def test_planted_weights_after_the_move(monkeypatch):
     """The increment belongs to where a chain was before it moved at the new temperature."""
 
-    def late(self, position, ladder, stream, *, down=False):
+    def late(self, position, ladder, stream, *, backwards=False):
         log_weight = position.new_zeros(len(position))
         betas = ladder.temperatures
         for before, after, scale in zip(betas, betas[1:], ladder.scales):
-            kernel = self.kernels(self.between(after), scale)
+            kernel = self.kernels(self.log_density_at(after), scale)
             for _ in range(5):
                 chains = kernel.init(position)
                 position = kernel.step(chains, kernel.noise(chains, 1, stream)[0])[0].position
-            log_weight = log_weight + (after - before) * self.rise(position)
-        return Weighted(position, log_weight)
+            log_weight = log_weight + (after - before) * self.log_ratio(position)
+        return WeightedDraws(position, log_weight)
 
-    monkeypatch.setattr(Bridge, "travel", late)
+    monkeypatch.setattr(AnnealingPath, "anneal", late)
     found = annealed(temperatures=Ladder.sigmoid(5, 0.8))
     assert abs(found.log_partition - EXACT) > 10 * found.error
 
 
 def test_a_pilot_chooses_finer_steps_for_a_narrower_law():
     def ladder(width):
-        return pilot(lambda x: -0.5 * (x[:, 0] / width) ** 2, LINE, mala, random_state=0)
+        return choose_temperatures(lambda x: -0.5 * (x[:, 0] / width) ** 2, LINE, mala, random_state=0)
 
     wide, narrow = ladder(0.5), ladder(0.02)
     assert len(narrow.scales) > 2 * len(wide.scales)
@@ -134,7 +143,7 @@ def test_a_pilot_chooses_finer_steps_for_a_narrower_law():
 
 
 def test_a_pilot_leaves_the_estimate_unbiased_and_sharp():
-    ladder = pilot(gaussian, BASE, mala, random_state=5)
+    ladder = choose_temperatures(gaussian, BASE, mala, random_state=5)
     assert (ladder.temperatures[0], ladder.temperatures[-1]) == (0.0, 1.0)
     found = annealed(temperatures=ladder)
     assert abs(found.log_partition - EXACT) < 4 * found.error
@@ -142,7 +151,7 @@ def test_a_pilot_leaves_the_estimate_unbiased_and_sharp():
 
 
 def test_a_pilot_tunes_scales_at_given_temperatures():
-    ladder = pilot(gaussian, BASE, mala, Ladder.sigmoid(6).temperatures, random_state=0)
+    ladder = choose_temperatures(gaussian, BASE, mala, Ladder.sigmoid(6).temperatures, random_state=0)
     assert ladder.temperatures == Ladder.sigmoid(6).temperatures
     assert all(0.1 < scale < 5.0 for scale in ladder.scales)
 
@@ -162,11 +171,11 @@ def test_a_density_on_half_a_line():
 
 
 def test_few_weights_are_told():
-    with pytest.warns(UserWarning, match="few weights decide"):
+    with pytest.warns(UserWarning, match="few weights dominate"):
         found = annealed_importance(
             lambda x: -500.0 * (x[:, 0] - 3) ** 2, LINE, mala, Ladder.sigmoid(1, 0.01), 500, 0
         )
-    assert found.worries
+    assert found.concerns
     with pytest.warns(UserWarning, match="no chain .* has a finite weight"):
         annealed_importance(lambda x: x[:, 0] * 0.0 - torch.inf, LINE, walk, Ladder.sigmoid(2), 50, 0)
 
@@ -175,7 +184,7 @@ def test_what_is_not_a_number_is_refused():
     with pytest.raises(ValueError, match="not a number at 50 draws"):
         annealed_importance(lambda x: x[:, 0] * torch.nan, LINE, walk, Ladder.sigmoid(2), 50, 0)
     with pytest.raises(ValueError, match="zero at nine in ten draws"):
-        pilot(lambda x: x[:, 0] * 0.0 - torch.inf, LINE, walk, random_state=0)
+        choose_temperatures(lambda x: x[:, 0] * 0.0 - torch.inf, LINE, walk, random_state=0)
     with pytest.raises(ValueError, match="at least 2 chains"):
         annealed(chains=1)
 
@@ -204,6 +213,6 @@ def test_the_same_seed_gives_the_same_answer():
 def test_resampling_is_by_weight():
     """Systematic resampling gives each draw its share of places, to within one."""
     weight = torch.tensor([0.1, 0.0, 0.6, 0.3]).double()
-    chosen = Weighted(torch.arange(4.0).double()[:, None], weight.log()).resample(1000, generator(0))
+    chosen = WeightedDraws(torch.arange(4.0).double()[:, None], weight.log()).resample(1000, generator(0))
     count = torch.bincount(chosen[:, 0].long(), minlength=4)
     assert bool(((count - 1000 * weight).abs() <= 1).all())

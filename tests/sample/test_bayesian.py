@@ -12,7 +12,14 @@ from torch.testing import assert_close
 import boxloop
 from boxloop.distributions import FactorPrior, MixturePrior
 from boxloop.numeric import generator, normal
-from boxloop.sample import Scatter, gibbs_factor, gibbs_mixture, sample, sample_factors, sample_mixture
+from boxloop.sample import (
+    Scatter,
+    gibbs_factor,
+    gibbs_mixture,
+    sample_density,
+    sample_factors,
+    sample_mixture,
+)
 from contract.scores import assert_scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
@@ -75,7 +82,7 @@ def test_other_units_give_the_same_factors() -> None:
 @kinds
 def test_clear_components_are_found(covariance: str) -> None:
     found = sample_mixture(blobs(), 2, covariance=covariance, draws=400, warmup=200, random_state=0)
-    assert found.converged, found.worries
+    assert found.converged, found.concerns
     means = found.relabelled(found.means).mean((0, 1))
     left = int(means[:, 0].argmin())
     # Posterior deviations are about 0.16 and 0.1: five of them.
@@ -95,15 +102,22 @@ def test_clear_components_are_found(covariance: str) -> None:
 def test_every_line_says_what_it_is() -> None:
     found = sample_mixture(blobs(), 3, draws=60, warmup=20, random_state=0)
     table = found.summary()
-    assert set(table["labels"]) == {"free", "relabelled"}
-    assert (table.loc[[i for i in table.index if i.startswith("component")], "labels"] == "relabelled").all()
-    assert (table.loc[["log_density", "occupied", "sorted weight[0]", "mean[x0]"], "labels"] == "free").all()
-    assert "relabelled:" in repr(found)
+    assert set(table["identification"]) == {"label-invariant", "relabelled"}
+    assert (
+        table.loc[[i for i in table.index if i.startswith("component")], "identification"] == "relabelled"
+    ).all()
+    assert (
+        table.loc[["log_density", "occupied", "sorted weight[0]", "mean[x0]"], "identification"]
+        == "label-invariant"
+    ).all()
+    assert "Labels: component labels are not identified" in repr(found)
     other = sample_factors(factors(), 2, draws=60, warmup=20, random_state=0)
     table = other.summary()
-    assert set(table["labels"]) == {"free", "aligned"}
-    assert (table.loc[[i for i in table.index if i.startswith("loading")], "labels"] == "aligned").all()
-    assert "aligned:" in repr(other)
+    assert set(table["identification"]) == {"rotation-invariant", "aligned"}
+    assert (
+        table.loc[[i for i in table.index if i.startswith("loading")], "identification"] == "aligned"
+    ).all()
+    assert "Rotation: rotations of the factors are not identified" in repr(other)
     with pytest.raises(ValueError, match="level"):
         other.summary(1.5)
 
@@ -125,7 +139,7 @@ def test_predictive_laws_are_models() -> None:
 
 
 def test_factors_agree_with_another_sampler() -> None:
-    """Means of numbers that are free of rotation, beside a random walk on the same density.
+    """Means of numbers that are rotation-invariant, beside a random walk on the same density.
 
     z-scores from both Monte Carlo errors; false alarms as in contract.scores.
     """
@@ -145,7 +159,7 @@ def test_factors_agree_with_another_sampler() -> None:
         return likelihood + prior.log_prob(mean, loading[..., None], noise) + log_noise.sum(1)
 
     start = torch.cat([X.mean(0), torch.ones(3).double(), torch.zeros(3).double()])
-    other = sample(
+    other = sample_density(
         log_density,
         start,
         "random_walk",
@@ -153,7 +167,7 @@ def test_factors_agree_with_another_sampler() -> None:
         draws=100,
         warmup=600,
         thin=10,
-        spread=0.1,
+        start_sd=0.1,
         random_state=1,
     )
     ours = torch.cat([found.mean, found.draws["loadings"][..., 0].square(), found.draws["log_noise"]], 2)
@@ -234,9 +248,9 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="tied"):
         sample_mixture(blobs(), 2, covariance="tied")
     zero, eye = torch.zeros(2).double(), torch.eye(2).double()
-    with pytest.raises(ValueError, match="for 3 of them and 2 columns"):
+    with pytest.raises(ValueError, match="prior is for 3 components and 2 columns"):
         sample_mixture(blobs(), 2, prior=MixturePrior.around(zero, eye, 3))
-    with pytest.raises(ValueError, match="for 1 of them and 2 columns"):
+    with pytest.raises(ValueError, match="prior is for 1 factors and 2 columns"):
         sample_factors(factors(), 2, prior=FactorPrior.around(zero, zero + 1.0, 1))
     found = sample_mixture(blobs(), 2, draws=5, warmup=5, random_state=0)
     with pytest.raises(ValueError, match="columns"):
@@ -287,14 +301,14 @@ def test_global_seeds_do_not_matter() -> None:
 def test_pictures_of_mixtures(kind: str) -> None:
     found = sample_mixture(blobs(), 2, draws=20, warmup=20, random_state=0)
     title = found.plot(kind=kind).get_title(loc="left")
-    assert ("relabelled" if kind == "components" else "free of labels") in title
+    assert ("relabelled" if kind == "components" else "label-invariant") in title
 
 
 @pytest.mark.parametrize("kind", ["loadings", "trace"])
 def test_pictures_of_factors(kind: str) -> None:
     found = sample_factors(factors(), 2, draws=20, warmup=20, random_state=0)
     title = found.plot(kind=kind).get_title(loc="left")
-    assert ("aligned" if kind == "loadings" else "free of rotation") in title
+    assert ("aligned" if kind == "loadings" else "rotation-invariant") in title
 
 
 def stop_at(round_number: int):
@@ -323,9 +337,9 @@ def test_interrupted_chains(draw) -> None:
 
 def test_one_chain_never_passes() -> None:
     found = sample_mixture(blobs(), 2, chains=1, draws=50, warmup=20, random_state=0)
-    assert any("one chain" in worry for worry in found.worries)
+    assert any("one chain" in worry for worry in found.concerns)
     other = sample_factors(factors(), 2, chains=1, draws=50, warmup=20, random_state=0)
-    assert any("one chain" in worry for worry in other.worries)
+    assert any("one chain" in worry for worry in other.concerns)
 
 
 @kinds

@@ -46,7 +46,7 @@ def made(model: str, name: str, rule: Any) -> tuple[Any, Any, Any]:
 
 @every_case
 def test_parameters_and_data_in_turn_keep_their_law(model: str, name: str, rule: Any) -> None:
-    check = check_joint(*made(model, name, rule), chains=2000, rounds=6, level=LEVEL, random_state=1)
+    check = check_joint(*made(model, name, rule), chains=2000, iterations=6, level=LEVEL, random_state=1)
     assert len(check.z) >= 5
     assert check.passed, check
 
@@ -67,7 +67,7 @@ def test_ranks_of_the_truth_are_even(model: str, name: str, rule: Any) -> None:
 def test_checks_at_length(model: str, name: str, rule: Any) -> None:
     """The same with more of everything: smaller faults would show."""
     parts = made(model, name, rule)
-    joint = check_joint(*parts, chains=40_000, rounds=12, steps=2, level=LEVEL, random_state=3)
+    joint = check_joint(*parts, chains=40_000, iterations=12, steps=2, level=LEVEL, random_state=3)
     assert joint.passed, joint
     thin = 10 if name == "gibbs" else 3
     ranks = check_ranks(*parts, simulations=5000, draws=99, thin=thin, level=LEVEL, random_state=4)
@@ -102,7 +102,7 @@ def test_levels_are_what_they_say() -> None:
     assert failed <= most
     parts = made("normal", "langevin", "metropolis")
     failed = sum(
-        not check_joint(*parts, chains=200, rounds=2, level=0.2, random_state=i).passed for i in range(60)
+        not check_joint(*parts, chains=200, iterations=2, level=0.2, random_state=i).passed for i in range(60)
     )
     assert failed <= most
     failed = sum(

@@ -14,13 +14,13 @@ from boxloop.sample import (
     HMC,
     MALA,
     Gibbs,
-    Graphs,
+    GraphSteps,
     Independent,
     PseudoMarginal,
     RandomWalk,
     SampleWarning,
     Target,
-    sample,
+    sample_density,
 )
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -71,7 +71,7 @@ def test_the_same_noise_makes_the_same_moves_as_on_a_cpu(name: str) -> None:
 def test_graphs_make_the_same_moves(name: str) -> None:
     kernel: Kernel = ALGORITHMS[name].kernel(Target(density))
     start = kernel.init(torch.ones(40, 3, dtype=torch.float64, device="cuda"))
-    mover = Graphs()
+    mover = GraphSteps()
     with torch.no_grad():
         captured = mover(kernel, start, 32, generator(0, "cuda"))
         again = mover(kernel, start, 32, generator(0, "cuda"))
@@ -85,7 +85,7 @@ def test_graphs_make_the_same_moves(name: str) -> None:
 @pytest.mark.parametrize("kernel", [None, "mala", "random_walk"])
 def test_sampling_on_a_gpu_is_right(kernel: str | None, mode: str) -> None:
     """|z| < 4.5 on three means by the draws' own errors: a chance of 2e-5 each to fail a right sampler."""
-    draws = sample(
+    draws = sample_density(
         density,
         torch.zeros(3, dtype=torch.float64),
         kernel,
@@ -108,18 +108,18 @@ def test_a_density_that_no_graph_can_hold_is_run_as_it_is_and_says_so() -> None:
     start = torch.zeros(8, 3, dtype=torch.float64, device="cuda")
     options = {"draws": 50, "warmup": 0, "random_state": 0}
     with pytest.warns(SampleWarning, match="cannot be captured"):
-        found = sample(wandering, start, RandomWalk(scale=0.8), **options)
-    plain = sample(wandering, start, RandomWalk(scale=0.8), mode="eager", **options)
+        found = sample_density(wandering, start, RandomWalk(scale=0.8), **options)
+    plain = sample_density(wandering, start, RandomWalk(scale=0.8), mode="eager", **options)
     torch.testing.assert_close(found.positions, plain.positions, rtol=1e-12, atol=1e-12)
     with pytest.raises(ValueError, match=r"cannot be captured.*mode='eager'"):
-        sample(wandering, start, RandomWalk(scale=0.8), mode="graph", **options)
+        sample_density(wandering, start, RandomWalk(scale=0.8), mode="graph", **options)
 
 
 def test_gibbs_and_independence_run_there() -> None:
     from boxloop.distributions import DiagonalGaussian
 
     wide = DiagonalGaussian(torch.zeros(1, 3).double().cuda(), 5.0 * torch.ones(1, 3).double().cuda())
-    draws = sample(
+    draws = sample_density(
         density, torch.zeros(16, 3).double().cuda(), Independent(wide), draws=100, warmup=10, random_state=0
     )
     assert draws.positions.is_cuda
@@ -128,4 +128,6 @@ def test_gibbs_and_independence_run_there() -> None:
         return torch.randn(16, generator=stream, device="cuda", dtype=torch.float64)
 
     start = {"a": torch.zeros(16).double().cuda(), "b": torch.zeros(16).double().cuda()}
-    assert sample(None, start, Gibbs({"a": one, "b": one}), draws=40, warmup=0, random_state=0)["a"].is_cuda
+    assert sample_density(None, start, Gibbs({"a": one, "b": one}), draws=40, warmup=0, random_state=0)[
+        "a"
+    ].is_cuda

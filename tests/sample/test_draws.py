@@ -24,14 +24,14 @@ from boxloop.sample import (
     HMC,
     MALA,
     Draws,
-    Generalised,
     Gibbs,
     Independent,
+    MetropolisHastings,
     PseudoMarginal,
     RandomWalk,
     SampleWarning,
     diagnose,
-    sample,
+    sample_density,
 )
 from sample.cases import Gaussian
 
@@ -45,7 +45,7 @@ def density(values: dict[str, Tensor]) -> Tensor:
 
 @pytest.fixture(scope="module")
 def drawn() -> Draws:
-    return sample(
+    return sample_density(
         density,
         START,
         chains=6,
@@ -91,14 +91,14 @@ def test_values_and_densities_belong_together(drawn: Draws) -> None:
 def test_nested_r_hat_is_that_of_arviz() -> None:
     """Groups of chains that begin at one point; many short chains can pass, where plain R-hat cannot."""
     gaussian = Gaussian.of(2)
-    found = sample(
+    found = sample_density(
         gaussian.log_density,
         torch.zeros(2).double(),
         chains=64,
         superchains=4,
         draws=20,
         warmup=150,
-        spread=3.0,
+        start_sd=3.0,
         random_state=0,
     )
     groups = np.repeat(np.arange(4), 16)
@@ -112,7 +112,7 @@ def test_nested_r_hat_is_that_of_arviz() -> None:
 
 @pytest.mark.filterwarnings("ignore:acceptance 1")
 def test_chains_of_a_group_begin_at_one_point() -> None:
-    found = sample(
+    found = sample_density(
         lambda x: -0.5 * x.square().sum(1),
         torch.zeros(3).double(),
         RandomWalk(1e-9),
@@ -131,23 +131,27 @@ def test_chains_of_a_group_begin_at_one_point() -> None:
 def test_thinning_while_sampling_is_thinning_after(thin: int) -> None:
     options: Any = {"chains": 3, "warmup": 0, "random_state": 0}
     start = torch.zeros(2).double()
-    whole = sample(lambda x: -0.5 * x.square().sum(1), start, RandomWalk(1.0), draws=32 * thin, **options)
-    found = sample(lambda x: -0.5 * x.square().sum(1), start, RandomWalk(1.0), draws=32, thin=thin, **options)
+    whole = sample_density(
+        lambda x: -0.5 * x.square().sum(1), start, RandomWalk(1.0), draws=32 * thin, **options
+    )
+    found = sample_density(
+        lambda x: -0.5 * x.square().sum(1), start, RandomWalk(1.0), draws=32, thin=thin, **options
+    )
     assert found.thin == thin
     assert found.n_draws == 32
     if thin == 1:
         assert_close(found.positions, whole.positions, **SAME)
-    after = whole.thinned(thin)
+    after = whole.thin_draws(thin)
     assert (after.n_draws, after.thin) == (32, thin)
     assert_close(after.positions, whole.positions[thin - 1 :: thin], **SAME)
     assert_close(after.log_density, whole.log_density[thin - 1 :: thin], **SAME)
     with pytest.raises(ValueError, match="every must be an integer of at least 1"):
-        whole.thinned(0)
+        whole.thin_draws(0)
 
 
 def test_random_states(drawn: Draws) -> None:
     def run(random_state: Any) -> Tensor:
-        return sample(
+        return sample_density(
             lambda x: -x.square().sum(1),
             torch.zeros(1).double(),
             chains=2,
@@ -213,20 +217,35 @@ def test_words(drawn: Draws) -> None:
     text = repr(drawn).splitlines()
     assert text[0].startswith("300 draws of 6 chains after 200 steps of warm-up, HMC, acceptance 0.")
     assert [line.split()[0] for line in text[2:]] == ["mean[0]", "mean[1]", "scale"]
-    wide = sample(
+    wide = sample_density(
         lambda x: -x.square().sum(1), torch.zeros(30).double(), chains=2, draws=5, warmup=5, random_state=0
     )
     assert "and 10 more" in repr(wide)
     assert any(line.startswith("! ") for line in repr(wide).splitlines())
 
 
+def test_a_notebook_shows_the_summary_and_the_concerns_escaped(drawn: Draws) -> None:
+    page = drawn._repr_html_()
+    assert "300 draws of 6 chains" in page
+    assert page.count("<th>mean[") == 2
+    assert "ess_bulk" in page
+    start = {"<b>": torch.zeros(1).double()}
+    odd = sample_density(
+        lambda v: -v["<b>"].square().sum(1), start, chains=1, draws=8, warmup=8, random_state=0
+    )
+    page = odd._repr_html_()
+    assert "<b>" not in page
+    assert "&lt;b&gt;[0]" in page
+    assert "<li>one chain: R-hat is not available" in page
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_very_few_draws_pass_no_judgement(count: int) -> None:
-    found = sample(
+    found = sample_density(
         lambda x: -x.square().sum(1), torch.zeros(2).double(), chains=3, draws=count, warmup=5, random_state=0
     )
     assert not found.converged
-    assert found.worries == ("fewer than 4 draws of each chain: too few to tell anything by",)
+    assert found.concerns == ("fewer than 4 draws per chain: too few to diagnose",)
     assert np.isnan(found.summary()["r_hat"]).all()
     assert repr(found)
     assert png(found.plot()).startswith(b"\x89PNG")
@@ -236,7 +255,7 @@ def run_to(path: Path | None, draws: int = 100, **options: Any) -> Draws:
     given: Any = {"chains": 3, "warmup": 70, "random_state": 5, **options}
     kernel = given.pop("kernel", None)
     log_density = given.pop("log_density", lambda x: -0.5 * x.square().sum(1) - x[:, 0].square().log1p())
-    return sample(log_density, torch.zeros(2).double(), kernel, draws=draws, checkpoint=path, **given)
+    return sample_density(log_density, torch.zeros(2).double(), kernel, draws=draws, checkpoint=path, **given)
 
 
 def wide_law() -> Any:
@@ -253,7 +272,7 @@ KERNELS: dict[str, Any] = {
         metric=torch.linalg.cholesky(torch.tensor([[1.0, 0.4], [0.4, 0.7]], dtype=torch.float64))
     ),
     "independent": lambda: Independent(wide_law()),
-    "generalised": lambda: Generalised(lambda x, stream: -x, lambda x, y: x.new_zeros(len(x))),
+    "generalised": lambda: MetropolisHastings(lambda x, stream: -x, lambda x, y: x.new_zeros(len(x))),
     "pseudo-marginal": lambda: PseudoMarginal(lambda x, v: -x.square().sum(1) + 0.1 * v[:, 0], 1, 0.5),
 }
 
@@ -307,7 +326,7 @@ def test_fewer_draws_may_be_asked_for(tmp_path: Path) -> None:
         ({"warmup": 71}, "warmup"),
         ({"thin": 2}, "thin"),
         ({"chains": 4}, "start|density"),
-        ({"spread": 0.5}, "start|density"),
+        ({"start_sd": 0.5}, "start|density"),
         ({"kernel": MALA()}, "algorithm"),
         ({"kernel": HMC(rule="barker")}, "rule"),
         ({"kernel": HMC(metric=torch.ones(2).double())}, "metric"),
@@ -339,7 +358,7 @@ def test_blocks_of_a_sweep_go_on_from_a_checkpoint(tmp_path: Path) -> None:
 
     def run(draws: int, path: Path | None) -> Draws:
         start = {"a": torch.zeros(4).double(), "b": torch.zeros(4).double()}
-        return sample(
+        return sample_density(
             lambda v: -0.5 * (v["a"] - 0.5 * v["b"]).square() - 0.5 * v["b"].square(),
             start,
             blocks(),
@@ -367,7 +386,7 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.warns(SampleWarning, match=r"interrupted after \d+ draws of each chain"):
-        found = sample(
+        found = sample_density(
             density,
             torch.zeros(2).double(),
             RandomWalk(1.0),
@@ -382,7 +401,7 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
     assert not found.converged
     assert found.n_draws == max(0, rounds - 2) * 32
     assert found.warmup == min(64, rounds * 32)
-    assert "interrupted" in found.worries[0]
+    assert "interrupted" in found.concerns[0]
     assert found.events == (f"interrupted after iteration {rounds}",)
     assert repr(found)
     if found.n_draws == 0:
@@ -392,7 +411,7 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
         with pytest.raises(ValueError, match="interrupted in warm-up"):
             found.plot()
     else:
-        whole = sample(
+        whole = sample_density(
             density,
             torch.zeros(2).double(),
             RandomWalk(1.0),
@@ -411,10 +430,8 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
 def test_progress_is_told(kernel: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(record=True, width=160, force_terminal=False, file=io.StringIO())
     plain = progress_module.ProgressBar
-    monkeypatch.setattr(
-        "boxloop.sample.watching.ProgressBar", lambda show: plain(show, console), raising=True
-    )
-    sample(
+    monkeypatch.setattr("boxloop.sample.sampler.ProgressBar", lambda show: plain(show, console), raising=True)
+    sample_density(
         lambda v: -v["a"].square().sum(1),
         {"a": torch.zeros(2).double()},
         kernel,
@@ -442,7 +459,7 @@ def test_r_hat_that_rounds_to_its_limit_is_written_above_it() -> None:
     found = diagnose(np.random.default_rng(0).normal(size=(4, 400, 2)))
     found = replace(found, r_hat=np.array([1.0, 1.0100004]))
     assert (
-        found.worries(("a", "b"))[0] == "b: R-hat up to 1.0100004, above 1.01: chains disagree; draw longer"
+        found.concerns(("a", "b"))[0] == "b: R-hat up to 1.0100004, above 1.01: chains disagree; draw longer"
     )
 
 
@@ -452,18 +469,19 @@ def test_diagnosis_of_a_table_with_names() -> None:
     table = rng.normal(size=(4, 400, 5))
     table[:, :, 1] += 3.0 * np.arange(4)[:, None]
     found = diagnose(table)
-    worries = found.worries(("a", "b", "c", "d", "e"))
-    assert len(worries) == 2
-    assert worries[0].startswith("b: R-hat up to")
-    assert worries[1].startswith("b: ")
-    assert "effective draws, fewer than 400" in worries[1]
+    concerns = found.concerns(("a", "b", "c", "d", "e"))
+    assert len(concerns) == 2
+    assert concerns[0].startswith("b: R-hat up to")
+    assert concerns[1].startswith("b: ")
+    assert "effective sample size" in concerns[1]
+    assert "below 400" in concerns[1]
     assert found.worst == 1
     table[0, 0, 3] = np.inf
     table[2, :, 4] = 7.0
     found = diagnose(table)
-    worries = found.worries(("a", "b", "c", "d", "e"))
-    assert worries[0] == "d: not finite in every draw"
-    assert worries[1] == "e: constant in 1 of 4 chains"
+    concerns = found.concerns(("a", "b", "c", "d", "e"))
+    assert concerns[0] == "d: not finite in every draw"
+    assert concerns[1] == "e: constant in 1 of 4 chains"
     assert found.worst == 3
-    many = diagnose(np.zeros((2, 10, 5))).worries(("a", "b", "c", "d", "e"))
+    many = diagnose(np.zeros((2, 10, 5))).concerns(("a", "b", "c", "d", "e"))
     assert many == ("a, b, c and 2 more: constant in 2 of 2 chains",)

@@ -17,11 +17,11 @@ from boxloop.sample import (
     MALA,
     Gibbs,
     Independent,
+    ParameterSpace,
     RandomWalk,
-    Space,
     diagnose,
     restrict_to_support,
-    sample,
+    sample_density,
 )
 
 SHORT: dict[str, Any] = {"draws": 8, "warmup": 8, "random_state": 0}
@@ -40,8 +40,10 @@ def test_numbers_that_a_support_fixes_are_no_worry() -> None:
     """The ones and zeros of a correlation factor cannot move; chains of it can converge all the same."""
     start = {"L": torch.eye(3, dtype=F64), "a": torch.tensor(0.0, dtype=F64)}
     support = {"L": constraints.corr_cholesky}
-    draws = sample(correlations, start, chains=8, warmup=300, draws=600, support=support, random_state=0)
-    assert draws.worries == ()
+    draws = sample_density(
+        correlations, start, chains=8, warmup=300, draws=600, support=support, random_state=0
+    )
+    assert draws.concerns == ()
     table = draws.summary()
     assert table.index[table["r_hat"].isna()].tolist() == ["L[0, 0]", "L[0, 1]", "L[0, 2]", "L[1, 2]"]
 
@@ -56,8 +58,10 @@ def test_a_number_that_could_move_and_does_not_is_a_worry() -> None:
         return torch.randn(4, generator=stream, dtype=F64)
 
     support = {"L": constraints.corr_cholesky}
-    found = sample(None, start, Gibbs({"L": still, "a": moved}), support=support, draws=200, random_state=0)
-    assert found.worries[0].startswith("L[1, 0], L[1, 1], L[2, 0] and 2 more: constant in 4 of 4")
+    found = sample_density(
+        None, start, Gibbs({"L": still, "a": moved}), support=support, draws=200, random_state=0
+    )
+    assert found.concerns[0].startswith("L[1, 0], L[1, 1], L[2, 0] and 2 more: constant in 4 of 4")
 
 
 @pytest.mark.parametrize(
@@ -71,15 +75,15 @@ def test_a_number_that_could_move_and_does_not_is_a_worry() -> None:
     ],
 )
 def test_what_a_support_fixes(support: Any, value: Tensor, wanted: list[bool]) -> None:
-    space = Space.of({"v": value, "a": torch.zeros(2)}, None if support is None else {"v": support})
-    assert space.fixed(value).tolist() == [*wanted, False]
+    space = ParameterSpace.of({"v": value, "a": torch.zeros(2)}, None if support is None else {"v": support})
+    assert space.is_constant(value).tolist() == [*wanted, False]
 
 
 def test_fixed_numbers_are_left_out_of_a_diagnosis() -> None:
     table = np.random.default_rng(0).normal(size=(4, 500, 2))
     table[:, :, 1] = 1.0
-    assert "constant in 4 of 4" in diagnose(table).worries(("a", "b"))[0]
-    assert diagnose(table, fixed=np.array([False, True])).worries(("a", "b")) == ()
+    assert "constant in 4 of 4" in diagnose(table).concerns(("a", "b"))[0]
+    assert diagnose(table, fixed=np.array([False, True])).concerns(("a", "b")) == ()
 
 
 @pytest.mark.parametrize(
@@ -90,10 +94,10 @@ def test_fixed_numbers_are_left_out_of_a_diagnosis() -> None:
 def test_moves_that_look_at_a_density_need_one(kernel: Any) -> None:
     """Without one they accepted every move, and said nothing."""
     with pytest.raises(ValueError, match="needs a log_density"):
-        sample(None, torch.zeros(2).double(), kernel, chains=4, **SHORT)
+        sample_density(None, torch.zeros(2).double(), kernel, chains=4, **SHORT)
     if not isinstance(kernel, str):
         with pytest.raises(ValueError, match="needs a log_density"):
-            sample(None, {"a": torch.zeros(4).double()}, Gibbs({"a": kernel}), **SHORT)
+            sample_density(None, {"a": torch.zeros(4).double()}, Gibbs({"a": kernel}), **SHORT)
 
 
 def test_a_second_density_that_differs_is_refused() -> None:
@@ -104,10 +108,10 @@ def test_a_second_density_that_differs_is_refused() -> None:
         return bowl(x) + 1e3, -x
 
     point = torch.zeros(2).double()
-    with pytest.raises(ValueError, match="another log-density than log_density"):
-        sample(bowl, point, chains=4, value_and_gradient=other, **SHORT)
+    with pytest.raises(ValueError, match="value_and_gradient and log_density differ by more than a constant"):
+        sample_density(bowl, point, chains=4, value_and_gradient=other, **SHORT)
     for dtype in (torch.float32, F64):
-        sample(bowl, point.to(dtype), chains=4, value_and_gradient=shifted, **SHORT)
+        sample_density(bowl, point.to(dtype), chains=4, value_and_gradient=shifted, **SHORT)
 
 
 @pytest.mark.parametrize(
@@ -119,21 +123,21 @@ def test_a_second_density_that_differs_is_refused() -> None:
             "outside of its support",
         ),
         (lambda v, s: 3.0 + v["p"], constraints.interval(0.0, 2.0), "outside of its support"),
-        (lambda v, s: np.full(8, 0.5), constraints.unit_interval, "gave ndarray, not a tensor"),
-        (lambda v, s: 0.5, None, "gave float, not a tensor"),
+        (lambda v, s: np.full(8, 0.5), constraints.unit_interval, "returned ndarray, not a tensor"),
+        (lambda v, s: 0.5, None, "returned float, not a tensor"),
     ],
 )
 def test_conditional_laws_that_leave_the_support(law: Any, support: Any, said: str) -> None:
     """They were pulled back to the bound, in silence."""
     start = {"p": torch.full((8,), 0.5).double()}
     with pytest.raises(ValueError, match=said):
-        sample(None, start, Gibbs({"p": law}), support=support and {"p": support}, **SHORT)
+        sample_density(None, start, Gibbs({"p": law}), support=support and {"p": support}, **SHORT)
 
 
 def test_a_conditional_law_at_the_bound_goes_on() -> None:
     """A gamma number that underflows to zero is told of in the end; the chains are not lost."""
     with pytest.warns(UserWarning, match="not finite"):
-        found = sample(
+        found = sample_density(
             None,
             {"p": torch.full((8,), 0.5).double()},
             Gibbs({"p": lambda v, s: torch.rand(8, generator=s).double().round()}),
@@ -146,7 +150,7 @@ def test_a_conditional_law_at_the_bound_goes_on() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="pass float32 or float64"):
-        sample(bowl, torch.zeros(2, dtype=dtype), chains=4, **SHORT)
+        sample_density(bowl, torch.zeros(2, dtype=dtype), chains=4, **SHORT)
 
 
 def test_no_draws_are_no_convergence() -> None:
@@ -155,18 +159,18 @@ def test_no_draws_are_no_convergence() -> None:
     def stop(progress: Any) -> None:
         raise KeyboardInterrupt
 
-    draws = sample(bowl, torch.zeros(2).double(), chains=4, **SHORT)
+    draws = sample_density(bowl, torch.zeros(2).double(), chains=4, **SHORT)
     for every in (9, 0, 2.5, True):
         with pytest.raises(ValueError, match="every"):
-            draws.thinned(every)  # type: ignore[arg-type]
+            draws.thin_draws(every)  # type: ignore[arg-type]
     start = {"s": torch.tensor(1.0).double()}
     with pytest.warns(UserWarning, match="interrupted after 0 draws"):
-        none = sample(
+        none = sample_density(
             lambda v: -v["s"], start, chains=4, support={"s": constraints.positive}, observers=[stop], **SHORT
         )
     assert none["s"].shape == (4, 0)
     assert not none.converged
-    assert "no draws" in none.worries[-1]
+    assert "no draws" in none.concerns[-1]
     for ask in (none.summary, none.to_arviz, none.plot):
         with pytest.raises(ValueError, match="no draws"):
             ask()
@@ -176,15 +180,15 @@ def test_few_draws_warn_of_nothing_but_themselves() -> None:
     """One number has no deviation, and more chains than draws are how this is used."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        one = sample(bowl, torch.zeros(2).double(), chains=1, draws=1, warmup=8, random_state=0)
+        one = sample_density(bowl, torch.zeros(2).double(), chains=1, draws=1, warmup=8, random_state=0)
         assert one.summary()["sd"].isna().all()
         assert "nan" in repr(one)
-        many = sample(bowl, torch.zeros(2).double(), chains=9, **SHORT)
+        many = sample_density(bowl, torch.zeros(2).double(), chains=9, **SHORT)
         assert many.to_arviz().posterior.x.shape == (9, 8, 2)
 
 
 def test_volumes_of_no_positions() -> None:
-    space = Space.of(
+    space = ParameterSpace.of(
         {"s": torch.ones(3), "L": torch.eye(2).expand(3, 2, 2)}, {"L": constraints.corr_cholesky}
     )
     position = torch.randn(5, 3, 2, generator=generator(0))
@@ -202,7 +206,7 @@ def test_a_density_that_rounding_cuts_off_is_a_worry(shape: float, cut: bool) ->
     """
     law = torch.distributions.Beta(torch.tensor(shape, dtype=F64), torch.tensor(shape, dtype=F64))
     start = {"p": torch.tensor(0.5, dtype=F64)}
-    draws = sample(
+    draws = sample_density(
         lambda values: law.log_prob(values["p"]),
         start,
         RandomWalk(scale=10.0),
@@ -212,7 +216,7 @@ def test_a_density_that_rounding_cuts_off_is_a_worry(shape: float, cut: bool) ->
         support={"p": constraints.unit_interval},
         random_state=0,
     )
-    assert any("cut off" in worry for worry in draws.worries) == cut
+    assert any("cut off" in worry for worry in draws.concerns) == cut
 
 
 def test_numbers_near_a_bound() -> None:
@@ -223,9 +227,9 @@ def test_numbers_near_a_bound() -> None:
         "s5": torch.full((1,), 6.0),
         "a": torch.zeros(1),
     }
-    space = Space.of({name: value.double() for name, value in values.items()}, names)
+    space = ParameterSpace.of({name: value.double() for name, value in values.items()}, names)
     position = torch.tensor([[0.0, -40.0, 0.0, 40.0], [40.0, 40.0, -40.0, 40.0]]).double()
-    assert space.blurred(position) == {"p": 0.5, "s": 0.0, "s5": 0.5}
+    assert space.share_at_bounds(position) == {"p": 0.5, "s": 0.0, "s5": 0.5}
 
 
 class OnGPU(Tensor):
@@ -257,17 +261,17 @@ def test_chains_that_meet_walls_are_told_of_support() -> None:
     start = torch.full((4,), 0.5, dtype=F64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        there = sample(walled, start, chains=4, warmup=20, draws=30, random_state=0)
-        elsewhere = sample(bowl, start, chains=4, warmup=20, draws=30, random_state=0)
+        there = sample_density(walled, start, chains=4, warmup=20, draws=30, random_state=0)
+        elsewhere = sample_density(bowl, start, chains=4, warmup=20, draws=30, random_state=0)
     assert not there.converged
-    assert "end where the density is zero" in there.worries[-1]
-    assert "support=" in there.worries[-1]
+    assert "end where the density is zero" in there.concerns[-1]
+    assert "support=" in there.concerns[-1]
     assert not elsewhere.converged
-    assert not any("support=" in worry for worry in elsewhere.worries)
+    assert not any("support=" in worry for worry in elsewhere.concerns)
 
 
 def test_walls_are_no_worry_where_chains_agree() -> None:
-    draws = sample(
+    draws = sample_density(
         walled,
         torch.full((1,), 0.5, dtype=F64),
         RandomWalk(0.4),
@@ -276,5 +280,5 @@ def test_walls_are_no_worry_where_chains_agree() -> None:
         draws=3000,
         random_state=0,
     )
-    assert float(draws.outside.sum()) > 0.01 * 16 * 3000
-    assert draws.worries == ()
+    assert float(draws.zero_density_proposals.sum()) > 0.01 * 16 * 3000
+    assert draws.concerns == ()

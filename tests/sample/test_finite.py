@@ -15,13 +15,13 @@ from torch.testing import assert_close
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.sample import (
     RULES as LAWS_OF_ACCEPTANCE,
-    Generalised,
     Gibbs,
     Independent,
+    MetropolisHastings,
+    ParameterSpace,
     PseudoMarginal,
     RandomWalk,
     RuleName,
-    Space,
     Target,
     check_reversible,
     metropolis,
@@ -214,7 +214,7 @@ def test_generalised_proposals(rule: RuleName, stored: bool) -> None:
             log_q[move % SIZE] = math.log(share)
         return at(weight)(y) - at(weight)(x) + log_q[-jump % SIZE] - log_q[jump]
 
-    algorithm = Generalised(lambda x, move: (x + move) % SIZE, log_ratio, rule)
+    algorithm = MetropolisHastings(lambda x, move: (x + move) % SIZE, log_ratio, rule)
     kernel = algorithm.kernel(Target(at(weight)) if stored else None)
     check = check_reversible(kernel, weight, states=states(), moves=list(shares.items()))
     assert check.invariant, check
@@ -274,7 +274,11 @@ def table_of_two() -> tuple[Tensor, Target, dict[str, Any]]:
         ends = weight[values["a"].long()].cumsum(1)
         return (ends <= u[1] * ends[:, -1:]).sum(1).double()
 
-    return weight / weight.sum(), Target(log_density, None, Space.of(start)), {"a": draw_a, "b": draw_b}
+    return (
+        weight / weight.sum(),
+        Target(log_density, None, ParameterSpace.of(start)),
+        {"a": draw_a, "b": draw_b},
+    )
 
 
 def test_gibbs_keeps_the_law_and_is_not_reversible() -> None:

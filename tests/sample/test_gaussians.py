@@ -19,7 +19,7 @@ from torch import Tensor
 
 from boxloop.chain import advance
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, Gibbs, RandomWalk, check_reversible, diagnose, sample
+from boxloop.sample import HMC, MALA, Gibbs, RandomWalk, check_reversible, diagnose, sample_density
 from sample.cases import ESTIMATES, KERNELS, RULES, Gaussian, exact_draws, kernel_of
 
 ALARM = 5e-4
@@ -84,7 +84,7 @@ def test_a_step_from_exact_draws_changes_nothing(name: str, rule: Any) -> None:
 def test_sampling_from_one_point(kernel: Any, d: int) -> None:
     """As a user does it: tuned, a few chains, errors by effective draws."""
     gaussian = Gaussian.of(d)
-    draws = sample(
+    draws = sample_density(
         gaussian.log_density, torch.zeros(d).double(), kernel, chains=8, draws=250, warmup=300, random_state=1
     )
     table = moments(draws["x"], gaussian).numpy()
@@ -118,7 +118,7 @@ def test_blocks_of_a_gaussian() -> None:
         {"b": MALA(0.8), "a": RandomWalk(1.0)},
         {"a": HMC(0.5, 1.5), "b": drawn["b"]},
     ):
-        draws = sample(
+        draws = sample_density(
             lambda v: gaussian.log_density(torch.cat([v["a"], v["b"]], 1)),
             start,
             Gibbs(blocks),

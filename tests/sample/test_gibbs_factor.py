@@ -182,10 +182,12 @@ def test_planted_bugs_break_the_joint_law(bug: str, monkeypatch: pytest.MonkeyPa
     prior = make_prior()
     values, rows = draw_tables(prior, 20_000, 10)
     if bug == "scale":
-        monkeypatch.setattr(sys.modules["boxloop.sample.gibbs_factor"], "wishart_root", wishart_of_all_rows)
+        monkeypatch.setattr(
+            sys.modules["boxloop.sample.kernels.factor_gibbs"], "wishart_root", wishart_of_all_rows
+        )
     if bug == "shift":
         monkeypatch.setattr(
-            sys.modules["boxloop.sample.gibbs_factor"], "shift_factors", shifted_without_prior
+            sys.modules["boxloop.sample.kernels.factor_gibbs"], "shift_factors", shifted_without_prior
         )
     noise = OneColumnMore(prior.noise.shape, prior.noise.rate) if bug == "noise" else prior.noise
     loading = prior.loading * 1.3 if bug == "loadings" else prior.loading

@@ -16,9 +16,9 @@ from boxloop.numeric import generator, normal
 from boxloop.sample import (
     TILE_ENTRIES,
     MixtureRows,
-    allocations,
+    component_probabilities,
     gibbs_mixture,
-    natural_of,
+    natural_parameters,
     pack_mixture,
     start_mixture,
     sweep,
@@ -112,9 +112,9 @@ def test_tiles_and_whole_give_the_same(diagonal: bool, monkeypatch: pytest.Monke
     there = prior.draw(3, generator(2))
     whole = MixtureRows(rows, diagonal)
     monkeypatch.setitem(TILE_ENTRIES, "cpu", 700)
-    monkeypatch.setattr(sys.modules["boxloop.sample.gibbs_mixture"], "HELD", 100)
+    monkeypatch.setattr(sys.modules["boxloop.sample.kernels.mixture_gibbs"], "STORED", 100)
     tiled = MixtureRows(rows, diagonal)
-    assert tiled.made is None
+    assert tiled.stored is None
     assert len(tiled.spans(9)) > 3
     assert_close(sweep(tiled, *there, None)[1], sweep(whole, *there, None)[1], **EXACT)
     sums, _ = sweep(tiled, *there, generator(0))
@@ -186,12 +186,12 @@ def exact_partitions(rows: Tensor, prior: MixturePrior) -> tuple[Tensor, Tensor]
     """Every allocation of n rows, (k^n, n), and its posterior probability, parameters integrated out."""
     n, k = len(rows), prior.n_components
     where = torch.cartesian_prod(*[torch.arange(k)] * n)
-    features = MixtureRows(rows, False).made.mT
+    features = MixtureRows(rows, False).stored.mT
     sums = torch.stack([torch.stack([features[z == j].sum(0) for j in range(k)]) for z in where])
     # The evidence is prior times likelihood over posterior, at any parameters.
     _, there = prior.draw(1, generator(20))
     every = there.map(lambda leaf: leaf.repeat(len(where), *[1] * (leaf.dim() - 1)))
-    likelihood = (natural_of(there) * sums).sum(-1)
+    likelihood = (natural_parameters(there) * sums).sum(-1)
     after = prior.components.posterior(sums)
     evidence = prior.components.log_prob(there) + likelihood - after.log_prob(every).reshape(len(where), k)
     a, count = prior.weights.concentration, sums[..., 0]
@@ -208,7 +208,7 @@ def test_rows_go_together_as_enumeration_says() -> None:
     start = start_mixture(rows, prior, 4000, generator(21))
     chains = advance(kernel, kernel.init(start), 60, generator(22)).chains
     there = unpack_mixture(chains.position, 2, 2, diagonal=False)
-    share = allocations(*there, MixtureRows(rows, False))  # (s, k, n)
+    share = component_probabilities(*there, MixtureRows(rows, False))  # (s, k, n)
     i, j = torch.triu_indices(5, 5, offset=1)
     together = (share[:, :, i] * share[:, :, j]).sum(1)
     exact = ((where[:, i] == where[:, j]) * chance[:, None]).sum(0)

@@ -12,7 +12,7 @@ from torch.distributions import constraints
 from torch.testing import assert_close
 
 from boxloop.distributions import DiagonalGaussian
-from boxloop.sample import HMC, MALA, Gibbs, Independent, PseudoMarginal, RandomWalk, sample
+from boxloop.sample import HMC, MALA, Gibbs, Independent, PseudoMarginal, RandomWalk, sample_density
 
 POINT = torch.zeros(2).double()
 SHORT: dict[str, Any] = {"draws": 8, "warmup": 8, "random_state": 0}
@@ -28,37 +28,39 @@ def named(values: dict[str, Tensor]) -> Tensor:
 
 def refused(match: str, *args: Any, **options: Any) -> None:
     with pytest.raises(ValueError, match=match):
-        sample(*args, **{**SHORT, **options})
+        sample_density(*args, **{**SHORT, **options})
 
 
 @pytest.mark.parametrize(
     ("log_density", "said"),
     [
-        (lambda x: -x.square().sum(), r"gave \(\) for 3 chains"),
-        (lambda x: -x.square().sum(1, keepdim=True), r"gave \(3, 1\) for 3 chains"),
-        (lambda x: -x.square(), r"gave \(3, 2\) for 3 chains"),
-        (lambda x: 0.0, "gave float"),
-        (lambda x: x.numpy().sum(1), "gave ndarray"),
+        (lambda x: -x.square().sum(), r"returned \(\) for 3 chains"),
+        (lambda x: -x.square().sum(1, keepdim=True), r"returned \(3, 1\) for 3 chains"),
+        (lambda x: -x.square(), r"returned \(3, 2\) for 3 chains"),
+        (lambda x: 0.0, "returned float"),
+        (lambda x: x.numpy().sum(1), "returned ndarray"),
         (lambda x: (x[:, 0] > 9.0).long(), r"torch\.int64"),
     ],
 )
 def test_densities_of_the_wrong_form(log_density: Any, said: str) -> None:
-    refused(said + r".*one number a chain, \(3,\); pass batched=False", log_density, POINT, chains=3)
+    refused(said + r".*one number per chain, \(3,\); pass batched=False", log_density, POINT, chains=3)
     refused(said, log_density, torch.zeros(3, 2).double())
     # A mapping has a volume to add, which must not hide the form.
     refused(said, lambda v: log_density(v["a"]), {"a": POINT}, chains=3)
 
 
 def test_a_density_of_one_chain_must_give_one_number() -> None:
-    refused(r"gave \(3, 2\)", lambda x: x, POINT, chains=3, batched=False)
+    refused(r"returned \(3, 2\)", lambda x: x, POINT, chains=3, batched=False)
 
 
 @pytest.mark.parametrize(
     ("start", "chains", "said"),
     [
-        (POINT, None, r"shape \(2,\): pass positions \(chains, columns\), or one point and chains="),
-        (0.0, None, r"shape \(\): pass positions"),
-        (torch.zeros(0, 2), None, r"shape \(0, 2\)"),
+        (
+            torch.zeros(0, 2),
+            None,
+            r"shape \(0, 2\): pass positions \(chains, columns\), or one point and chains=",
+        ),
         (torch.zeros(3, 0), None, "no numbers to sample"),
         ([], 2, "no numbers to sample"),
         ({}, 2, "empty mapping"),
@@ -68,14 +70,14 @@ def test_a_density_of_one_chain_must_give_one_number() -> None:
             None,
             r"common leading axis.*'a': 3, 'b': 2.*chains=",
         ),
-        ({"a": torch.zeros(())}, None, "common leading axis"),
+        ({"a": torch.zeros(0, 2)}, None, "common leading axis"),
         ("abc", None, "start must be numbers.*'abc'"),
         (None, 3, "start must be numbers"),
         ([[1.0], [2.0, 3.0]], None, "start must be numbers"),
         (torch.zeros(2, 2, dtype=torch.complex128), None, "complex"),
         ([0.0, float("nan")], 2, "not finite"),
         ({"a": [0.0, float("inf")]}, 2, "a has values that are not finite"),
-        (torch.zeros(4, 2), 4, "leave chains out where start has a point for each chain"),
+        (torch.zeros(4, 2), 4, "leave chains out if start has a point for each chain"),
     ],
 )
 def test_starts_of_the_wrong_form(start: Any, chains: int | None, said: str) -> None:
@@ -93,8 +95,8 @@ def test_starts_of_the_wrong_form(start: Any, chains: int | None, said: str) -> 
     ],
 )
 def test_starts_of_many_kinds_are_double(start: Any) -> None:
-    found = sample(bowl, start, **SHORT)
-    wanted = sample(bowl, torch.tensor([[1.0, 2.0], [3.0, 4.0]]).double(), **SHORT)
+    found = sample_density(bowl, start, **SHORT)
+    wanted = sample_density(bowl, torch.tensor([[1.0, 2.0], [3.0, 4.0]]).double(), **SHORT)
     assert_close(found.positions, wanted.positions, rtol=0.0, atol=0.0)
 
 
@@ -107,7 +109,7 @@ def test_starts_of_many_kinds_are_double(start: Any) -> None:
         ({"draws": True}, "draws must be an integer"),
         ({"chains": True}, "chains must be an integer"),
         ({"superchains": 2.0}, "superchains must be an integer"),
-        ({"spread": "wide"}, "spread"),
+        ({"start_sd": "wide"}, "start_sd"),
         ({"warmup": -1}, "warmup must be an integer of at least 0"),
         ({"thin": 0}, "thin must be an integer of at least 1"),
         ({"chains": 0}, "chains must be an integer of at least 1"),
@@ -115,15 +117,36 @@ def test_starts_of_many_kinds_are_double(start: Any) -> None:
         ({"chains": 5, "superchains": 2}, "at least 2 groups of at least 2, got 2 of 5"),
         ({"superchains": 1}, "at least 2 groups"),
         ({"superchains": 4}, "at least 2 groups"),
-        ({"chains": None, "superchains": 2}, "pass it as start, and chains="),
-        ({"spread": -1.0}, "spread"),
-        ({"spread": float("nan")}, "spread"),
+        ({"start_sd": -1.0}, "start_sd"),
+        ({"start_sd": float("nan")}, "start_sd"),
         ({"random_state": "seed"}, "random_state"),
         ({"checkpoint": "x.boxloop", "random_state": None}, "integer random_state"),
     ],
 )
 def test_numbers_that_cannot_be(options: dict[str, Any], said: str) -> None:
     refused(said, bowl, POINT, **{"chains": 4, **options})
+
+
+def test_superchains_of_a_start_with_chains() -> None:
+    refused("pass it as start, and chains=", bowl, torch.zeros(4, 2).double(), superchains=2)
+
+
+@pytest.mark.parametrize("start", [0.0, [0.0, 1.0], POINT, np.zeros(2)])
+def test_one_point_has_four_chains_around_it(start: Any) -> None:
+    found = sample_density(bowl, start, **SHORT)
+    same = sample_density(bowl, start, chains=4, **SHORT)
+    assert found.n_chains == 4
+    assert_close(found.positions, same.positions, rtol=0.0, atol=0.0)
+
+
+def test_named_values_with_a_number_among_them_are_one_point() -> None:
+    def density(values: dict[str, Tensor]) -> Tensor:
+        return bowl(values["b"]) - values["a"].square()
+
+    found = sample_density(density, {"a": 0.0, "b": torch.zeros(3)}, **SHORT)
+    assert found["a"].shape == (4, 8)
+    assert found["b"].shape == (4, 8, 3)
+    assert sample_density(density, {"a": 0.0, "b": torch.zeros(4)}, superchains=2, **SHORT).superchains == 2
 
 
 @pytest.mark.parametrize(
@@ -152,7 +175,7 @@ def test_without_a_density_there_must_be_a_kernel() -> None:
 
 
 def test_metrics_are_moved_to_the_chains() -> None:
-    found = sample(bowl, POINT.float(), MALA(1.0, metric=torch.eye(2).double()), chains=3, **SHORT)
+    found = sample_density(bowl, POINT.float(), MALA(1.0, metric=torch.eye(2).double()), chains=3, **SHORT)
     assert found.positions.dtype == torch.float32
     with pytest.raises(ValueError, match="a metric is a tensor"):
         MALA(metric=[1.0, 2.0])
@@ -197,10 +220,10 @@ def test_densities_without_a_gradient(density: Any) -> None:
             kernel,
             chains=3,
         )
-    assert isinstance(sample(density, POINT, chains=3, **SHORT).algorithm, RandomWalk)
-    given = sample(density, POINT, chains=3, value_and_gradient=lambda x: (bowl(x), -x), **SHORT)
+    assert isinstance(sample_density(density, POINT, chains=3, **SHORT).algorithm, RandomWalk)
+    given = sample_density(density, POINT, chains=3, value_and_gradient=lambda x: (bowl(x), -x), **SHORT)
     assert isinstance(given.algorithm, HMC)
-    assert isinstance(sample(bowl, POINT, chains=3, **SHORT).algorithm, HMC)
+    assert isinstance(sample_density(bowl, POINT, chains=3, **SHORT).algorithm, HMC)
 
 
 def test_gradients_of_the_wrong_form() -> None:
@@ -231,7 +254,7 @@ def test_a_density_with_data_of_each_chain() -> None:
         assert len(x) == 5
         return -0.5 * torch.stack([(x[i] - data[i]).square().sum() for i in range(5)])
 
-    assert sample(density, torch.zeros(3).double(), chains=5, **SHORT).n_chains == 5
+    assert sample_density(density, torch.zeros(3).double(), chains=5, **SHORT).n_chains == 5
 
 
 def test_blocks_that_cannot_be() -> None:
@@ -242,7 +265,7 @@ def test_blocks_that_cannot_be() -> None:
     refused("'b' is on one side only", None, start, Gibbs({"a": still}), chains=3)
     refused("'c' is on one side only", None, start, Gibbs({"a": still, "b": still, "c": still}), chains=3)
     refused(
-        r"law of 'a' gave shape \(3, 1\), not \(3, 2\)",
+        r"conditional of 'a' returned shape \(3, 1\), not \(3, 2\)",
         None,
         {"a": POINT},
         Gibbs({"a": lambda values, stream: values["a"][:, :1]}),
@@ -250,11 +273,11 @@ def test_blocks_that_cannot_be() -> None:
     )
     refused("block 'a' needs a scale", named, {"a": POINT}, Gibbs({"a": RandomWalk()}), chains=3)
     noisy = PseudoMarginal(lambda x, v: bowl(x), 1, scale=1.0)
-    refused("estimate cannot be kept", named, {"a": POINT}, Gibbs({"a": noisy}), chains=3)
+    refused("estimate cannot be stored", named, {"a": POINT}, Gibbs({"a": noisy}), chains=3)
 
 
 def test_estimates_of_the_wrong_form() -> None:
-    refused(r"gave \(3, 1\)", None, POINT, PseudoMarginal(lambda x, v: v, 1), chains=3)
+    refused(r"returned \(3, 1\)", None, POINT, PseudoMarginal(lambda x, v: v, 1), chains=3)
     for options in ({"correlation": 1.0}, {"correlation": -0.1}, {"numbers": 0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             PseudoMarginal(lambda x, v: bowl(x), **{"numbers": 1, **options})

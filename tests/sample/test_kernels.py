@@ -17,12 +17,12 @@ from boxloop.sample import (
     MALA,
     Gibbs,
     Independent,
-    Landing,
+    ParameterSpace,
     PseudoMarginal,
     RandomWalk,
-    Space,
     Target,
-    pull,
+    TrajectoryEnd,
+    apply_metric_transpose,
 )
 from sample.cases import ESTIMATES, KERNELS, NOISE, RULES, SLOPES, Gaussian
 
@@ -99,7 +99,7 @@ def test_density_is_evaluated_once_a_proposal(name: str) -> None:
         pytest.skip("has a function of its own")
     kernel = KERNELS[name](gaussian, "metropolis").kernel(Target(counted))
     path = advance(kernel, kernel.init(gaussian.draw(5, generator(0))), 30, generator(1))
-    leaps = [detail.gradients if isinstance(detail, Landing) else 1 for detail in path.details]
+    leaps = [detail.gradients if isinstance(detail, TrajectoryEnd) else 1 for detail in path.details]
     assert len(calls) == 1 + sum(leaps)
 
 
@@ -111,7 +111,7 @@ def test_the_gradient_that_is_kept_is_that_of_autograd(name: str) -> None:
     path = advance(kernel, kernel.init(0.3 * normal((20, 2), generator(0))), 25, generator(1))
     leaf = path.chains.position.clone().requires_grad_()
     (slope,) = torch.autograd.grad(curved(leaf).sum(), leaf)
-    assert_close(path.chains.auxiliary[0], pull(algorithm.metric, slope), **NEAR)
+    assert_close(path.chains.auxiliary[0], apply_metric_transpose(algorithm.metric, slope), **NEAR)
 
 
 @pytest.mark.parametrize("algorithm", [MALA, HMC])
@@ -187,7 +187,7 @@ def test_trajectories_keep_volume(metric: str, stages: Any) -> None:
         (item,) = kernel.noise(here, 1, generator(0))
         launch = item[0]._replace(momentum=momentum, energy=0.5 * momentum.square().sum(1))
         _, info = kernel.step(here, (launch, item[1]))
-        return torch.cat([info.detail.end[0], info.detail.momentum[0]])
+        return torch.cat([info.detail.position[0], info.detail.momentum[0]])
 
     for seed in range(3):
         both = normal((2 * d,), generator(seed))
@@ -376,7 +376,7 @@ def test_a_metric_is_checked() -> None:
 def test_kernels_of_blocks_store_the_joint_density() -> None:
     gaussian = Gaussian.of(3)
     start = {"a": torch.zeros(7, 1).double(), "b": torch.zeros(7, 2).double()}
-    target = Target(gaussian.log_density, None, Space.of(start))
+    target = Target(gaussian.log_density, None, ParameterSpace.of(start))
 
     def draw(values: dict[str, Tensor], stream: Any) -> Tensor:
         return normal((len(values["a"]), 1), stream)

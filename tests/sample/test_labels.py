@@ -43,17 +43,17 @@ def test_planted_orders_are_found() -> None:
     order = shuffled(3, 40, 4)
     mixed = share.gather(2, order[..., None].expand_as(share))
     found = relabel(mixed, pivot=0)
-    assert found.settled
+    assert found.converged
     back = found.apply(mixed)
     assert_close(back, share.gather(2, order[:1, :1, :, None].expand_as(share)))  # the pivot's own order
-    assert found.mixed
-    assert found.apart > 0.8
-    assert "would mix" in str(found)
+    assert found.has_switched
+    assert found.switched_share > 0.8
+    assert "mix components" in str(found)
 
 
 def test_orders_that_never_change_are_said_so() -> None:
     found = relabel(drawn_shares(), pivot=5)
-    assert not found.mixed
+    assert not found.has_switched
     assert int(found.switches.sum()) == 0
     assert "same order in all draws" in str(found)
 
@@ -62,7 +62,7 @@ def test_changes_within_chains_are_counted() -> None:
     order = torch.tensor([[[0, 1], [0, 1], [1, 0], [0, 1]], [[1, 0]] * 4])
     found = Relabelling(order, True)
     assert found.switches.tolist() == [2, 0]
-    assert found.apart == pytest.approx(3 / 8)
+    assert found.switched_share == pytest.approx(3 / 8)
 
 
 def test_values_of_any_shape_are_reordered() -> None:
@@ -112,7 +112,7 @@ def test_similarity_is_free_of_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(found, again, **EXACT)
     assert_close(found, found.mT)
     assert_close(found.diagonal(), torch.ones(8, dtype=torch.float64))
-    monkeypatch.setattr("boxloop.sample.labels.BLOCK", 50)
+    monkeypatch.setattr("boxloop.sample.relabelling.BLOCK", 50)
     assert_close(similarity_matrix(log_weight, family, rows), found, **EXACT)
 
 
@@ -147,8 +147,8 @@ def test_rotated_draws_are_brought_together() -> None:
     simple = torch.tensor([[2.0, 0.0], [1.5, 0.2], [0.1, 1.0], [0.0, 0.8]], dtype=torch.float64)
     draws = (simple + 0.01 * normal((60, 4, 2), generator(10))) @ turns(60, 2)
     found = align(draws.reshape(3, 20, 4, 2))
-    assert found.kept > 0.99
-    assert found.turned < 0.2
+    assert found.agreement > 0.99
+    assert found.agreement_before < 0.2
     assert_close(found.loadings.mean((0, 1)), simple, rtol=0, atol=0.2)  # varimax's axes, near to simple ones
     flat = found.loadings.flatten(0, 1)
     assert_close(flat @ flat.mT, draws @ draws.mT, **EXACT)  # nothing but axes has changed

@@ -11,16 +11,16 @@ from boxloop.numeric import generator
 from boxloop.sample import (
     HMC,
     MALA,
-    Blocks,
-    Compiled,
-    Ends,
+    CompiledSteps,
+    NoiseBlock,
     PseudoMarginal,
     RandomWalk,
+    StepResults,
     Target,
     check_compiled_steps,
     extract_tensors,
     insert_tensors,
-    sample,
+    sample_density,
 )
 
 
@@ -30,10 +30,10 @@ def density(x: Tensor) -> Tensor:
 
 def test_blocks_take_noise_apart_and_put_it_together() -> None:
     noise = Noise(Noise(torch.arange(6.0).reshape(3, 2), torch.ones(3, 1)), torch.zeros(3, 2))
-    blocks = Blocks.of(noise)
+    blocks = NoiseBlock.of(noise)
     assert blocks is not None
     for place, item in enumerate(noise):
-        again = Blocks.item(blocks.tensors, blocks.shape, place)
+        again = NoiseBlock.item(blocks.tensors, blocks.shape, place)
         assert torch.equal(again[0][0], item[0][0])
         assert torch.equal(again[1], item[1])
 
@@ -41,7 +41,7 @@ def test_blocks_take_noise_apart_and_put_it_together() -> None:
 def test_numbers_stay_in_the_shape_of_an_item() -> None:
     kernel = HMC(scale=0.5, trajectory=2.0).kernel(Target(density))
     noise = kernel.noise(kernel.init(torch.zeros(3, 2)), 4, generator(0))
-    assert Blocks.of(noise) is None
+    assert NoiseBlock.of(noise) is None
     for item in noise:
         tensors: list[Tensor] = []
         shape = extract_tensors(item, tensors)
@@ -67,7 +67,7 @@ def test_compiled_steps_are_the_same(algorithm: RandomWalk) -> None:
     kernel = algorithm.kernel(Target(density))
     start = kernel.init(torch.ones(5, 2, dtype=torch.float64))
     with torch.no_grad():
-        path = Compiled()(kernel, start, 40, generator(3))
+        path = CompiledSteps()(kernel, start, 40, generator(3))
         plain = advance(kernel, start, 32, generator(3))
     torch.testing.assert_close(path.position[:32], plain.position, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(path.log_ratio[:32], plain.log_ratio, rtol=1e-9, atol=1e-12)
@@ -75,20 +75,20 @@ def test_compiled_steps_are_the_same(algorithm: RandomWalk) -> None:
 
 def test_what_cannot_be_compiled_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be compiled"):
-        sample(
+        sample_density(
             density, torch.zeros(4, 2), HMC(scale=0.5), warmup=0, draws=32, random_state=0, mode="compiled"
         )
 
 
 def test_modes_are_checked() -> None:
     with pytest.raises(ValueError, match="for a GPU"):
-        sample(density, torch.zeros(4, 2), mode="graph")
+        sample_density(density, torch.zeros(4, 2), mode="graph")
     with pytest.raises(ValueError, match="mode must be one of 'eager', 'compiled', 'graph'"):
-        sample(density, torch.zeros(4, 2), mode="fast")
+        sample_density(density, torch.zeros(4, 2), mode="fast")
 
 
 def test_a_compiler_that_errs_is_found_out() -> None:
-    right = Ends(torch.ones(16, 3, 2), torch.ones(16, 3), torch.ones(16, 3), ())
+    right = StepResults(torch.ones(16, 3, 2), torch.ones(16, 3), torch.ones(16, 3), ())
     check_compiled_steps(right, right)
     with pytest.raises(RuntimeError, match="fault of the compiler"):
         check_compiled_steps(right._replace(log_ratio=right.log_ratio + 0.01), right)

@@ -13,19 +13,19 @@ from torch import Generator, Tensor
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
-    END,
     HMC,
+    OUTER,
     Gibbs,
     Independent,
+    ParameterSpace,
     RandomWalk,
-    Space,
     Target,
     check_joint,
     check_ranks,
     check_reversible,
-    choose,
     make_target,
-    sample,
+    sample_density,
+    select_chains,
 )
 from sample.cases import NOISE, Gaussian, exact_draws, kernel_of
 from sample.posteriors import MODELS, posterior, with_numbers
@@ -55,7 +55,7 @@ def with_ratio(change: Change, accept: Callable[[Tensor, Tensor], Tensor] = torc
             move, bar = item
             there, info = kernel.step(chains, (move, torch.full_like(bar, -torch.inf)))
             ratio = change(chains, there, info)
-            return choose(accept(bar, ratio), there, chains), Info(ratio, info.detail)
+            return select_chains(accept(bar, ratio), there, chains), Info(ratio, info.detail)
 
         return kernel._replace(step=step)
 
@@ -77,7 +77,7 @@ def unchanged(here: Chains, there: Chains, info: Info) -> Tensor:
 def without_last_half_step(here: Chains, there: Chains, info: Info) -> Tensor:
     """The energy of a momentum that was not brought up to where the position is."""
     known = info.detail.momentum
-    behind = known - END * H * there.auxiliary[0]
+    behind = known - OUTER * H * there.auxiliary[0]
     return info.log_ratio + 0.5 * (known.square().sum(1) - behind.square().sum(1))
 
 
@@ -142,7 +142,7 @@ def parts(name: str, spoil: Spoil) -> tuple[Any, Any, Any]:
 
 
 def joint(name: str, spoil: Spoil) -> bool:
-    return check_joint(*parts(name, spoil), chains=10_000, rounds=5, steps=3, level=1e-6).passed
+    return check_joint(*parts(name, spoil), chains=10_000, iterations=5, steps=3, level=1e-6).passed
 
 
 def ranked(name: str, spoil: Spoil) -> bool:
@@ -219,7 +219,7 @@ def test_a_walk_that_is_not_symmetric_is_wrong() -> None:
 
 def gamma_parts() -> tuple[Any, Any, Any]:
     """A rate s ~ Gamma(3, 1), as log s, and two counts of exponential gaps with that rate."""
-    space = Space.of(torch.ones(1, 1).double(), torch.distributions.constraints.positive)
+    space = ParameterSpace.of(torch.ones(1, 1).double(), torch.distributions.constraints.positive)
 
     def prior(n: int, stream: Generator) -> Tensor:
         uniform = torch.rand(n, 3, generator=stream, dtype=torch.float64)
@@ -241,8 +241,10 @@ def gamma_parts() -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize("missing", [False, True])
 def test_a_missing_jacobian_is_caught(missing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if missing:
-        unpack = Space.unpack
-        monkeypatch.setattr(Space, "unpack", lambda self, x: (unpack(self, x)[0], x.new_zeros(x.shape[:-1])))
+        unpack = ParameterSpace.unpack
+        monkeypatch.setattr(
+            ParameterSpace, "unpack", lambda self, x: (unpack(self, x)[0], x.new_zeros(x.shape[:-1]))
+        )
     prior, simulate, kernel = gamma_parts()
     assert check_joint(prior, simulate, kernel, level=1e-6).passed is not missing
     assert check_ranks(prior, simulate, kernel, level=1e-6).passed is not missing
@@ -262,7 +264,9 @@ def sweep_parts(share: float) -> tuple[Any, Any, Any]:
                 + (0.25 * share) ** 0.5 * normal((len(data), 1), stream)
             )
 
-        space = Space.of({"a": torch.zeros(len(data), 1).double(), "b": torch.zeros(len(data), 1).double()})
+        space = ParameterSpace.of(
+            {"a": torch.zeros(len(data), 1).double(), "b": torch.zeros(len(data), 1).double()}
+        )
         target = Target(lambda theta: model.log_density(theta, data), None, space)
         return Gibbs({"a": draw("a", 0), "b": draw("b", 1)}).kernel(target)
 
@@ -300,7 +304,7 @@ def test_tuning_is_frozen_where_draws_begin() -> None:
             return plain(self, target)
 
     gaussian = Gaussian.of(2)
-    found = sample(
+    found = sample_density(
         gaussian.log_density,
         torch.zeros(2).double(),
         Watched(),

@@ -24,7 +24,16 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 from boxloop.numeric import generator, normal
-from boxloop.sample import HMC, MALA, RandomWalk, Space, Target, make_target, sample, unvalidated
+from boxloop.sample import (
+    HMC,
+    MALA,
+    ParameterSpace,
+    RandomWalk,
+    Target,
+    make_target,
+    sample_density,
+    without_validation,
+)
 
 NEAR = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -62,15 +71,15 @@ SUPPORTS: dict[str, tuple[Any, Distribution, Tensor]] = {
 def mass(name: str) -> float:
     """The integral of the unconstrained density over a grid: sums of even steps are exact for what falls off."""
     support, law, point = SUPPORTS[name]
-    space = Space.of(point[None], support)
+    space = ParameterSpace.of(point[None], support)
     target = make_target(law.log_prob, space)
-    line = torch.linspace(-45.0, 45.0, 3001 if space.columns == 1 else 601, dtype=torch.float64)
-    grid = torch.cartesian_prod(*[line] * space.columns).reshape(-1, space.columns)
-    with unvalidated():
+    line = torch.linspace(-45.0, 45.0, 3001 if space.n_columns == 1 else 601, dtype=torch.float64)
+    grid = torch.cartesian_prod(*[line] * space.n_columns).reshape(-1, space.n_columns)
+    with without_validation():
         density = target.log_density(grid).nan_to_num(nan=-torch.inf).exp()
     if name == "less_than":
         density = density / law.cdf(number(1.0))
-    return float(density.sum()) * float(line[1] - line[0]) ** space.columns
+    return float(density.sum()) * float(line[1] - line[0]) ** space.n_columns
 
 
 @pytest.mark.parametrize("name", SUPPORTS)
@@ -80,8 +89,10 @@ def test_unconstrained_densities_integrate_to_one(name: str) -> None:
 
 
 def test_the_mass_sees_a_missing_jacobian(monkeypatch: pytest.MonkeyPatch) -> None:
-    unpack = Space.unpack
-    monkeypatch.setattr(Space, "unpack", lambda self, x: (unpack(self, x)[0], x.new_zeros(x.shape[:-1])))
+    unpack = ParameterSpace.unpack
+    monkeypatch.setattr(
+        ParameterSpace, "unpack", lambda self, x: (unpack(self, x)[0], x.new_zeros(x.shape[:-1]))
+    )
     for name in SUPPORTS:
         if name != "real":
             assert mass(name) != pytest.approx(1.0, abs=1e-3), name
@@ -121,8 +132,8 @@ CLOSED: dict[str, tuple[Any, Distribution, Tensor, Tensor]] = {
 def test_constrained_draws_have_the_means_they_should(name: str) -> None:
     """z-scores from effective draws. 25 scores, each below 5.1: a false alarm in 1e5 runs."""
     support, law, point, mean = CLOSED[name]
-    draws = sample(
-        law.log_prob, point, chains=16, support=support, draws=200, warmup=200, spread=0.3, random_state=2
+    draws = sample_density(
+        law.log_prob, point, chains=16, support=support, draws=200, warmup=200, start_sd=0.3, random_state=2
     )
     assert draws["x"].shape == (16, 200, *point.shape)
     assert bool(support.check(draws["x"]).all())
@@ -133,14 +144,14 @@ def test_constrained_draws_have_the_means_they_should(name: str) -> None:
 
 def test_the_marginal_of_a_correlation() -> None:
     """Under LKJ(eta) in d columns a correlation is 2 Beta(b, b) - 1 with b = eta + d / 2 - 1. 3 scores below 4.9."""
-    draws = sample(
+    draws = sample_density(
         LKJCholesky(3, concentration=number(1.5)).log_prob,
         torch.eye(3).double(),
         chains=16,
         support=constraints.corr_cholesky,
         draws=200,
         warmup=200,
-        spread=0.3,
+        start_sd=0.3,
         random_state=1,
     )
     factor = draws["x"]
@@ -165,15 +176,15 @@ START = {
 SUPPORT = {"scale": constraints.positive, "corr": constraints.simplex}
 
 
-def spaced() -> tuple[Space, Tensor]:
+def spaced() -> tuple[ParameterSpace, Tensor]:
     start = {name: value.expand(6, *value.shape) for name, value in START.items()}
-    space = Space.of(start, SUPPORT)
+    space = ParameterSpace.of(start, SUPPORT)
     return space, space.pack(start) + 0.5 * normal((6, 4), generator(0))
 
 
 def test_values_are_packed_and_unpacked() -> None:
     space, position = spaced()
-    assert space.columns == 4
+    assert space.n_columns == 4
     assert space.names == ("mean[0]", "mean[1]", "scale", "corr[0]", "corr[1]")
     values, _ = space.unpack(position)
     assert {name: tuple(value.shape) for name, value in values.items()} == {
@@ -203,7 +214,7 @@ def test_the_jacobian_of_several_values_is_that_of_autograd() -> None:
 
 def test_names_of_numbers() -> None:
     start = {"a": torch.zeros(2), "b": torch.zeros(2, 2, 2), "c": torch.zeros(2, 1)}
-    assert Space.of(start).names == ("a", "b[0, 0]", "b[0, 1]", "b[1, 0]", "b[1, 1]", "c[0]")
+    assert ParameterSpace.of(start).names == ("a", "b[0, 0]", "b[0, 1]", "b[1, 0]", "b[1, 1]", "c[0]")
 
 
 def test_a_mapping_and_a_tensor_agree() -> None:
@@ -216,8 +227,10 @@ def test_a_mapping_and_a_tensor_agree() -> None:
         return whole(torch.cat([values["a"][:, None], values["b"]], 1))
 
     start = normal((4, 3), generator(0))
-    plain = sample(whole, start, draws=50, warmup=60, random_state=0)
-    by_name = sample(named, {"a": start[:, 0], "b": start[:, 1:]}, draws=50, warmup=60, random_state=0)
+    plain = sample_density(whole, start, draws=50, warmup=60, random_state=0)
+    by_name = sample_density(
+        named, {"a": start[:, 0], "b": start[:, 1:]}, draws=50, warmup=60, random_state=0
+    )
     assert_close(plain.positions, by_name.positions, **NEAR)
     assert_close(by_name["b"], plain["x"][..., 1:], **NEAR)
     assert by_name["a"].shape == (4, 50)
@@ -236,16 +249,16 @@ def test_functions_of_one_chain_agree_with_functions_of_all(kernel: Any) -> None
         "support": SUPPORT,
         "draws": 12,
         "warmup": 20,
-        "spread": 0.1,
+        "start_sd": 0.1,
         "random_state": 0,
     }
-    first = sample(model, START, kernel, **options)
-    second = sample(single, START, kernel, batched=False, **options)
+    first = sample_density(model, START, kernel, **options)
+    second = sample_density(single, START, kernel, batched=False, **options)
     assert_close(first.positions, second.positions, rtol=1e-7, atol=1e-7)
 
 
 def test_values_of_higher_shape_without_support() -> None:
-    draws = sample(
+    draws = sample_density(
         lambda x: -0.5 * x.square().sum((1, 2)),
         torch.zeros(2, 3),
         chains=4,
@@ -259,8 +272,8 @@ def test_values_of_higher_shape_without_support() -> None:
 
 def test_a_target_may_be_given_as_it_is() -> None:
     target = Target(lambda x: -0.5 * x.square().sum(1))
-    first = sample(target, torch.zeros(2), chains=4, draws=30, warmup=30, random_state=0)
-    second = sample(target.log_density, torch.zeros(2), chains=4, draws=30, warmup=30, random_state=0)
+    first = sample_density(target, torch.zeros(2), chains=4, draws=30, warmup=30, random_state=0)
+    second = sample_density(target.log_density, torch.zeros(2), chains=4, draws=30, warmup=30, random_state=0)
     assert_close(first.positions, second.positions, rtol=0.0, atol=0.0)
 
 
@@ -275,7 +288,7 @@ def test_gradients_need_no_second_function() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_precision_is_that_of_the_start(dtype: torch.dtype) -> None:
     start = {"a": torch.tensor(1.0, dtype=dtype), "b": torch.zeros(2, dtype=dtype)}
-    draws = sample(
+    draws = sample_density(
         lambda v: -v["a"] - 0.5 * v["b"].square().sum(1),
         start,
         chains=3,
@@ -291,7 +304,7 @@ def test_stray_parameters_are_refused_not_raised() -> None:
     """A proposal where a distribution's own checks would raise is a move that is refused; they are on again after."""
     assert Distribution._validate_args
     with pytest.warns(UserWarning, match="not a number"):
-        draws = sample(
+        draws = sample_density(
             lambda x: (
                 torch.distributions.Gamma(2.0, 1.0).log_prob(x[:, 0])
                 + torch.distributions.Exponential(x[:, 0]).log_prob(one(1.0))
@@ -300,9 +313,9 @@ def test_stray_parameters_are_refused_not_raised() -> None:
             RandomWalk(2.0),
             chains=4,
             draws=200,
-            spread=0.1,
+            start_sd=0.1,
             random_state=0,
         )
     assert bool((draws["x"] > 0).all())
-    assert int(draws.refused.sum()) > 0
+    assert int(draws.nan_proposals.sum()) > 0
     assert Distribution._validate_args

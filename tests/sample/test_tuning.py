@@ -18,18 +18,19 @@ from boxloop.loop import Progress
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
     HMC,
-    HOPELESS,
+    LEAST_CHANCE,
     MALA,
     SHORTEST,
+    PositionMoments,
     PseudoMarginal,
     RandomWalk,
-    Spread,
+    TrajectoryLength,
     Tuner,
-    chees,
+    adapt,
     diagnose,
-    evened,
+    fit_whole_steps,
     make_factor,
-    sample,
+    sample_density,
 )
 from sample.cases import RULES, Gaussian
 
@@ -39,7 +40,7 @@ SAME: dict[str, Any] = {"rtol": 0.0, "atol": 0.0}
 def warmed(algorithm: Any, gaussian: Gaussian, chains: int = 16, **options: Any) -> Any:
     start = torch.zeros_like(gaussian.mean)
     given: Any = {"draws": 150, "warmup": 300, "random_state": 0, **options}
-    return sample(gaussian.log_density, start, algorithm, chains=chains, **given)
+    return sample_density(gaussian.log_density, start, algorithm, chains=chains, **given)
 
 
 @pytest.mark.parametrize("d", [1, 3, 20])
@@ -48,7 +49,9 @@ def warmed(algorithm: Any, gaussian: Gaussian, chains: int = 16, **options: Any)
 def test_acceptance_ends_near_its_goal(algorithm: Any, rule: Any, d: int) -> None:
     """The scale is found up to the noise of its last updates, whose steps in log h are 2 t^-1/2 at most."""
     found = warmed(algorithm(rule=rule), Gaussian.of(d))
-    assert float(found.acceptance.mean()) == pytest.approx(algorithm(rule=rule).goal(d), abs=0.06)
+    assert float(found.acceptance.mean()) == pytest.approx(
+        algorithm(rule=rule).target_acceptance(d), abs=0.06
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,12 +60,12 @@ def test_acceptance_ends_near_its_goal(algorithm: Any, rule: Any, d: int) -> Non
 def test_the_harmonic_acceptance_of_trajectories_ends_near_its_goal(d: int, rule: Any) -> None:
     """Tuned is the harmonic mean of the chances: it lies below the mean."""
     gaussian, algorithm = Gaussian.of(d), HMC(rule=rule, trajectory=3.0, jitter=1.0, stages=1)
-    goal = algorithm.goal(d)
+    goal = algorithm.target_acceptance(d)
     found = warmed(algorithm, gaussian, draws=5, warmup=1000 if d == 20 else 400)
     kernel = found.algorithm.kernel(gaussian.target)
     path = advance(kernel, kernel.init(gaussian.draw(500, generator(0))), 60, generator(1))
     chance = kernel.chance(path.log_ratio)
-    harmonic = 1.0 / float((1.0 / chance.clamp(min=HOPELESS)).mean())
+    harmonic = 1.0 / float((1.0 / chance.clamp(min=LEAST_CHANCE)).mean())
     assert harmonic == pytest.approx(goal, abs=0.12)
     assert float(chance.mean()) > harmonic
 
@@ -86,15 +89,15 @@ def test_one_step_is_the_whole_trajectory_where_it_can_be(d: int) -> None:
     assert pytest.approx(found.algorithm.trajectory, rel=0.2) == SHORTEST
     assert float(found.acceptance.mean()) > 0.85
     certain = replace(found, acceptance=torch.ones(64).double())
-    assert not certain.faults
+    assert not certain.sampler_concerns
     short = replace(certain, algorithm=replace(found.algorithm, trajectory=0.1))
-    assert "steps are too short" in short.faults[0]
+    assert "steps are too short" in short.sampler_concerns[0]
 
 
 @pytest.mark.filterwarnings("ignore::boxloop.sample.SampleWarning")
 def test_curved_targets_have_more_and_shorter_steps() -> None:
     """Tuned is the harmonic mean of the chances: the mean is above its goal. Where it bends most, moves are refused."""
-    found = sample(
+    found = sample_density(
         lambda x: -0.5 * x[:, 0] ** 2 - 8.0 * (x[:, 1] - 0.5 * x[:, 0] ** 2) ** 2,
         torch.zeros(2).double(),
         chains=64,
@@ -113,17 +116,17 @@ def test_curved_targets_have_more_and_shorter_steps() -> None:
     [(0.5, 2.0, 2), (0.5, 1.7, 2), (0.45, 1.7, 2), (5.0, 1.7, 1), (0.6, 1.7, 1), (0.01, 1.7, 16)],
 )
 def test_whole_steps_make_up_a_trajectory(scale: float, length: float, wanted: int) -> None:
-    found, gone = evened(scale, length, stages=2, most=32)
+    found, gone = fit_whole_steps(scale, length, stages=2, most=32)
     assert gone == min(length, 32 * scale)
     assert gone == pytest.approx(2 * wanted * found)
 
 
 def test_goals_are_those_of_the_theory() -> None:
-    assert [RandomWalk().goal(d) for d in (1, 50)] == [0.44, 0.234]
-    assert MALA().goal(50) == 0.574
-    assert HMC().goal(50) == 0.651
-    assert RandomWalk(rule="barker").goal(50) == pytest.approx(0.158)
-    assert MALA(rule="barker").goal(50) == 0.347
+    assert [RandomWalk().target_acceptance(d) for d in (1, 50)] == [0.44, 0.234]
+    assert MALA().target_acceptance(50) == 0.574
+    assert HMC().target_acceptance(50) == 0.651
+    assert RandomWalk(rule="barker").target_acceptance(50) == pytest.approx(0.158)
+    assert MALA(rule="barker").target_acceptance(50) == 0.347
 
 
 @pytest.mark.parametrize("algorithm", [RandomWalk, MALA, HMC])
@@ -155,7 +158,7 @@ def test_wide_targets_have_scales_alone() -> None:
 def test_any_unit_will_do(algorithm: Any, size: float) -> None:
     """The start is one away in units of its own, so 1000 deviations off where these are small. 2 d scores below 5.1."""
     gaussian = Gaussian.of(3, scale=size)
-    found = warmed(algorithm(), gaussian, draws=200, warmup=500, spread=1.0)
+    found = warmed(algorithm(), gaussian, draws=200, warmup=500, start_sd=1.0)
     table = ((found["x"] - gaussian.mean) / gaussian.covariance.diagonal().sqrt()).numpy()
     table = np.concatenate([table, table**2 - 1.0], 2)
     z = table.mean((0, 1)) / diagnose(table).mcse
@@ -169,7 +172,7 @@ def test_columns_of_many_units(most: float) -> None:
     gaussian = Gaussian.of(4, scale=torch.tensor([1.0 / most, most, 1.0, 30.0]).double())
     if most > 1e3:
         start = gaussian.draw(16, generator(0))
-        found = sample(gaussian.log_density, start, HMC(), draws=200, warmup=1000, random_state=0)
+        found = sample_density(gaussian.log_density, start, HMC(), draws=200, warmup=1000, random_state=0)
     else:
         found = warmed(HMC(), gaussian, draws=200, warmup=1000)
     table = ((found["x"] - gaussian.mean) / gaussian.covariance.diagonal().sqrt()).numpy()
@@ -185,7 +188,7 @@ def test_a_metric_that_was_not_found_is_told(algorithm: Any) -> None:
     gaussian = Gaussian.of(4, scale=torch.tensor([1e-3, 1e3, 1.0, 30.0]))
     found = warmed(algorithm(), gaussian, warmup=500)
     assert not found.converged
-    assert any("x[1]" in worry and "R-hat" in worry for worry in found.worries)
+    assert any("x[1]" in worry and "R-hat" in worry for worry in found.concerns)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,7 @@ def test_what_is_given_is_never_changed(kind: Any) -> None:
         assert kept is None if algorithm.metric is None else torch.equal(kept, metric)
     only = warmed(kind(metric=metric), gaussian, draws=10, warmup=200).algorithm
     assert_close(only.metric, metric, **SAME)
-    assert only.scale != kind().first_scale(2)
+    assert only.scale != kind().initial_scale(2)
     if kind is HMC:
         assert warmed(HMC(trajectory=1.7), gaussian, draws=10, warmup=50).algorithm.trajectory == 1.7
         given = warmed(HMC(0.9, 1.1), gaussian, draws=10, warmup=50).algorithm
@@ -260,7 +263,9 @@ def test_a_chain_far_out_comes_in() -> None:
     """Where the scale of the others is too long for any move, shorter steps are tried in between."""
     start = torch.zeros(8, 2).double()
     start[0] = 60.0
-    found = sample(lambda x: -0.25 * x.pow(4).sum(1), start, "hmc", draws=200, warmup=600, random_state=0)
+    found = sample_density(
+        lambda x: -0.25 * x.pow(4).sum(1), start, "hmc", draws=200, warmup=600, random_state=0
+    )
     assert float(found.positions[:, 0].abs().max()) < 10.0
     assert float(found.acceptance.min()) > 0.2
 
@@ -277,11 +282,13 @@ def test_running_covariances_are_those_of_all_rows() -> None:
         tuning = tuner.average_positions(tuning, path)
         rows.append(path.position.reshape(-1, 3))
     whole = torch.cat(rows)
-    spread = tuning.spread.value
-    assert tuning.seen == len(whole)
-    assert_close(spread.mean, whole.mean(0), rtol=1e-10, atol=1e-10)
-    assert_close(spread.covariance, torch.cov(whole.mT, correction=0), rtol=1e-10, atol=1e-10)
-    assert_close(Spread.of(whole, dense=False).covariance, whole.var(0, correction=0), rtol=1e-10, atol=1e-10)
+    moments = tuning.moments.value
+    assert tuning.n_positions == len(whole)
+    assert_close(moments.mean, whole.mean(0), rtol=1e-10, atol=1e-10)
+    assert_close(moments.covariance, torch.cov(whole.mT, correction=0), rtol=1e-10, atol=1e-10)
+    assert_close(
+        PositionMoments.of(whole, dense=False).covariance, whole.var(0, correction=0), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_factors_of_poor_covariances() -> None:
@@ -321,7 +328,7 @@ def test_an_adaptation_that_goes_on_is_biased() -> None:
 def test_tensors_of_scales_are_given() -> None:
     """A scale for each chain is a given one."""
     scale = torch.tensor([[0.5], [1.0], [2.0]]).double()
-    found = sample(
+    found = sample_density(
         lambda x: -0.5 * x.square().sum(1),
         torch.zeros(3, 2).double(),
         RandomWalk(scale),
@@ -340,25 +347,25 @@ def test_the_first_step_of_the_length_is_half_the_slope_of_the_logarithm(
     """d log(C / T^(1/2)) / d log T, whatever the unit of the criterion C, and never more than a half."""
     path: Any = SimpleNamespace(details=[None], log_ratio=[None])
     for slope, step in ((0.2, -0.15), (1.1, 0.3), (9.0, 0.5), (-9.0, -0.5)):
-        monkeypatch.setattr(chees, "measure_criterion", lambda *_, s=slope: (s * unit, unit))
-        found = chees.reached(chees.Reach.of(1.0), path, torch.ones(1), None, (0.01, 100.0))
+        monkeypatch.setattr(adapt, "measure_criterion", lambda *_, s=slope: (s * unit, unit))
+        found = TrajectoryLength.of(1.0).update(path, torch.ones(1), None, (0.01, 100.0))
         assert found.log_length == pytest.approx(step, rel=1e-12)
 
 
 def test_later_steps_of_the_length_fall_as_the_root_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slope is that of averages that forget a tenth each time; what stays is the average of the lengths."""
     path: Any = SimpleNamespace(details=[None], log_ratio=[None])
-    found, lengths, slope, worth, place = chees.Reach.of(1.0), [], 0.0, 0.0, 0.0
+    found, lengths, slope, worth, place = TrajectoryLength.of(1.0), [], 0.0, 0.0, 0.0
     for number, (fresh, size) in enumerate([(1.2, 1.0), (0.1, 2.0), (-0.4, 1.0), (0.9, 0.5)], 1):
-        monkeypatch.setattr(chees, "measure_criterion", lambda *_, s=fresh, w=size: (s, w))
-        found = chees.reached(found, path, torch.ones(1), None, (0.01, 100.0))
+        monkeypatch.setattr(adapt, "measure_criterion", lambda *_, s=fresh, w=size: (s, w))
+        found = found.update(path, torch.ones(1), None, (0.01, 100.0))
         slope, worth = 0.9 * slope + fresh, 0.9 * worth + size
         place += 0.5 / math.sqrt(number) * min(1.0, max(-1.0, slope / worth - 0.5))
         lengths.append(place)
         assert found.log_length == pytest.approx(place, rel=1e-12)
-        assert found.steady == pytest.approx(sum(lengths) / number, rel=1e-12)
+        assert found.averaged == pytest.approx(sum(lengths) / number, rel=1e-12)
     for _ in range(9):
-        found = chees.reached(found, path, torch.ones(1), None, (0.01, 100.0))
+        found = found.update(path, torch.ones(1), None, (0.01, 100.0))
     before = found
-    found = chees.reached(before, path, torch.ones(1), None, (0.01, 100.0))
-    assert found.steady == pytest.approx(0.9 * before.steady + 0.1 * found.log_length, rel=1e-12)
+    found = before.update(path, torch.ones(1), None, (0.01, 100.0))
+    assert found.averaged == pytest.approx(0.9 * before.averaged + 0.1 * found.log_length, rel=1e-12)

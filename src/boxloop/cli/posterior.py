@@ -1,4 +1,4 @@
-"""``boxloop posterior``: what a table says about the parameters of a model, as draws."""
+"""``boxloop posterior``: draws of the parameters of a model from their posterior."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 KINDS = ("gaussian-mixture", "factor-analysis")
 
-MOST_LINES = 120
-"""Numbers of the table; JSON has all of them."""
+MAX_LINES = 120
+"""Most quantities of the printed table; JSON has all of them."""
 
-FAR = 1.1
-"""R-hat from which chains are rather in different places than too short."""
+MULTIMODAL_R_HAT = 1.1
+"""R-hat from which chains are more likely in different modes than too short."""
 
 _count = click.IntRange(min=1)
 
@@ -56,9 +56,11 @@ _count = click.IntRange(min=1)
 )
 @data_argument
 @click.option("--model", required=True, type=click.Choice(KINDS), metavar="NAME", help=", ".join(KINDS) + ".")
-@click.option("-k", "--components", required=True, type=_count, help="Components or factors.")
-@click.option("--covariance", type=click.Choice(["full", "diag"]), help="Of components; full if omitted.")
-@click.option("--chains", default=4, show_default=True, type=_count, help="Chains, from starts of their own.")
+@click.option("-k", "--components", required=True, type=_count, help="Number of components or factors.")
+@click.option(
+    "--covariance", type=click.Choice(["full", "diag"]), help="Covariance of components; full if omitted."
+)
+@click.option("--chains", default=4, show_default=True, type=_count, help="Chains, each from its own start.")
 @click.option("--draws", default=1000, show_default=True, type=_count, help="Draws of each chain.")
 @click.option(
     "--warmup",
@@ -72,7 +74,7 @@ _count = click.IntRange(min=1)
 @threads_option
 @checkpoint_option
 @watch_options
-@output_option("One line for each draw: .csv or .parquet.")
+@output_option("One row per draw: .csv or .parquet.")
 @safe_csv_option
 @figure_option
 @json_option
@@ -89,13 +91,13 @@ def command(
     json_to: str | None,
     **how: Any,
 ) -> None:
-    """Draw parameters from their posterior: what the rows say, and how surely.
+    """Draw parameters from their posterior.
 
-    Gaussian mixtures and factor analysis, by Gibbs sampling under priors taken from the spread of each column.
-    Components have no order and factors no axes: each line of the summary says whether it is free of them, or
-    relabelled or aligned over the draws. Cells must not be empty.
+    Gaussian mixtures and factor analysis, by Gibbs sampling under priors scaled to the variance of each column.
+    Component labels and rotations of factors are not identified: the summary marks each quantity as invariant to
+    them, or as relabelled or aligned over the draws. Missing values are refused.
 
-    Ctrl-C tells what was drawn so far. With --checkpoint, the same command continues, also for more --draws.
+    Ctrl-C reports the draws made so far. With --checkpoint, the same command continues, also for more --draws.
     """
     from boxloop.cli.errors import continued
     from boxloop.data import open_table, write_table
@@ -110,14 +112,14 @@ def command(
         posterior = _draw(model, source, how, checkpoint, watching(quiet, progress))
         seconds = time.perf_counter() - begun
         if posterior.draws.n_draws == 0:
-            raise KeyboardInterrupt  # in warm-up: there is nothing to tell
+            raise KeyboardInterrupt  # in warm-up: there is nothing to report
         if output is not None:
             write_table(output, for_spreadsheets(output, draws_table(posterior)))
         write_figure(figure, lambda: posterior.plot(kind="trace"))
-        given = {"data": data, "model": model, "rows": source.n_rows, "columns": list(source.names)}
-        found = {**given, **_found(posterior, how, checkpoint), "seconds": seconds}
+        inputs = {"data": data, "model": model, "rows": source.n_rows, "columns": list(source.names)}
+        found = {**inputs, **_describe(posterior, how, checkpoint), "seconds": seconds}
         found |= {"output": output, "figure": figure}
-        tell(found, json_to, lambda: _show(found), quiet)
+        tell(found, json_to, lambda: _print_summary(found), quiet)
         if posterior.draws.interrupted:
             raise KeyboardInterrupt
 
@@ -133,34 +135,34 @@ def _draw(model: str, source: Any, how: dict[str, Any], checkpoint: Path | None,
 
 
 def draws_table(posterior: Posterior) -> dict[str, Any]:
-    """One line a draw: its chain and place there, and every number of the summary under its name.
+    """One row per draw: its chain and number, and every quantity of the summary under its name.
 
-    Components that hold rows are counted in some draws alone; the others are NaN.
+    Components that hold rows are counted in some draws alone; ``occupied`` is NaN in the others.
     """
     import torch
 
-    from boxloop.sample import COUNTED, MixturePosterior, evenly
+    from boxloop.sample import OCCUPIED_DRAWS, MixturePosterior, spaced_indices
 
     c, n = posterior.draws.n_chains, posterior.draws.n_draws
-    values = dict(posterior._free.values)
+    values = dict(posterior.invariant.values)
     if isinstance(posterior, MixturePosterior):
         counted = torch.full((c, n), torch.nan, dtype=torch.float64)
-        counted[:, evenly(n, COUNTED)] = posterior.occupied().double().cpu()
-        values |= {"occupied": counted, **posterior._by_component.values}
+        counted[:, spaced_indices(n, OCCUPIED_DRAWS)] = posterior.occupied().double().cpu()
+        values |= {"occupied": counted, **posterior.by_component.values}
     else:
-        values |= posterior._aligned.values
-    place = {"chain": torch.arange(c).repeat_interleave(n), "draw": torch.arange(n).repeat(c)}
-    return {name: value.flatten().cpu().numpy() for name, value in {**place, **values}.items()}
+        values |= posterior.aligned.values
+    index = {"chain": torch.arange(c).repeat_interleave(n), "draw": torch.arange(n).repeat(c)}
+    return {name: value.flatten().cpu().numpy() for name, value in {**index, **values}.items()}
 
 
-def _found(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None) -> dict[str, Any]:
+def _describe(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None) -> dict[str, Any]:
     from boxloop.sample import MixturePosterior
 
     mixture = isinstance(posterior, MixturePosterior)
     summary = posterior.summary()
     names = map(str, summary.index)
-    lines = [{"number": name, **line} for name, line in zip(names, summary.to_dict("records"))]
-    said = posterior.labels if isinstance(posterior, MixturePosterior) else posterior.alignment
+    lines = [{"quantity": name, **line} for name, line in zip(names, summary.to_dict("records"))]
+    identification = posterior.labels if isinstance(posterior, MixturePosterior) else posterior.alignment
     return {
         "components": how["components"],
         "covariance": (how["covariance"] or "full") if mixture else None,
@@ -170,73 +172,81 @@ def _found(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None) -
         "seed": how["seed"],
         "interrupted": posterior.draws.interrupted,
         "converged": posterior.converged,
-        "labels": " ".join(str(said).split()),
+        "identification": " ".join(str(identification).split()),
         "summary": lines,
-        "worries": list(posterior.worries),
+        "concerns": list(posterior.concerns),
         "advice": advice(posterior, lines, checkpoint),
     }
 
 
 def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path | None) -> list[str]:
-    """What to do about the worries, in options of this command; nothing where there are none."""
-    from boxloop.sample import AGREED, ENOUGH, FEWEST, MixturePosterior
+    """What to do about the concerns, in options of this command; empty if there are none."""
+    from boxloop.sample import ESS_LIMIT, MIN_DRAWS, R_HAT_LIMIT, MixturePosterior
 
     draws = posterior.draws
-    kept = "--checkpoint FILE keeps progress" if checkpoint is None else f"it continues from {checkpoint}"
+    resume = "--checkpoint FILE saves progress" if checkpoint is None else f"it continues from {checkpoint}"
     if draws.interrupted:
-        return [f"run the same command to its end; {kept}"]
-    if draws.n_draws < FEWEST:
+        return [f"run the same command to its end; {resume}"]
+    if draws.n_draws < MIN_DRAWS:
         return ["draw more: --draws 1000"]
-    # What the worries are told from; a number that has no R-hat or effective draws is not compared.
-    judged = [line for line in lines if line["labels"] == "free" and line["number"] != "occupied"]
-    apart = max((line["r_hat"] for line in judged if line["r_hat"] > AGREED), default=1.0)
-    few = min((m for line in judged if (m := min(line["ess_bulk"], line["ess_tail"])) < ENOUGH), default=None)
+    # Concerns rest on invariant quantities; NaN, of a quantity without R-hat or effective sample size, never compares.
+    invariant = [
+        line
+        for line in lines
+        if line["identification"].endswith("-invariant") and line["quantity"] != "occupied"
+    ]
+    r_hat = max((line["r_hat"] for line in invariant if line["r_hat"] > R_HAT_LIMIT), default=1.0)
+    sizes = [min(line["ess_bulk"], line["ess_tail"]) for line in invariant]
+    ess = min((size for size in sizes if size < ESS_LIMIT), default=None)
     found = []
     if draws.n_chains == 1:
-        found.append("run several chains: --chains 4; only chains that began apart can disagree")
-    if apart > FAR and draws.n_draws >= ENOUGH:
         found.append(
-            "chains are in different places, and longer ones may stay there: look at --figure, try another -k, or more "
-            "--chains to see how many places there are"
+            "run several chains: --chains 4; convergence shows only between chains from different starts"
         )
-    if few is not None or apart > 1.0:
-        times = max(2, 1 if few is None else -int(-ENOUGH // max(few, 1.0)))
-        found.append(f"draw longer: --draws {times * draws.n_draws}; {kept}")
-    if posterior.worries and not found:
-        found.append("look at --figure: a chain that does not move, or runs away, shows there")
-    if isinstance(posterior, MixturePosterior) and not posterior.labels.settled:
-        found.append("use the lines that say free, or try a smaller -k")
+    if r_hat > MULTIMODAL_R_HAT and draws.n_draws >= ESS_LIMIT:
+        found.append(
+            "chains are in different modes, and longer chains may stay there: look at --figure, try another -k, or run "
+            "more --chains to see how many modes there are"
+        )
+    if ess is not None or r_hat > 1.0:
+        times = max(2, 1 if ess is None else -int(-ESS_LIMIT // max(ess, 1.0)))
+        found.append(f"draw longer: --draws {times * draws.n_draws}; {resume}")
+    if posterior.concerns and not found:
+        found.append("look at --figure: it shows chains that do not move, or diverge")
+    if isinstance(posterior, MixturePosterior) and not posterior.labels.converged:
+        found.append("use the label-invariant quantities alone, or try a smaller -k")
     return found
 
 
-def _show(found: dict[str, Any]) -> None:
+def _print_summary(found: dict[str, Any]) -> None:
     from boxloop.numeric import format_number
 
     rows = [
         [
-            line["number"],
+            line["quantity"],
             format_number(line["mean"]),
             format_number(line["low"], 3),
             format_number(line["high"], 3),
             format_number(min(line["ess_bulk"], line["ess_tail"]), 1),
             "-" if math.isnan(line["r_hat"]) else f"{line['r_hat']:.3f}",
-            line["labels"],
+            line["identification"],
         ]
-        for line in found["summary"][:MOST_LINES]
+        for line in found["summary"][:MAX_LINES]
     ]
     word = "components" if found["model"] == "gaussian-mixture" else "factors"
     title = f"{found['model']} of {found['data']}, {word}: {found['components']}, rows: {found['rows']}"
     title += f"; {found['chains']} chains of {found['draws']} draws after {found['warmup']} steps"
     if len(rows) < len(found["summary"]):
-        title += f"; the first {len(rows)} of {len(found['summary'])} numbers, --json has all"
-    echo_table(title, ["number", "mean", "low", "high", "ess", "R-hat", "labels"], rows)
-    echo_text("low to high: 95% of the draws. ess: how many independent draws they are worth.")
-    echo_text(f"free: the same in whatever order components or axes stand; {found['labels']}.")
+        title += f"; the first {len(rows)} of {len(found['summary'])} quantities, --json has all"
+    echo_table(title, ["quantity", "mean", "low", "high", "ESS", "R-hat", "identification"], rows)
+    echo_text("low, high: central 95% interval. ESS: effective sample size, the smaller of bulk and tail.")
+    note = found["identification"]
+    echo_text(f"{note[0].upper()}{note[1:]}.")
     for name in ("output", "figure"):
         if found[name] is not None:
             echo_text(f"Written: {found[name]}")
-    if not found["worries"]:
-        echo_text("Nothing speaks against these draws: chains agree, and are long enough.")
+    if not found["concerns"]:
+        echo_text("No concerns: chains agree, and the effective sample size is large enough.")
         return
-    for head, said in (("Worries:", found["worries"]), ("What to do:", found["advice"])):
-        echo_text("\n".join([head, *(f"- {line}" for line in said)]))
+    for head, items in (("Concerns:", found["concerns"]), ("What to do:", found["advice"])):
+        echo_text("\n".join([head, *(f"- {item}" for item in items)]))

@@ -2,8 +2,6 @@ from ._base import Array as Array, FitWarning, LatentEstimator as LatentEstimato
 from ._network import MemberTraining as MemberTraining, hold_out as hold_out, training_rows as training_rows
 from ._params import pick_device as pick_device
 from ._two_views import ViewSchema as ViewSchema
-from .autoencoder import VariationalAutoencoder
-from .autoencoder_fit import ALPHAS as ALPHAS, BoundLoss as BoundLoss, chosen as chosen
 from .bayesian_factor_analysis import BayesianFactorAnalysis
 from .bayesian_gaussian_mixture import BayesianGaussianMixture, root_gamma_moments as root_gamma_moments
 from .bayesian_linear_regression import BayesianLinearRegression
@@ -11,13 +9,17 @@ from .bayesian_mixture import BayesianMixtureEstimator as BayesianMixtureEstimat
 from .bayesian_multinomial_mixture import BayesianMultinomialMixture
 from .bernoulli_mixture import BernoulliMixture
 from .cca import CCA
-from .counts import CountMixture as CountMixture
-from .energy_fit import KERNELS as KERNELS, Means as Means, explore as explore, reference as reference
-from .energy_model import EnergyBasedModel
+from .count_mixture import CountMixture as CountMixture
+from .energy_model import (
+    KERNELS as KERNELS,
+    ChainSettings as ChainSettings,
+    EnergyBasedModel,
+    anneal_chains as anneal_chains,
+    reference_distribution as reference_distribution,
+)
 from .factor_analysis import FactorAnalysis
 from .gaussian_mixture import GaussianMixture
-from .linear import LinearEstimator as LinearEstimator
-from .loading import SAVED as SAVED, load
+from .linear_gaussian import LinearEstimator as LinearEstimator
 from .mixture import MixtureEstimator as MixtureEstimator
 from .multinomial_mixture import MultinomialMixture
 from .network_classifier import NetworkClassifier
@@ -25,6 +27,7 @@ from .network_regressor import NetworkRegressor
 from .poisson_mixture import PoissonMixture
 from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects
+from .registry import SAVED as SAVED, load
 from .relevant_classifier import (
     RelevantClassifier,
     apply_temperature as apply_temperature,
@@ -33,6 +36,12 @@ from .relevant_classifier import (
 )
 from .relevant_features import Direction as Direction, RelevantFeatures, inflate_errors as inflate_errors
 from .relevant_generator import RelevantGenerator
+from .variational_autoencoder import (
+    ALPHAS as ALPHAS,
+    BoundLoss as BoundLoss,
+    VariationalAutoencoder,
+    choose_alpha as choose_alpha,
+)
 
 __all__ = [
     "CCA",

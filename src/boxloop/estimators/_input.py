@@ -1,4 +1,4 @@
-"""Input that estimators share: images as rows, tables of complete rows, responses and weights of a score."""
+"""Input of estimators: tables and images as sources of rows, responses and weights of a score."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from boxloop.data import (
 )
 from boxloop.types import Source
 
-Weights = NDArray[np.float64] | None
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
 Shape = tuple[int, ...]
+Weights = NDArray[np.float64] | None
 
 
 def flatten_images(X: Any) -> tuple[Any, Shape | None]:
-    """Images (n, H, W) or (n, C, H, W) as rows, and the shape of one; any other table unchanged, and None."""
+    """Images (n, H, W) or (n, C, H, W) as rows, and the shape of one; anything else unchanged, and None."""
     if isinstance(X, np.ndarray | Tensor) and X.ndim in (3, 4):
         return X.reshape(X.shape[0], -1), tuple(int(size) for size in X.shape[1:])
     return X, None
 
 
 def find_shape_fault(shape: Shape | None, n_columns: int) -> str | None:
-    """The fault of the shape that a file gives for an image of so many columns; the shape None means plain rows."""
+    """What is wrong with the image shape that a file names for rows of ``n_columns``; None if nothing, or no images."""
     if shape is None or (len(shape) in (2, 3) and min(shape) >= 1 and math.prod(shape) == n_columns):
         return None
     return f"images of shape {list(shape)} do not have {n_columns} columns"
@@ -54,24 +54,24 @@ def open_rows(
     device: torch.device,
     reset: bool,
 ) -> Source:
-    """Any table as a source of complete rows on a device, its columns checked against those seen in ``fit``."""
+    """Any table as a source of complete rows on a device; its columns must be those seen in ``fit``."""
+    name = type(estimator).__name__
     if is_read_in_place(X) or isinstance(X, np.memmap | Tensor):
         source = open_source(X, sample_weight)
         match_columns(estimator, source.names, reset)
     else:
-        X = validate_rows(
-            estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
-        )  # the source refuses infinite values, and names their column
-        named = getattr(estimator, "feature_names_in_", None)
-        source = open_source(X, sample_weight, None if named is None else list(named))
+        # The source refuses infinite values, and names their column.
+        X = validate_rows(estimator, X, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        columns = getattr(estimator, "feature_names_in_", None)
+        source = open_source(X, sample_weight, None if columns is None else list(columns))
     if isinstance(source, SparseSource):
-        raise ValueError(f"{type(estimator).__name__} takes no sparse rows")
-    return _check_values(on_device(source, device), likelihood, type(estimator).__name__)
+        raise ValueError(f"{name} takes no sparse rows: pass a dense array")
+    return _check_values(on_device(source, device), likelihood, name)
 
 
 def match_columns(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> None:
-    """Set or check the columns of an estimator, where scikit-learn does not know the table."""
-    unnamed = names == tuple(f"x{j}" for j in range(len(names)))
+    """Set or check the columns of an estimator, for tables that scikit-learn does not read."""
+    unnamed = names == tuple(f"x{j}" for j in range(len(names)))  # the names of a table without names
     if reset:
         estimator.n_features_in_ = len(names)
         vars(estimator).pop("feature_names_in_", None)
@@ -87,51 +87,54 @@ def match_columns(estimator: BaseEstimator, names: tuple[str, ...], reset: bool)
 
 
 def _check_values(source: Source, likelihood: Likelihood, what: str) -> Source:
-    """The source, refusing values outside the support of the likelihood as they are read, naming their column."""
+    """The source, which refuses values outside the support of the likelihood as they are read, naming their column."""
     complete = refuse_rows(
         source,
-        _missing,
+        _find_missing,
         lambda name, _: (
-            f"column {name!r} has a missing value (NaN): {what} needs whole rows; impute them first"
+            f"column {name!r} has a missing value (NaN): {what} needs complete rows; impute them first"
         ),
     )
     if likelihood == "gaussian":
         return complete
     if likelihood == "bernoulli":
         return check_range(complete, 0.0, 1.0, f"{what} with the bernoulli likelihood")
-    counted = check_range(complete, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
-    wanted = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
+    counts = check_range(complete, 0.0, float("inf"), f"{what} with the {likelihood} likelihood")
+    expected = "counts" if likelihood == "poisson" else "codes 0, 1, 2, ..."
     return refuse_rows(
-        counted,
+        counts,
         lambda rows: rows != rows.round(),
-        lambda name, value: f"column {name!r} holds {value:g}: the {likelihood} likelihood needs {wanted}",
+        lambda name, value: f"column {name!r} holds {value:g}: the {likelihood} likelihood needs {expected}",
     )
 
 
-def _missing(rows: Tensor) -> Tensor:
-    """Where values are missing; their sum tells whether any is, at a third of the cost."""
+def _find_missing(rows: Tensor) -> Tensor:
+    """Which values are missing; their sum shows whether any is, at a third of the cost."""
     return torch.isnan(rows) if bool(torch.isnan(rows.sum())) else rows.new_zeros((), dtype=torch.bool)
 
 
 def refuse_rows(
-    source: Source, fault: Callable[[Tensor], Tensor], message: Callable[[str, float], str]
+    source: Source, find_faults: Callable[[Tensor], Tensor], message: Callable[[str, float], str]
 ) -> Source:
-    """The source, refusing rows in which ``fault`` finds a value, with ``message(column, value)``."""
-    return MappedSource(source, _RowCheck(source.names, fault, message))
+    """The source, which raises ``message(column, value)`` for the first value that ``find_faults`` marks."""
+    return MappedSource(source, _RowCheck(source.names, find_faults, message))
 
 
 @dataclass(frozen=True)
 class _RowCheck:
     names: tuple[str, ...]
-    fault: Callable[[Tensor], Tensor]
+    find_faults: Callable[[Tensor], Tensor]
     message: Callable[[str, float], str]
 
     def __call__(self, rows: Tensor) -> Tensor:
-        bad = self.fault(rows)
+        bad = self.find_faults(rows)
         if bool(bad.any()):
             row, column = torch.nonzero(bad)[0].tolist()
             raise ValueError(self.message(self.names[column], float(rows[row, column])))
         return rows
+
+
+# scikit-learn's metrics name neither the argument nor a remedy, so that a score checks its arguments first.
 
 
 def check_score_numbers(y: Any, sample_weight: Any) -> tuple[NDArray[np.float64], Weights]:
@@ -146,7 +149,7 @@ def check_score_labels(y: Any, sample_weight: Any) -> tuple[NDArray[Any], Weight
     """Labels (n,), and the weight of each row."""
     labels = to_labels(y, "y")
     if labels.ndim != 1 and labels.shape[1:] != (1,):
-        raise ValueError(f"y must be a list of labels, one a row; got the shape {labels.shape}")
+        raise ValueError(f"y must be a list of labels, one per row; got the shape {labels.shape}")
     labels = labels.reshape(-1)
     kinds = {type(label) for label in labels} if labels.dtype.kind == "O" else set()
     if len(kinds) > 1 or kinds & {type(None), dict, list}:

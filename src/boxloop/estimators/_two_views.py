@@ -35,7 +35,7 @@ from boxloop.data import (
 from boxloop.estimators._base import DeviceEstimator, to_numpy, warn_of
 from boxloop.estimators._input import Shape, find_shape_fault, flatten_images, match_columns, refuse_rows
 from boxloop.estimators._params import pick_device, pick_dtype
-from boxloop.estimators.learned import NetworkShapes, Run, make_part, plan_of, settled
+from boxloop.estimators._training import NetworkShapes, TrainingRun, check_convergence, make_part, make_plan
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.models import Convolutions, Layers, Part, SavedModule
@@ -495,12 +495,14 @@ def _train_views(
     loss = RelevanceLoss(ridge, estimator.constant, not has_equal_weights(both), channel, workers)
     validates = validation is not None
     # The loss branches on pivots, which a graph of the GPU cannot.
-    plan = plan_of(estimator, estimator.max_iter * epochs.per_epoch, validates, graphs=False)
+    plan = make_plan(estimator, estimator.max_iter * epochs.per_epoch, validates, graphs=False)
     trainer = Trainer(pair, epochs, loss, plan, None, validation, workers)
-    outcome = Run(estimator, trainer, both, _describe_progress, own)()
+    outcome = TrainingRun(estimator, trainer, both, _describe_progress, own)()
     state = outcome.state
     pair = state.fitted(pair)
-    converged = settled(estimator, outcome, validates, "the relevance of validation rows still rose")
+    converged = check_convergence(
+        estimator, outcome, validates, "the relevance of validation rows still rose"
+    )
     if validation is not None:
         ridge = validation.fit_best_ridge(pair)[2]
     model = RelevanceModel.solve(pair, train, most, ridge)

@@ -16,7 +16,7 @@ from torch import Tensor
 from boxloop.caller import warn_caller
 from boxloop.data import check_level, make_frame
 from boxloop.estimators._base import Array, FitWarning, OnlineStream, latent_file, to_numpy
-from boxloop.estimators.linear import LinearEstimator
+from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.fit import Fit, Plan, fit_variational_factor
 from boxloop.models import RelevancePrior, VariationalFactor
 from boxloop.numeric import generator, join_words
@@ -35,36 +35,37 @@ KNOWN = {name: rule for name, rule in LinearEstimator._parameter_constraints.ite
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BayesianFactorAnalysis(LinearEstimator):
-    r"""Factor analysis with a law over its parameters, and as many factors as the rows ask for.
+    r"""Factor analysis with a posterior over its parameters, and a number of factors selected by the evidence bound.
 
     .. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I), \quad \epsilon_j \sim N(0, 1 / \tau_j), \qquad
               F_{jl} \sim N\big(0, (\tau_j \alpha_l)^{-1}\big), \quad \alpha_l \sim \mathrm{Gamma}(a_0, b_0)
 
-    The law :math:`q(\alpha) \prod_j q(f_j, \tau_j) \prod_i q(z_i)` is fitted by coordinate ascent on the evidence bound
-    (document 002, section 3.2; Bishop 1999; Ghahramani and Beal 2000). Factors that do not pay for themselves lose
-    their loadings, so that ``n_components`` is an upper bound. The prior is stated in units of each column's variance,
-    with noise :math:`1/\tau_j \sim \mathrm{IG}(3/2, v_j/4)`: other units of the columns do not change the fit. Complete
-    rows are read once, as second moments. In a stream (``partial_fit``) factors that are not needed fade slowly and are
+    The variational distribution :math:`q(\alpha) \prod_j q(f_j, \tau_j) \prod_i q(z_i)` is fitted by coordinate ascent
+    on the evidence bound (Le Corff, section 3.2; Bishop 1999; Ghahramani and Beal 2000). Factors that do not raise the
+    bound lose their loadings, so that ``n_components`` is an upper bound. The prior is stated in units of each column's
+    variance, with noise :math:`1/\tau_j \sim \mathrm{IG}(3/2, v_j/4)`: other units of the columns do not change the
+    fit. Complete rows are read once, as second moments. In a stream (``partial_fit``) factors that are not needed fade
+    slowly and are
     still counted: fit the rows at once to count factors.
 
-    The variational distribution takes factors and parameters for independent, and is narrower than the posterior with
-    any number of rows. So standard errors and intervals are not its own: they come from the expected information with
+    The variational distribution treats factors and parameters as independent, and is narrower than the posterior with
+    any number of rows. So standard errors and intervals are not its own: they follow from the expected information with
     the factors integrated out, and the prior of the noise (:mod:`boxloop.models.information`), given the number of
-    factors. In 300 tables each of 60, 100, 300 and 1000 rows, 5, 10 and 20 columns and 1 to 3 factors, intervals of 95%
-    held the noise variances in 91 to 95% (with 5 columns and 2 factors, of which few rows show only one, in 87 to 93%),
-    the means in 94 to 96%, and the loadings in 93 to 96% where the signals of factors differ by several standard
-    errors. Factors of nearly equal signal turn into one another: then loadings are held in 80 to 90%. Where noise is a
-    small share of its column's variance the prior, which expects a half, raises it: 100 rows of 20 columns whose noise
-    was 0.6 to 6% held it in 65%. ``posterior_summary`` warns of such columns.
+    factors. In 300 tables each of 60, 100, 300 and 1000 rows, 5, 10 and 20 columns and 1 to 3 factors, 95% intervals
+    covered the noise variances in 91 to 95% (with 5 columns and 2 factors, of which few rows show only one, in 87 to
+    93%), the means in 94 to 96%, and the loadings in 93 to 96% where the signals of factors differ by several standard
+    errors. Factors of nearly equal signal are hardly identified: then loadings are covered in 80 to 90%. If noise is a
+    small share of its column's variance the prior, which expects a half, raises it: with 100 rows of 20 columns whose
+    noise was 0.6 to 6%, coverage was 65%. ``posterior_summary`` warns of such columns.
 
     Args:
         n_components: most factors; when ``None``, as many as a covariance of this width identifies (Ledermann's
             bound, the largest k with :math:`(d - k)^2 \ge d + k`), and at least one.
         relevance_shape: :math:`a_0`.
         relevance_rate: :math:`b_0`.
-        tol: stop when the evidence bound of all rows rises by less, in nats: what is left is then small beside the
-            width of the law, however many rows there are.
-        max_iter: most rounds; passes over the rows for ``online``.
+        tol: stop when the evidence bound of all rows rises by less, in nats: the remaining error is then small
+            beside the posterior standard deviations, for any number of rows.
+        max_iter: most iterations; passes over the rows for ``online``.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
         verbose: show a progress bar.
@@ -86,7 +87,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         communalities_: share of each column's predictive variance that expected loadings explain, (d,).
         lower_bound_: evidence bound divided by the number of rows.
         model_: the fitted :class:`boxloop.models.variational_factor.VariationalFactor`.
-        n_iter_: rounds.
+        n_iter_: iterations.
 
     Example:
         >>> import numpy as np
@@ -136,7 +137,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         )
 
     def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
-        """The averaged statistics of a stream stand for all rows seen: the law narrows as they come."""
+        """The averaged statistics of a stream stand for all rows so far: the posterior narrows with their number."""
         model: Any = stream.state.model
         longer = replace(model, total=stream.seen + float(weight.sum()))
         return super()._flow(replace(stream, state=replace(stream.state, model=longer)), rows, weight)
@@ -184,11 +185,11 @@ class BayesianFactorAnalysis(LinearEstimator):
         self._warn_of_prior()
         used, sd, model = range(self.n_components_), self.standard_errors(), self.model_
         freedom = np.maximum(to_numpy(model.present()) - self.n_components_ - 1.0, 1.0)
-        freedom = np.minimum(freedom, 1e15)  # beyond, SciPy has no quantile, and the law is normal
+        freedom = np.minimum(freedom, 1e15)  # beyond, SciPy has no quantile, and the distribution is normal
         reach = np.array([-1.0, 1.0])[:, None] * stats.t.ppf(0.5 + 0.5 * level, freedom)
         centre = [self.mean_, *(self.components_[f] for f in used)]
-        spread = [sd["mean"], *(sd["components"][f] for f in used)]
-        bounds = [m + reach * s for m, s in zip(centre, spread, strict=True)]
+        errors = [sd["mean"], *(sd["components"][f] for f in used)]
+        bounds = [m + reach * s for m, s in zip(centre, errors, strict=True)]
         bounds.append(self.noise_variance_ * np.exp(reach * to_numpy(model.errors().log_noise)))
         named = self._names()
         words = [f"mean[{name}]" for name in named]
@@ -197,7 +198,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         low, high = np.concatenate(bounds, axis=1)
         columns = {
             "mean": np.concatenate([*centre, self.noise_variance_]),
-            "sd": np.concatenate([*spread, sd["noise_variance"]]),
+            "sd": np.concatenate([*errors, sd["noise_variance"]]),
             "low": low,
             "high": high,
         }
@@ -212,7 +213,7 @@ class BayesianFactorAnalysis(LinearEstimator):
             warn_caller(
                 f"the noise of column(s) {join_words(list(map(repr, moved)), most=5)} is a small share of their "
                 f"variance, and its prior, which expects a half, raises it by up to {max(pull.tolist()):.1g} standard "
-                "errors: its intervals are too high; more rows, or FactorAnalysis with its standard_errors, say more",
+                "errors: its intervals are too high; use more rows, or FactorAnalysis with its standard_errors",
                 FitWarning,
             )
 

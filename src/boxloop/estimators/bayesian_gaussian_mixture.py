@@ -46,23 +46,24 @@ MOST_FREEDOM = 5e14
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
-    r"""Gaussian mixture with a law over its parameters, and as many components as the rows ask for.
+    r"""Gaussian mixture with a posterior over its parameters, and a number of components selected by the evidence
+    bound.
 
     .. math:: p(x) = \sum_k \pi_k N(x; \mu_k, \Sigma_k), \qquad \Sigma_k \sim \mathrm{IW}(\nu, \Psi), \quad
               \mu_k \mid \Sigma_k \sim N(m, \Sigma_k / \kappa), \quad \pi \sim \text{stick-breaking or Dirichlet}
 
-    The law :math:`q(\pi) \prod_k q(\mu_k, \Sigma_k) \prod_i q(z_i)` is fitted by coordinate ascent on the evidence
-    bound (document 002, section 3.2; Bishop 2006, section 10.2; Blei and Jordan 2006), or by stochastic variational
-    inference (Hoffman et al. 2013). ``n_components`` is an upper bound: components without which the bound is higher
-    are emptied; in a stream or a warm start they stay empty, so give the first call as many rows as there are. Missing
-    values are variables of the law too; they count as rows, so that it is too narrow where much is missing.
+    The variational distribution :math:`q(\pi) \prod_k q(\mu_k, \Sigma_k) \prod_i q(z_i)` is fitted by coordinate ascent
+    on the evidence bound (Le Corff, section 3.2; Bishop 2006, section 10.2; Blei and Jordan 2006), or by stochastic
+    variational inference (Hoffman et al. 2013). ``n_components`` is an upper bound: components without which the bound
+    is higher are emptied; in a stream or a warm start they stay empty, so pass as many rows as possible to the first
+    call. Missing values are latent variables too; they count as rows, so that q is too narrow if many values are
+    missing.
 
-    ``posterior_summary`` and ``standard_errors`` are those of q, which takes the components of rows for known when it
-    says how sure it is of parameters: they are ranges of q, and intervals of the posterior only where components are
-    well apart. In 160 tables each of 300 and 1000 rows, ranges of 95% held 93 to 98% of weights, means and deviations
-    where the centres of two components were six standard deviations apart, 82 to 92% where they were four, 45 to 87%
-    where they were three and fewer yet where they were two. Where components overlap draw from the posterior itself
-    (``boxloop posterior``), or bootstrap.
+    ``posterior_summary`` and ``standard_errors`` are those of q, which treats the components of rows as independent of
+    the parameters: its ranges are intervals of the posterior only if components are well separated. In 160 tables each
+    of 300 and 1000 rows, 95% ranges covered 93 to 98% of weights, means and standard deviations with two components six
+    standard deviations apart, 82 to 92% with four, 45 to 87% with three, and fewer with two. If components overlap,
+    draw from the posterior itself (:func:`boxloop.sample.sample_mixture`), or bootstrap.
 
     The default prior of components is weakly informative and follows the scale of the rows, so that other units of the
     columns do not change the fit: :math:`m` the mean of the rows, :math:`\kappa = 0.01`, :math:`\nu = d + 2` (3 for
@@ -71,11 +72,12 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     rows, :math:`\Psi = S`, and its mean within one such width of theirs, :math:`\kappa = 1`: that merges clusters of
     few rows. Its prior is ``mean_precision_prior=1``, ``degrees_of_freedom_prior=d`` and ``covariance_prior=S``.
 
-    Deviation from scikit-learn, beside the prior: with ``full`` covariances and a ``dirichlet_distribution`` rounds are
-    the same to the last digit from the same start. With ``diag`` and ``spherical`` covariances it adds up the expected
-    log-determinant of a full Wishart matrix, with ``tied`` ones it divides what rows say of the covariance by the
-    number of components, and of the process it does not take the last piece of the stick whole: none of these is the
-    posterior of the model it states. Its bound leaves out constants, and ``reg_covar`` is not needed here. Here
+    Deviation from scikit-learn, beside the prior: with ``full`` covariances and a ``dirichlet_distribution`` iterations
+    are the same to the last digit from the same start. With ``diag`` and ``spherical`` covariances it adds up the
+    expected log-determinant of a full Wishart matrix, with ``tied`` ones it divides the rows' part of the covariance by
+    the
+    number of components, and in the process it does not use the whole last piece of the stick: none of these is the
+    posterior of the stated model. Its bound leaves out constants, and ``reg_covar`` is not needed here. Here
     ``lower_bound_`` is a bound of the log evidence, by which numbers and kinds of components can be compared.
 
     Args:
@@ -88,8 +90,8 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         degrees_of_freedom_prior: :math:`\nu`; for ``full`` and ``tied`` more than d - 1.
         covariance_prior: :math:`\Psi`, (d, d), for ``diag`` (d,), for ``spherical`` a number.
         tol: stop when the evidence bound, divided by the number of rows, rises by less.
-        max_iter: most rounds; passes over the rows for ``online``.
-        n_init: how many times the line-up of starts is repeated.
+        max_iter: most iterations; passes over the rows for ``online``.
+        n_init: number of repetitions of the line-up of starts.
         init_params: as in :class:`GaussianMixture`.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
@@ -113,12 +115,12 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         active_: which components are in use, (k,): those with the weight of a row, at least.
         n_components_: how many.
         lower_bound_: evidence bound divided by the number of rows.
-        lower_bounds_: the same after each round.
+        lower_bounds_: the same after each iteration.
         model_: the fitted :class:`boxloop.models.variational_mixture.VariationalMixture`.
-        converged_: whether the bound settled.
-        n_iter_: rounds.
+        converged_: whether the bound converged.
+        n_iter_: iterations.
         interrupted_: whether Ctrl-C ended the fit early.
-        events_: what happened that deserves a look.
+        events_: concerns about the fit.
 
     Example:
         >>> import numpy as np
@@ -158,15 +160,17 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
 
     def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         origin, scale, d = frame.origin, frame.scale, standard.n_columns
-        spread = self._given_spread(d)
-        know = spread is None and self._matrices
+        given = self._check_covariance_prior(d)
+        estimated = given is None and self._matrices
         covariance = (
-            standard_covariance(standard) if know else torch.eye(d, dtype=origin.dtype, device=origin.device)
+            standard_covariance(standard)
+            if estimated
+            else torch.eye(d, dtype=origin.dtype, device=origin.device)
         )
-        law: Any = weak_components(
+        prior: Any = weak_components(
             torch.zeros_like(origin), covariance, self.n_components, self.covariance_type
         )
-        mean, strength, dof, size = law.mean, law.strength, law.dof, law.scale
+        mean, strength, dof, size = prior.mean, prior.strength, prior.dof, prior.scale
         if self.mean_prior is not None:
             mean = ((_vector("mean_prior", self.mean_prior, (d,), origin) - origin) / scale)[None]
         if self.mean_precision_prior is not None:
@@ -178,15 +182,15 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
                     f"got {self.degrees_of_freedom_prior}"
                 )
             dof = torch.full_like(dof, self.degrees_of_freedom_prior)
-        if spread is not None:
+        if given is not None:
             units = scale[:1] if self.covariance_type == "spherical" else scale
             square = units[:, None] * units if self._matrices else units.square()
-            size = (torch.from_numpy(spread).to(origin) / square).expand_as(size).contiguous()
-        made: ComponentDistribution = type(law)(mean, strength, dof, size)
-        return made
+            size = (torch.from_numpy(given).to(origin) / square).expand_as(size).contiguous()
+        components: ComponentDistribution = type(prior)(mean, strength, dof, size)
+        return components
 
-    def _given_spread(self, d: int) -> Array | None:
-        """The prior scale that the user gave, checked, in the units of the rows."""
+    def _check_covariance_prior(self, d: int) -> Array | None:
+        """The parameter ``covariance_prior``, checked, in the units of the rows; None if it is None."""
         if self.covariance_prior is None:
             return None
         shape = {"diag": (d,), "spherical": ()}.get(self.covariance_type, (d, d))
@@ -207,45 +211,45 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
-        found, given, family = (
+        posterior, prior, family = (
             model.parameter_posterior.components,
             model.parameter_prior.components,
             model.family,
         )
-        self.means_ = to_numpy(found.mean)
+        self.means_ = to_numpy(posterior.mean)
         self.covariances_ = to_numpy(family.named()["covariances"])
         self.precisions_, self.precisions_cholesky_ = precisions_of(family)
-        self.mean_precision_ = to_numpy(found.strength)
-        self.degrees_of_freedom_ = to_numpy(found.dof) if found.dof.dim() else float(found.dof)
-        self.mean_prior_ = to_numpy(given.mean)[0]
-        self.mean_precision_prior_ = float(given.strength[0])
-        self.degrees_of_freedom_prior_ = float(given.dof.reshape(-1)[0])
-        spread = to_numpy(given.scale if self.covariance_type == "tied" else given.scale[0])
-        self.covariance_prior_: Any = float(spread[0]) if self.covariance_type == "spherical" else spread
+        self.mean_precision_ = to_numpy(posterior.strength)
+        self.degrees_of_freedom_ = to_numpy(posterior.dof) if posterior.dof.dim() else float(posterior.dof)
+        self.mean_prior_ = to_numpy(prior.mean)[0]
+        self.mean_precision_prior_ = float(prior.strength[0])
+        self.degrees_of_freedom_prior_ = float(prior.dof.reshape(-1)[0])
+        scale = to_numpy(prior.scale if self.covariance_type == "tied" else prior.scale[0])
+        self.covariance_prior_: Any = float(scale[0]) if self.covariance_type == "spherical" else scale
 
     @property
     def _shown(self) -> NDArray[np.int64]:
         return np.flatnonzero(self.active_)
 
     def _columns(self, level: float) -> Columns:
-        r"""Means have Student's law; deviations :math:`\sqrt{\Sigma_{jj}}` are roots of inverse gamma variables."""
-        law = self.model_.parameter_posterior.components
-        dof, scale = (to_numpy(value) for value in law.marginal())
+        r"""Means have Student's t distribution; :math:`\sqrt{\Sigma_{jj}}` are roots of inverse gamma variables."""
+        posterior = self.model_.parameter_posterior.components
+        dof, scale = (to_numpy(value) for value in posterior.marginal())
         half, rate = 0.5 * dof[:, None], 0.5 * scale
         most = np.minimum(half, MOST_FREEDOM)
         low, high = 0.5 - 0.5 * level, 0.5 + 0.5 * level
-        spread = np.sqrt(scale / (to_numpy(law.strength) * dof)[:, None])
+        t_scale = np.sqrt(scale / (to_numpy(posterior.strength) * dof)[:, None])
         ratio = np.where(dof > 2.0, dof / np.where(dof > 2.0, dof - 2.0, 1.0), np.inf)[:, None]
         centre, deviation = root_gamma_moments(half, rate)
         names = self._names()
-        reach_low, reach_high = (spread * stats.t.ppf(end, 2.0 * most) for end in (low, high))
+        reach_low, reach_high = (t_scale * stats.t.ppf(end, 2.0 * most) for end in (low, high))
         low_sd, high_sd = (np.sqrt(stats.invgamma.ppf(end, most, scale=rate)) for end in (low, high))
         reach_sd = stats.norm.ppf(high) * np.where(half > MOST_FREEDOM, deviation, 0.0)
         low_sd = np.where(half > MOST_FREEDOM, centre - reach_sd, low_sd)
         high_sd = np.where(half > MOST_FREEDOM, centre + reach_sd, high_sd)
         return {
             "mean": np.hstack([self.means_, centre]),
-            "sd": np.hstack([spread * np.sqrt(ratio), deviation]),
+            "sd": np.hstack([t_scale * np.sqrt(ratio), deviation]),
             "low": np.hstack([self.means_ + reach_low, low_sd]),
             "high": np.hstack([self.means_ + reach_high, high_sd]),
             "names": np.array([f"mean[{n}]" for n in names] + [f"sd[{n}]" for n in names]),

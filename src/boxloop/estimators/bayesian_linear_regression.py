@@ -40,7 +40,7 @@ from boxloop.persist import ModelFile, Saved, SaveMixin
 from boxloop.types import Source
 
 UNLIKE = 1e4
-"""Columns whose spreads differ by more than this hardly share a prior."""
+"""Ratio of the sizes of columns from which they hardly share a prior."""
 
 
 def _is_single(estimator: Any, saved: Saved) -> str | None:
@@ -51,35 +51,35 @@ def _is_single(estimator: Any, saved: Saved) -> str | None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseEstimator):
-    r"""Linear regression with its exact posterior, whose precisions are found by the evidence.
+    r"""Bayesian linear regression: the exact posterior, with precisions that maximise the evidence.
 
     .. math:: y = X \theta + \epsilon, \quad \theta \sim N(0, \alpha^{-1} I), \; \epsilon \sim N(0, \beta^{-1} I)
         \;\Rightarrow\; \theta \mid y \sim N(m, S), \quad S^{-1} = \alpha I + \beta X^\top X, \; m = \beta S X^\top y
 
-    Document 004, section 2.2. Rows are read once, from memory or from files; the rest works on their sums. Alpha and
-    beta lie at the highest point of the evidence :math:`p(y \mid X, \alpha, \beta)`, found to the last digit, and are
-    then taken as known. So with few rows deviations are too small: in 300 problems each, m plus or minus 1.96 of them
-    held 80% of the coefficients with 20 rows of 2 columns, 90% with 20 of 10, 94% with 60 of 5 and 95% with 300 of 10.
-    With both precisions given they hold 95%. Columns and outputs of any size give the same fit, in other units.
+    Brownlie (2021), section 2.2. Rows are read once, from memory or from files; the rest uses their sums. Alpha and
+    beta maximise the evidence :math:`p(y \mid X, \alpha, \beta)` to rounding, and are then treated as known. So with
+    few rows standard deviations are too small: in 300 problems each, 95% intervals covered 80% of the coefficients with
+    20 rows of 2 columns, 90% with 20 of 10, 94% with 60 of 5 and 95% with 300 of 10. With both precisions given they
+    cover 95%. Rescaled columns and outputs give the same fit, in other units.
 
-    Deviation: the document's bias is a column of ones with the prior of the others. Here the intercept has a flat prior
-    and is integrated out, which costs one row; ``fit_intercept=False`` and a column of ones give the document's model.
-    scikit-learn's ``BayesianRidge`` takes the mean of y for known instead, and calls our alpha ``lambda_`` and our beta
-    ``alpha_``.
+    Deviation: the bias in Brownlie (2021) is a column of ones with the prior of the others. Here the intercept has a
+        flat prior and is integrated out, which costs one row; ``fit_intercept=False`` and a column of ones give that
+        model. scikit-learn's ``BayesianRidge`` treats the mean of y as known instead, and calls our alpha ``lambda_``
+        and our beta ``alpha_``.
 
     Args:
-        alpha: precision of the prior of each coefficient; ``None`` finds it.
-        beta: precision of the noise, one over its variance; ``None`` finds it.
-        fit_intercept: whether y has a level of its own.
+        alpha: precision of the prior of each coefficient; ``None`` estimates it.
+        beta: precision of the noise, one over its variance; ``None`` estimates it.
+        fit_intercept: whether there is an intercept.
         standardise: whether the prior is on coefficients of columns in units of their standard deviation. One alpha for
-            columns in unlike units says little; a warning tells where it matters.
-        device: where the sums over rows are formed: ``cpu``, ``cuda`` or ``auto``.
+            columns in different units means little; a warning says if it matters.
+        device: for the sums over rows: ``cpu``, ``cuda`` or ``auto``.
 
     Attributes:
         coef_: posterior mean, (d,), or (k, d) for k outputs.
         intercept_: a number, or (k,).
         covariance_: posterior covariance of the coefficients, (d, d), or (k, d, d).
-        alpha_: as given or found; one for each output where y has several.
+        alpha_: as given or estimated; one for each output if y has several.
         beta_: likewise.
         log_evidence_: log p(y | X, alpha, beta); with a flat prior of density 1 for an intercept.
         n_effective_: directions that the rows determine, between 0 and ``rank_``.
@@ -90,7 +90,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
 
     Example:
         >>> import numpy as np
-        >>> from boxloop.estimators.bayesian_linear_regression import BayesianLinearRegression
+        >>> from boxloop import BayesianLinearRegression
         >>> rng = np.random.default_rng(0)
         >>> X = rng.normal(size=(200, 2))
         >>> y = 3.0 + X @ [1.0, -2.0] + 0.5 * rng.normal(size=200)
@@ -130,7 +130,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         Args:
             X: rows (n, d): an array, frame, source, or the path of a CSV, Parquet or npy file or folder.
             y: outputs, (n,) or (n, k): any of these.
-            sample_weight: one non-negative weight a row; a weight of 2 counts a row twice.
+            sample_weight: one non-negative weight per row; a weight of 2 counts a row twice.
 
         Returns:
             The estimator itself.
@@ -223,7 +223,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
             return []
         return [
             f"columns differ in size by a factor of {float(sizes.max() / sizes.min()):.0e}, and one alpha is for all "
-            "of them: standardise=True puts the prior on coefficients of columns in units of their spread"
+            "of them: standardise=True puts the prior on coefficients of standardised columns"
         ]
 
     def __sklearn_tags__(self) -> Any:
@@ -233,7 +233,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
 
 
 def _outputs(y: Any) -> tuple[Source, bool]:
-    """Outputs as a source of whole rows, and whether they came as one dimension."""
+    """Outputs as a source of complete rows, and whether they have one dimension."""
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None")
     if is_read_in_place(y):

@@ -1,4 +1,4 @@
-"""What the Bayesian mixture estimators share."""
+"""Bayesian mixtures as estimators: prior, variational fit, posterior of weights and components."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 POSITIVE: list[Any] = [None, Interval(Real, 0.0, None, closed="neither")]
 
 DRAWS = 20_000
-"""Draws that tell quantiles without a closed form."""
+"""Draws for quantiles without a closed form."""
 
 Columns = dict[str, Array]
 
@@ -42,7 +42,7 @@ def posterior_file(*components: type, checks: tuple[Check, ...] = ()) -> ModelFi
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BayesianMixtureEstimator(MixtureEstimator):
-    """Base of the mixtures with a law over their parameters; a subclass says what is known of components before."""
+    """Base of the mixtures with a posterior over their parameters; a subclass defines the prior of components."""
 
     weight_concentration_prior_type: str = "dirichlet_process"
     weight_concentration_prior: float | None = None
@@ -68,9 +68,9 @@ class BayesianMixtureEstimator(MixtureEstimator):
 
     @property
     def _concentration(self) -> float:
-        """Concentration of the weights before any row is seen."""
-        given = self.weight_concentration_prior
-        return 1.0 / self.n_components if given is None else float(given)
+        """Prior concentration of the weights."""
+        value = self.weight_concentration_prior
+        return 1.0 / self.n_components if value is None else float(value)
 
     def _prior(self, standard: Source, frame: Standardisation) -> MixturePrior:
         k = self.n_components
@@ -90,12 +90,12 @@ class BayesianMixtureEstimator(MixtureEstimator):
             )
 
         def prior(standard: Source, frame: Standardisation) -> MixturePrior:
-            made = self._prior(standard, frame)
-            if start is not None and not _alike(start.parameter_posterior, made.expanded()):
+            new = self._prior(standard, frame)
+            if start is not None and not _has_same_form(start.parameter_posterior, new.expanded()):
                 raise ValueError(
                     "warm_start needs a previous fit with the same columns and the same kind of prior"
                 )
-            return made
+            return new
 
         return fit_variational(
             source,
@@ -108,35 +108,37 @@ class BayesianMixtureEstimator(MixtureEstimator):
         )
 
     def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
-        """The averaged statistics of a stream stand for all rows seen: the law narrows as they come."""
+        """The averaged statistics of a stream stand for all rows so far: the posterior narrows with their number."""
         seen = stream.seen + float(weight.sum())
         state: Any = stream.state
         model = state.model.of_total(seen)
-        flowed = super()._flow(replace(stream, state=replace(state, model=model)), rows, weight)
+        updated = super()._flow(replace(stream, state=replace(state, model=model)), rows, weight)
         self.lower_bound_ -= float(model.divergence()) / seen
         self.lower_bounds_ = [self.lower_bound_]
-        return flowed
+        return updated
 
     def _publish(self, model: Any) -> None:
-        law, before = model.parameter_posterior.weights, model.parameter_prior.weights
-        self.weights_ = to_numpy(law.mean())
-        if isinstance(law, StickBreaking):
-            self.weight_concentration_: Any = (to_numpy(law.first), to_numpy(law.second))
-            known = to_numpy(before.second)
+        posterior, prior = model.parameter_posterior.weights, model.parameter_prior.weights
+        self.weights_ = to_numpy(posterior.mean())
+        if isinstance(posterior, StickBreaking):
+            self.weight_concentration_: Any = (to_numpy(posterior.first), to_numpy(posterior.second))
+            concentration = to_numpy(prior.second)
         else:
-            self.weight_concentration_ = to_numpy(law.concentration)
-            known = to_numpy(before.concentration)
-        # One component has no stick to break, and its prior only the parameter to be known by.
-        self.weight_concentration_prior_ = float(known[0]) if len(known) else self._concentration
+            self.weight_concentration_ = to_numpy(posterior.concentration)
+            concentration = to_numpy(prior.concentration)
+        # One component has no stick to break, and its prior no concentration but the parameter.
+        self.weight_concentration_prior_ = (
+            float(concentration[0]) if len(concentration) else self._concentration
+        )
         count = to_numpy(model.counts)
         self.active_ = count >= min(1.0, float(count.max()))
         self.n_components_ = int(self.active_.sum())
 
     def sample_posterior(self, n_samples: int = 1) -> dict[str, Array]:
-        """Parameters drawn from their law.
+        """Draw parameters from their posterior.
 
         Args:
-            n_samples: how many draws.
+            n_samples: number of draws.
 
         Returns:
             Parameters by name, each with the draws along its first axis: ``weights`` (n, k), and those of components.
@@ -144,14 +146,15 @@ class BayesianMixtureEstimator(MixtureEstimator):
         check_is_fitted(self)
         check_count(n_samples, "n_samples")
         device = self.model_.log_weight.device
-        drawn = [m.named() for m in self.model_.draw(n_samples, generator(self.random_state, device))]
-        return {name: to_numpy(torch.stack([d[name] for d in drawn])) for name in drawn[0]}
+        draws = [m.named() for m in self.model_.draw(n_samples, generator(self.random_state, device))]
+        return {name: to_numpy(torch.stack([draw[name] for draw in draws])) for name in draws[0]}
 
     def posterior_summary(self, level: float = 0.95) -> Any:
         """Mean, standard deviation and range under q of every parameter of the components in use, as a pandas frame.
 
-        q takes the components of rows for known: where components overlap its range is narrower than an interval. A
-        moment that does not exist is infinite, as the standard deviation of a mean with two degrees of freedom.
+        q treats the components of rows as independent of the parameters: if components overlap, its range is narrower
+            than a credible interval. A moment that does not exist is infinite, as the standard deviation of a mean with
+            two degrees of freedom.
 
         Args:
             level: probability of the range under q, equal on both sides.
@@ -162,9 +165,14 @@ class BayesianMixtureEstimator(MixtureEstimator):
         check_is_fitted(self)
         check_level(level)
         used = np.flatnonzero(self.active_)
-        law = self.model_.parameter_posterior.weights
+        posterior = self.model_.parameter_posterior.weights
         low, high = self._weight_interval(0.5 - 0.5 * level, 0.5 + 0.5 * level)
-        weight = {"mean": self.weights_, "sd": np.sqrt(to_numpy(law.variance())), "low": low, "high": high}
+        weight = {
+            "mean": self.weights_,
+            "sd": np.sqrt(to_numpy(posterior.variance())),
+            "low": low,
+            "high": high,
+        }
         parts = self._columns(level)
         names = parts.pop("names")
         index = [f"weight[{k}]" for k in used]
@@ -201,31 +209,31 @@ class BayesianMixtureEstimator(MixtureEstimator):
         return forest(names, self.weights_[used], sd[used], ax, title=title, across="weight")
 
     def _weight_interval(self, low: float, high: float) -> tuple[Array, Array]:
-        """Exact under a Dirichlet law; under sticks, whose pieces are products, by draws."""
-        law, k = self.model_.parameter_posterior.weights, len(self.weights_)
-        if isinstance(law, Dirichlet):
-            a = to_numpy(law.concentration)
+        """Exact for a Dirichlet distribution; for sticks, whose pieces are products, by draws."""
+        posterior, k = self.model_.parameter_posterior.weights, len(self.weights_)
+        if isinstance(posterior, Dirichlet):
+            a = to_numpy(posterior.concentration)
             if k == 1:
                 return np.ones(1), np.ones(1)
-            rest = np.where(np.eye(k, dtype=bool), 0.0, a).sum(
-                1
-            )  # a.sum() - a has no digit left beside a large a
+            # a.sum() - a would cancel beside a large a.
+            rest = np.where(np.eye(k, dtype=bool), 0.0, a).sum(1)
             return np.asarray(stats.beta.ppf(low, a, rest)), np.asarray(stats.beta.ppf(high, a, rest))
-        drawn = law.map(lambda leaf: leaf.expand(DRAWS, *leaf.shape)).draw(generator(0, law.first.device))
-        ends = np.quantile(to_numpy(drawn.exp()), [low, high], axis=0)
+        repeated = posterior.map(lambda leaf: leaf.expand(DRAWS, *leaf.shape))
+        log_weights = repeated.draw(generator(0, posterior.first.device))
+        ends = np.quantile(to_numpy(log_weights.exp()), [low, high], axis=0)
         return ends[0], ends[1]
 
     def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
-        """Posterior standard deviations of weights and of the first parameters of components; no rows are needed."""
+        """Posterior standard deviations of weights and of means (or probabilities); no rows are needed."""
         check_is_fitted(self)
-        law, parts = self.model_.parameter_posterior.weights, self._columns(0.95)
+        posterior, parts = self.model_.parameter_posterior.weights, self._columns(0.95)
         d = self.n_features_in_
-        return {"weights": np.sqrt(to_numpy(law.variance())), self._first_name: parts["sd"][:, :d]}
+        return {"weights": np.sqrt(to_numpy(posterior.variance())), self._first_name: parts["sd"][:, :d]}
 
     _first_name: ClassVar[str] = "means"
 
 
-def _alike(one: MixturePrior, other: MixturePrior) -> bool:
+def _has_same_form(one: MixturePrior, other: MixturePrior) -> bool:
     return (
         type(one.components) is type(other.components)
         and type(one.weights) is type(other.weights)

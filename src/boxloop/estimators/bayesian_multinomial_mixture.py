@@ -15,7 +15,7 @@ from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators._base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
-from boxloop.estimators.counts import COUNT_LINEUP, CountMixture
+from boxloop.estimators.count_mixture import COUNT_LINEUP, CountMixture, summarise_topics
 from boxloop.persist import ModelFile
 from boxloop.types import Source
 
@@ -25,13 +25,14 @@ WORD = 0.1
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
-    r"""Mixture of multinomial documents with a law over its parameters, and as many topics as the documents ask for.
+    r"""Mixture of multinomial documents with a posterior over its parameters, and a number of topics selected by the
+    evidence bound.
 
     .. math:: p(x \mid N) = \sum_k \pi_k \, N! \prod_j p_{kj}^{x_j} / x_j!, \qquad p_k \sim \mathrm{Dirichlet}(b), \quad
               \pi \sim \text{stick-breaking or Dirichlet}
 
-    Fitted by coordinate ascent on the evidence bound, or by stochastic variational inference (document 002, section
-    3.2; Hoffman et al. 2013). Rows are word counts, dense or SciPy sparse; sparse rows are never made dense.
+    Fitted by coordinate ascent on the evidence bound, or by stochastic variational inference (Le Corff, section 3.2;
+    Hoffman et al. 2013). Rows are word counts, dense or SciPy sparse; sparse rows are never made dense.
     ``n_components`` is an upper bound: topics without which the bound is higher are emptied; in a stream or a warm
     start they stay empty. A missing count (NaN) must be missing completely at random: the fit conditions on the words
     that were seen.
@@ -43,8 +44,8 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         weight_concentration_prior_type: ``dirichlet_process`` or ``dirichlet_distribution``.
         weight_concentration_prior: concentration of the process, or of each weight; 1/k when ``None``.
         tol: stop when the evidence bound, divided by the number of rows, rises by less.
-        max_iter: most rounds; passes over the rows for ``online``.
-        n_init: how many times the line-up of starts is repeated.
+        max_iter: most iterations; passes over the rows for ``online``.
+        n_init: number of repetitions of the line-up of starts.
         init_params: as in :class:`GaussianMixture`.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
@@ -90,8 +91,8 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
 
     def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         d = standard.n_columns
-        given = WORD if self.word_concentration_prior is None else self.word_concentration_prior
-        value = np.asarray(given, dtype=np.float64)
+        prior = WORD if self.word_concentration_prior is None else self.word_concentration_prior
+        value = np.asarray(prior, dtype=np.float64)
         if value.shape not in ((), (d,)):
             raise ValueError(
                 f"word_concentration_prior should be a number or have the shape {(d,)}, got {value.shape}"
@@ -109,17 +110,37 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
         self.means_ = to_numpy(words.mean)
 
     def _columns(self, level: float) -> Columns:
-        """Each probability has a beta law."""
-        law = self.model_.parameter_posterior.components.dirichlet
+        """Each probability has a beta distribution."""
+        posterior = self.model_.parameter_posterior.components.dirichlet
         a, mean = self.word_concentration_, self.probabilities_
         rest = np.maximum(a.sum(1, keepdims=True) - a, 1e-300)
         return {
             "mean": mean,
-            "sd": np.sqrt(to_numpy(law.variance())),
+            "sd": np.sqrt(to_numpy(posterior.variance())),
             "low": np.asarray(stats.beta.ppf(0.5 - 0.5 * level, a, rest)),
             "high": np.asarray(stats.beta.ppf(0.5 + 0.5 * level, a, rest)),
             "names": np.array([f"probability[{name}]" for name in self._names()]),
         }
+
+    def summary(self, top: int = 10) -> Any:
+        """One row per topic: its weight, then its words with their probabilities, the most probable first.
+
+        Words are the column names of the rows, or ``x0``, ``x1``, ... if these have no names.
+
+        Args:
+            top: number of words; all if there are fewer.
+
+        Returns:
+            A pandas frame.
+
+        Example:
+            >>> import pandas
+            >>> from boxloop import BayesianMultinomialMixture
+            >>> X = pandas.DataFrame([[5, 4, 0], [0, 1, 6]] * 40, columns=["sea", "ship", "tree"])
+            >>> BayesianMultinomialMixture(2, random_state=0).fit(X).summary(top=2)["word 1"].sort_values().tolist()
+            ['sea (0.555)', 'tree (0.857)']
+        """
+        return summarise_topics(self, top)
 
     def _n_parameters(self) -> int:
         return int(self.n_components_ * self.n_features_in_ - 1)

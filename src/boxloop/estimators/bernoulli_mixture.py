@@ -13,7 +13,7 @@ from torch import Tensor
 from boxloop.data import MappedSource, check_range
 from boxloop.distributions import Bernoulli, Family
 from boxloop.estimators._base import latent_file
-from boxloop.estimators.counts import CountMixture
+from boxloop.estimators.count_mixture import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.models import Mixture
 from boxloop.persist import ModelFile
@@ -34,9 +34,9 @@ class BernoulliMixture(CountMixture):
         n_components: number of components k.
         binarize: values above it count as one; ``None`` takes zeros and ones alone, and refuses other values by the
             name of their column.
-        tol: stop when the mean log-likelihood of a row rises by less.
-        max_iter: most EM rounds; passes over the rows for the other methods.
-        n_init: how many times the line-up of starts is repeated.
+        tol: stop when the mean log-likelihood per row rises by less.
+        max_iter: most EM iterations; passes over the rows for the other methods.
+        n_init: number of repetitions of the line-up of starts.
         init_params: as in :class:`GaussianMixture`.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.

@@ -1,4 +1,4 @@
-"""Checkpoints of an estimator's fit: the same trajectory after a kill as without one."""
+"""Checkpoints of an estimator's fit: a resumed fit has the trajectory of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ KINDS = (Mixture, FactorModel, PrincipalModel, VariationalMixture, VariationalFa
 
 
 def _path_fits(state: EMState[Any], axes: Axes) -> str | None:
-    """Statistics of mixtures have a row a component, and as many features as its family says."""
-    for place, statistics in enumerate(state.path):
-        fault = _misfit(state.model, statistics)
+    """Statistics of mixtures have a row per component, and the features of its family."""
+    for index, statistics in enumerate(state.path):
+        fault = _find_misfit(state.model, statistics)
         if fault is not None:
-            return f"path.{place}: {fault}"
+            return f"path.{index}: {fault}"
     return None
 
 
 def _average_fits(state: OnlineState[Any], axes: Axes) -> str | None:
     for name in ("average", "smooth"):
         value = getattr(state, name).value
-        fault = None if value is None else _misfit(state.model, value)
+        fault = None if value is None else _find_misfit(state.model, value)
         if fault is not None:
             return f"{name}: {fault}"
     return None
@@ -68,13 +68,13 @@ def _gradient_fits(state: AscentState, axes: Axes) -> str | None:
     return None if axes["p"] == size else f"first and second have {axes['p']} entries, the model {size}"
 
 
-def _misfit(model: Any, statistics: Any) -> str | None:
-    """Shapes of statistics that are not those of a model's."""
+def _find_misfit(model: Any, statistics: Any) -> str | None:
+    """How shapes of statistics differ from those of a model's; None if they do not."""
     d = model.family.mean.shape[1] if isinstance(model, Mixture | VariationalMixture) else len(model.mean)
     rows = torch.full((1, d), 1.0, dtype=torch.float64)
-    wanted = model.expect(rows, rows[:, 0]).statistics
-    shapes = [[(name, value.shape[-1]) for name, value in tree.leaves()] for tree in (wanted, statistics)]
-    same = type(wanted) is type(statistics) and shapes[0] == shapes[1]
+    expected = model.expect(rows, rows[:, 0]).statistics
+    shapes = [[(name, value.shape[-1]) for name, value in tree.leaves()] for tree in (expected, statistics)]
+    same = type(expected) is type(statistics) and shapes[0] == shapes[1]
     return None if same else f"a {type(statistics).__name__} of shapes {shapes[1]}, not {shapes[0]}"
 
 
@@ -107,27 +107,27 @@ CONSTRAINTS = {
         count=Number(least=0),
     ),
 }
-"""What a checkpoint must hold, by class."""
+"""Constraints on the fields of a checkpoint, by class."""
 
 IGNORED = ("verbose", "checkpoint", "warm_start")
-"""Parameters that do not change the trajectory, only who watches."""
+"""Parameters that do not change the path of a fit."""
 
 
 def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
-    """The plan with a checkpoint writer, and resumed from the checkpoint where one is there."""
+    """The plan with a checkpoint writer, and resumed from the checkpoint if it exists."""
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint(estimator, source)
     classes = {**model_file(type(estimator)).classes, **STATES}
     resume = read_checkpoint(path, classes, fingerprint, CONSTRAINTS) if path.exists() else None
-    if resume is not None:  # files are read onto the CPU
+    if resume is not None:  # Files are read onto the CPU.
         resume = replace(resume, state=resume.state.to(pick_device(estimator.device)))
     writer = CheckpointWriter(path, fingerprint, seconds=10.0)
     return replace(plan, observers=[*plan.observers, writer], resume=resume)
 
 
 def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
-    params = {k: _plain(v) for k, v in estimator.get_params(deep=False).items() if k not in IGNORED}
-    if estimator.method != "online":  # there the length of the fit decides where averaging begins
+    params = {k: _describe(v) for k, v in estimator.get_params(deep=False).items() if k not in IGNORED}
+    if estimator.method != "online":  # There the length of the fit determines when averaging begins.
         del params["max_iter"]
     if not isinstance(estimator.random_state, int | np.integer):
         if estimator.method != "em":
@@ -139,7 +139,8 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
     return {"estimator": type(estimator).__name__, **params, **data}
 
 
-def _plain(value: Any) -> Any:
+def _describe(value: Any) -> Any:
+    """A parameter as JSON, arrays by their fingerprint."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, bool | int | float | str):

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
 from boxloop.estimators._base import Array, latent_file
-from boxloop.estimators.linear import LinearEstimator
+from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.models import FactorModel
 from boxloop.numeric import varimax
 from boxloop.persist import ModelFile
@@ -22,15 +22,14 @@ class FactorAnalysis(LinearEstimator):
 
     .. math:: x = c + F z + \epsilon, \qquad z \sim N(0, I), \quad \epsilon \sim N(0, \mathrm{diag}(\psi))
 
-    Document 004, section 2.1. Complete rows are read once: their second moments are enough, and each round then costs
-    the same for a thousand rows as for a billion. Up to 128 columns a round is a Newton step on the likelihood of the
-    noise, the loadings that are best for it put in; beyond, and with missing values, it is accelerated,
-    parameter-expanded EM.
+    Brownlie (2021), section 2.1. Complete rows are read once: their second moments are enough, and the cost of an
+    iteration does not depend on the number of rows. Up to 128 columns an iteration is a Newton step on the profile
+    likelihood of the noise; beyond, and with missing values, it is accelerated, parameter-expanded EM.
 
     Args:
         n_components: number of factors k; all columns when ``None``.
-        tol: stop when the mean log-likelihood of a row rises by less.
-        max_iter: most EM rounds; passes over the rows for the other methods.
+        tol: stop when the mean log-likelihood per row rises by less.
+        max_iter: most EM iterations; passes over the rows for the other methods.
         rotation: ``None`` (canonical: :math:`F^\top \Psi^{-1} F` diagonal), ``varimax`` or ``quartimax``,
             of the loadings in standard units.
         noise_floor: smallest noise variance, relative to that of a column.
@@ -51,8 +50,8 @@ class FactorAnalysis(LinearEstimator):
         mean_: (d,).
         communalities_: share of each column's variance that the factors explain, (d,).
         model_: the fitted :class:`boxloop.models.FactorModel`.
-        loglike_: log-likelihood of all rows after each round.
-        n_iter_: EM rounds.
+        loglike_: log-likelihood of all rows after each iteration.
+        n_iter_: EM iterations.
 
     Example:
         >>> import numpy as np
@@ -73,7 +72,7 @@ class FactorAnalysis(LinearEstimator):
         "rotation": [StrOptions({"varimax", "quartimax"}), None],
     }
 
-    def _turned(self, model: Any) -> Any:
+    def _rotate(self, model: Any) -> Any:
         if self.rotation is None:
             return model
         deviation = model.moments()[1].diagonal()[0].sqrt()  # so that no column counts more for its units

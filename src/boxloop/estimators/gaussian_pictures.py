@@ -1,4 +1,4 @@
-"""Pictures of Gaussian mixtures, whatever fitted them."""
+"""Pictures of Gaussian mixtures, shared by maximum-likelihood and Bayesian ones."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ from boxloop.persist import Check, Saved
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-DRAWN = 100_000
-"""Rows that a picture is made from: some of them, where there are more."""
+SAMPLED_ROWS = 100_000
+"""Most rows of a picture; a random sample if there are more."""
 
 
-def components_are(kinds: Mapping[str, type], place: str) -> Check:
-    """A check of a file: its components are those of the parameter ``covariance_type``.
+def components_are(kinds: Mapping[str, type], path: str) -> Check:
+    """Check of a file: its components are those of the parameter ``covariance_type``.
 
     Args:
         kinds: classes of components by covariance type.
-        place: of the components in the model.
+        path: attribute path of the components in the model.
     """
 
     def check(estimator: Any, saved: Saved) -> str | None:
-        wanted, components = kinds[estimator.covariance_type], attrgetter(place)(saved.tree)
-        if isinstance(components, wanted):
+        expected, components = kinds[estimator.covariance_type], attrgetter(path)(saved.tree)
+        if isinstance(components, expected):
             return None
-        return f"its components are {type(components).__name__}, not {wanted.__name__} as its parameters say"
+        return (
+            f"its components are {type(components).__name__}, not {expected.__name__} as its parameters say"
+        )
 
     return check
 
 
 class GaussianPictures(MixtureEstimator):
-    """Pictures of ``weights_``, ``means_`` and the covariances of ``model_``; a subclass says which to show."""
+    """Pictures of ``weights_``, ``means_`` and the covariances of ``model_``; a subclass selects the components."""
 
     means_: Array
     weights_: Array
@@ -55,12 +57,12 @@ class GaussianPictures(MixtureEstimator):
     def plot(self, X: Any, ax: Axes | None = None, *, columns: Sequence[str | int] | None = None) -> Axes:
         """Two columns of rows, coloured by component, and ellipses of one and two standard deviations.
 
-        Of a Bayesian mixture the components in use are drawn, and numbered among themselves.
+        Only the components in use of a Bayesian mixture are drawn, and numbered consecutively.
 
         Args:
             X: rows (n, d); more than a few thousand are shown as a density.
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
-            columns: two, by name or place; those in which the components lie furthest apart when omitted.
+            columns: two, by name or index; those in which components are most separated when omitted.
 
         Returns:
             The axes.
@@ -74,20 +76,20 @@ class GaussianPictures(MixtureEstimator):
         """
         from boxloop.figures import ellipses
 
-        places, names = self._drawn_columns(columns, 2)
-        if len(places) != 2:
-            raise ValueError(f"a picture of rows has two columns, got {len(places)}: see plot_pairs")
-        rows, component = self._drawn_rows(X)
-        means, spread = self._drawn_components(places)
+        indices, names = self._select_columns(columns, 2)
+        if len(indices) != 2:
+            raise ValueError(f"plot takes two columns, got {len(indices)}: use plot_pairs")
+        rows, component = self._sample_rows(X)
+        means, covariances = self._select_components(indices)
         title = f"{len(means)} component{'s' if len(means) > 1 else ''}"
-        return ellipses(rows[:, places], means, spread, names, ax, component=component, title=title)
+        return ellipses(rows[:, indices], means, covariances, names, ax, component=component, title=title)
 
     def plot_pairs(self, X: Any, *, columns: Sequence[str | int] | None = None) -> NDArray[np.object_]:
-        """All pairs of some columns, as ``plot`` draws one, with the densities of single columns on the diagonal.
+        """All pairs of columns, as ``plot`` draws one, with the densities of single columns on the diagonal.
 
         Args:
             X: rows (n, d).
-            columns: by name or place; the five in which the components lie furthest apart when omitted.
+            columns: by name or index; the five in which components are most separated when omitted.
 
         Returns:
             The axes (c, c) of c columns, on a figure of their own.
@@ -101,32 +103,32 @@ class GaussianPictures(MixtureEstimator):
         """
         from boxloop.figures import pair_grid
 
-        places, names = self._drawn_columns(columns, 5)
-        rows, component = self._drawn_rows(X)
-        means, spread = self._drawn_components(places)
+        indices, names = self._select_columns(columns, 5)
+        rows, component = self._sample_rows(X)
+        means, covariances = self._select_components(indices)
         return pair_grid(
-            rows[:, places], self.weights_[self._shown], means, spread, names, component=component
+            rows[:, indices], self.weights_[self._shown], means, covariances, names, component=component
         )
 
-    def _drawn_columns(self, columns: Sequence[str | int] | None, most: int) -> tuple[list[int], list[str]]:
+    def _select_columns(self, columns: Sequence[str | int] | None, most: int) -> tuple[list[int], list[str]]:
         check_is_fitted(self)
         known = self._names()
         if columns is None:
             within = to_numpy(self.model_.family.covariance().diagonal())
             centre = self.weights_ @ self.means_
-            apart = (self.weights_ @ (self.means_ - centre) ** 2) / (
+            separation = (self.weights_ @ (self.means_ - centre) ** 2) / (
                 self.weights_ @ np.broadcast_to(within, self.means_.shape)
             )
-            places = sorted(np.argsort(-apart, kind="stable")[:most].tolist())
+            indices = sorted(np.argsort(-separation, kind="stable")[:most].tolist())
         else:
-            places = column_indices(known, columns)
-        return places, [known[j] for j in places]
+            indices = column_indices(known, columns)
+        return indices, [known[j] for j in indices]
 
-    def _drawn_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:
-        rows = sample_rows(self._open(X, reset=False), DRAWN, generator(0)).rows
+    def _sample_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:
+        rows = sample_rows(self._open(X, reset=False), SAMPLED_ROWS, generator(0)).rows
         return to_numpy(rows), to_numpy(self.model_.posterior(rows))[:, self._shown].argmax(1)
 
-    def _drawn_components(self, places: list[int]) -> tuple[Array, Array]:
-        spread = to_numpy(self.model_.family.covariance().dense())
-        whole = np.broadcast_to(spread, (len(self.means_), *spread.shape[1:]))[self._shown]
-        return self.means_[self._shown][:, places], whole[:, places][:, :, places]
+    def _select_components(self, indices: list[int]) -> tuple[Array, Array]:
+        dense = to_numpy(self.model_.family.covariance().dense())
+        covariances = np.broadcast_to(dense, (len(self.means_), *dense.shape[1:]))[self._shown]
+        return self.means_[self._shown][:, indices], covariances[:, indices][:, :, indices]

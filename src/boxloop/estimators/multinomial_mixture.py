@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
 from boxloop.estimators._base import Array, latent_file, to_numpy
-from boxloop.estimators.counts import COUNT_LINEUP, CountMixture
+from boxloop.estimators.count_mixture import COUNT_LINEUP, CountMixture, summarise_topics
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
 from boxloop.models import Mixture
@@ -34,16 +34,16 @@ class MultinomialMixture(CountMixture):
     Args:
         n_components: number of topics k.
         total: words in a document drawn by ``sample``, and the document ``means_`` refer to.
-        tol: stop when the mean log-likelihood of a row rises by less.
-        max_iter: most EM rounds; passes over the rows for the other methods.
-        n_init: how many times the line-up of starts is repeated.
+        tol: stop when the mean log-likelihood per row rises by less.
+        max_iter: most EM iterations; passes over the rows for the other methods.
+        n_init: number of repetitions of the line-up of starts.
         init_params: as in :class:`GaussianMixture`, or ``spectral``: topics from moments, which no bad start can trap.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.
         verbose: show a progress bar.
         method: ``em``, ``online``, ``gradient``, or ``spectral``: topics from the moments of pairs and triples of words
-            alone (document 001), in a few passes and without a likelihood. Documents of fewer than three words are
-            skipped then.
+            alone (method of moments; Anandkumar, Hsu and Kakade 2012), in a few passes and without a likelihood.
+            Documents of fewer than three words are skipped then.
         accelerate: extrapolate EM (guarded SQUAREM).
         batch_size: rows of a mini-batch.
         checkpoint: file to save progress in and to resume from.
@@ -99,6 +99,26 @@ class MultinomialMixture(CountMixture):
             return (start_topics(source, template, generator(self.random_state))[0],)
         except SpectralError:  # short documents, fractions, missing values, or fewer topics
             return ()
+
+    def summary(self, top: int = 10) -> Any:
+        """One row per topic: its weight, then its words with their probabilities, the most probable first.
+
+        Words are the column names of the rows, or ``x0``, ``x1``, ... if these have no names.
+
+        Args:
+            top: number of words; all if there are fewer.
+
+        Returns:
+            A pandas frame.
+
+        Example:
+            >>> import pandas
+            >>> from boxloop import MultinomialMixture
+            >>> X = pandas.DataFrame([[5, 4, 0], [0, 1, 6]] * 40, columns=["sea", "ship", "tree"])
+            >>> MultinomialMixture(2, random_state=0).fit(X).summary(top=2)["word 1"].sort_values().tolist()
+            ['sea (0.556)', 'tree (0.857)']
+        """
+        return summarise_topics(self, top)
 
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors of weights and probabilities; see the base class.

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
 from boxloop.estimators._base import latent_file
-from boxloop.estimators.linear import LinearEstimator
+from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import PrincipalModel
 from boxloop.persist import ModelFile
@@ -28,8 +28,8 @@ class ProbabilisticPCA(LinearEstimator):
     Args:
         n_components: number of components k; all columns when ``None``.
         solver: ``auto`` takes the closed form where there is one; ``em`` iterates.
-        tol: stop when the mean log-likelihood of a row rises by less.
-        max_iter: most EM rounds; passes over the rows for the other methods.
+        tol: stop when the mean log-likelihood per row rises by less.
+        max_iter: most EM iterations; passes over the rows for the other methods.
         noise_floor: smallest noise variance, relative to the mean variance of a column.
         random_state: seed or generator; global state is never used.
         warm_start: start from the previous fit.

@@ -23,6 +23,7 @@ from boxloop.data import ConcatenatedRows, pair_sources
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators._input import check_score_labels
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._training import COUNT, POSITIVE, RATE
 from boxloop.estimators._two_views import (
     FeatureOptions,
     TwoViewEstimator,
@@ -32,7 +33,6 @@ from boxloop.estimators._two_views import (
     start_view,
     views_file,
 )
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE
 from boxloop.numeric import generator, spawn
 from boxloop.persist import ModelFile, ModelFileError, load_model
 from boxloop.twoview import RelevanceFit, ViewPair

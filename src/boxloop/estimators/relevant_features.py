@@ -29,6 +29,7 @@ from boxloop.data import (
 )
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._training import COUNT, POSITIVE, RATE, make_part
 from boxloop.estimators._two_views import (
     FeatureOptions,
     TwoViewEstimator,
@@ -38,7 +39,6 @@ from boxloop.estimators._two_views import (
     start_view,
     views_file,
 )
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE, make_part
 from boxloop.numeric import generator, seed, spawn
 from boxloop.persist import ModelFile, load_model
 from boxloop.twoview import (

@@ -17,11 +17,20 @@ from torch import Generator, Tensor, nn
 
 from boxloop.data import fingerprint_values, select_rows
 from boxloop.estimators._base import Array, FitWarning, check_no_overflow, to_numpy, warn_of
+from boxloop.estimators._decoder import DecoderEstimator, has_image_shape
 from boxloop.estimators._input import Likelihood
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._training import (
+    COUNT,
+    IGNORED,
+    POSITIVE,
+    RATE,
+    TrainingRun,
+    check_convergence,
+    make_part,
+    make_plan,
+)
 from boxloop.estimators._two_views import PARTS
-from boxloop.estimators.codes import CodedEstimator, has_image_shape
-from boxloop.estimators.learned import COUNT, POSITIVE, RATE, WATCHERS, Run, make_part, plan_of, settled
 from boxloop.estimators.relevant_features import RelevantFeatures
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
@@ -49,7 +58,7 @@ from boxloop.types import Source
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-OWN_WATCHERS = (*WATCHERS, "features", "prior", "prior_components")
+OWN_WATCHERS = (*IGNORED, "features", "prior", "prior_components")
 """Parameters that do not change the path of training, or that the fingerprint holds in another form."""
 
 HELD_OUT_VALUES = 1 << 26
@@ -57,7 +66,7 @@ HELD_OUT_VALUES = 1 << 26
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RelevantGenerator(CodedEstimator):
+class RelevantGenerator(DecoderEstimator):
     r"""A generative model whose latent variables lie in the span of the relevant features.
 
     .. math:: z = W^\top u(x), \qquad \hat x = \text{network}(z), \qquad \min_{W, \text{network}} E \|x - \hat x\|^2,
@@ -255,10 +264,10 @@ class RelevantGenerator(CodedEstimator):
         epochs, workers = Epochs(rows, self.batch_size, seed(orders), mask), current_workers()
         loss = SquaredErrorLoss(variables, frame.weight / source.n_rows, workers)
         validation = None if held_out is None else SquaredErrorValidation(held_out, variables, workers)
-        plan = plan_of(self, self.max_iter * epochs.per_epoch, held_out is not None)
+        plan = make_plan(self, self.max_iter * epochs.per_epoch, held_out is not None)
         trainer = Trainer(network, epochs, loss, plan, None, validation, workers)
         also = {"code": fingerprint_values(network.code)}
-        outcome = Run(self, trainer, rows, _describe_progress, seed(own), OWN_WATCHERS, also)()
+        outcome = TrainingRun(self, trainer, rows, _describe_progress, seed(own), OWN_WATCHERS, also)()
         state = outcome.state
         network = state.fitted(network)
         test = train if held_out is None else held_out
@@ -280,7 +289,7 @@ class RelevantGenerator(CodedEstimator):
         self.error_ = float((per_column * frame.scale.to(per_column).square()).mean())
         self.n_iter_, self.interrupted_ = state.epoch, outcome.interrupted
         rising = "the error of validation rows still fell"
-        self.converged_ = settled(self, outcome, held_out is not None, rising)
+        self.converged_ = check_convergence(self, outcome, held_out is not None, rising)
         self.events_, self.training_digest_ = list(outcome.events), frame.digest
 
     def _start_network(self, code: Tensor, columns: int, stream: Generator) -> CodeNetwork:
@@ -298,15 +307,15 @@ class RelevantGenerator(CodedEstimator):
         return CodeNetwork(code.to(dtype), part)
 
     @property
-    def _takes(self) -> Likelihood:
+    def _row_likelihood(self) -> Likelihood:
         return "gaussian"
 
-    def _coded(self, codes: Tensor) -> Array:
+    def _format_codes(self, codes: Tensor) -> Array:
         return to_numpy(codes)
 
     def transform(self, X: Any) -> Array:
         """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
-        return self._coded(check_no_overflow(self._each(X, lambda rows: self.model_.encode(rows))))
+        return self._format_codes(check_no_overflow(self._map_rows(X, lambda rows: self.model_.encode(rows))))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""
@@ -314,14 +323,14 @@ class RelevantGenerator(CodedEstimator):
         def errors(rows: Tensor) -> Tensor:
             return (rows - self.model_.reconstruct(rows)).square().mean(1)
 
-        mean = self._weighted(X, sample_weight, errors).mean
+        mean = self._sum_rows(X, sample_weight, errors).mean
         if math.isnan(mean):
             self.reconstruct(X)  # names the row
         return -mean
 
     def plot_trace(self, ax: Axes | None = None) -> Axes:
         """The mean squared error after each epoch: of validation rows where there are any, else of the batches."""
-        return self._trace(ax, "loss", "mean squared error", "mean squared error on held-out rows")
+        return self._plot_history(ax, "loss", "mean squared error", "mean squared error on held-out rows")
 
     def _from_tree(self, tree: GeneratorModel) -> None:
         self.model_, self.features, self.features_ = tree, tree.relevance, tree.relevance

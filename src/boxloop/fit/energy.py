@@ -207,8 +207,7 @@ def energy_trainer(
         >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.models.energy import Perceptron
         >>> from boxloop.loop import run
-        >>> from boxloop.sample.mala import MALA
-        >>> from boxloop.sample.target import Target
+        >>> from boxloop.sample import MALA, Target
         >>> kernels = lambda f, scale: MALA(scale).kernel(Target(f))
         >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
         >>> network = Perceptron(1, (8,))

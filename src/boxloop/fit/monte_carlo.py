@@ -341,8 +341,7 @@ def monte_carlo_em(
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run
-        >>> from boxloop.sample.random_walk import RandomWalk
-        >>> from boxloop.sample.target import Target
+        >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
         >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
         >>> def kernels(density, scale, shape):
@@ -425,8 +424,7 @@ def ascent_em(
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run
-        >>> from boxloop.sample.random_walk import RandomWalk
-        >>> from boxloop.sample.target import Target
+        >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(300, 1).double()
         >>> counts = torch.poisson(torch.full((300,), 4.0), generator=generator(0))
         >>> rows = GroupedRows.of(counts, one, one, torch.arange(300) // 6)
@@ -580,8 +578,7 @@ def louis_errors(
         >>> from boxloop.models.random_effects import GroupedRows
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
-        >>> from boxloop.sample.random_walk import RandomWalk
-        >>> from boxloop.sample.target import Target
+        >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
         >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
         >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse())
@@ -764,8 +761,7 @@ def newton_refine(
         >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run
-        >>> from boxloop.sample.random_walk import RandomWalk
-        >>> from boxloop.sample.target import Target
+        >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
         >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
         >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))

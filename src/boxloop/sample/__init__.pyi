@@ -1,35 +1,53 @@
 from boxloop.distributions import FactorPrior, MixturePrior
 
 from .adapt import (
-    HOPELESS as HOPELESS,
+    LEAST_CHANCE as LEAST_CHANCE,
+    SHORTEST as SHORTEST,
     WINDOWS as WINDOWS,
-    Spread as Spread,
+    PositionMoments as PositionMoments,
+    TrajectoryLength as TrajectoryLength,
     Tuner as Tuner,
-    evened as evened,
+    fit_whole_steps as fit_whole_steps,
 )
-from .annealed import Annealing, annealed_importance, pilot
-from .bayesian import sample_factors, sample_mixture
-from .bridge import (
-    Bridge as Bridge,
-    Kernels as Kernels,
+from .annealing import (
+    Annealing,
+    AnnealingPath as AnnealingPath,
+    KernelFactory as KernelFactory,
     Ladder,
     LogDensity as LogDensity,
-    Weighted as Weighted,
+    WeightedDraws as WeightedDraws,
+    annealed_importance,
+    choose_temperatures,
 )
-from .calibrate import JointCheck, RankCheck, check_joint, check_ranks
-from .check import (
+from .checks import (
+    JointCheck,
     KernelCheck,
+    RankCheck,
     antisymmetric as antisymmetric,
+    check_joint,
+    check_ranks,
     check_reversible,
     transition,
     z_scores as z_scores,
 )
-from .chees import SHORTEST as SHORTEST
-from .diagnostics import AGREED as AGREED, ENOUGH as ENOUGH, FEWEST as FEWEST, diagnose as diagnose
+from .compilation import (
+    CompiledSteps as CompiledSteps,
+    GraphSteps as GraphSteps,
+    NoiseBlock as NoiseBlock,
+    StepResults as StepResults,
+    check_compiled_steps as check_compiled_steps,
+    extract_tensors as extract_tensors,
+    insert_tensors as insert_tensors,
+)
+from .diagnostics import (
+    ESS_LIMIT as ESS_LIMIT,
+    MIN_DRAWS as MIN_DRAWS,
+    R_HAT_LIMIT as R_HAT_LIMIT,
+    diagnose as diagnose,
+)
 from .draws import Draws, SampleWarning
-from .factor_posterior import FactorPosterior
-from .gibbs import Gibbs, restrict_to_support as restrict_to_support
-from .gibbs_factor import (
+from .factor_posterior import FactorPosterior, align as align, sample_factors
+from .kernels.factor_gibbs import (
     FactorConditional as FactorConditional,
     Factors as Factors,
     Scatter as Scatter,
@@ -41,47 +59,51 @@ from .gibbs_factor import (
     start_factors as start_factors,
     unpack_factors as unpack_factors,
 )
-from .gibbs_mixture import (
+from .kernels.gibbs import Gibbs, restrict_to_support as restrict_to_support
+from .kernels.hmc import HMC, OUTER as OUTER, TrajectoryEnd as TrajectoryEnd
+from .kernels.independent import Independent, MetropolisHastings
+from .kernels.mala import MALA
+from .kernels.metric import (
+    Metric as Metric,
+    apply_metric_transpose as apply_metric_transpose,
+    make_factor as make_factor,
+)
+from .kernels.metropolis import (
+    RULES as RULES,
+    RuleName as RuleName,
+    metropolis as metropolis,
+    select_chains as select_chains,
+)
+from .kernels.mixture_gibbs import (
     TILE_ENTRIES as TILE_ENTRIES,
     MixtureRows as MixtureRows,
     gibbs_mixture as gibbs_mixture,
-    natural_of as natural_of,
+    natural_parameters as natural_parameters,
     pack_mixture as pack_mixture,
     start_mixture as start_mixture,
     sweep as sweep,
     unpack_mixture as unpack_mixture,
 )
-from .hmc import END as END, HMC, Landing as Landing
-from .independent import Generalised, Independent
-from .labels import (
+from .kernels.pseudo_marginal import PseudoMarginal
+from .kernels.random_walk import RandomWalk
+from .mixture_posterior import OCCUPIED_DRAWS as OCCUPIED_DRAWS, MixturePosterior, sample_mixture
+from .posterior import latent_target, parameter_target, sample_latent, sample_parameters
+from .relabelling import (
     Relabelling as Relabelling,
-    allocations as allocations,
     assign_labels as assign_labels,
+    component_probabilities as component_probabilities,
     count_occupied as count_occupied,
     relabel as relabel,
     similarity_matrix as similarity_matrix,
 )
-from .lines import evenly as evenly
-from .mala import MALA
-from .metric import Metric as Metric, make_factor as make_factor, pull as pull
-from .metropolis import RULES as RULES, RuleName as RuleName, choose as choose, metropolis as metropolis
-from .mixture_posterior import COUNTED as COUNTED, MixturePosterior
-from .movers import (
-    Blocks as Blocks,
-    Compiled as Compiled,
-    Ends as Ends,
-    Graphs as Graphs,
-    check_compiled_steps as check_compiled_steps,
-    extract_tensors as extract_tensors,
-    insert_tensors as insert_tensors,
+from .sampler import STATES as STATES, sample_density
+from .summary import spaced_indices as spaced_indices
+from .target import (
+    ParameterSpace as ParameterSpace,
+    Target,
+    make_target as make_target,
+    without_validation as without_validation,
 )
-from .posterior import latent_target, parameter_target, sample_latent, sample_parameters
-from .pseudo_marginal import PseudoMarginal
-from .random_walk import RandomWalk
-from .rotation import align as align
-from .sampling import STATES as STATES, sample
-from .space import Space as Space
-from .target import Target, make_target as make_target, unvalidated as unvalidated
 
 __all__ = [
     "HMC",
@@ -90,12 +112,12 @@ __all__ = [
     "Draws",
     "FactorPosterior",
     "FactorPrior",
-    "Generalised",
     "Gibbs",
     "Independent",
     "JointCheck",
     "KernelCheck",
     "Ladder",
+    "MetropolisHastings",
     "MixturePosterior",
     "MixturePrior",
     "PseudoMarginal",
@@ -107,10 +129,10 @@ __all__ = [
     "check_joint",
     "check_ranks",
     "check_reversible",
+    "choose_temperatures",
     "latent_target",
     "parameter_target",
-    "pilot",
-    "sample",
+    "sample_density",
     "sample_factors",
     "sample_latent",
     "sample_mixture",

@@ -1,14 +1,25 @@
-r"""Tuning in warm-up: the scale to the best acceptance, the metric to the covariance of the chains.
+r"""Adaptation in warm-up: the scale to the best acceptance, the metric to the covariance, trajectories across chains.
 
 .. math:: \log h_{t+1} = \log h_t + \gamma_t (\bar\alpha_t - \alpha^*), \qquad \gamma_t = 2 t^{-1/2}
 
 The covariance is a running average over the chains and over a window of the warm-up. Windows grow, and each starts
-afresh: where chains were before they found the target is forgotten. The metric is that of the last window, unless a
-chain was still elsewhere in it: then chains vary far less afterwards, in some direction, and the metric is that of
-where they were afterwards. In the rest of the warm-up only the scale moves, and its average is kept. After warm-up
-nothing moves, so that draws are exact.
+afresh, which discards positions from before the chains reached the target. The metric is that of the last window,
+unless a chain was still elsewhere in it: then chains vary far less afterwards, in some direction, and the metric is
+that of the positions afterwards. In the rest of the warm-up only the scale moves, and its average is kept. Nothing
+moves after warm-up, so that the chains leave the target invariant.
+
+The length T of Hamiltonian trajectories follows the ChEES criterion (Hoffman, Radul and Sountsov 2021): how much the
+squared distance from the centre m changes between the ends of a trajectory, in the metric's coordinates,
+
+.. math:: C(T) = \tfrac14 \, E\left[ \left( |x' - m|^2 - |x - m|^2 \right)^2 \right], \qquad
+          \frac{dC}{dT} = E\left[ u \left( |x' - m|^2 - |x - m|^2 \right) (x' - m)^\top p' \right] ,
+
+averaged over all chains and weighted by acceptance probabilities, so that many chains tune it in few steps.
 
 References: Robbins and Monro (1951); Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008).
+
+Deviation: :math:`C(T) / \sqrt T` is maximised rather than C, by bounded steps in log T. Longer trajectories cost more,
+    and in heavy tails C alone grows without bound.
 """
 
 from __future__ import annotations
@@ -22,46 +33,57 @@ from torch import Tensor
 
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
-from boxloop.sample.chees import LONGEST, SHORTEST, Reach, reached
-from boxloop.sample.hmc import HMC, MOST_GRADIENTS
-from boxloop.sample.metric import Metric, make_factor, narrowest_width
+from boxloop.sample.kernels.hmc import HMC, MAX_GRADIENTS, TrajectoryEnd, is_divergent
+from boxloop.sample.kernels.metric import Metric, make_factor, narrowest_width
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
 
 WINDOWS = (0.05, 0.1, 0.2, 0.4, 0.75)
 """Shares of the warm-up between which covariances are averaged."""
 
-CHECKED = 0.9
-"""Share of the warm-up up to which the positions after the last window are compared with its metric."""
+METRIC_CHECK = 0.9
+"""Share of the warm-up at which the positions after the last window are compared with its metric."""
 
 NARROWED = 1 / 4
-"""Standard deviation of those positions in some direction, in units of the metric, below which they make another one.
+"""Standard deviation of those positions in some direction, in units of the metric, below which they make a new one.
 A chain that was far away in the last window stretches the metric, and steps suit the narrowest direction."""
 
-RESCUE, SHORTER = 0.5, (0.25, 1 / 16, 1 / 64)
-"""Up to which share of the warm-up every fourth block is shorter, and how much: a chain far out, where the scale of the
-others is too long for any move to be accepted, comes in by these."""
+SHORT_STEPS_UNTIL, SHORT_STEPS = 0.5, (0.25, 1 / 16, 1 / 64)
+"""Share of the warm-up up to which every fourth block has shorter steps, and their factors in turn: they bring in a
+chain far out, where no move is accepted at the scale of the others."""
 
 FIRST_GRADIENTS = 16
 """Most gradients of a trajectory before the last metric is known: with a poor one steps are short, and many."""
 
-SETTLED, STARTING = 0.85, 0.05
-"""Share of the warm-up after which scales are averaged, and share of it that a new metric is left to find a scale."""
+AVERAGED_AFTER, METRIC_DELAY = 0.85, 0.05
+"""Share of the warm-up after which scales are averaged, and share of it that a new metric has to find a scale."""
 
-ENOUGH = 32
-"""Proposals that one update of the scale looks at."""
+PROPOSALS = 32
+"""Proposals behind one update of the scale."""
 
-WIDE = 64
-"""Columns up to which the metric is a full matrix, unless one asks otherwise."""
+DENSE_COLUMNS = 64
+"""Columns up to which the metric is a full matrix, unless requested otherwise."""
 
-HOPELESS = 0.05
-"""Smallest chance that counts in a harmonic mean: a trajectory off the edge of a support should not rule the rest."""
+LEAST_CHANCE = 0.05
+"""Smallest probability in a harmonic mean: one trajectory beyond the edge of a support should not dominate."""
 
-FALL = 0.65
+ACCEPTANCE_SLOPE = 0.65
 """How fast acceptance falls with log h near the best one: of a log-ratio N(-s²/2, s²) with s in proportion to h²."""
 
-EVEN = Power(1.0)
-"""Steps of 1/t: a plain average."""
+PLAIN_AVERAGE = Power(1.0)
+"""Steps of 1/t."""
+
+COST = 0.5
+"""Power of the length that divides the ChEES criterion."""
+
+MEMORY = 0.9
+"""Weight of earlier values in the averages behind a step of the length."""
+
+SHORTEST, LONGEST = 1.9, 16.0
+"""Bounds of T in the coordinates of a metric. The shortest is best for a Gaussian whose covariance the metric has: one
+step, or three quarters of it, on either side of the quarter turn, pi / 2, after which position and square are those of
+a fresh draw; further on means gain and squares lose. Longer ones are better if the metric is wrong or the target is
+curved. Estimates from few chains would leave both bounds."""
 
 
 @runtime_checkable
@@ -71,23 +93,23 @@ class Tunable(Protocol):
     scale: Any
     metric: Any
     dense: bool | None
-    keeps_slopes: ClassVar[bool]
+    stores_gradient: ClassVar[bool]
 
     def kernel(self, target: Target) -> Kernel:
-        """The kernel that leaves the target's law as it is."""
+        """The kernel that leaves the target invariant."""
 
-    def first_scale(self, columns: int) -> float:
-        """Where tuning starts."""
+    def initial_scale(self, columns: int) -> float:
+        """The scale at which tuning starts."""
 
-    def goal(self, columns: int) -> float:
-        """The share of moves that is best accepted."""
+    def target_acceptance(self, columns: int) -> float:
+        """The acceptance rate that tuning aims at."""
 
-    def tuned(self, scale: float, metric: Metric) -> Self:
-        """The same algorithm with other steps."""
+    def with_steps(self, scale: float, metric: Metric) -> Self:
+        """The same algorithm with another scale and metric."""
 
 
 @dataclass(frozen=True)
-class Spread(Tree):
+class PositionMoments(Tree):
     """Mean (d,) and covariance (d,) or (d, d) of positions."""
 
     mean: Tensor
@@ -97,49 +119,113 @@ class Spread(Tree):
     def of(cls, rows: Tensor, dense: bool) -> Self:
         """Those of rows (n, d)."""
         mean = rows.mean(0)
-        apart = rows - mean
-        return cls(mean, apart.mT @ apart / len(rows) if dense else apart.square().mean(0))
+        centred = rows - mean
+        return cls(mean, centred.mT @ centred / len(rows) if dense else centred.square().mean(0))
 
-    def beside(self, other: Spread, share: float) -> Self:
-        """What, averaged into ``other`` with this share, gives the covariance of both taken together."""
-        apart = self.mean - other.mean
-        between = torch.outer(apart, apart) if self.covariance.dim() == 2 else apart.square()
+    def pooled_with(self, other: PositionMoments, share: float) -> Self:
+        """What, averaged into ``other`` with this share, gives the covariance of both samples pooled."""
+        difference = self.mean - other.mean
+        between = torch.outer(difference, difference) if self.covariance.dim() == 2 else difference.square()
         return replace(self, covariance=self.covariance + (1.0 - share) * between)
 
 
 @dataclass(frozen=True)
-class Tuning(Tree):
-    """How far warm-up has come.
+class TrajectoryLength(Tree):
+    """State of the tuning of the length of trajectories.
+
+    Args:
+        log_length: log T, of the next trajectories.
+        averaged: average of the later log T.
+        slope: running average of dC / d log T.
+        criterion: running average of C.
+        updates: made so far.
+    """
+
+    log_length: float
+    averaged: float
+    slope: float = 0.0
+    criterion: float = 0.0
+    updates: int = 0
+
+    @classmethod
+    def of(cls, length: float) -> Self:
+        """Before the first update."""
+        return cls(math.log(length), math.log(length))
+
+    def update(self, path: Path, metric: Tensor, centre: Tensor | None, bounds: tuple[float, float]) -> Self:
+        """After a path of trajectories; distances are from the centre, or from the chains' mean without one."""
+        assert path.log_ratio is not None
+        found = [
+            measure_criterion(*ends, metric, centre)
+            for ends in zip(path.details, path.log_ratio, strict=True)
+        ]
+        slope = MEMORY * self.slope + sum(slope for slope, _ in found) / len(found)
+        criterion = MEMORY * self.criterion + sum(value for _, value in found) / len(found)
+        if not (math.isfinite(slope) and math.isfinite(criterion) and criterion > 0.0):
+            return self
+        updates = self.updates + 1
+        step = 0.5 * updates**-0.5 * min(1.0, max(-1.0, slope / criterion - COST))
+        log_length = min(max(self.log_length + step, math.log(bounds[0])), math.log(bounds[1]))
+        averaged = self.averaged + (log_length - self.averaged) * max(0.1, 1.0 / updates)
+        return type(self)(log_length, averaged, slope, criterion, updates)
+
+
+def measure_criterion(
+    end: TrajectoryEnd, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
+) -> tuple[float, float]:
+    """dC / d log T and C of one trajectory of every chain; one with a non-finite end has weight zero."""
+    finite = torch.isfinite(end.position).all(1) & torch.isfinite(log_ratio) & ~is_divergent(log_ratio)
+    chance = torch.where(finite, log_ratio.clamp(max=0.0).exp(), 0.0)
+    middle = end.start.mean(0) if centre is None else centre
+    after, before = _whiten(end.position - middle, metric), _whiten(end.start - middle, metric)
+    gain = after.square().sum(1) - before.square().sum(1)
+    slope = chance * gain * (after * end.momentum).sum(1)
+    criterion = 0.25 * chance * gain.square()
+    both = torch.where(finite, torch.stack([end.length * slope, criterion]), 0.0).sum(1) / len(chance)
+    first, second = both.tolist()
+    return first, second
+
+
+def _whiten(rows: Tensor, metric: Tensor) -> Tensor:
+    """Rows in the coordinates of the metric."""
+    if metric.dim() == 1:
+        return rows / metric
+    return torch.linalg.solve_triangular(metric, rows.mT, upper=False).mT
+
+
+@dataclass(frozen=True)
+class TuningState(Tree):
+    """State of the warm-up.
 
     Args:
         log_scale: of the next steps.
         metric: of the next steps; None before the first window has closed.
         centre: mean of the positions behind the metric.
-        steady: average of the last log-scales.
-        steadied: how many these are.
-        spread: running average over the open window.
-        seen: positions in it.
+        averaged: average of the last log-scales.
+        n_averaged: number of these.
+        moments: running average over the open window.
+        n_positions: positions in it.
         updates: of the scale, since the metric last changed.
-        reach: of trajectories, for algorithms that have them.
+        trajectory: length of trajectories, if the algorithm has any to tune.
     """
 
     log_scale: float
     metric: Tensor | None = None
     centre: Tensor | None = None
-    steady: float = 0.0
-    steadied: int = 0
-    spread: Running[Spread] = field(default_factory=Running)
-    seen: int = 0
+    averaged: float = 0.0
+    n_averaged: int = 0
+    moments: Running[PositionMoments] = field(default_factory=Running)
+    n_positions: int = 0
     updates: int = 0
-    reach: Reach | None = None
+    trajectory: TrajectoryLength | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Tuner:
-    """The plan of a warm-up.
+    """The tuning of an algorithm over a warm-up.
 
     Args:
-        algorithm: what is tuned.
+        algorithm: that is tuned.
         columns: d.
         steps: of the whole warm-up.
         chains: c.
@@ -150,121 +236,117 @@ class Tuner:
     steps: int
     chains: int
 
-    def begin(self) -> Tuning:
-        """Before the first step."""
-        first = self.algorithm.first_scale(self.columns)
-        return Tuning(
-            math.log(first), self.algorithm.metric, reach=Reach.of(5.0 * first) if self._reaches else None
-        )
+    def begin(self) -> TuningState:
+        """The state before the first step."""
+        first = self.algorithm.initial_scale(self.columns)
+        tunes_length = isinstance(self.algorithm, HMC) and self.algorithm.trajectory is None
+        trajectory = TrajectoryLength.of(5.0 * first) if tunes_length else None
+        return TuningState(math.log(first), self.algorithm.metric, trajectory=trajectory)
 
-    def tuned(self, tuning: Tuning, done: int) -> Any:
-        """The algorithm as it is tuned after so many steps; for good when warm-up is over."""
-        over = done >= self.steps
-        log_scale = tuning.steady if over and tuning.steadied else tuning.log_scale
-        shorter = self._shorter(done)
-        if tuning.reach is None:
-            return self.algorithm.tuned(shorter * min(math.exp(log_scale), self._longest), tuning.metric)
-        length = math.exp(tuning.reach.steady if over else tuning.reach.log_length)
-        known = self.algorithm.metric is not None or done >= WINDOWS[-1] * self.steps
-        most = MOST_GRADIENTS if known else FIRST_GRADIENTS
-        scale, length = evened(math.exp(log_scale), length, self.algorithm.stages, most)
-        return replace(self.algorithm.tuned(shorter * scale, tuning.metric), trajectory=shorter * length)
+    def algorithm_after(self, tuning: TuningState, steps: int) -> Any:
+        """The algorithm as tuned after a number of steps; fixed once warm-up is over."""
+        over = steps >= self.steps
+        log_scale = tuning.averaged if over and tuning.n_averaged else tuning.log_scale
+        factor = self._step_factor(steps)
+        if tuning.trajectory is None:
+            # A step is no longer than a trajectory of given length, which could be half a turn and mix badly.
+            given = self.algorithm.trajectory if isinstance(self.algorithm, HMC) else None
+            longest = math.inf if given is None else given / self.algorithm.stages
+            return self.algorithm.with_steps(factor * min(math.exp(log_scale), longest), tuning.metric)
+        length = math.exp(tuning.trajectory.averaged if over else tuning.trajectory.log_length)
+        known = self.algorithm.metric is not None or steps >= WINDOWS[-1] * self.steps
+        most = MAX_GRADIENTS if known else FIRST_GRADIENTS
+        scale, length = fit_whole_steps(math.exp(log_scale), length, self.algorithm.stages, most)
+        algorithm = self.algorithm.with_steps(factor * scale, tuning.metric)
+        return replace(algorithm, trajectory=factor * length)
 
     @property
     def block(self) -> int:
         """Steps between two updates."""
-        return max(1, ENOUGH // self.chains)
+        return max(1, PROPOSALS // self.chains)
 
-    def update(self, tuning: Tuning, path: Path, before: int, chance: Tensor) -> Tuning:
-        """After a path that began ``before`` steps into the warm-up, with its chances of acceptance."""
+    def update(self, tuning: TuningState, path: Path, before: int, chance: Tensor) -> TuningState:
+        """After a path that began ``before`` steps into the warm-up, with its acceptance probabilities."""
         after = before + len(path.position)
-        accepted = self._accepted(chance) - FALL * self._beyond(tuning, before)
+        if isinstance(
+            self.algorithm, HMC
+        ):  # The harmonic mean: steps are short enough where the target bends most.
+            acceptance = 1.0 / float((1.0 / chance.clamp(min=LEAST_CHANCE)).mean())
+        else:
+            acceptance = float(chance.mean())
+        if tuning.trajectory is not None:  # The scale of the steps made differs, as their number is whole.
+            excess = tuning.log_scale - math.log(self.algorithm_after(tuning, before).scale)
+            acceptance -= ACCEPTANCE_SLOPE * excess
         if self.algorithm.metric is None:
-            if any(self._passes(before, after, mark) for mark in WINDOWS):
-                tuning = self._closed(tuning)
-            if self._passes(before, after, CHECKED):
-                tuning = self._checked(tuning)
-            if WINDOWS[0] * self.steps <= after <= CHECKED * self.steps:
+            if any(self._crosses(before, after, share) for share in WINDOWS):
+                tuning = self._close_window(tuning)
+            if self._crosses(before, after, METRIC_CHECK):
+                tuning = self._check_metric(tuning)
+            if WINDOWS[0] * self.steps <= after <= METRIC_CHECK * self.steps:
                 tuning = self.average_positions(tuning, path)
-        if self._shorter(before) < 1.0:
+        if self._step_factor(before) < 1.0:
             return tuning
-        if tuning.reach is not None:
-            tuning = replace(tuning, reach=self._reached(tuning, tuning.reach, path))
-        return self._moved(tuning, accepted, settled=after > SETTLED * self.steps)
+        if tuning.trajectory is not None:
+            tuning = replace(tuning, trajectory=self._move_length(tuning, tuning.trajectory, path))
+        return self._move_scale(tuning, acceptance, averaging=after > AVERAGED_AFTER * self.steps)
 
-    def _beyond(self, tuning: Tuning, done: int) -> float:
-        """How far the logarithm of the scale is above that of the steps made, whose number is whole."""
-        return 0.0 if tuning.reach is None else tuning.log_scale - math.log(self.tuned(tuning, done).scale)
-
-    @property
-    def _longest(self) -> float:
-        """A step goes no further than a trajectory whose length is given: it might come to half a turn, and not mix."""
-        given = self.algorithm.trajectory if isinstance(self.algorithm, HMC) else None
-        return math.inf if given is None else given / self.algorithm.stages
-
-    @property
-    def _reaches(self) -> bool:
-        return isinstance(self.algorithm, HMC) and self.algorithm.trajectory is None
-
-    def _reached(self, tuning: Tuning, reach: Reach, path: Path) -> Reach:
-        if tuning.metric is not None:
-            return reached(reach, path, tuning.metric, tuning.centre, (SHORTEST, LONGEST))
-        scale = math.exp(tuning.log_scale)
-        bounds = self.algorithm.stages * scale, FIRST_GRADIENTS * scale
-        return reached(reach, path, torch.ones_like(path.position[0, 0]), None, bounds)
-
-    def _shorter(self, done: int) -> float:
-        turn, place = divmod(done // self.block, 4)
-        return SHORTER[turn % len(SHORTER)] if place == 3 and done < RESCUE * self.steps else 1.0
-
-    def _passes(self, before: int, after: int, mark: float) -> bool:
-        return before < math.ceil(mark * self.steps) <= after
-
-    def average_positions(self, tuning: Tuning, path: Path) -> Tuning:
+    def average_positions(self, tuning: TuningState, path: Path) -> TuningState:
         """The tuning with the positions of a path in its running covariance."""
         rows = path.position.reshape(-1, self.columns)
-        dense = self.columns <= WIDE if self.algorithm.dense is None else self.algorithm.dense
-        fresh = Spread.of(rows, dense)
-        if tuning.spread.value is not None:
-            fresh = fresh.beside(tuning.spread.value, EVEN(tuning.spread.count + 1))
-        return replace(tuning, spread=tuning.spread.update(fresh, EVEN), seen=tuning.seen + len(rows))
+        dense = self.columns <= DENSE_COLUMNS if self.algorithm.dense is None else self.algorithm.dense
+        moments = PositionMoments.of(rows, dense)
+        if tuning.moments.value is not None:
+            moments = moments.pooled_with(tuning.moments.value, PLAIN_AVERAGE(tuning.moments.count + 1))
+        average = tuning.moments.update(moments, PLAIN_AVERAGE)
+        return replace(tuning, moments=average, n_positions=tuning.n_positions + len(rows))
 
-    def _closed(self, tuning: Tuning) -> Tuning:
-        """The metric of the window that ends; scales are in other units from now on, and start over."""
-        if tuning.spread.value is None:
+    def _step_factor(self, steps: int) -> float:
+        """Factor of the step length of the block that begins here; 1 for three blocks in four."""
+        turn, place = divmod(steps // self.block, 4)
+        short = place == 3 and steps < SHORT_STEPS_UNTIL * self.steps
+        return SHORT_STEPS[turn % len(SHORT_STEPS)] if short else 1.0
+
+    def _crosses(self, before: int, after: int, share: float) -> bool:
+        return before < math.ceil(share * self.steps) <= after
+
+    def _close_window(self, tuning: TuningState) -> TuningState:
+        """The metric of the window that ends; scales have other units from now on, and start over."""
+        if tuning.moments.value is None:
             return tuning
-        metric = make_factor(tuning.spread.value.covariance, tuning.seen)
+        metric = make_factor(tuning.moments.value.covariance, tuning.n_positions)
         if metric is None:
             return tuning
-        first = math.log(self.algorithm.first_scale(self.columns))
-        reach = None if tuning.reach is None else Reach.of(SHORTEST)
-        return Tuning(first, metric, tuning.spread.value.mean, reach=reach)
+        first = math.log(self.algorithm.initial_scale(self.columns))
+        trajectory = None if tuning.trajectory is None else TrajectoryLength.of(SHORTEST)
+        return TuningState(first, metric, tuning.moments.value.mean, trajectory=trajectory)
 
-    def _checked(self, tuning: Tuning) -> Tuning:
-        """The metric of the last window, or of the positions since then where these are far narrower."""
-        if tuning.metric is None or tuning.spread.value is None:
+    def _check_metric(self, tuning: TuningState) -> TuningState:
+        """The metric of the last window, or of the positions since then if these are far narrower."""
+        if tuning.metric is None or tuning.moments.value is None:
             return tuning
-        later = make_factor(tuning.spread.value.covariance, tuning.seen)
+        later = make_factor(tuning.moments.value.covariance, tuning.n_positions)
         if later is None or narrowest_width(later, tuning.metric) >= NARROWED:
             return tuning
-        return self._closed(tuning)
+        return self._close_window(tuning)
 
-    def _accepted(self, chance: Tensor) -> float:
-        """Mean chance; of trajectories the harmonic one: steps are short enough where the target bends most."""
-        if isinstance(self.algorithm, HMC):
-            return 1.0 / float((1.0 / chance.clamp(min=HOPELESS)).mean())
-        return float(chance.mean())
+    def _move_length(self, tuning: TuningState, trajectory: TrajectoryLength, path: Path) -> TrajectoryLength:
+        if tuning.metric is not None:
+            return trajectory.update(path, tuning.metric, tuning.centre, (SHORTEST, LONGEST))
+        scale = math.exp(tuning.log_scale)
+        bounds = self.algorithm.stages * scale, FIRST_GRADIENTS * scale
+        return trajectory.update(path, torch.ones_like(path.position[0, 0]), None, bounds)
 
-    def _moved(self, tuning: Tuning, accepted: float, settled: bool) -> Tuning:
+    def _move_scale(self, tuning: TuningState, acceptance: float, averaging: bool) -> TuningState:
         updates = tuning.updates + 1
-        log_scale = tuning.log_scale + 2.0 * updates**-0.5 * (accepted - self.algorithm.goal(self.columns))
-        count = tuning.steadied + (settled and updates * self.block > STARTING * self.steps)
-        steady = tuning.steady + (log_scale - tuning.steady) / count if count else tuning.steady
-        return replace(tuning, log_scale=log_scale, updates=updates, steady=steady, steadied=count)
+        goal = self.algorithm.target_acceptance(self.columns)
+        log_scale = tuning.log_scale + 2.0 * updates**-0.5 * (acceptance - goal)
+        count = tuning.n_averaged + (averaging and updates * self.block > METRIC_DELAY * self.steps)
+        averaged = tuning.averaged + (log_scale - tuning.averaged) / count if count else tuning.averaged
+        return replace(tuning, log_scale=log_scale, updates=updates, averaged=averaged, n_averaged=count)
 
 
-def evened(scale: float, length: float, stages: int, most: int) -> tuple[float, float]:
-    """Scale and length of trajectories such that whole steps make up the length, the scale the nearest one to it."""
+def fit_whole_steps(scale: float, length: float, stages: int, most: int) -> tuple[float, float]:
+    """Scale and length of trajectories such that a whole number of steps makes up the length, at the nearest scale."""
     length = min(length, most * scale)
     steps = max(1, round(length / (stages * scale)))
     return length / (stages * steps), length

@@ -1,33 +1,188 @@
-"""The posterior of factor analysis as draws, and what they say about columns and factors."""
+r"""The posterior of factor analysis by Gibbs sampling: draws, aligned loadings, and what they say about columns.
+
+The likelihood and the prior of factor analysis do not change when factors are rotated. So the mean of loadings over
+draws is near zero whatever the data; only :math:`F F^\top`, communalities and noise can be averaged as drawn. Loadings
+are aligned first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from boxloop.data import check_choice
+from boxloop.data import check_choice, fingerprint_values, fit_standardisation, open_source, summarise_moments
 from boxloop.distributions import FactorPrior, FullGaussian
+from boxloop.loop import Observer
 from boxloop.models import Mixture
-from boxloop.numeric import SingleThreaded
+from boxloop.numeric import RandomState, SingleThreaded, generator, seed, single_threaded, varimax
 from boxloop.sample.draws import Draws
-from boxloop.sample.gibbs_factor import unpack_factors
-from boxloop.sample.lines import FREE, Lines, evenly, summary_frame
-from boxloop.sample.rotation import Alignment, align
+from boxloop.sample.kernels.factor_gibbs import (
+    Factors,
+    Scatter,
+    gibbs_factor,
+    pack_factors,
+    start_factors,
+    unpack_factors,
+)
+from boxloop.sample.kernels.gibbs import FixedKernel
+from boxloop.sample.posterior import check_prior, check_rows, draw_seed
+from boxloop.sample.sampler import sample_density
+from boxloop.sample.summary import NO_DRAWS, Quantities, format_html, spaced_indices, summarise_quantities
+from boxloop.tree import Tree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+MAX_ITER = 100
+"""Most iterations of the alignment."""
+
+TOLERANCE = 1e-8
+"""Change of the mean loadings, in units of their size, at which the alignment has converged."""
+
+
+@single_threaded
+def sample_factors(
+    X: object,
+    n_factors: int,
+    *,
+    prior: FactorPrior | None = None,
+    chains: int = 4,
+    draws: int = 1000,
+    warmup: int = 500,
+    thin: int = 1,
+    random_state: RandomState = None,
+    device: torch.device | str | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    verbose: bool | None = False,
+    observers: Sequence[Observer[Any]] = (),
+) -> FactorPosterior:
+    r"""Draw the parameters of factor analysis from their posterior, by Gibbs sampling with many chains at once.
+
+    .. math:: x = c + F z + \epsilon, \quad F_{jl} \sim N(0, t_j), \quad \psi_j \sim \mathrm{IG}(a_j, b_j), \quad
+              c_j \sim N(m_j, s_j)
+
+    One pass over the rows takes their mean and covariance; the cost of a step does not depend on the number of rows.
+    Rotations of the factors are not identified: ``summary()`` marks each quantity as rotation-invariant or aligned.
+
+    Reference:
+        Lopes and West (2004), *Statistica Sinica* 14; see :mod:`boxloop.sample.kernels.factor_gibbs` for the moves.
+
+    Args:
+        X: any table without missing values, see :func:`boxloop.data.open_source`.
+        n_factors: k, at most the number of columns.
+        prior: in the units of the rows. When omitted, :meth:`~boxloop.distributions.priors.FactorPrior.around`
+            the mean and the variances v of the rows: :math:`t_j = v_j`, :math:`\psi_j \sim \mathrm{IG}(3/2, v_j/4)`,
+            :math:`s_j = 100 v_j`.
+        chains: number of chains, from dispersed loadings.
+        draws: of each chain.
+        warmup: steps of each chain before the first draw.
+        thin: steps from one draw to the next.
+        random_state: seed or generator.
+        device: of the chains.
+        checkpoint: a file to save the chains to, and to resume from if it exists; it needs an integer
+            ``random_state``.
+        verbose: show progress; None shows it in a terminal.
+        observers: of the loop.
+
+    Returns:
+        :class:`~boxloop.sample.FactorPosterior`: ``summary()``, ``covariance``, ``communalities``, ``noise``,
+        ``loadings`` (aligned), ``alignment``, ``predictive()``, ``plot()``, ``concerns``; ``draws`` before alignment.
+
+    Raises:
+        ValueError: a missing or infinite value, more factors than columns, a constant column without a prior.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(300, 1)) * [1.0, 2.0, 0.5] + rng.normal(size=(300, 3))
+        >>> posterior = sample_factors(X, 1, draws=300, random_state=0)
+        >>> posterior.communalities.mean((0, 1)).round(decimals=1).tolist()
+        [0.6, 0.8, 0.2]
+    """
+    problem = _FactorProblem.read(X, n_factors, prior, device)
+    stream = generator(draw_seed(random_state, checkpoint), problem.origin.device)
+    first = unpack_factors(start_factors(problem.standard_prior, chains, stream), len(problem.names))
+    kernel = gibbs_factor(problem.rows, problem.standard_prior)
+    digest = fingerprint_values(*problem.rows.leaves(), *problem.standard_prior.leaves())
+    found = sample_density(
+        None,
+        {"mean": first.mean, "loadings": first.loadings, "log_noise": first.noise.log()},
+        FixedKernel(kernel, digest),
+        draws=draws,
+        warmup=warmup,
+        thin=thin,
+        random_state=seed(stream),
+        checkpoint=checkpoint,
+        verbose=verbose,
+        observers=observers,
+    )
+    return FactorPosterior(problem.to_data_units(found), problem.prior, problem.rows.count, problem.names)
+
+
+@dataclass(frozen=True, eq=False)
+class _FactorProblem(Tree):
+    """Statistics of the rows and the prior, in standard coordinates and in the units of the rows."""
+
+    rows: Scatter
+    prior: FactorPrior
+    standard_prior: FactorPrior
+    origin: Tensor
+    scale: Tensor
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(
+        cls, X: object, n_factors: int, prior: FactorPrior | None, device: torch.device | str | None
+    ) -> _FactorProblem:
+        """Read and check a table and a prior."""
+        source = open_source(X)
+        d = source.n_columns
+        if not 1 <= n_factors <= d:
+            raise ValueError(
+                f"{n_factors} factors of {d} columns: there must be at least 1, and not more than columns"
+            )
+        if source.n_rows < 2:
+            raise ValueError(f"factor analysis needs at least 2 rows, got {source.n_rows} sample")
+        moments = summarise_moments(source)
+        frame = fit_standardisation(source) if moments is None else moments.frame
+        check_rows(frame, source, has_prior=prior is not None)
+        if moments is None:
+            raise ValueError(f"{d} columns are too many for a covariance matrix")
+        origin, scale = frame.origin, frame.scale
+        unit = moments.scale / scale
+        zero = torch.zeros_like(origin)
+        rows = Scatter.of(zero, unit[:, None] * moments.covariance * unit, source.n_rows)
+        if prior is None:
+            standard = FactorPrior.around(zero, torch.ones_like(zero), n_factors)
+            prior = standard.affine(origin, scale)
+        else:
+            check_prior("factors", prior.n_factors, n_factors, prior.centre.shape[0], d)
+            standard = prior.affine(-origin / scale, 1.0 / scale)
+        return cls(rows, prior, standard, origin, scale, source.names).to(device)
+
+    def to_data_units(self, draws: Draws) -> Draws:
+        """Draws in standard coordinates in the units of the rows; their density with respect to these."""
+        mean, loadings, noise = unpack_factors(draws.positions.flatten(0, 1), len(self.names))
+        scale = self.scale
+        rescaled = Factors(self.origin + scale * mean, scale[:, None] * loadings, scale.square() * noise)
+        times = self.rows.count + 1 + self.prior.n_factors + 2
+        density = draws.log_density - times * scale.log().sum()
+        positions = pack_factors(rescaled).reshape(draws.positions.shape)
+        return replace(draws, positions=positions, log_density=density)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FactorPosterior(SingleThreaded):
     """Draws of factor analysis, see :func:`~boxloop.sample.sample_factors`.
 
-    The factors of a draw may be rotated against those of the next. ``draws["loadings"]`` are as the chains left them;
-    ``alignment`` turns them to common axes, and says so.
+    The factors of a draw may be rotated against those of the next. ``draws["loadings"]`` are as drawn; ``alignment``
+    rotates them to common axes.
 
     Args:
         draws: in the units of the rows; values are ``mean``, ``loadings`` and ``log_noise``.
@@ -53,7 +208,7 @@ class FactorPosterior(SingleThreaded):
 
     @property
     def communalities(self) -> Tensor:
-        r"""Share of each column's variance that is due to factors, (c, n, d). Free of rotation.
+        r"""Share of each column's variance that is due to factors, (c, n, d). Rotation-invariant.
 
         .. math:: h_j = \sum_l F_{jl}^2 \Big/ \Big(\sum_l F_{jl}^2 + \psi_j\Big)
         """
@@ -62,14 +217,14 @@ class FactorPosterior(SingleThreaded):
 
     @property
     def covariance(self) -> Tensor:
-        r"""Posterior mean of :math:`F F^\top + \Psi`, (d, d). Free of rotation."""
+        r"""Posterior mean of :math:`F F^\top + \Psi`, (d, d). Rotation-invariant."""
         flat = self.draws["loadings"].flatten(0, 1)
         wide = flat.transpose(0, 1).flatten(1)
         return wide @ wide.mT / len(flat) + torch.diag(self.noise.mean((0, 1)))
 
     @cached_property
     def alignment(self) -> Alignment:
-        """Loadings of all draws on common axes, (c, n, d, k); it says how."""
+        """Loadings of all draws on common axes, (c, n, d, k), and how well they agree."""
         pivot = int(self.draws.log_density.T.flatten().argmax())
         return align(self.draws["loadings"], pivot, self.covariance.diagonal().sqrt())
 
@@ -79,55 +234,56 @@ class FactorPosterior(SingleThreaded):
         return self.alignment.loadings
 
     def summary(self, level: float = 0.95) -> Any:
-        """One line a number, as a frame; the column ``labels`` says ``free`` or ``aligned``.
+        """A frame with one row per quantity.
 
-        Free of rotation are the log-density and the mean, noise and communality of every column. Loadings are aligned.
+        Rotation-invariant are the log-density and the mean, noise and communality of every column; loadings are
+        aligned. The column ``identification`` says which.
 
         Args:
             level: of the central interval from ``low`` to ``high``.
         """
         if self.draws.n_draws == 0:
-            raise ValueError("there are no draws: sampling was interrupted in warm-up")
-        return summary_frame([self._free, self._aligned], level)
+            raise ValueError(NO_DRAWS)
+        return summarise_quantities([self.invariant, self.aligned], level)
 
     def predictive(self, draws: int = 100) -> Mixture[Any]:
-        r"""The posterior predictive law as a mixture of Gaussians. Free of rotation.
+        r"""The posterior predictive distribution as a mixture of Gaussians. Rotation-invariant.
 
         .. math:: p(x_{new} \mid x) \approx \frac1S \sum_s N(x_{new}; c^{(s)}, F^{(s)} F^{(s)\top} + \Psi^{(s)})
 
         Args:
-            draws: S, taken evenly from all chains; each is a full d x d covariance.
+            draws: S, evenly spaced in all chains; each is a full d x d covariance.
         """
         flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
         mean, loadings, noise = unpack_factors(
-            flat[evenly(len(flat), draws).to(flat.device)], len(self.names)
+            flat[spaced_indices(len(flat), draws).to(flat.device)], len(self.names)
         )
         family = FullGaussian.of(mean, loadings @ loadings.mT + torch.diag_embed(noise))
         return Mixture(mean.new_zeros(len(mean)).log_softmax(0), family)
 
     @cached_property
-    def worries(self) -> tuple[str, ...]:
-        """What speaks against these draws, told from numbers that are free of rotation."""
-        return (*self.draws.faults, *(self._free.worries() if self.draws.n_draws else ()))
+    def concerns(self) -> tuple[str, ...]:
+        """What these draws give reason to look at, by rotation-invariant quantities; empty if they can be used."""
+        return (*self.draws.sampler_concerns, *(self.invariant.concerns if self.draws.n_draws else ()))
 
     @property
     def converged(self) -> bool:
-        """Whether there is nothing to worry about; never for one chain."""
-        return not self.worries
+        """Whether there are no concerns; never for one chain."""
+        return not self.concerns
 
     def plot(self, ax: Axes | None = None, *, kind: Literal["loadings", "trace"] = "loadings") -> Axes:
         """Aligned loadings with bars of two posterior standard deviations, or the trace of the log-density.
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
-            kind: ``loadings`` are aligned; ``trace`` is free of rotation.
+            kind: ``loadings`` are aligned; ``trace`` is rotation-invariant.
         """
         from boxloop.figures import chain_traces, loadings
 
         check_choice(kind, "kind", ("loadings", "trace"))
         if kind == "trace":
             table = self.draws.log_density.T.double().cpu().numpy()
-            return chain_traces(table, ax, title="log-density (free of rotation)")
+            return chain_traces(table, ax, title="log-density (rotation-invariant)")
         flat = self.loadings.flatten(0, 1).double() / self.covariance.diagonal().sqrt()[:, None]
         title = "Loadings (aligned over draws)"
         return loadings(
@@ -136,35 +292,109 @@ class FactorPosterior(SingleThreaded):
             flat.std(0).mT.cpu().numpy(),
             ax,
             title=title,
-            across="in units of a column's deviation (bars: 2 posterior standard deviations)",
+            across="in units of a column's standard deviation (bars: 2 posterior standard deviations)",
         )
 
     @cached_property
-    def _free(self) -> Lines:
-        lines = {"log_density": self.draws.log_density.T}
+    def invariant(self) -> Quantities:
+        """Rotation-invariant quantities: log-density, and mean, noise and communality of every column."""
+        quantities = {"log_density": self.draws.log_density.T}
         for word, values in (("mean", self.mean), ("noise", self.noise), ("communality", self.communalities)):
-            lines |= {f"{word}[{name}]": values[..., j] for j, name in enumerate(self.names)}
-        return Lines(lines, FREE)
+            quantities |= {f"{word}[{name}]": values[..., j] for j, name in enumerate(self.names)}
+        return Quantities(quantities, "rotation-invariant")
 
     @cached_property
-    def _aligned(self) -> Lines:
-        found = self.loadings
-        lines = {
-            f"loading[{name}, {f}]": found[..., j, f]
+    def aligned(self) -> Quantities:
+        """Aligned loadings."""
+        loadings = self.loadings
+        values = {
+            f"loading[{name}, {f}]": loadings[..., j, f]
             for j, name in enumerate(self.names)
             for f in range(self.prior.n_factors)
         }
-        return Lines(lines, "aligned")
+        return Quantities(values, "aligned")
 
-    def __repr__(self) -> str:
-        lines = [
+    @property
+    def _head(self) -> str:
+        return (
             f"factor analysis of {len(self.names)} columns, {self.prior.n_factors} factors, {self.n_rows} rows: "
             f"{self.draws.n_draws} draws of {self.draws.n_chains} chains"
-        ]
+        )
+
+    def __repr__(self) -> str:
+        lines = [self._head]
         if self.draws.n_draws:
-            table = self.summary()[["mean", "sd", "ess_bulk", "r_hat", "labels"]]
-            lines += [
-                str(self.alignment),
-                table.to_string(float_format=lambda value: f"{value:.4g}", max_rows=24),
-            ]
-        return "\n".join([*lines, *(f"! {worry}" for worry in self.worries)])
+            table = self.summary()[["mean", "sd", "ess_bulk", "r_hat", "identification"]]
+            text = table.to_string(float_format=lambda value: f"{value:.4g}", max_rows=24)
+            lines += [text, f"Rotation: {self.alignment}"]
+        return "\n".join([*lines, *(f"! {concern}" for concern in self.concerns)])
+
+    def _repr_html_(self) -> str:
+        if not self.draws.n_draws:
+            return format_html(self._head, None, self.concerns)
+        return format_html(f"{self._head}. Rotation: {self.alignment}", self.summary(), self.concerns)
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Loadings of all draws on common axes.
+
+    Args:
+        loadings: (c, n, d, k).
+        agreement: share of the squared loadings that remains in the square of their mean: 1 if all draws agree.
+        agreement_before: the same share before alignment.
+
+    Example:
+        >>> import torch
+        >>> one = torch.tensor([[1.0, 0.1], [0.9, 0.0], [0.0, 0.8]])
+        >>> rotation = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+        >>> alignment = align(torch.stack([one, one @ rotation])[None])
+        >>> round(alignment.agreement, 3), round(alignment.agreement_before, 3)
+        (1.0, 0.5)
+    """
+
+    loadings: Tensor
+    agreement: float
+    agreement_before: float
+
+    def __str__(self) -> str:
+        return (
+            "rotations of the factors are not identified; draws were aligned to a common mean (orthogonal Procrustes), "
+            f"rotated by varimax. The mean has {100 * self.agreement:.0f}% of the squared loadings, "
+            f"{100 * self.agreement_before:.0f}% before alignment"
+        )
+
+
+def align(loadings: Tensor, pivot: int = 0, unit: Tensor | None = None) -> Alignment:
+    r"""Rotate every draw of loadings towards their mean, and the mean by varimax.
+
+    .. math:: \min_{M, R_s} \sum_s \| F_s R_s - M \|^2, \qquad R_s R_s^\top = I
+
+    In turn M is the mean of the rotated draws, and :math:`R_s = U V^\top` with :math:`F_s^\top M = U D V^\top`
+    (Gower 1975). At the end the mean is rotated by varimax, its factors ordered by size, their largest loading
+    positive. Alignment can make weak loadings look more certain than they are.
+
+    Args:
+        loadings: of c chains of n draws, (c, n, d, k).
+        pivot: the draw, counted through all chains, that is the first mean; one of high density.
+        unit: of each column, (d,); loadings are compared in these.
+
+    Returns:
+        The aligned loadings.
+    """
+    c, n, d, k = loadings.shape
+    scale = loadings.new_ones(d) if unit is None else unit
+    flat = (loadings / scale[:, None]).reshape(c * n, d, k)
+    size = flat.square().sum((1, 2)).mean().clamp(min=1e-300)
+    before_alignment = float(flat.mean(0).square().sum() / size)
+    centre, rotated = flat[pivot], flat
+    for _ in range(MAX_ITER):
+        left, _, right = torch.linalg.svd(flat.mT @ centre, full_matrices=False)
+        rotated = flat @ (left @ right)
+        previous, centre = centre, rotated.mean(0)
+        if float((centre - previous).square().sum()) <= TOLERANCE**2 * float(size):
+            break
+    agreement = float(centre.square().sum() / size)
+    axes = varimax(centre)
+    aligned = (rotated @ axes) * scale[:, None]
+    return Alignment(aligned.reshape(c, n, d, k), agreement, before_alignment)

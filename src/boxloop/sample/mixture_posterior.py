@@ -1,59 +1,234 @@
-"""The posterior of a Gaussian mixture as draws, and what they say about rows and components."""
+"""The posterior of a Gaussian mixture by Gibbs sampling: draws, and what they say about rows and components."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data import check_choice, open_source
+from boxloop.data import check_choice, fingerprint_values, fit_standardisation, open_source
 from boxloop.distributions import Component, MixturePrior, NormalInverseWishart
+from boxloop.loop import Observer
 from boxloop.models import Mixture
-from boxloop.numeric import SingleThreaded, generator
+from boxloop.numeric import RandomState, SingleThreaded, generator, pack_index, seed, single_threaded
 from boxloop.sample.draws import Draws
-from boxloop.sample.gibbs_mixture import MixtureRows, unpack_mixture
-from boxloop.sample.labels import (
+from boxloop.sample.kernels.gibbs import FixedKernel
+from boxloop.sample.kernels.mixture_gibbs import MixtureRows, gibbs_mixture, start_mixture, unpack_mixture
+from boxloop.sample.posterior import check_prior, check_rows, draw_seed
+from boxloop.sample.relabelling import (
     BLOCK,
     Relabelling,
-    allocations,
-    blocks_of_draws,
+    component_probabilities,
     count_occupied,
+    iterate_draw_blocks,
     relabel,
     similarity_matrix,
 )
-from boxloop.sample.lines import FREE, Lines, evenly, summary_frame
+from boxloop.sample.sampler import sample_density
+from boxloop.sample.summary import NO_DRAWS, Quantities, format_html, spaced_indices, summarise_quantities
+from boxloop.tree import Tree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LABEL_ROWS = 500
-"""Rows on which draws agree about components."""
+"""Rows on whose component probabilities draws are relabelled."""
 
 LABEL_VALUES = 1 << 26
-"""Probabilities of components that relabelling holds, in float32."""
+"""Component probabilities that relabelling stores, in float32."""
 
-COUNTED = 250
-"""Draws a chain in which occupied components are counted."""
+OCCUPIED_DRAWS = 250
+"""Draws per chain in which occupied components are counted."""
 
-PAIRED = 4000
+SIMILARITY_ROWS = 4000
 """Most rows of a similarity matrix."""
+
+SHOWN_ROWS = 300
+"""Most rows of a picture of similarity."""
+
+
+@single_threaded
+def sample_mixture(
+    X: object,
+    n_components: int,
+    *,
+    covariance: Literal["full", "diag"] = "full",
+    prior: MixturePrior | None = None,
+    chains: int = 4,
+    draws: int = 1000,
+    warmup: int = 500,
+    thin: int = 1,
+    random_state: RandomState = None,
+    device: torch.device | str | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    verbose: bool | None = False,
+    observers: Sequence[Observer[Any]] = (),
+) -> MixturePosterior:
+    r"""Draw the parameters of a Gaussian mixture from their posterior, by Gibbs sampling with many chains at once.
+
+    .. math:: \pi \sim \mathrm{Dirichlet}(a), \quad (\mu_k, \Sigma_k) \sim \mathrm{NIW}(m, \kappa, \nu, \Psi), \quad
+              x_i \sim \textstyle\sum_k \pi_k N(\mu_k, \Sigma_k)
+
+    Component labels are not identified: exchanging components leaves the posterior unchanged, and chains do exchange
+    them. ``summary()`` marks each quantity as label-invariant or relabelled (Stephens 2000).
+
+    Reference:
+        Diebolt and Robert (1994), *Journal of the Royal Statistical Society B* 56.
+
+    Args:
+        X: any table without missing values, see :func:`boxloop.data.open_source`; it is held in memory.
+        n_components: k.
+        covariance: ``full`` or ``diag``; ignored if ``prior`` is given, which determines it.
+        prior: in the units of the rows. When omitted,
+            :meth:`~boxloop.distributions.priors.MixturePrior.around` the mean and covariance of the rows:
+            uniform weights, :math:`m = \bar x`, :math:`\kappa = 0.01`, :math:`\nu = d + 2`, :math:`\Psi = S / k^{2/d}`.
+        chains: number of chains; each begins at its own seeds among the rows.
+        draws: of each chain.
+        warmup: steps of each chain before the first draw.
+        thin: steps from one draw to the next.
+        random_state: seed or generator.
+        device: of the chains.
+        checkpoint: a file to save the chains to, and to resume from if it exists; it needs an integer
+            ``random_state``.
+        verbose: show progress; None shows it in a terminal.
+        observers: of the loop.
+
+    Returns:
+        :class:`~boxloop.sample.MixturePosterior`: ``summary()``, ``labels``, ``similarity()``, ``predictive()``,
+        ``responsibilities()``, ``plot()``, ``concerns``; ``draws`` before relabelling.
+
+    Raises:
+        ValueError: fewer rows than components, a missing or infinite value, a constant column without a prior.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.concatenate([rng.normal(-3, 1, (60, 2)), rng.normal(3, 1, (40, 2))])
+        >>> posterior = sample_mixture(X, 2, draws=200, warmup=100, random_state=0)
+        >>> posterior.relabelled(posterior.weights).mean((0, 1)).sort().values.round(decimals=1).tolist()
+        [0.4, 0.6]
+        >>> posterior.predictive().log_prob(posterior.rows).shape
+        torch.Size([100])
+    """
+    problem = _MixtureProblem.read(X, n_components, covariance, prior, device)
+    stream = generator(draw_seed(random_state, checkpoint), problem.rows.device)
+    first = start_mixture(problem.standard_rows, problem.standard_prior, chains, stream)
+    k, d = n_components, len(problem.names)
+    weights, means, scales = first.split([k, k * d, first.shape[1] - k - k * d], 1)
+    start = {
+        "log_weights": weights,
+        "means": means.reshape(chains, k, d),
+        "log_variances" if problem.diagonal else "factors": scales.reshape(chains, k, -1),
+    }
+    kernel = gibbs_mixture(problem.standard_rows, problem.standard_prior)
+    digest = fingerprint_values(problem.standard_rows, *problem.standard_prior.leaves())
+    found = sample_density(
+        None,
+        start,
+        FixedKernel(kernel, digest),
+        draws=draws,
+        warmup=warmup,
+        thin=thin,
+        random_state=seed(stream),
+        checkpoint=checkpoint,
+        verbose=verbose,
+        observers=observers,
+    )
+    return MixturePosterior(
+        problem.to_data_units(found),
+        problem.rows,
+        problem.prior,
+        problem.origin,
+        problem.scale,
+        problem.names,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _MixtureProblem(Tree):
+    """Rows (n, d) and prior of a mixture, in their own units and in standard coordinates."""
+
+    rows: Tensor
+    standard_rows: Tensor
+    prior: MixturePrior
+    standard_prior: MixturePrior
+    origin: Tensor
+    scale: Tensor
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(
+        cls,
+        X: object,
+        n_components: int,
+        covariance: str,
+        prior: MixturePrior | None,
+        device: torch.device | str | None,
+    ) -> _MixtureProblem:
+        """Read and check a table and a prior."""
+        check_choice(covariance, "covariance", ("full", "diag"))
+        source = open_source(X)
+        if not 1 <= n_components <= source.n_rows:
+            raise ValueError(
+                f"{n_components} components of {source.n_rows} rows: there must be at least 1, and not more than rows"
+            )
+        frame = fit_standardisation(source)
+        check_rows(frame, source, has_prior=prior is not None)
+        origin, scale = frame.origin, frame.scale
+        rows = torch.cat([tile.to(torch.float64) for tile, _ in source.chunks()])
+        standard_rows = (rows - origin) / scale
+        if prior is None:
+            second = standard_rows.mT @ standard_rows / len(rows)
+            diagonal = covariance == "diag"
+            standard = MixturePrior.around(torch.zeros_like(origin), second, n_components, diagonal=diagonal)
+            prior = standard.affine(origin, scale)
+        else:
+            columns = prior.components.mean.shape[1]
+            check_prior("components", prior.n_components, n_components, columns, source.n_columns)
+            standard = prior.affine(-origin / scale, 1.0 / scale)
+        return cls(rows, standard_rows, prior, standard, origin, scale, source.names).to(device)
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether covariances are diagonal."""
+        return not isinstance(self.prior.components, NormalInverseWishart)
+
+    def to_data_units(self, draws: Draws) -> Draws:
+        """Draws in standard coordinates in the units of the rows; their density with respect to these."""
+        n, d = self.rows.shape
+        k, scale = self.prior.n_components, self.scale
+        log_weight, mean, last = draws.positions.split([k, k * d, draws.positions.shape[-1] - k - k * d], -1)
+        mean = (mean.unflatten(-1, (k, d)) * scale + self.origin).flatten(-2)
+        last = last.unflatten(-1, (k, -1))
+        if self.diagonal:
+            last = last + 2.0 * scale.log()
+        else:  # Entries of factors are multiplied by the scale of their row, and their diagonal is in logs.
+            column, row = (index.to(scale.device) for index in pack_index(d))
+            last = torch.where(column == row, last + scale[row].log(), last * scale[row])
+        # The Jacobian: rows and means once, variances of independent columns twice, matrices d + 1 times.
+        times = n + k * (1 + (2 if self.diagonal else d + 1))
+        density = draws.log_density - times * scale.log().sum()
+        positions = torch.cat([log_weight, mean, last.flatten(-2)], -1)
+        return replace(draws, positions=positions, log_density=density)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MixturePosterior(SingleThreaded):
     """Draws of a Gaussian mixture, see :func:`~boxloop.sample.sample_mixture`.
 
-    ``weights``, ``means`` and ``covariances`` are as the chains left them: components may have changed places between
-    chains and along them. ``relabelled(...)`` gives them a common order, and ``labels`` says what that took.
+    ``weights``, ``means`` and ``covariances`` are as drawn: components may have changed places between chains and
+    within them. ``relabelled(...)`` brings them to a common order, which ``labels`` describes.
 
     Args:
         draws: in the units of the rows. Values are ``log_weights``, ``means`` and the Cholesky factors ``factors`` with
             logs on the diagonal, or ``log_variances``.
-        rows: that were seen, (n, d).
+        rows: the data, (n, d).
         prior: in the units of the rows.
         origin: of the coordinates in which probabilities are computed, (d,).
         scale: of these, (d,).
@@ -79,44 +254,43 @@ class MixturePosterior(SingleThreaded):
 
     @property
     def weights(self) -> Tensor:
-        """(c, n, k), in the order of the draws."""
+        """(c, n, k), as drawn."""
         return self.draws["log_weights"].exp()
 
     @property
     def means(self) -> Tensor:
-        """(c, n, k, d), in the order of the draws."""
+        """(c, n, k, d), as drawn."""
         return self.draws["means"]
 
     @property
     def covariances(self) -> Tensor:
-        """(c, n, k, d, d), or variances (c, n, k, d), in the order of the draws."""
+        """(c, n, k, d, d), or variances (c, n, k, d), as drawn."""
         if self.diagonal:
             return self.draws["log_variances"].exp()
-        _, family = self._members(self.draws.positions.transpose(0, 1).flatten(0, 1))
+        _, family = self._components(self._positions)
         dense = family.covariance().dense()
         return dense.reshape(*self.draws["log_weights"].shape, *dense.shape[1:])
 
     @cached_property
     def variances(self) -> Tensor:
-        """Of each column in each component, (c, n, k, d), in the order of the draws."""
+        """Of each column in each component, (c, n, k, d), as drawn."""
         if self.diagonal:
             return self.draws["log_variances"].exp()
         found = torch.empty_like(self.means).flatten(0, 1)
-        for part, _, members in self._blocks(self.means[0, 0].numel() * len(self.names)):
-            diagonal = members.covariance().diagonal()
-            found[part] = diagonal.reshape(-1, *found.shape[1:])
+        for part, _, family in self._blocks(self.means[0, 0].numel() * len(self.names)):
+            found[part] = family.covariance().diagonal().reshape(-1, *found.shape[1:])
         return found.reshape(self.means.shape)
 
     @cached_property
     def labels(self) -> Relabelling:
-        """The common order of components, from their probabilities on at most 500 rows; it says what it found."""
+        """The common order of components, from their probabilities on at most 500 rows."""
         c, n, k = self.draws["log_weights"].shape
         most = max(1, min(LABEL_ROWS, LABEL_VALUES // (c * n * k)))
         chosen = torch.randperm(len(self.rows), generator=generator(0))[:most].to(self.rows.device)
-        rows = self._standard(self.rows[chosen])
+        rows = self._standardise(self.rows[chosen])
         share = torch.empty(c * n, k, rows.n, dtype=torch.float32, device=self.rows.device)
-        for part, weight, members in self._blocks(k * max(rows.n, rows.p), standard=True):
-            share[part] = allocations(weight, members, rows).float()
+        for part, weight, family in self._blocks(k * max(rows.n, rows.p), standard=True):
+            share[part] = component_probabilities(weight, family, rows).float()
         pivot = int(self.draws.log_density.T.flatten().argmax())
         return relabel(share.reshape(c, n, k, rows.n), pivot)
 
@@ -124,83 +298,113 @@ class MixturePosterior(SingleThreaded):
         """Values of components, (c, n, k, ...), such as ``means``, in the common order."""
         return self.labels.apply(values)
 
-    def summary(self, level: float = 0.95) -> Any:
-        """One line a number, as a frame; the column ``labels`` says ``free`` or ``relabelled``.
+    @cached_property
+    def invariant(self) -> Quantities:
+        """Label-invariant quantities: log-density, sorted weights, mean and standard deviation of every column."""
+        weight, mean = self.weights, self.means
+        centre = (weight[..., None] * mean).sum(2)
+        within_and_between = (mean - centre[:, :, None]).square() + self.variances
+        sd = (weight[..., None] * within_and_between).sum(2).sqrt()
+        ordered = weight.sort(dim=2, descending=True).values
+        several = self.n_components if self.n_components > 1 else 0
+        values = {"log_density": self.draws.log_density.T}
+        values |= {f"sorted weight[{j}]": ordered[..., j] for j in range(several)}
+        values |= {f"mean[{name}]": centre[..., j] for j, name in enumerate(self.names)}
+        values |= {f"sd[{name}]": sd[..., j] for j, name in enumerate(self.names)}
+        return Quantities(values, "label-invariant")
 
-        Free of labels are the log-density, the number of components that hold rows, the weights sorted by size, and
+    @cached_property
+    def by_component(self) -> Quantities:
+        """Relabelled quantities: weight, and mean and standard deviation of every column, of each component."""
+        values: dict[str, Tensor] = {}
+        weight, mean = self.relabelled(self.weights), self.relabelled(self.means)
+        sd = self.relabelled(self.variances).sqrt()
+        for i in range(self.n_components):
+            values[f"component {i}: weight"] = weight[..., i]
+            values |= {f"component {i}: mean[{name}]": mean[..., i, j] for j, name in enumerate(self.names)}
+            values |= {f"component {i}: sd[{name}]": sd[..., i, j] for j, name in enumerate(self.names)}
+        return Quantities(values, "relabelled")
+
+    def summary(self, level: float = 0.95) -> Any:
+        """A frame with one row per quantity.
+
+        Label-invariant are the log-density, the number of components that hold rows, the weights sorted by size, and
         the mean and standard deviation of every column under the whole mixture. Relabelled are the weight of each
-        component and its mean and standard deviation in every column.
+        component and its mean and standard deviation in every column. The column ``identification`` says which.
 
         Args:
             level: of the central interval from ``low`` to ``high``.
         """
-        occupied = Lines({"occupied": self.occupied().double()}, FREE)
-        return summary_frame([self._free, occupied, self._by_component], level)
+        occupied = Quantities({"occupied": self.occupied().double()}, "label-invariant")
+        return summarise_quantities([self.invariant, occupied, self.by_component], level)
 
     def occupied(self) -> Tensor:
-        """Number of components that hold rows, in at most 250 draws of each chain, (c, m). Free of labels."""
+        """Number of components that hold rows, in at most 250 draws of each chain, (c, m). Label-invariant."""
         if self.draws.n_draws == 0:
-            raise ValueError("there are no draws: sampling was interrupted in warm-up")
-        chosen = evenly(self.draws.n_draws, COUNTED)
+            raise ValueError(NO_DRAWS)
+        chosen = spaced_indices(self.draws.n_draws, OCCUPIED_DRAWS)
         flat = self.draws.positions[chosen].transpose(0, 1).flatten(0, 1)
         stream = generator(0, self.rows.device)
-        counts = count_occupied(*self._members(flat, standard=True), self._standard(self.rows), stream)
+        counts = count_occupied(*self._components(flat, standard=True), self._standardise(self.rows), stream)
         return counts.reshape(self.draws.n_chains, -1)
 
     def similarity(self, X: object = None, *, draws: int = 200) -> Tensor:
-        """Probability that two rows are of the same component, (m, m). Free of labels.
+        """Probability that two rows belong to the same component, (m, m). Label-invariant.
 
         Args:
-            X: rows, at most 4000; those that were seen when omitted.
-            draws: over how many draws to average.
+            X: rows, at most 4000; the data when omitted.
+            draws: number of draws to average over.
         """
         rows = self.rows if X is None else self._read(X)
-        if len(rows) > PAIRED:
+        if len(rows) > SIMILARITY_ROWS:
             raise ValueError(
-                f"similarity of {len(rows)} rows is too large a matrix: pass at most {PAIRED} of them"
+                f"similarity of {len(rows)} rows is too large a matrix: pass at most {SIMILARITY_ROWS} of them"
             )
-        return similarity_matrix(*self._members(self._thinned(draws), standard=True), self._standard(rows))
+        components = self._components(self._thin(draws), standard=True)
+        return similarity_matrix(*components, self._standardise(rows))
 
     def responsibilities(self, X: object = None, *, draws: int = 200) -> Tensor:
         """Probability of each component given each row, averaged over draws, (m, k). Relabelled.
 
         Args:
-            X: rows; those that were seen when omitted.
-            draws: over how many draws to average.
+            X: rows; the data when omitted.
+            draws: number of draws to average over.
         """
-        rows = self._standard(self.rows if X is None else self._read(X))
-        chosen = evenly(self.draws.n_chains * self.draws.n_draws, draws)
+        rows = self._standardise(self.rows if X is None else self._read(X))
+        chosen = spaced_indices(self.draws.n_chains * self.draws.n_draws, draws)
         order = self.labels.order.flatten(0, 1)[chosen.to(self.labels.order.device)]
         total = self.rows.new_zeros(self.n_components, rows.n)
-        there = self._members(self._thinned(draws), standard=True)
-        for part, weight, members in blocks_of_draws(*there, self.n_components * rows.n):
-            share = allocations(weight, members, rows)
+        components = self._components(self._thin(draws), standard=True)
+        for part, weight, family in iterate_draw_blocks(*components, self.n_components * rows.n):
+            share = component_probabilities(weight, family, rows)
             total += share.gather(1, order[part, :, None].expand_as(share)).sum(0)
         return (total / len(chosen)).mT
 
     def predictive(self, draws: int = 100) -> Mixture[Any]:
-        r"""The posterior predictive law as one large mixture. Free of labels.
+        r"""The posterior predictive distribution as one large mixture. Label-invariant.
 
         .. math:: p(x_{new} \mid x) \approx \frac1S \sum_s \sum_k \pi^{(s)}_k \, N(x_{new}; \mu^{(s)}_k, \Sigma^{(s)}_k)
 
         Args:
-            draws: S, taken evenly from all chains.
+            draws: S, evenly spaced in all chains.
         """
-        log_weight, family = self._members(self._thinned(draws))
+        log_weight, family = self._components(self._thin(draws))
         return Mixture(log_weight.flatten().log_softmax(0), family)
 
     @cached_property
-    def worries(self) -> tuple[str, ...]:
-        """What speaks against these draws, told from numbers that are free of labels."""
+    def concerns(self) -> tuple[str, ...]:
+        """What these draws give reason to look at, by label-invariant quantities; empty if they can be used."""
         if self.draws.n_draws == 0:
-            return self.draws.faults
-        unsettled = ("relabelling did not settle: components overlap too much",)
-        return (*self.draws.faults, *self._free.worries(), *(() if self.labels.settled else unsettled))
+            return self.draws.sampler_concerns
+        found = (*self.draws.sampler_concerns, *self.invariant.concerns)
+        if self.labels.converged:
+            return found
+        return (*found, "relabelling did not converge: components overlap too much to be told apart")
 
     @property
     def converged(self) -> bool:
-        """Whether there is nothing to worry about; never for one chain."""
-        return not self.worries
+        """Whether there are no concerns; never for one chain."""
+        return not self.concerns
 
     def plot(
         self,
@@ -209,61 +413,46 @@ class MixturePosterior(SingleThreaded):
         kind: Literal["components", "similarity", "trace"] = "components",
         columns: tuple[int, int] = (0, 1),
     ) -> Axes:
-        """Components as ellipses over two columns, pairs of rows that go together, or the trace of the log-density.
+        """Components as ellipses over two columns, the similarity of rows, or the trace of the log-density.
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
-            kind: ``components`` are relabelled posterior means; ``similarity`` and ``trace`` are free of labels.
+            kind: ``components`` are relabelled posterior means; ``similarity`` and ``trace`` are label-invariant.
             columns: the two columns of ``components``.
         """
-        from boxloop.sample import mixture_pictures
+        check_choice(kind, "kind", ("components", "similarity", "trace"))
+        if kind == "components":
+            return _plot_components(self, ax, columns)
+        if kind == "similarity":
+            return _plot_similarity(self, ax)
+        from boxloop.figures import chain_traces
 
-        check_choice(kind, "kind", tuple(mixture_pictures.PICTURES))
-        return mixture_pictures.PICTURES[kind](self, ax, columns)
+        values = self.draws.log_density.T.double().cpu().numpy()
+        return chain_traces(values, ax, title="log-density (label-invariant)")
 
-    @cached_property
-    def _free(self) -> Lines:
-        weight, mean = self.weights, self.means
-        centre = (weight[..., None] * mean).sum(2)
-        apart = (mean - centre[:, :, None]).square() + self.variances
-        spread = (weight[..., None] * apart).sum(2).sqrt()
-        ordered = weight.sort(dim=2, descending=True).values
-        lines = {"log_density": self.draws.log_density.T}
-        lines |= {
-            f"sorted weight[{j}]": ordered[..., j]
-            for j in range(self.n_components if self.n_components > 1 else 0)
-        }
-        lines |= {f"mean[{name}]": centre[..., j] for j, name in enumerate(self.names)}
-        return Lines(lines | {f"sd[{name}]": spread[..., j] for j, name in enumerate(self.names)}, FREE)
+    @property
+    def _positions(self) -> Tensor:
+        """All draws, (c n, p)."""
+        return self.draws.positions.transpose(0, 1).flatten(0, 1)
 
-    @cached_property
-    def _by_component(self) -> Lines:
-        lines: dict[str, Tensor] = {}
-        weight, mean = self.relabelled(self.weights), self.relabelled(self.means)
-        deviation = self.relabelled(self.variances).sqrt()
-        for i in range(self.n_components):
-            lines[f"component {i}: weight"] = weight[..., i]
-            lines |= {f"component {i}: mean[{name}]": mean[..., i, j] for j, name in enumerate(self.names)}
-            lines |= {f"component {i}: sd[{name}]": deviation[..., i, j] for j, name in enumerate(self.names)}
-        return Lines(lines, "relabelled")
-
-    def _thinned(self, draws: int) -> Tensor:
-        flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
-        return flat[evenly(len(flat), draws).to(flat.device)]
+    def _thin(self, draws: int) -> Tensor:
+        flat = self._positions
+        return flat[spaced_indices(len(flat), draws).to(flat.device)]
 
     def _blocks(self, width: int, *, standard: bool = False) -> Iterator[tuple[slice, Tensor, Component]]:
-        """All draws, a few at a time, such that ``width`` numbers a draw fit."""
-        flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
+        """All draws, a few at a time, such that ``width`` numbers per draw fit."""
+        flat = self._positions
         size = max(1, BLOCK // width)
         for start in range(0, len(flat), size):
             part = slice(start, min(start + size, len(flat)))
-            yield part, *self._members(flat[part], standard=standard)
+            yield part, *self._components(flat[part], standard=standard)
 
-    def _members(self, flat: Tensor, *, standard: bool = False) -> tuple[Tensor, Component]:
+    def _components(self, flat: Tensor, *, standard: bool = False) -> tuple[Tensor, Component]:
+        """Log-weights and components of draws (m, p), if wanted in standard coordinates."""
         log_weight, family = unpack_mixture(flat, self.n_components, len(self.names), diagonal=self.diagonal)
         return log_weight, family.affine(-self.origin / self.scale, 1.0 / self.scale) if standard else family
 
-    def _standard(self, rows: Tensor) -> MixtureRows:
+    def _standardise(self, rows: Tensor) -> MixtureRows:
         return MixtureRows((rows - self.origin) / self.scale, self.diagonal)
 
     def _read(self, X: object) -> Tensor:
@@ -273,19 +462,75 @@ class MixturePosterior(SingleThreaded):
             raise ValueError(f"X has {rows.shape[1]} columns, the mixture has {len(self.names)}")
         if bool(torch.isnan(rows).any()):
             column = source.names[int(torch.isnan(rows).any(0).nonzero()[0])]
-            raise ValueError(f"column {column!r} has missing values")
+            raise ValueError(f"column {column!r} has missing values: impute them, or leave out its rows")
         return rows
 
-    def __repr__(self) -> str:
+    @property
+    def _head(self) -> str:
         kind = "diagonal" if self.diagonal else "full"
-        lines = [
+        return (
             f"Gaussian mixture of {self.n_components} components with {kind} covariances: "
-            f"{self.draws.n_draws} draws of {self.draws.n_chains} chains",
-        ]
+            f"{self.draws.n_draws} draws of {self.draws.n_chains} chains"
+        )
+
+    def __repr__(self) -> str:
+        lines = [self._head]
         if self.draws.n_draws:
-            table = self.summary()[["mean", "sd", "ess_bulk", "r_hat", "labels"]]
-            lines += [
-                str(self.labels),
-                table.to_string(float_format=lambda value: f"{value:.4g}", max_rows=24),
-            ]
-        return "\n".join([*lines, *(f"! {worry}" for worry in self.worries)])
+            table = self.summary()[["mean", "sd", "ess_bulk", "r_hat", "identification"]]
+            text = table.to_string(float_format=lambda value: f"{value:.4g}", max_rows=24)
+            lines += [text, f"Labels: {self.labels}"]
+        return "\n".join([*lines, *(f"! {concern}" for concern in self.concerns)])
+
+    def _repr_html_(self) -> str:
+        if not self.draws.n_draws:
+            return format_html(self._head, None, self.concerns)
+        return format_html(f"{self._head}. Labels: {self.labels}", self.summary(), self.concerns)
+
+
+def _plot_components(posterior: MixturePosterior, ax: Axes | None, columns: tuple[int, int]) -> Axes:
+    """Rows in two columns, with relabelled posterior means of the components."""
+    from boxloop.figures import ellipses
+
+    if len(posterior.names) < 2:
+        raise ValueError("a picture of components needs two columns")
+    i, j = columns
+    pair = torch.tensor(columns, device=posterior.rows.device)
+    mean = posterior.relabelled(posterior.means[..., pair])
+    if posterior.diagonal:
+        covariance = torch.diag_embed(posterior.relabelled(posterior.covariances[..., pair]))
+    else:
+        covariance = posterior.relabelled(posterior.covariances[..., pair, :][..., pair])
+    return ellipses(
+        posterior.rows[:, pair].double().cpu().numpy(),
+        mean.mean((0, 1)).double().cpu().numpy(),
+        covariance.mean((0, 1)).double().cpu().numpy(),
+        (posterior.names[i], posterior.names[j]),
+        ax,
+        component=posterior.responsibilities().argmax(1).cpu().numpy(),
+        title="Posterior means of components (relabelled)",
+    )
+
+
+def _plot_similarity(posterior: MixturePosterior, ax: Axes | None) -> Axes:
+    """Probability that two rows belong to the same component, similar rows side by side."""
+    from scipy.cluster.hierarchy import average, leaves_list
+    from scipy.spatial.distance import squareform
+
+    from boxloop.figures import heat_map
+
+    every = max(1, -(-len(posterior.rows) // SHOWN_ROWS))
+    similarity = posterior.similarity(posterior.rows[::every]).double().cpu().numpy()
+    if len(similarity) > 2:
+        order = leaves_list(average(squareform(np.clip(1.0 - similarity, 0.0, None), checks=False)))
+        similarity = similarity[np.ix_(order, order)]
+    axes = heat_map(
+        similarity,
+        [str(i) for i in range(len(similarity))],
+        ax,
+        title="Similarity of rows (label-invariant)",
+        label="probability of the same component",
+        least=1.0,
+    )
+    axes.set_xlabel("row, sorted")
+    axes.set_ylabel("row, sorted")
+    return axes

@@ -1,10 +1,10 @@
-r"""Posteriors of models of this library: over the latent values of rows, and over parameters.
+r"""Posteriors of models of this library: of the latent values of rows, and of parameters.
 
 .. math:: p(z_i \mid x_i) \propto p(z_i) \, p(x_i \mid z_i), \qquad
           p(\theta \mid x) \propto p(\theta) \prod_i p(x_i \mid \theta)
 
-Rows are independent given the parameters, so that their latent values are chains that never meet: all rows move at
-once. The gradient in the parameters is a by-product of one E step (Fisher's identity), on any source of rows.
+Rows are independent given the parameters, so that their latent values are independent chains: all rows move at once.
+The gradient in the parameters is a by-product of one E step (Fisher's identity), on any source of rows.
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data import open_source
+from boxloop.data import Standardisation, open_source
 from boxloop.distributions import Categorical, DiagonalGaussian
 from boxloop.models import likelihood_and_score
 from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 from boxloop.sample.draws import Draws
-from boxloop.sample.sampling import sample
-from boxloop.sample.space import Space
-from boxloop.sample.target import Target
+from boxloop.sample.sampler import sample_density
+from boxloop.sample.target import ParameterSpace, Target
 from boxloop.tree import flatten, unflatten
-from boxloop.types import Distribution, ExpectationModel, LatentModel
+from boxloop.types import Distribution, ExpectationModel, LatentModel, Source
 
 TILE = 32
-"""Rows whose densities under laws of another kind are found at once, all pairs of them."""
+"""Rows whose densities under general emissions are evaluated at once, all pairs of them."""
 
 LogPrior = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def latent_target(model: LatentModel, rows: Tensor) -> Target:
-    """The posterior of the latent values of rows, one chain a row.
+    """The posterior of the latent values of rows, one chain per row.
 
     Args:
         model: with a prior over vectors, such as factors or the code of a decoder.
         rows: (n, d); NaN where a value is missing.
 
     Returns:
-        A target over (n, k), or (r n, k) for r chains a row, rows in order within each.
+        A target over (n, k), or (r n, k) for r chains per row, rows in order within each.
 
     Example:
         >>> import torch
@@ -56,8 +57,8 @@ def latent_target(model: LatentModel, rows: Tensor) -> Target:
         raise ValueError("the latent values are classes: their posterior is exact, model.posterior(rows)")
 
     def log_density(z: Tensor) -> Tensor:
-        here = rows if len(z) == len(rows) else rows.repeat(len(z) // len(rows), 1)
-        return prior.log_prob(z)[0] + _paired(model, z, here)
+        repeated = rows if len(z) == len(rows) else rows.repeat(len(z) // len(rows), 1)
+        return prior.log_prob(z)[0] + _log_emission(model, z, repeated)
 
     return Target(log_density)
 
@@ -72,15 +73,15 @@ def sample_latent(
     random_state: RandomState = None,
     **options: Any,
 ) -> Draws:
-    """Draws of the latent values behind rows, from their posterior.
+    """Draw the latent values of rows from their posterior.
 
     Args:
         model: with a prior over vectors; :func:`boxloop.as_model` makes one of a decoder.
         rows: (n, d).
-        kernel: as of :func:`sample`.
+        kernel: as in :func:`sample_density`.
         chains: of each row, started at the prior.
         random_state: seed or generator.
-        options: others of :func:`sample`, such as ``draws`` and ``warmup``.
+        options: others of :func:`sample_density`, such as ``draws`` and ``warmup``.
 
     Returns:
         Draws of ``z``, (chains, draws, n, k).
@@ -98,18 +99,18 @@ def sample_latent(
     table = torch.cat([tile for tile, _ in open_source(rows).chunks()]).to(device)
     first, rest = spawn(generator(seed(random_state), device), 2)
     start = model.prior().draw(chains * len(table), first)[0]
-    drawn = sample(latent_target(model, table), start, kernel, random_state=rest, **options)
+    draws = sample_density(latent_target(model, table), start, kernel, random_state=rest, **options)
     k = start.shape[1]
-    space = Space.of({"z": start.new_zeros(chains, len(table), k)})
+    space = ParameterSpace.of({"z": start.new_zeros(chains, len(table), k)})
     return replace(
-        drawn,
-        positions=drawn.positions.reshape(drawn.n_draws, chains, len(table) * k),
-        log_density=drawn.log_density.reshape(drawn.n_draws, chains, -1).sum(2),
+        draws,
+        positions=draws.positions.reshape(draws.n_draws, chains, len(table) * k),
+        log_density=draws.log_density.reshape(draws.n_draws, chains, -1).sum(2),
         space=space,
-        acceptance=None if drawn.acceptance is None else drawn.acceptance.reshape(chains, -1).mean(1),
-        refused=drawn.refused.reshape(chains, -1).sum(1),
-        outside=None,
-        diverging=None if drawn.diverging is None else drawn.diverging.unflatten(1, (chains, -1)).any(2),
+        acceptance=None if draws.acceptance is None else draws.acceptance.reshape(chains, -1).mean(1),
+        nan_proposals=draws.nan_proposals.reshape(chains, -1).sum(1),
+        zero_density_proposals=None,
+        diverging=None if draws.diverging is None else draws.diverging.unflatten(1, (chains, -1)).any(2),
     )
 
 
@@ -119,10 +120,10 @@ def parameter_target(
     """The posterior of a model's free parameters given rows.
 
     Args:
-        model: any that EM can fit.
+        model: any model that EM can fit.
         rows: a table, a path, or a source.
         log_prior: the free parameters by name, each (c, ...), -> their log-density (c,). They are those of
-            ``model.free()``: any values of them are a model.
+            ``model.free()``: all their values are valid.
         sample_weight: of the rows.
 
     Returns:
@@ -141,11 +142,18 @@ def parameter_target(
     """
     source = open_source(rows, sample_weight)
     free = model.free()
-    base = _log_base(model, source)
+    base = torch.zeros((), dtype=torch.float64)  # log-density of the rows that does not depend on parameters
+    for tile, weight in source.chunks():
+        part = model.log_base(tile)
+        base = base if part is None else base + part.double() @ weight
 
     def prior(position: Tensor) -> Tensor:
-        flat = 0.0 * position.sum(1)  # so that a constant prior can be differentiated too
-        return log_prior(_unflattened(position, free)) + flat
+        columns = torch.split(position, [value.numel() for value in free.values()], dim=1)
+        by_name = {
+            name: column.reshape(len(position), *value.shape)
+            for column, (name, value) in zip(columns, free.items(), strict=True)
+        }
+        return log_prior(by_name) + 0.0 * position.sum(1)  # so that a constant prior has a gradient
 
     def likelihood(point: Tensor) -> Tensor:
         return source.reduce(model.with_free(unflatten(point, free)).expect).log_likelihood + base
@@ -155,9 +163,9 @@ def parameter_target(
 
     def gradient(position: Tensor) -> tuple[Tensor, Tensor]:
         found = [likelihood_and_score(model, source, free, point) for point in position]
-        before, tilt = Target(prior).value_and_gradient(position)
-        value, slope = (torch.stack(side) for side in zip(*found))
-        return value + base + before, slope + tilt
+        log_p, of_prior = Target(prior).value_and_gradient(position)
+        value, score = (torch.stack(side) for side in zip(*found))
+        return value + base + log_p, score + of_prior
 
     return Target(log_density, gradient)
 
@@ -173,20 +181,20 @@ def sample_parameters(
     sample_weight: Any = None,
     **options: Any,
 ) -> Draws:
-    """Draws of a model's free parameters from their posterior, started around its own.
+    """Draw a model's free parameters from their posterior, starting around its own.
 
     Args:
-        model: a fitted one, whose parameters are where chains begin.
+        model: a fitted model, at whose parameters chains begin.
         rows: a table, a path, or a source.
         log_prior: of the free parameters, see :func:`parameter_target`.
-        kernel: as of :func:`sample`.
-        chains: how many.
+        kernel: as in :func:`sample_density`.
+        chains: number of chains.
         sample_weight: of the rows.
-        options: others of :func:`sample`; ``spread`` is 0.1 when omitted.
+        options: others of :func:`sample_density`; ``start_sd`` is 0.1 when omitted.
 
     Returns:
         Draws of each free parameter by name. ``model.with_free({name: draws[name][c, i]})`` is the model of one draw.
-        Components of a mixture have no names: their draws are label-free only after relabelling.
+        The labels of mixture components are not identified: relabel draws before averaging them.
 
     Example:
         >>> import torch
@@ -194,44 +202,55 @@ def sample_parameters(
         >>> from boxloop.models import Mixture
         >>> model = Mixture(torch.zeros(1).double(), Poisson(torch.tensor([[2.0]]).double()))
         >>> rows = torch.tensor([[1.0], [4.0], [2.0]]).double()
-        >>> flat = lambda free: free["log_rate"].new_zeros(len(free["log_rate"]))  # a gamma law with shape 7
+        >>> flat = lambda free: free["log_rate"].new_zeros(len(free["log_rate"]))  # a gamma posterior with shape 7
         >>> draws = sample_parameters(model, rows, flat, draws=300, warmup=200, random_state=0)
         >>> bool((draws["log_rate"].exp().mean() - 7 / 3).abs() < 0.2)
         True
     """
     free = model.free()
     target = parameter_target(model, rows, log_prior, sample_weight)
-    settings = {"spread": 0.1, **options}
-    drawn = sample(target, flatten(free), kernel, chains=chains, **settings)
-    space = Space.of(
+    settings = {"start_sd": 0.1, **options}
+    draws = sample_density(target, flatten(free), kernel, chains=chains, **settings)
+    space = ParameterSpace.of(
         {name: value.expand(chains, *value.shape) for name, value in free.items() if value.numel()}
     )
-    return replace(drawn, space=space)
+    return replace(draws, space=space)
 
 
-def _unflattened(position: Tensor, free: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    parts = torch.split(position, [value.numel() for value in free.values()], dim=1)
-    return {
-        name: part.reshape(len(position), *value.shape)
-        for part, (name, value) in zip(parts, free.items(), strict=True)
-    }
-
-
-def _log_base(model: ExpectationModel[Any], source: Any) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
-    for tile, weight in source.chunks():
-        base = model.log_base(tile)
-        total = total if base is None else total + base.double() @ weight
-    return total
-
-
-def _paired(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
-    """Log-density of each row under the law of its own latent value, (n,)."""
-    law: Distribution = model.emission(z)
-    if isinstance(law, DiagonalGaussian):
-        known = ~torch.isnan(rows)
-        gap = torch.where(known, rows.nan_to_num() - law.mean, 0.0)
-        each = gap.square() / law.variance + (law.variance.log() + math.log(2.0 * math.pi)) * known
-        return -0.5 * each.sum(1)
+def _log_emission(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
+    """Log-density of each row given its own latent value, (n,)."""
+    emission: Distribution = model.emission(z)
+    if isinstance(emission, DiagonalGaussian):
+        observed = ~torch.isnan(rows)
+        residual = torch.where(observed, rows.nan_to_num() - emission.mean, 0.0)
+        log_variance = (emission.variance.log() + math.log(2.0 * math.pi)) * observed
+        return -0.5 * (residual.square() / emission.variance + log_variance).sum(1)
     tiles = zip(z.split(TILE), rows.split(TILE))
     return torch.cat([model.emission(part).log_prob(tile).diagonal() for part, tile in tiles])
+
+
+def draw_seed(random_state: RandomState, checkpoint: str | PathLike[str] | None) -> int:
+    """The seed of starts and chains; with a checkpoint it must be given."""
+    if checkpoint is not None and not isinstance(random_state, int | np.integer):
+        raise ValueError("a checkpoint needs an integer random_state: the same start must be drawn again")
+    return seed(random_state)
+
+
+def check_rows(frame: Standardisation, source: Source, *, has_prior: bool) -> None:
+    """Refuse weights, missing values and, without a prior, constant columns."""
+    if frame.weight != source.n_rows:
+        raise ValueError("Gibbs sampling takes no sample weights: repeat rows instead")
+    if frame.missing:
+        column = source.names[int((frame.observed < frame.weight).nonzero()[0])]
+        raise ValueError(f"column {column!r} has missing values: impute them, or leave out its rows")
+    if not has_prior and bool(frame.constant.any()):
+        column = source.names[int(frame.constant.nonzero()[0])]
+        raise ValueError(
+            f"column {column!r} is constant, so that no default prior follows from it: leave it out, or pass prior="
+        )
+
+
+def check_prior(what: str, k: int, expected: int, d: int, columns: int) -> None:
+    """Refuse a prior of other dimensions."""
+    if (k, d) != (expected, columns):
+        raise ValueError(f"prior is for {k} {what} and {d} columns; expected {expected} and {columns}")

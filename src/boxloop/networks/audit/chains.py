@@ -24,7 +24,7 @@ from boxloop.networks.function import NetworkFunction, batch_norms, evaluating
 from boxloop.networks.inputs import Inputs, as_inputs, at_least_float32, count_rows, map_tensors, slice_rows
 from boxloop.networks.prediction import check_classes, check_targets
 from boxloop.numeric import generator, normal, safe_cholesky, spawn
-from boxloop.sample import HMC, SampleWarning, diagnose, sample
+from boxloop.sample import HMC, SampleWarning, diagnose, sample_density
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,12 @@ class ChainComparison:
                 "effective draws of predictions), so the comparison is not possible"
             )
             return (
-                Concern("doubtful", what, why, "increase chain_draws, or run sample() with a longer warm-up"),
+                Concern(
+                    "doubtful",
+                    what,
+                    why,
+                    "increase chain_draws, or run sample_density() with a longer warm-up",
+                ),
             )
         why = (
             f"Predictions have a standard deviation of {self.std:.3g}; {self.n_chains} chains of {self.n_draws} draws "
@@ -101,7 +106,9 @@ class ChainComparison:
         )
         level = grade(self.std_ratio, self.mean_distance)
         remedy = (
-            "" if level == "good" else "scale the covariance on validation rows, or draw weights by sample()"
+            ""
+            if level == "good"
+            else "scale the covariance on validation rows, or draw weights by sample_density()"
         )
         return (Concern(level, what, why, remedy),)
 
@@ -171,7 +178,7 @@ def compare_chains(
     table = chain_outputs.reshape(len(positions), chains, -1)
     index = np.linspace(0, table.shape[2] - 1, min(MONITORED, table.shape[2])).astype(int)
     diagnosis = diagnose(np.ascontiguousarray(table[:, :, index].transpose(1, 0, 2)))
-    failed = bool(diagnosis.stuck.any() or diagnosis.infinite.any())
+    failed = bool(diagnosis.constant_chains.any() or diagnosis.infinite.any())
     r_hat = np.inf if failed else float(np.max(diagnosis.r_hat))
     ess = 0.0 if failed else float(np.min(diagnosis.ess_bulk))
     return compare_predictions(outputs, chain_outputs, component, positions, r_hat, ess)
@@ -187,12 +194,14 @@ def _run_hmc(
     start_stream, tuning, sampling = spawn(generator(seed), 3)
     start = 0.5 * normal((chains, len(centre)), start_stream).to(centre)
     short = HMC(dense=False, trajectory=TUNING_LENGTH)
-    tuned = sample(density, start, short, draws=1, warmup=WARMUP, random_state=tuning)
+    tuned = sample_density(density, start, short, draws=1, warmup=WARMUP, random_state=tuning)
     scale, metric = tuned.algorithm.scale, tuned.algorithm.metric
     length = min(max(LEAPFROG_STEPS * scale, TUNING_LENGTH), MAX_LENGTH)
     kernel = HMC(scale=scale, metric=metric, trajectory=length)
     last = tuned.positions[-1]
-    return sample(density, last, kernel, draws=draws, warmup=DISCARDED, random_state=sampling).positions
+    return sample_density(
+        density, last, kernel, draws=draws, warmup=DISCARDED, random_state=sampling
+    ).positions
 
 
 def laplace_root(
