@@ -86,6 +86,22 @@ def test_every_public_name_has_a_reference_page(room: str) -> None:
     assert listed(page) == set(import_module(room).__all__)
 
 
+def by_task() -> set[str]:
+    """Names that the overview by task refers to, whole."""
+    page = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
+    return set(re.findall(r"(?:\{py:obj\}`~|`)(boxloop\.[\w.]+)`", page))
+
+
+def test_every_top_level_name_is_in_the_overview_by_task() -> None:
+    assert {f"boxloop.{name}" for name in import_module("boxloop").__all__} - by_task() == set()
+
+
+def test_names_in_the_overview_by_task_are_public() -> None:
+    modules = {name.rpartition(".")[0] for name in by_task()}
+    public = {f"{module}.{name}" for module in modules for name in import_module(module).__all__}
+    assert by_task() - public == set()
+
+
 def test_the_reference_test_can_fail() -> None:
     page = ".. autosummary::\n   :toctree: generated\n\n   One\n   ~boxloop.two\n\n.. py:data:: THREE\n"
     assert listed(page) == {"One", "two", "THREE"}
