@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "_templates"]
@@ -27,6 +28,11 @@ templates_path = ["_templates"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+
+# Python sessions are copied without their prompts and output. Blocks of output have no button.
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 
 napoleon_custom_sections = ["Deviation"]
 autosummary_generate = True

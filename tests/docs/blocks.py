@@ -6,6 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES_WITH_OUTPUT = [
+    DOCS / name for name in ("tutorial.md", "from_mclust.md", "from_lavaan.md", "from_laplace_torch.md")
+]
+"""Pages that show what their blocks print, which ``docs/outputs.py`` writes."""
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
 
 def blocks(page: str) -> list[tuple[int, str]]:
     """The Python of a page: each block with the number of lines before it."""
@@ -31,3 +38,16 @@ def run_blocks(page: Path, text: str) -> None:
     names: dict[str, object] = {"__name__": page.stem}
     for line, block in blocks(text):
         run_block(page, line, block, names)
+
+
+def same_words(printed: str, shown: str) -> bool:
+    """Whether two texts agree, numbers within 2% or two units of their last digit: machines round differently."""
+    if NUMBER.sub("#", printed).split() != NUMBER.sub("#", shown).split():
+        return False
+    pairs = zip(NUMBER.findall(printed), NUMBER.findall(shown), strict=True)
+    return all(abs(float(a) - float(b)) <= max(0.02 * abs(float(b)), 2.1 * last_digit(b)) for a, b in pairs)
+
+
+def last_digit(number: str) -> float:
+    decimals = len(number.partition(".")[2])
+    return 10.0**-decimals if decimals else 0.0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +89,22 @@ def test_every_public_name_has_a_reference_page(room: str) -> None:
     assert listed(page) == set(import_module(room).__all__)
 
 
+def by_task() -> set[str]:
+    """Names that the overview by task refers to, whole."""
+    page = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
+    return set(re.findall(r"(?:\{py:obj\}`~|`)(boxloop\.[\w.]+)`", page))
+
+
+def test_every_top_level_name_is_in_the_overview_by_task() -> None:
+    assert {f"boxloop.{name}" for name in import_module("boxloop").__all__} - by_task() == set()
+
+
+def test_names_in_the_overview_by_task_are_public() -> None:
+    modules = {name.rpartition(".")[0] for name in by_task()}
+    public = {f"{module}.{name}" for module in modules for name in import_module(module).__all__}
+    assert by_task() - public == set()
+
+
 def test_the_reference_test_can_fail() -> None:
     page = ".. autosummary::\n   :toctree: generated\n\n   One\n   ~boxloop.two\n\n.. py:data:: THREE\n"
     assert listed(page) == {"One", "two", "THREE"}
@@ -119,12 +138,93 @@ def test_links_that_lead_somewhere_pass(tmp_path: Path) -> None:
     assert missing(page) == []
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("sphinx") is None, reason="pip install -c constraints.txt '.[docs]'")
-def test_the_pages_build_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(tmp_path / "trees")]
+needs_sphinx = pytest.mark.skipif(
+    find_spec("sphinx") is None, reason="pip install -c constraints.txt '.[docs]'"
+)
+needs_browser = pytest.mark.skipif(
+    find_spec("selenium") is None or shutil.which("chromium") is None or shutil.which("chromedriver") is None,
+    reason="selenium, chromium or chromedriver is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built with every warning an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-d", str(folder / "trees")]
     done = subprocess.run(
-        [*command, str(DOCS), str(tmp_path / "html")], capture_output=True, text=True, check=False
+        [*command, str(DOCS), str(folder / "html")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "html" / "api" / "generated" / "boxloop.GaussianMixture.html").exists()
+    return folder / "html"
+
+
+@pytest.mark.slow
+@needs_sphinx
+def test_the_pages_build_without_a_warning(site: Path) -> None:
+    assert (site / "api" / "generated" / "boxloop.GaussianMixture.html").exists()
+
+
+@pytest.mark.slow
+@needs_sphinx
+@needs_browser
+def test_code_has_a_button_that_copies_it_and_pages_fit_a_phone(site: Path) -> None:
+    with open_browser() as driver:
+        for width in (390, 1280):
+            metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+            for page in (
+                "tutorial",
+                "from_mclust",
+                "how_it_compares",
+                "api/index",
+                "api/generated/boxloop.load",
+            ):
+                driver.get((site / f"{page}.html").as_uri())
+                inner, whole, code, buttons = driver.execute_script(
+                    "const count = (path) => document.querySelectorAll(path).length;"
+                    "return [window.innerWidth, document.documentElement.scrollWidth,"
+                    "count('div:not(.highlight-text) > .highlight > pre'), count('button.copybtn')]"
+                )
+                assert whole <= inner, page
+                assert buttons == code, page
+        session = copied(driver)
+        assert "load(f" in session
+        assert ">>>" not in session
+        driver.get((site / "tutorial.html").as_uri())
+        assert copied(driver).splitlines()[:2] == ["import numpy as np", "import pandas as pd"]
+
+
+@contextmanager
+def open_browser() -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(word)
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def copied(driver: Any) -> str:
+    """What the first button of a page copies. Only a real click may copy; the page may move while it loads."""
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    driver.execute_script(
+        "document.addEventListener('copy', () => { window.copied = document.activeElement.value; }, true);"
+    )
+
+    def click(driver: Any) -> str | None:
+        button = driver.find_element(By.CSS_SELECTOR, "button.copybtn")
+        driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        ActionChains(driver).move_to_element(button).click().perform()
+        return driver.execute_script("return window.copied")
+
+    return WebDriverWait(driver, 20).until(click)
