@@ -10,7 +10,7 @@ import pytest
 
 import boxloop
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "my_data_have_holes.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "missing_values.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (`.*`) \| (taken|refused)", GUIDE, re.M)
 MODELS = {name: verdict == "taken" for names, verdict in ROWS for name in re.findall(r"`(\w+)`", names)}
 NEITHER = {"MultiPosterior", "OutlierDetector", "Select", "WeightPosterior"}

@@ -1,6 +1,6 @@
 """Rows that do not fit, with a p-value each and the column to blame.
 
-python docs/gallery/strange_rows.py
+python docs/gallery/outliers.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What SGD knows of what it does not know: its iterates against a posterior that is known exactly.
 
-python docs/gallery/what_sgd_knows.py
+python docs/gallery/sgd_iterates.py
 """
 
 from __future__ import annotations

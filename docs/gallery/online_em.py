@@ -1,6 +1,6 @@
 """A table that is read once, in batches that are forgotten: as good as all rows at once.
 
-python docs/gallery/long_table_in_one_pass.py
+python docs/gallery/online_em.py
 """
 
 from __future__ import annotations

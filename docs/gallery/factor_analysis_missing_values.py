@@ -1,6 +1,6 @@
 """Two factors of nine columns, a fifth of the values missing, and error bars that say what that costs.
 
-python docs/gallery/factors_with_holes.py
+python docs/gallery/factor_analysis_missing_values.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Figures and numbers of the gallery page "What MEGA can and cannot see".
 
-python docs/gallery/what_mega_can_see.py              # 60 repetitions, some minutes
-python docs/gallery/what_mega_can_see.py --repeats 1  # a look, some seconds
+python docs/gallery/power_of_moment_gaps.py              # 60 repetitions, some minutes
+python docs/gallery/power_of_moment_gaps.py --repeats 1  # a look, some seconds
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def draw(by_k: dict[str, list[float]], by_size: dict[str, list[float]]) -> None:
             axes.spines[side].set_visible(False)
     for axes in (tests, error):
         axes.set_ylim(-0.03, 1.03)
-    figure.savefig(HERE / "what_mega_can_see.png")
+    figure.savefig(HERE / "power_of_moment_gaps.png")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """A chain that never moved, and chains that all missed the same hill: who notices, and what to do.
 
-python docs/gallery/when_chains_lie.py
+python docs/gallery/chain_diagnostics.py
 """
 
 from __future__ import annotations
