@@ -1,4 +1,4 @@
-"""A chain that never moved, and chains that all missed the same hill: who notices, and what to do.
+"""A chain that never moved, and chains that all missed the same mode: which diagnostics detect it.
 
 python docs/gallery/chain_diagnostics.py
 """
@@ -16,53 +16,55 @@ from boxloop.figures import COLOURS, new_figure, png
 from boxloop.sample import Draws, Independent, RandomWalk, SampleWarning, sample
 
 
-def needle(x: torch.Tensor) -> torch.Tensor:
-    """A bell with a needle in its middle, which holds a hundredth of the law and has hardly any width."""
-    bell = -0.5 * x[:, 0] ** 2
-    return torch.where(x[:, 0].abs() < 1e-9, bell + 16.5, bell)
+def spike(x: torch.Tensor) -> torch.Tensor:
+    """A normal density with a narrow spike in its middle, which has a hundredth of the probability."""
+    normal = -0.5 * x[:, 0] ** 2
+    return torch.where(x[:, 0].abs() < 1e-9, normal + 16.5, normal)
 
 
-def hills(x: torch.Tensor) -> torch.Tensor:
-    """Two bells, 0.3 of the law around -6 and 0.7 around 6: the mean is 2.4."""
+def two_modes(x: torch.Tensor) -> torch.Tensor:
+    """Two normal components, probability 0.3 around -6 and 0.7 around 6: the mean is 2.4."""
     low, high = -0.5 * (x[:, 0] + 6.0) ** 2, -0.5 * (x[:, 0] - 6.0) ** 2
     return torch.logaddexp(low + np.log(0.3), high + np.log(0.7))
 
 
-def plain_r_hat(draws: Draws) -> float:
-    """Gelman and Rubin's, 1992: spread of all draws over spread within chains."""
+def classical_r_hat(draws: Draws) -> float:
+    """Gelman and Rubin (1992): standard deviation of all draws over that within chains."""
     table = draws.table[:, :, 0]
     within = table.var(1, ddof=1).mean()
     return float(np.sqrt(1.0 - 1.0 / draws.n_draws + table.mean(1).var(ddof=1) / within))
 
 
-def told(what: str, draws: Draws, most: int = 1) -> None:
-    """A line for what the draws say, and what the library says of them."""
-    print(f"{what}: mean {abs(float(draws['x'].mean())):.1f}, plain R-hat {plain_r_hat(draws):.2f}")
-    for worry in draws.worries[:most] or ("no worries",):
-        print(f"    {worry}")
+def describe(what: str, draws: Draws, most: int = 1) -> None:
+    """Print the mean, the classical R-hat and the concerns of the library."""
+    print(f"{what}: mean {abs(float(draws['x'].mean())):.1f}, classical R-hat {classical_r_hat(draws):.2f}")
+    for concern in draws.worries[:most] or ("no concerns",):
+        print(f"    {concern}")
 
 
-start = torch.tensor([[-1.0], [0.0], [0.5], [1.0]]).double()  # the second chain begins on the needle
+start = torch.tensor([[-1.0], [0.0], [0.5], [1.0]]).double()  # the second chain starts on the spike
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", SampleWarning)  # it says so at once; below we read it from the draws
-    stuck = sample(needle, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
-one_hill = sample(hills, [6.0], chains=4, draws=500, warmup=500, random_state=0)
-wide = sample(hills, [0.0], chains=4, spread=8.0, draws=500, warmup=500, random_state=0)
-law = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
-jumps = sample(hills, [0.0], Independent(law), chains=4, spread=8.0, draws=2000, warmup=100, random_state=0)
+    warnings.simplefilter("ignore", SampleWarning)  # the concerns are printed below
+    stuck = sample(spike, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
+one_mode = sample(two_modes, [6.0], chains=4, draws=500, warmup=500, random_state=0)
+wide = sample(two_modes, [0.0], chains=4, spread=8.0, draws=500, warmup=500, random_state=0)
+proposal = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
+jumps = sample(
+    two_modes, [0.0], Independent(proposal), chains=4, spread=8.0, draws=2000, warmup=100, random_state=0
+)
 
-told("a needle", stuck, most=2)
-told("two hills, chains begin at one", one_hill)
-told("two hills, chains begin all over", wide)
-told("two hills, proposals from a wide law", jumps)
+describe("a spike", stuck, most=2)
+describe("two modes, chains start at one", one_mode)
+describe("two modes, dispersed starts", wide)
+describe("two modes, wide independent proposals", jumps)
 
 figure = new_figure(11.5, 7.2)
 panels = figure.subplots(2, 2)
 cases = (
     ("One of four chains never moves", stuck),
-    ("Two hills: all chains begin at the right one", one_hill),
-    ("Chains that begin all over disagree", wide),
-    ("Proposals from a wide law reach both hills", jumps.thinned(8)),
+    ("Two modes: all chains start at the right one", one_mode),
+    ("Chains with dispersed starts disagree", wide),
+    ("Wide independent proposals reach both modes", jumps.thinned(8)),
 )
 for axes, (title, draws) in zip(panels.flat, cases, strict=True):
     draws.plot(axes)

@@ -1,4 +1,4 @@
-"""Two factors of nine columns, a fifth of the values missing, and error bars that say what that costs.
+"""Two factors of nine columns, a fifth of the values missing, and the standard errors with and without incomplete rows.
 
 python docs/gallery/factor_analysis_missing_values.py
 """
@@ -24,11 +24,11 @@ complete = ~np.isnan(X).any(1)
 factors = FactorAnalysis(2).fit(X)
 errors = factors.standard_errors(X)
 z = (factors.noise_variance_ - noise) / errors["noise_variance"]
-print(f"rows without a hole: {complete.sum()} of {len(X)}")
+print(f"complete rows: {complete.sum()} of {len(X)}")
 print(f"noise variances within two standard errors of the truth: {(abs(z) < 2).sum()} of {len(z)}")
 
-thrown = FactorAnalysis(2).fit(X[complete])
-wider = thrown.standard_errors(X[complete])["noise_variance"] / errors["noise_variance"]
-print(f"error bars when rows with holes are thrown away: {np.median(wider):.1f} times as wide")
+dropped = FactorAnalysis(2).fit(X[complete])
+wider = dropped.standard_errors(X[complete])["noise_variance"] / errors["noise_variance"]
+print(f"error bars when incomplete rows are dropped: {np.median(wider):.1f} times as wide")
 
 Path(__file__).with_suffix(".png").write_bytes(png(factors.plot(X)))

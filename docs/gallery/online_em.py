@@ -1,4 +1,4 @@
-"""A table that is read once, in batches that are forgotten: as good as all rows at once.
+"""Online EM: one pass over batches that are discarded, compared with EM on all rows.
 
 python docs/gallery/online_em.py
 """
@@ -22,26 +22,26 @@ def batch(rng: np.random.Generator, n: int = 1000) -> np.ndarray:
 rng = np.random.default_rng(0)
 held = batch(rng, 20_000)
 stream = GaussianMixture(3, random_state=0)
-kept, seen, scores = [], [], []
+batches, seen, scores = [], [], []
 for count in range(1, 101):
     rows = batch(rng)
-    kept.append(rows)
+    batches.append(rows)
     stream.partial_fit(rows)
     if count in (1, 2, 3, 5, 10, 20, 30, 50, 100):
         seen.append(1000 * count)
         scores.append(stream.score_samples(held))
 
-whole = GaussianMixture(3, random_state=0, tol=1e-8).fit(np.concatenate(kept))
-paired = np.array(scores) - whole.score_samples(held)
-ahead, error = paired.mean(1), paired.std(1) / np.sqrt(len(held))
-for n, gap, spread in zip(seen, ahead, error, strict=True):
-    print(f"{n:6d} rows seen: {gap:.4f} ± {spread:.4f} against the fit to all rows")
+full = GaussianMixture(3, random_state=0, tol=1e-8).fit(np.concatenate(batches))
+paired = np.array(scores) - full.score_samples(held)
+difference, error = paired.mean(1), paired.std(1) / np.sqrt(len(held))
+for n, mean, standard_error in zip(seen, difference, error, strict=True):
+    print(f"{n:6d} rows seen: {mean:.4f} ± {standard_error:.4f} against the fit to all rows")
 
 axes = curves(
-    {"one pass": (seen, ahead, error)},
-    title="A stream of batches against all rows at once",
+    {"one pass": (seen, difference, error)},
+    title="Online EM compared with EM on all rows",
     across="rows seen",
-    up="held-out log-likelihood a row, less that of all rows",
+    up="held-out log-likelihood per row, minus that of EM",
 )
 axes.set_xscale("log")
 Path(__file__).with_suffix(".png").write_bytes(png(axes))

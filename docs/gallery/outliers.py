@@ -1,4 +1,4 @@
-"""Rows that do not fit, with a p-value each and the column to blame.
+"""Outliers, each with a p-value and the column responsible.
 
 python docs/gallery/outliers.py
 """

@@ -1,7 +1,7 @@
-"""Figures and numbers of the gallery page "What MEGA can and cannot see".
+"""Figures and numbers of the gallery page "What moment gaps can and cannot detect".
 
 python docs/gallery/power_of_moment_gaps.py              # 60 repetitions, some minutes
-python docs/gallery/power_of_moment_gaps.py --repeats 1  # a look, some seconds
+python docs/gallery/power_of_moment_gaps.py --repeats 1  # a short run, some seconds
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def rejections(n: int, repeats: int) -> tuple[dict[str, list[float]], list[float
 def training_error(repeats: int) -> dict[str, list[float]]:
     """How often a true model is rejected at 5%, with and without the error of its parameters."""
     sizes = (100, 400, 1600)
-    found: dict[str, list[float]] = {"included": [], "left out": []}
+    found: dict[str, list[float]] = {"included": [], "ignored": []}
     for held in sizes:
         for name in found:
             chances = []
@@ -95,8 +95,8 @@ def draw(by_k: dict[str, list[float]], by_size: dict[str, list[float]]) -> None:
     error.set_xscale("log")
     error.set_xticks([100, 400, 1600], ["100", "400", "1600"])
     error.minorticks_off()
-    error.set_xlabel("rows judged by (400 were fitted)")
-    error.set_title("The true model, rejected at 5%", loc="left", fontsize=10.5, color=INK)
+    error.set_xlabel("held-out rows (400 training rows)")
+    error.set_title("Share of correct models rejected at 5%", loc="left", fontsize=10.5, color=INK)
     error.legend(frameon=False, fontsize=8.5)
     for axes in (rows, tests, error):
         for side in ("top", "right"):
