@@ -68,6 +68,7 @@ for ax, (name, posterior) in zip(axes, posteriors.items(), strict=True):
     ax.set_title(titles[name], loc="left", fontsize=12, fontweight="bold")
     ax.set_ylim(-3.4, 4.0)
     ax.get_legend().remove()
+    ax.set_ylabel("prediction" if ax is axes[0] else "")
 add_legend(axes[0], "lower left")
 
 worry = followed["iterates"].audit(

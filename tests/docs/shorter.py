@@ -56,6 +56,7 @@ SHORTER = {
         "tol=1e-8, max_iter=2000": "tol=1e-4",
     },
     "sgd_iterates.py": {"range(400)": "range(40)"},
+    "variational_posterior.py": {"draws=2500": "draws=200"},
     "chain_diagnostics.py": {"draws=500, warmup=500": "draws=100, warmup=100", "draws=2000": "draws=400"},
 }
 """What is put in the place of what, by the end of a page's path."""
