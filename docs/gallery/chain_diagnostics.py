@@ -16,13 +16,13 @@ from boxloop.figures import COLOURS, new_figure, png
 from boxloop.sample import Draws, Independent, RandomWalk, SampleWarning, sample
 
 
-def spike(x: torch.Tensor) -> torch.Tensor:
+def needle(x: torch.Tensor) -> torch.Tensor:
     """A normal density with a narrow spike in its middle, which has a hundredth of the probability."""
     normal = -0.5 * x[:, 0] ** 2
     return torch.where(x[:, 0].abs() < 1e-9, normal + 16.5, normal)
 
 
-def two_modes(x: torch.Tensor) -> torch.Tensor:
+def hills(x: torch.Tensor) -> torch.Tensor:
     """Two normal components, probability 0.3 around -6 and 0.7 around 6: the mean is 2.4."""
     low, high = -0.5 * (x[:, 0] + 6.0) ** 2, -0.5 * (x[:, 0] - 6.0) ** 2
     return torch.logaddexp(low + np.log(0.3), high + np.log(0.7))
@@ -38,23 +38,21 @@ def classical_r_hat(draws: Draws) -> float:
 def describe(what: str, draws: Draws, most: int = 1) -> None:
     """Print the mean, the classical R-hat and the concerns of the library."""
     print(f"{what}: mean {abs(float(draws['x'].mean())):.1f}, classical R-hat {classical_r_hat(draws):.2f}")
-    for concern in draws.worries[:most] or ("no concerns",):
-        print(f"    {concern}")
+    for worry in draws.worries[:most] or ("no concerns",):
+        print(f"    {worry}")
 
 
 start = torch.tensor([[-1.0], [0.0], [0.5], [1.0]]).double()  # the second chain starts on the spike
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", SampleWarning)  # the concerns are printed below
-    stuck = sample(spike, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
-one_mode = sample(two_modes, [6.0], chains=4, draws=500, warmup=500, random_state=0)
-wide = sample(two_modes, [0.0], chains=4, spread=8.0, draws=500, warmup=500, random_state=0)
-proposal = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
-jumps = sample(
-    two_modes, [0.0], Independent(proposal), chains=4, spread=8.0, draws=2000, warmup=100, random_state=0
-)
+    stuck = sample(needle, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
+one_hill = sample(hills, [6.0], chains=4, draws=500, warmup=500, random_state=0)
+wide = sample(hills, [0.0], chains=4, spread=8.0, draws=500, warmup=500, random_state=0)
+law = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
+jumps = sample(hills, [0.0], Independent(law), chains=4, spread=8.0, draws=2000, warmup=100, random_state=0)
 
 describe("a spike", stuck, most=2)
-describe("two modes, chains start at one", one_mode)
+describe("two modes, chains start at one", one_hill)
 describe("two modes, dispersed starts", wide)
 describe("two modes, wide independent proposals", jumps)
 
@@ -62,7 +60,7 @@ figure = new_figure(11.5, 7.2)
 panels = figure.subplots(2, 2)
 cases = (
     ("One of four chains never moves", stuck),
-    ("Two modes: all chains start at the right one", one_mode),
+    ("Two modes: all chains start at the right one", one_hill),
     ("Chains with dispersed starts disagree", wide),
     ("Wide independent proposals reach both modes", jumps.thinned(8)),
 )

@@ -17,14 +17,14 @@ ROWS, BATCH, PRECISION, NOISE, UNITS = 200, 10, 1.0, 0.15, 12
 stream = torch.Generator().manual_seed(0)
 
 
-def observe_curve(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+def measured(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Observations of a curve between 1 and 3 and between -3 and -1, none elsewhere."""
     x = 1.0 + 2.0 * torch.rand(n, 1, generator=stream).double()
     x = torch.where(torch.rand(n, 1, generator=stream) < 0.5, -x, x)
     return x, torch.sin(1.5 * x) + NOISE * torch.randn(n, 1, generator=stream).double()
 
 
-X, Y = observe_curve(ROWS)
+X, Y = measured(ROWS)
 net = nn.Sequential(nn.Linear(1, UNITS), nn.Tanh(), nn.Linear(UNITS, 1)).double()
 with torch.no_grad():  # the first layer is fixed, so that the posterior of the last one is Gaussian and known
     net[0].weight.copy_(1.2 * torch.randn(UNITS, 1, generator=stream))
@@ -36,20 +36,20 @@ methods = {"iterates": Full(), "windows": Windowed(None, Full(), n_rows=ROWS, ba
 followed = {
     name: WeightPosterior(net, method, parameters="last", random_state=0) for name, method in methods.items()
 }
-followed["iterates"].apply(exact.law.mean)  # start at the optimum
+followed["iterates"].apply(exact.law.mean)  # begin at the optimum
 decay = weight_decay(PRECISION, ROWS, "mean_squared", noise_precision=NOISE**-2)
 optimiser = torch.optim.SGD(net[2].parameters(), lr=0.1, weight_decay=decay)
 for _ in range(400):
-    for batch in torch.randperm(ROWS, generator=stream).split(BATCH):
-        loss = nn.functional.mse_loss(net[2](features[batch]), Y[batch])
+    for some in torch.randperm(ROWS, generator=stream).split(BATCH):
+        loss = nn.functional.mse_loss(net[2](features[some]), Y[some])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         for posterior in followed.values():
             posterior.observe(loss)
 
-posteriors = {"exact": exact, **followed}
-grid = torch.linspace(-4.0, 4.0, 161).double()[:, None]
+laws = {"exact": exact, **followed}
+over = torch.linspace(-4.0, 4.0, 161).double()[:, None]
 places = {"among the data": 2.0, "in the gap": 0.0, "outside": 4.0}
 titles = {
     "exact": "The posterior",
@@ -58,13 +58,13 @@ titles = {
 }
 figure = new_figure(14.0, 4.6)
 axes = figure.subplots(1, 3, sharey=True)
-for ax, (name, posterior) in zip(axes, posteriors.items(), strict=True):
-    found = Predictor.of(posterior, "regression", 1000, noise=NOISE).predict(grid)
-    spread = {where: found.spread[int((grid[:, 0] - at).abs().argmin()), 0] for where, at in places.items()}
+for ax, (name, law) in zip(axes, laws.items(), strict=True):
+    found = Predictor.of(law, "regression", 1000, noise=NOISE).predict(over)
+    spread = {where: found.spread[int((over[:, 0] - at).abs().argmin()), 0] for where, at in places.items()}
     print(f"{name}: " + ", ".join(f"{value:.3f} {where}" for where, value in spread.items()))
-    found.plot(grid, ax=ax, name="x")
+    found.plot(over, ax=ax, name="x")
     ax.plot(X, Y, ".", color=INK, markersize=3, alpha=0.6)
-    ax.plot(grid, torch.sin(1.5 * grid), color=FAINT, linestyle=(0, (4, 3)), label="truth")
+    ax.plot(over, torch.sin(1.5 * over), color=FAINT, linestyle=(0, (4, 3)), label="truth")
     ax.set_title(titles[name], loc="left", fontsize=12, fontweight="bold")
     ax.set_ylim(-3.4, 4.0)
     ax.get_legend().remove()
