@@ -1,4 +1,4 @@
-"""An autoencoder of digits: what it draws, what it makes of images it has not seen, and which of its codes are used.
+"""An autoencoder of digits: samples, reconstructions of held-out images, and its active units.
 
 python docs/gallery/codes_of_digits.py
 """
@@ -24,7 +24,7 @@ fit = VariationalAutoencoder(
 bound, used, gap = fit.elbo(held), active_units(fit, held), aggregate_gap(fit, held)
 print(f"bound of a held-out image: {bound.elbo:.1f} ± {bound.elbo_error:.1f} nats")
 print(f"its code costs {bound.divergence:.1f} nats; {used.count} of {len(used.variance)} columns are used")
-print(f"codes of all images together beside the prior: p = {gap.p_value}")
+print(f"aggregate posterior of the codes against the prior: p = {gap.p_value}")
 
 figure = new_figure(12.0, 6.6)
 grid = figure.add_gridspec(2, 2)
@@ -36,7 +36,7 @@ for place, (title, shown) in enumerate(pictures.items()):
 image_pairs(
     held[:20].reshape(-1, 8, 8),
     fit.reconstruct(held[:20]).reshape(-1, 8, 8),
-    ("held out", "again"),
+    ("held out", "reconstructed"),
     figure.add_subplot(grid[1, 0]),
     limits=(0, 1),
     title="Held-out images and their reconstructions",

@@ -1,4 +1,4 @@
-"""The left half of a digit inferred from the right one: its mean, where it is in doubt, how much can be told at all.
+"""The left half of a digit inferred from the right one: its mean, its main ambiguity, the share of variance explained.
 
 python docs/gallery/halves_of_digits.py
 """
@@ -20,45 +20,44 @@ train, held = slice(1400), slice(1400, None)
 
 fit = RelevantFeatures(20, x_features="fourier", y_features="fourier", n_fourier=300, random_state=0)
 fit.fit(right[train], left[train])
-judged = fit.significance(right[held], left[held])
+significance = fit.significance(right[held], left[held])
 found = fit.expect(given=right[held])
 truth = left[held].reshape(found.mean.shape)
 explained = 1.0 - ((truth - found.mean) ** 2).mean() / ((truth - truth.mean(0)) ** 2).mean()
-spread = found.ambiguity()
-along = ((truth - found.mean) * spread.direction).sum(1)
+ambiguity = found.ambiguity()
+along = ((truth - found.mean) * ambiguity.direction).sum(1)
 
-relevance, error = judged.relevance, judged.relevance_error
+relevance, error = significance.relevance, significance.relevance_error
 print(f"relevance of the first variable {relevance[0]:.2f} ± {error[0]:.2f}")
 print(f"relevance of the twentieth variable {relevance[-1]:.2f} ± {error[-1]:.2f}")
-print(f"share of the variance of left halves that right ones explain: {explained:.2f}")
-print(
-    f"deviation in the main direction of doubt: {spread.deviation.mean():.2f} expected, {along.std():.2f} found"
-)
+print(f"share of the variance of left halves that right halves explain: {explained:.2f}")
+predicted, observed = ambiguity.deviation.mean(), along.std()
+print(f"standard deviation in the direction of ambiguity: {predicted:.2f} predicted, {observed:.2f} observed")
 print(
     f"negative mass {found.negative_mass.mean():.2f}, negative variances {found.negative_variance.mean():.2f}"
 )
 
 
-def beside(half: np.ndarray) -> np.ndarray:
-    """Left halves put beside the right ones that are known."""
+def join_halves(half: np.ndarray) -> np.ndarray:
+    """Left halves joined with the given right halves."""
     return np.concatenate([half.reshape(-1, 8, 4), right[held][: len(half)]], 2)
 
 
 first = slice(10)
 lines = {
     "image": images[held][first],
-    "given": beside(np.full((10, 8, 4), np.nan)),
-    "mean": beside(found.mean[first]),
-    "mean - 1 sd": beside(spread.low[first]),
-    "mean + 1 sd": beside(spread.high[first]),
+    "given": join_halves(np.full((10, 8, 4), np.nan)),
+    "mean": join_halves(found.mean[first]),
+    "mean - 1 sd": join_halves(ambiguity.low[first]),
+    "mean + 1 sd": join_halves(ambiguity.high[first]),
 }
 figure = new_figure(13.0, 4.4)
 grid = figure.add_gridspec(1, 2, width_ratios=[1.6, 1.0])
 axes = figure.add_subplot(grid[0])
-title = "Left halves inferred from right ones"
+title = "Left halves inferred from right halves"
 image_grid(np.concatenate(list(lines.values())), axes, columns=10, limits=(0, 1), title=title)
 axes.set_yticks(9.0 * np.arange(5) + 3.5, list(lines))
 axes.tick_params(axis="y", length=0)
-judged.plot(figure.add_subplot(grid[1]))
+significance.plot(figure.add_subplot(grid[1]))
 
 Path(__file__).with_suffix(".png").write_bytes(png(figure, dpi=100))

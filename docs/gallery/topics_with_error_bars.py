@@ -48,8 +48,10 @@ for j, (name, fit) in enumerate(fits.items()):
 ratio = np.median(bars["moments"] / bars["moments, then EM"])
 print(f"error bars of moments are {ratio:.2f} times as wide as those of EM")
 
-for axes, (name, share, law) in zip(panels, zip(TOPICS, SHARES, truth, strict=True), strict=True):
-    axes.plot(law, range(len(WORDS)), "|", color=INK, markersize=16, markeredgewidth=1.6, label="truth")
+for axes, (name, share, probability) in zip(panels, zip(TOPICS, SHARES, truth, strict=True), strict=True):
+    axes.plot(
+        probability, range(len(WORDS)), "|", color=INK, markersize=16, markeredgewidth=1.6, label="truth"
+    )
     dress(axes, f"{name}, {share:.0%} of documents", "probability of a word")
     axes.set_yticks(range(len(WORDS)), WORDS)
     axes.set_xlim(-0.02, 0.27)

@@ -1,4 +1,4 @@
-"""Three long clusters side by side: a start from k-means cuts across them, a race of starts does not.
+"""Three elongated clusters side by side: a k-means start cuts across them, a choice among several starts does not.
 
 python docs/gallery/where_kmeans_starts_fail.py
 """
@@ -27,7 +27,7 @@ for axes, (name, fit) in zip(figure.subplots(1, 3), fits.items(), strict=True):
     labels = fit.predict(rows)
     agreement = adjusted_rand_score(data.target, labels)
     likelihood = fit.score(rows)
-    print(f"{name}: log-likelihood of a row {likelihood:.3f}, agreement with the truth {agreement:.2f}")
+    print(f"{name}: log-likelihood per row {likelihood:.3f}, agreement with the truth {agreement:.2f}")
     ellipses(
         rows[:, :2],
         fit.means_[:, :2],
@@ -35,7 +35,7 @@ for axes, (name, fit) in zip(figure.subplots(1, 3), fits.items(), strict=True):
         data.names[:2],
         axes,
         component=labels,
-        title=f"{name}: {likelihood:.2f} a row",
+        title=f"{name}: {likelihood:.2f} per row",
     )
 
 Path(__file__).with_suffix(".png").write_bytes(png(figure, dpi=100))

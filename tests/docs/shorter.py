@@ -22,7 +22,7 @@ SHORTER = {
         "[2, 3, 4]": "[2, 3]",
         "[1, 2, 3]": "[1, 2]",
     },
-    "how_sure_is_my_mixture.md": {
+    "bayesian_mixtures.md": {
         "BayesianGaussianMixture(10": "BayesianGaussianMixture(4",
         "range(1, 6)": "range(2, 4)",
         "range(20)": "range(4)",
@@ -31,14 +31,14 @@ SHORTER = {
         "BayesianMultinomialMixture(12": "BayesianMultinomialMixture(6",
         "n_starts=5": "n_starts=2",
     },
-    "infer_one_view_from_the_other.md": {
+    "two_views.md": {
         "ships(2000)": "ships(600)",
         "n_fourier=150": "n_fourier=40",
         "max_iter=60": "max_iter=3",
         "RandomForestRegressor(100": "RandomForestRegressor(10",
         "max_iter=20": "max_iter=3",
     },
-    "is_my_vae_any_good.md": {
+    "autoencoders.md": {
         "images[:1300], images[1300:]": "images[:300], images[1600:]",
         '"max_iter": 30, "score_draws": 64': '"max_iter": 3, "score_draws": 8',
         "range(300)": "range(20)",
@@ -50,13 +50,14 @@ SHORTER = {
         "n_fourier=300": "n_fourier=60",
     },
     "gallery/how_many_components.py": {"[1, 2, 3, 4, 5, 6]": "[1, 2]", "range(1, 7)": "range(1, 3)"},
-    "what_mega_can_see.py": {
+    "power_of_moment_gaps.py": {
         "(1, 2, 3, 4, 6)": "(1, 2)",
         "default=60": "default=1",
         "tol=1e-8, max_iter=2000": "tol=1e-4",
     },
-    "what_sgd_knows.py": {"range(400)": "range(40)"},
-    "when_chains_lie.py": {"draws=500, warmup=500": "draws=100, warmup=100", "draws=2000": "draws=400"},
+    "sgd_iterates.py": {"range(400)": "range(40)"},
+    "variational_posterior.py": {"draws=2500": "draws=200"},
+    "chain_diagnostics.py": {"draws=500, warmup=500": "draws=100, warmup=100", "draws=2000": "draws=400"},
 }
 """What is put in the place of what, by the end of a page's path."""
 LONG = {"error_bars_for_a_network", "sampling"}

@@ -18,7 +18,7 @@ from report.small import few_candidates
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GALLERY = sorted((DOCS / "gallery").glob("*.py"))
-SHORT = {"what_mega_can_see": ["--repeats", "1"]}
+SHORT = {"power_of_moment_gaps": ["--repeats", "1"]}
 """A script whose page needs minutes gets words that make it short, whoever runs it."""
 PAGES = [
     page

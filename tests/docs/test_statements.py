@@ -10,9 +10,9 @@ import pytest
 
 import boxloop
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "my_data_have_holes.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| (`.*`) \| (taken|refused)", GUIDE, re.M)
-MODELS = {name: verdict == "taken" for names, verdict in ROWS for name in re.findall(r"`(\w+)`", names)}
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "missing_values.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| (`.*`) \| (accepted|refused)", GUIDE, re.M)
+MODELS = {name: verdict == "accepted" for names, verdict in ROWS for name in re.findall(r"`(\w+)`", names)}
 NEITHER = {"MultiPosterior", "OutlierDetector", "ModelSearchCV", "WeightPosterior"}
 """Those that take a model of the user's, and what it takes."""
 
@@ -24,7 +24,7 @@ def test_every_estimator_is_in_the_table() -> None:
 
 @pytest.mark.filterwarnings("ignore::boxloop.estimators.FitWarning")
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_missing_values_are_taken_or_refused_as_the_table_says(name: str) -> None:
+def test_missing_values_are_accepted_or_refused_as_the_table_says(name: str) -> None:
     model = getattr(boxloop, name)()
     assert model.__sklearn_tags__().input_tags.allow_nan == MODELS[name]
     rows = np.random.default_rng(0).integers(0, 2, (60, 3)).astype(float)
