@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -126,9 +127,14 @@ def regression_moments(
     for name, size in zip(found.names, sizes.tolist(), strict=True):
         if not SMALLEST < size < LARGEST:
             raise ValueError(
-                f"column {name!r} has values of the size {size:.1e}, whose squares float64 cannot hold: rescale it"
+                f"column {name!r} has values {_size_in_words(size)}, whose squares float64 cannot hold: rescale it"
             )
     return _placed(found, source.n_columns - n_targets, centred, scaled)
+
+
+def _size_in_words(size: float) -> str:
+    """About how large, or beyond the largest whose square is a number."""
+    return f"of the size {size:.1e}" if isfinite(size) else f"above {LARGEST:g}"
 
 
 def _placed(found: MomentSummary, d: int, centred: bool, scaled: bool) -> tuple[RegressionMoments, Centre]:
