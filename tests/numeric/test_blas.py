@@ -52,6 +52,13 @@ def test_long_products_are_cut_into_blocks(shape, monkeypatch):
     assert max(seen) > 4
 
 
+@pytest.mark.parametrize("multiply", [product, lower_product, lambda a, b: lower_norms(a[None], b)])
+def test_what_overflows_is_no_warning_of_numpy(multiply):
+    """Products of rows far from a model are infinite or undefined, as torch's are; warnings are errors here."""
+    lower = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -1.0]]).double()
+    assert not bool(multiply(1e200 * lower, 1e150 * torch.ones(3, 5).double()).isfinite().all())
+
+
 def test_the_product_follows_gradients():
     left = torch.ones(2, 3, requires_grad=True)
     product(left, torch.ones(3, 5000)).sum().backward()

@@ -167,8 +167,9 @@ def regression_moments(
     sizes = torch.where(frame.constant & (frame.origin != 0.0), frame.origin.abs(), frame.scale)
     for name, size in zip(summary.names, sizes.tolist(), strict=True):
         if not SMALLEST < size < LARGEST:
+            extent = f"of size {size:.1e}" if math.isfinite(size) else f"above {LARGEST:g}"
             raise ValueError(
-                f"Column {name!r} has values of size {size:.1e}, whose squares float64 cannot represent: rescale it."
+                f"Column {name!r} has values {extent}, whose squares float64 cannot represent: rescale it."
             )
     return _standardise_moments(summary, source.n_columns - n_targets, centred, scaled)
 

@@ -38,7 +38,8 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if not _runs_on_numpy(left, right):
         return left @ right
     a, b = left.numpy(), right.numpy()
-    return torch.from_numpy(_blocked(a, b, np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)))
+    with np.errstate(over="ignore", invalid="ignore"):  # as in torch's products
+        return torch.from_numpy(_blocked(a, b, np.empty((a.shape[0], b.shape[1]), dtype=a.dtype)))
 
 
 def lower_product(lower: Tensor, right: Tensor, strips: int = 4) -> Tensor:
@@ -56,8 +57,9 @@ def lower_product(lower: Tensor, right: Tensor, strips: int = 4) -> Tensor:
     d, ahead = left.shape[0], left.shape[1] - left.shape[0]
     out = np.empty((d, array.shape[1]), dtype=left.dtype)
     edges = [d * i // strips for i in range(strips + 1)]
-    for start, stop in pairwise(edges):
-        _blocked(left[start:stop, : stop + ahead], array[: stop + ahead], out[start:stop])
+    with np.errstate(over="ignore", invalid="ignore"):  # as in torch's products
+        for start, stop in pairwise(edges):
+            _blocked(left[start:stop, : stop + ahead], array[: stop + ahead], out[start:stop])
     return torch.from_numpy(out)
 
 
@@ -83,9 +85,10 @@ def lower_norms(lower: Tensor, right: Tensor, strips: int = 5) -> Tensor:
     for column, member in product_of(range(0, n, width), range(0, k, group)):
         block, some = array[:, column : column + width], left[member : member + group]
         y = room[: len(some), :, : block.shape[1]]
-        for start, stop in pairwise(edges):
-            ends = stop + inner - d
-            np.matmul(some[:, start:stop, :ends], block[:ends], out=y[:, start:stop])
+        with np.errstate(over="ignore", invalid="ignore"):  # as in torch's products
+            for start, stop in pairwise(edges):
+                ends = stop + inner - d
+                np.matmul(some[:, start:stop, :ends], block[:ends], out=y[:, start:stop])
         np.einsum("kin,kin->kn", y, y, out=out[member : member + group, column : column + width])
     return torch.from_numpy(out)
 
