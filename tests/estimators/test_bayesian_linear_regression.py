@@ -289,7 +289,7 @@ def test_sizes_of_columns_and_outputs_change_units_alone(fit_intercept: bool, st
     assert refused <= 12
 
 
-@pytest.mark.parametrize(("size", "words"), [(1e200, "above 1e\\+152"), (1e153, "of the size [1-9]")])
+@pytest.mark.parametrize(("size", "words"), [(1e200, "above 1e\\+152"), (1e153, "of size [1-9]")])
 def test_columns_whose_squares_overflow_are_refused_with_their_size(size: float, words: str) -> None:
     """Of the larger ones the message said that their values have the size nan."""
     X = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, size, 1.0]
