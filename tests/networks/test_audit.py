@@ -70,7 +70,7 @@ def levels(found: Audit) -> dict[str, str]:
     return {concern.what: concern.level for concern in found.concerns}
 
 
-def trained(rate: float, decay: float, method="full", steps: int = 3000, batch: int = 20) -> tuple:
+def trained(rate: float, decay: float, method="full", steps: int = 3000, batch_size: int = 20) -> tuple:
     stream = torch.Generator().manual_seed(3)
     net = nn.Linear(3, 1)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def trained(rate: float, decay: float, method="full", steps: int = 3000, batch: 
     optimiser = torch.optim.SGD(net.parameters(), lr=rate, weight_decay=decay)
     posterior = WeightPosterior(net, method, random_state=0)
     for step in range(steps + 500):
-        batch = torch.randint(N, (batch,), generator=stream)
+        batch = torch.randint(N, (batch_size,), generator=stream)
         loss = (net(X[batch]) - Y[batch]).square().mean()
         optimiser.zero_grad()
         loss.backward()
