@@ -368,7 +368,7 @@ def test_an_exact_posterior_without_spread_is_not_compared() -> None:
         ({"y": ["a"] * 40}, "y must hold numbers, or class numbers"),
         ({"y_test": torch.zeros(3)}, "X_test has 40 rows and y_test has 3"),
         ({"prior_precision": -1.0}, "prior_precision must be above 0"),
-        ({"chains": 1}, "chains must be 0, or 2 at least, .* got 1"),
+        ({"chains": 1}, "chains must be 0 or at least 2, .* got 1"),
         ({"chains": -1}, "chains must be at least 0, got -1"),
     ],
 )
