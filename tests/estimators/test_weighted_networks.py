@@ -67,7 +67,16 @@ def test_tuning_by_weight_is_that_of_repeated_rows(kind: Any) -> None:
     made = Predictor.from_posterior(posterior, kind, 6)
     one = made.tune(X, y, sample_weight=times, scales=SCALES).tuning
     other = made.tune(X[again], y[again], scales=SCALES).tuning
-    for name in ("scales", "values", "scores", "errors", "priors", "behind", "behind_errors", "n_rows"):
+    for name in (
+        "scales",
+        "values",
+        "scores",
+        "errors",
+        "log_priors",
+        "differences",
+        "difference_errors",
+        "n_rows",
+    ):
         np.testing.assert_allclose(
             getattr(one, name), getattr(other, name), rtol=1e-5, atol=1e-9, err_msg=name
         )

@@ -18,7 +18,7 @@ X, BATCHES = rows(6, 1, 6, 6), [rows(9, 1, 6, 6, seed=n) for n in range(3)]
 
 def test_batch_norm_without_inputs_is_refused_with_advice() -> None:
     predictor = Predictor((part_of(with_batch_norm()),), "regression", 4)
-    with pytest.raises(ValueError, match=r"refresh= inputs of the training rows .* or refresh='net'"):
+    with pytest.raises(ValueError, match=r"training inputs as refresh= .* or refresh='net'"):
         predictor.predict(X)
 
 

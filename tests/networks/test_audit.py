@@ -70,7 +70,7 @@ def levels(found: Audit) -> dict[str, str]:
     return {concern.what: concern.level for concern in found.concerns}
 
 
-def trained(rate: float, decay: float, method="full", steps: int = 3000, batch: int = 20) -> tuple:
+def trained(rate: float, decay: float, method="full", steps: int = 3000, batch_size: int = 20) -> tuple:
     stream = torch.Generator().manual_seed(3)
     net = nn.Linear(3, 1)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def trained(rate: float, decay: float, method="full", steps: int = 3000, batch: 
     optimiser = torch.optim.SGD(net.parameters(), lr=rate, weight_decay=decay)
     posterior = WeightPosterior(net, method, random_state=0)
     for step in range(steps + 500):
-        batch = torch.randint(N, (batch,), generator=stream)
+        batch = torch.randint(N, (batch_size,), generator=stream)
         loss = (net(X[batch]) - Y[batch]).square().mean()
         optimiser.zero_grad()
         loss.backward()
@@ -368,7 +368,7 @@ def test_an_exact_posterior_without_spread_is_not_compared() -> None:
         ({"y": ["a"] * 40}, "y must hold numbers, or class numbers"),
         ({"y_test": torch.zeros(3)}, "X_test has 40 rows and y_test has 3"),
         ({"prior_precision": -1.0}, "prior_precision must be above 0"),
-        ({"chains": 1}, "chains must be 0, or 2 at least, .* got 1"),
+        ({"chains": 1}, "chains must be 0 or at least 2, .* got 1"),
         ({"chains": -1}, "chains must be at least 0, got -1"),
     ],
 )

@@ -177,7 +177,7 @@ class Squashed(nn.Module):
     ids=["module", "call"],
 )
 def test_a_sigmoid_that_was_taken_is_reported(net: nn.Module) -> None:
-    with pytest.warns(WeightWarning, match="probabilities, not logits: .* without its softmax or sigmoid"):
+    with pytest.warns(WeightWarning, match="probabilities, not logits: remove the softmax or sigmoid"):
         Predictor.from_posterior(Given(part_of(filled(net).double())), "classification", 4).predict(
             rows(40, 3)
         )

@@ -129,14 +129,19 @@ class NetworkFindings:
         simple = {name: found for name, found in self.ahead.items() if name != STILL}
         other = min(simple, key=lambda name: simple[name].value)
         lead = simple[other]
-        why = f"log score a row {lead} against {other}"
+        why = f"The mean log score differs from that of {other} by {lead}"
         if lead.z < -SURE:
             return Concern(
-                "bad", what, f"{why}: worse", f"use {other}, or more rows, another prior or widths"
+                "bad",
+                what,
+                f"{why}: it is worse",
+                f"use {other}, or try more rows, another prior or other widths",
             )
         if not lead.z > SURE:
-            return Concern("doubtful", what, f"{why}: no better, no worse", f"{other} is simpler")
-        return Concern("good", what, f"{why}: better")
+            return Concern(
+                "doubtful", what, f"{why}, which is not significant", f"prefer {other}, which is simpler"
+            )
+        return Concern("good", what, f"{why}: it is better")
 
 
 def judge_network(problem: Problem, network: Network, *, chains: int | None, seed: int) -> NetworkFindings:
