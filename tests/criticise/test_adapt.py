@@ -60,7 +60,7 @@ def test_linear_models_of_scikit_learn(rows, fitted):
     np.testing.assert_allclose(model.moments()[1].dense()[0], fitted.get_covariance(), rtol=1e-9)
 
 
-def test_whitening_does_not_change_the_law_of_the_rows(rows):
+def test_whitening_does_not_change_the_distribution_of_the_rows(rows):
     plain, white = (as_model(PCA(2, whiten=whiten).fit(rows)) for whiten in (False, True))
     torch.testing.assert_close(plain.loadings, white.loadings)
 
@@ -244,9 +244,9 @@ def test_normal_columns_have_a_closed_form():
     z = torch.zeros(4, 2).double()
     plain = torch.distributions.Normal(z, z + 2.0)
     for given in (plain, torch.distributions.Independent(plain, 1)):
-        law = as_model(2, lambda z, given=given: given).emission(z)
-        assert isinstance(law, DiagonalGaussian)
-        torch.testing.assert_close(law.variance, z + 4.0)
+        distribution = as_model(2, lambda z, given=given: given).emission(z)
+        assert isinstance(distribution, DiagonalGaussian)
+        torch.testing.assert_close(distribution.variance, z + 4.0)
     other = as_model(2, lambda z: torch.distributions.Laplace(z, z + 2.0)).emission(z)
     assert not isinstance(other, DiagonalGaussian)
     single = as_model(

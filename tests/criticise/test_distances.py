@@ -66,7 +66,7 @@ def test_energy_between_gaussians_has_a_closed_form():
     assert 0.8 < stated / values.std() < 1.25
 
 
-def test_energy_of_one_law_is_zero_on_average():
+def test_energy_of_one_distribution_is_zero_on_average():
     rng = np.random.default_rng(2)
     draws = [energy_distance(rng.normal(size=(20, 2)), rng.normal(size=(30, 2)), 39, i) for i in range(200)]
     values = np.array([r.value for r in draws])
@@ -76,7 +76,7 @@ def test_energy_of_one_law_is_zero_on_average():
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.6, 1.0), (0.0, 2.0)])
-def test_energy_tells_other_laws_apart(shift, scale):
+def test_energy_tells_other_distributions_apart(shift, scale):
     rng = np.random.default_rng(3)
     rejected = [
         energy_distance(rng.normal(size=(100, 2)), scale * rng.normal(size=(100, 2)) + shift, 99, i).p_value == 0.01

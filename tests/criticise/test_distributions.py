@@ -86,8 +86,8 @@ WITHOUT_MOMENTS = {"Cauchy", "HalfCauchy"}
 
 
 def rows_of(given: D.Distribution, n: int, seed: int) -> np.ndarray:
-    law = TorchBatch(given)
-    return law.draw(n, generator(seed))[0].numpy()
+    distribution = TorchBatch(given)
+    return distribution.draw(n, generator(seed))[0].numpy()
 
 
 def shuffled_columns(rows: np.ndarray, seed: int) -> np.ndarray:
@@ -108,13 +108,16 @@ def test_no_class_of_torch_is_forgotten() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_moments_that_are_called_exact_are_those_of_draws(name: str) -> None:
     """z-scores of 40,000 draws: below 5 for some 200 entries, a false alarm in 1e4 runs of all."""
-    law = from_torch(ALL[name])
-    if not has_moments(law):
+    distribution = from_torch(ALL[name])
+    if not has_moments(distribution):
         return
-    rows = law.draw(40_000, generator(5))[0]
-    apart = rows - law.mean
+    rows = distribution.draw(40_000, generator(5))[0]
+    apart = rows - distribution.mean
     products = apart[:, :, None] * apart[:, None, :]
-    for found, exact in ((apart, torch.zeros_like(law.mean[0])), (products, law.covariance().dense()[0])):
+    for found, exact in (
+        (apart, torch.zeros_like(distribution.mean[0])),
+        (products, distribution.covariance().dense()[0]),
+    ):
         error = found.std(0) / len(rows) ** 0.5
         assert bool(((found.mean(0) - exact).abs() <= 5.0 * error + 1e-9).all())
 
@@ -206,9 +209,9 @@ class Silent(D.Distribution):
 def test_what_has_neither_moments_nor_draws_is_refused() -> None:
     with pytest.raises(TypeError, match="Silent draws no samples"):
         mega(as_model(Silent()), np.zeros((5, 2)), draws=0)
-    law = TorchBatch(EVENTS["LogisticNormal"])
+    distribution = TorchBatch(EVENTS["LogisticNormal"])
     with pytest.raises(ValueError, match="no covariance in closed form"):
-        law.covariance()
+        distribution.covariance()
 
 
 @pytest.mark.parametrize("name", ["MultivariateNormal", "Dirichlet", "Independent image", "Laplace"])
@@ -220,7 +223,7 @@ def test_densities_of_rows_are_those_of_the_distribution(name: str) -> None:
     torch.testing.assert_close(from_torch(given).log_prob(rows), wanted[None])
 
 
-def test_batches_that_are_not_one_law_for_each_row_of_z_are_refused() -> None:
+def test_batches_that_are_not_one_distribution_for_each_row_of_z_are_refused() -> None:
     many = D.MultivariateNormal(torch.zeros(2, 3, 2), torch.eye(2))
     with pytest.raises(ValueError, match=r"batch shape \(2, 3\) and event shape \(2,\)"):
         as_model(many)

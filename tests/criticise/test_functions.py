@@ -79,10 +79,10 @@ table = pytest.mark.parametrize(
 
 
 @table
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
-def test_expectations_are_those_of_draws(function, law):
+@pytest.mark.parametrize("distribution", LAWS.values(), ids=LAWS.keys())
+def test_expectations_are_those_of_draws(function, distribution):
     """Every entry within 5 standard errors: about 250 entries in all, a false alarm in 7,000 runs."""
-    statistic, made = function.prepare(frame()), law()
+    statistic, made = function.prepare(frame()), distribution()
     m = made.mean.shape[0]
     weight = torch.tensor([0.3, 0.7]).double()[:m] / (1.0 if m == 2 else 0.3)
     n = 40_000
@@ -194,12 +194,12 @@ def test_the_fourth_power_of_a_standard_normal_is_three():
     statistic = Power(4).prepare(
         ModelStandardisation(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0))
     )
-    law = FullGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1, 1).double())
-    assert float(statistic.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(3.0)
+    distribution = FullGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1, 1).double())
+    assert float(statistic.forward(distribution, torch.ones(1).double(), generator(0))) == pytest.approx(3.0)
     high = Power(6).prepare(
         ModelStandardisation(("a",), torch.zeros(1).double(), torch.ones(1).double(), generator(0))
     )
-    assert float(high.forward(law, torch.ones(1).double(), generator(0))) == pytest.approx(15.0)
+    assert float(high.forward(distribution, torch.ones(1).double(), generator(0))) == pytest.approx(15.0)
 
 
 def test_the_tally_of_one_row_has_no_error():

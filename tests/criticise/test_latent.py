@@ -125,12 +125,12 @@ def test_moments_against_a_learned_prior_are_exact() -> None:
     model = small("shared", "mixture")
     moved = replace(model, latent=replace(model.latent, mean=model.latent.mean + 2.0))
     rows = rows_of(model, 300)
-    law, prior = moved.posterior(rows), moved.latent.distribution(rows)
-    assert isinstance(law, DiagonalGaussian)
+    distribution, prior = moved.posterior(rows), moved.latent.distribution(rows)
+    assert isinstance(distribution, DiagonalGaussian)
     found = aggregate_gap(moved, rows, permutations=19)
-    np.testing.assert_allclose(found.first, (law.mean.mean(0) - prior.mean[0]).numpy(), rtol=1e-10)
-    apart = law.mean - prior.mean[0]
-    second = torch.einsum("ni,nj->ij", apart, apart) / 300 + torch.diag(law.variance.mean(0))
+    np.testing.assert_allclose(found.first, (distribution.mean.mean(0) - prior.mean[0]).numpy(), rtol=1e-10)
+    apart = distribution.mean - prior.mean[0]
+    second = torch.einsum("ni,nj->ij", apart, apart) / 300 + torch.diag(distribution.variance.mean(0))
     np.testing.assert_allclose(found.second, (second - prior.covariance().dense()[0]).numpy(), rtol=1e-9)
     assert found.p_value == 0.05
     assert isinstance(moved.latent, NormalMixturePrior)
@@ -177,8 +177,8 @@ def test_what_cannot_be_judged_says_so() -> None:
 def test_columns_of_the_code_do_not_depend_on_tiles() -> None:
     model = coded(SLOPE, LEVEL)
     rows = normal((50, 1), generator(0))
-    law = model.posterior(rows)
-    expected = model.latent.column_divergence(law.mean, law.variance.log()).mean(0)
+    distribution = model.posterior(rows)
+    expected = model.latent.column_divergence(distribution.mean, distribution.variance.log()).mean(0)
     assert_close(torch.from_numpy(active_units(model, rows).divergence), expected)
 
 

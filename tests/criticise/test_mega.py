@@ -172,8 +172,8 @@ def test_random_signs_agree_with_fresh_rows():
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["held out", "rows of the fit"])
-def test_some_of_many_rows_do_for_the_null_law(same, monkeypatch):
-    """Sorted rows, of which a quarter are kept: the law of the gaps is that of all rows, in whatever order."""
+def test_some_of_many_rows_do_for_the_null_distribution(same, monkeypatch):
+    """Sorted rows, of which a quarter are kept: the distribution of the gaps is that of all rows, in whatever order."""
     rng = np.random.default_rng(4)
     train, held = two_clusters(rng, 8000), two_clusters(rng, 8000)
     train, held = (rows[np.argsort(rows[:, 0])] for rows in (train, held))
@@ -186,7 +186,7 @@ def test_some_of_many_rows_do_for_the_null_law(same, monkeypatch):
     for a, b in zip(found[2000].gaps, found[8000].gaps, strict=True):
         torch.testing.assert_close(a.gap, b.gap, rtol=0, atol=0)
         assert a.p_value == pytest.approx(b.p_value, abs=0.15)
-        if bool((b.null_error > 0).any()):  # else the fit matches it, and there is no law to compare
+        if bool((b.null_error > 0).any()):  # else the fit matches it, and there is no distribution to compare
             assert a.expected_norm == pytest.approx(b.expected_norm, rel=0.2)
 
 

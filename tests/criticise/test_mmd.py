@@ -217,7 +217,7 @@ def uniform(p_values: list[float], draws: int) -> float:
 
 
 @pytest.mark.parametrize("method", ["quadratic", "features"])
-def test_p_values_are_uniform_under_one_law(method):
+def test_p_values_are_uniform_under_one_distribution(method):
     rng = np.random.default_rng(5)
     p_values = [
         mmd(rng.normal(size=(15, 2)), rng.normal(size=(25, 2)), method=method, n_features=20, permutations=39,
@@ -227,7 +227,7 @@ def test_p_values_are_uniform_under_one_law(method):
     assert uniform(p_values, 39) > 1e-4
 
 
-def test_linear_p_values_are_uniform_under_one_law():
+def test_linear_p_values_are_uniform_under_one_distribution():
     rng = np.random.default_rng(6)
     p_values = [mmd(*rng.normal(size=(2, 400, 2)), "gaussian", 1.5, "linear").p_value for _ in range(200)]
     assert stats.kstest(p_values, "uniform").pvalue > 1e-4
@@ -235,7 +235,7 @@ def test_linear_p_values_are_uniform_under_one_law():
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.6, 1.0), (0.0, 1.8)])
 @pytest.mark.parametrize("method", ["quadratic", "features"])
-def test_other_laws_are_told_apart(method, shift, scale):
+def test_other_distributions_are_told_apart(method, shift, scale):
     rng = np.random.default_rng(7)
     rejected = [
         mmd(rng.normal(size=(100, 2)), scale * rng.normal(size=(100, 2)) + shift, method=method, n_features=50,

@@ -60,21 +60,21 @@ def test_the_gram_matrix_has_first_and_second_derivatives():
 
 
 @pytest.mark.parametrize(
-    "law",
+    "distribution",
     [
         DiagonalGaussian(normal((6, 3), generator(0)), torch.rand(6, 3, generator=generator(1)).double()),
         FullGaussian(normal((6, 3), generator(0)), torch.eye(3).double().expand(6, 3, 3)),
         LowRankGaussian(normal((3,), generator(0)), normal((3, 2), generator(1)), torch.ones(3).double()),
     ],
-    ids=lambda law: type(law).__name__,
+    ids=lambda distribution: type(distribution).__name__,
 )
 @pytest.mark.parametrize("equal", [True, False])
-def test_second_moments_of_many_laws(law, equal):
-    m = len(law.mean)
+def test_second_moments_of_many_distributions(distribution, equal):
+    m = len(distribution.mean)
     weight = torch.full((m,), 1.0 / m).double() if equal else torch.rand(m, generator=generator(2)).double()
-    dense = law.covariance().dense() + law.mean[:, :, None] * law.mean[:, None, :]
+    dense = distribution.covariance().dense() + distribution.mean[:, :, None] * distribution.mean[:, None, :]
     torch.testing.assert_close(
-        second_moment(law, None if equal else weight), (weight[:, None, None] * dense).sum(0)
+        second_moment(distribution, None if equal else weight), (weight[:, None, None] * dense).sum(0)
     )
 
 

@@ -34,8 +34,10 @@ def test_normal_scores_are_the_closed_forms():
     np.testing.assert_allclose(found.transform, stats.norm.cdf(Y, MEAN, DEVIATION), rtol=1e-12)
     np.testing.assert_allclose(found.squared_error, (Y - MEAN) ** 2)
     for i in range(3):
-        law = stats.norm(MEAN[i, 0], DEVIATION[i, 0])
-        assert found.crps[i, 0] == pytest.approx(by_quadrature(law.cdf, Y[i, 0], [MEAN[i, 0]]), rel=1e-8)
+        distribution = stats.norm(MEAN[i, 0], DEVIATION[i, 0])
+        assert found.crps[i, 0] == pytest.approx(
+            by_quadrature(distribution.cdf, Y[i, 0], [MEAN[i, 0]]), rel=1e-8
+        )
 
 
 def test_a_mixture_of_normals_is_scored_exactly():
@@ -43,10 +45,12 @@ def test_a_mixture_of_normals_is_scored_exactly():
     y = RNG.normal(size=(4, 1))
     found = regression_scores(y, std=noise, draws=draws)
     for i in range(4):
-        law = stats.norm(draws[:, i, 0], noise[i, 0])
-        assert found.log_score[i, 0] == pytest.approx(math.log(law.pdf(y[i, 0]).mean()), rel=1e-12)
-        assert found.transform[i, 0] == pytest.approx(law.cdf(y[i, 0]).mean(), rel=1e-12)
-        wanted = by_quadrature(lambda x, law=law: law.cdf(x).mean(), y[i, 0], list(draws[:, i, 0]))
+        distribution = stats.norm(draws[:, i, 0], noise[i, 0])
+        assert found.log_score[i, 0] == pytest.approx(math.log(distribution.pdf(y[i, 0]).mean()), rel=1e-12)
+        assert found.transform[i, 0] == pytest.approx(distribution.cdf(y[i, 0]).mean(), rel=1e-12)
+        wanted = by_quadrature(
+            lambda x, distribution=distribution: distribution.cdf(x).mean(), y[i, 0], list(draws[:, i, 0])
+        )
         assert found.crps[i, 0] == pytest.approx(wanted, rel=1e-8)
     np.testing.assert_allclose(found.std, np.sqrt(draws.var(0) + noise**2))
 
@@ -80,7 +84,7 @@ def test_scores_of_draws_are_pairs_of_draws_and_without_bias():
     assert abs(many.mean() - truth) < 4.5 * many.std() / 20
 
 
-def test_coverage_and_transforms_of_a_true_law():
+def test_coverage_and_transforms_of_a_true_distribution():
     """Exact binomial tests at 1e-4 each and Kolmogorov's at 1e-4: 5e-4 in all."""
     y = RNG.normal(2.0, 3.0, size=3000)
     right, narrow = (regression_scores(y, np.full(3000, 2.0), s) for s in (3.0, 2.0))

@@ -19,18 +19,18 @@ from boxloop.distributions import Bernoulli, LogitBernoulli, LogPoisson, Poisson
 from boxloop.numeric import covariance as forms, generator, normal
 from models.autoencoder_cases import rows_of, small
 
-LAW = TiedLowRankGaussian(
+NORMAL = TiedLowRankGaussian(
     normal((6, 40), generator(0)), normal((40, 2), generator(1)), normal((40,), generator(2)).exp()
 )
 WEIGHT = torch.rand(6, generator=generator(3), dtype=torch.float64)
 
 
 def copied() -> forms.LowRank:
-    return forms.LowRank(LAW.loadings.repeat(6, 1, 1), LAW.noise.repeat(6, 1))
+    return forms.LowRank(NORMAL.loadings.repeat(6, 1, 1), NORMAL.noise.repeat(6, 1))
 
 
 def test_sums_and_projections_are_those_of_copies() -> None:
-    shared = LAW.covariance()
+    shared = NORMAL.covariance()
     assert_close(shared.dense(), copied().dense())
     assert_close(shared.diagonal(), copied().diagonal())
     assert shared.diagonal().untyped_storage().nbytes() == 40 * 8
@@ -41,10 +41,12 @@ def test_sums_and_projections_are_those_of_copies() -> None:
 
 def test_the_norm_of_a_second_gap_is_that_of_the_matrix() -> None:
     rows = normal((5, 40), generator(5))
-    second = average_covariance(LAW.covariance(), WEIGHT) + (LAW.mean * WEIGHT[:, None]).mT @ LAW.mean
-    assert has_low_rank_form(rows, LAW)
+    second = (
+        average_covariance(NORMAL.covariance(), WEIGHT) + (NORMAL.mean * WEIGHT[:, None]).mT @ NORMAL.mean
+    )
+    assert has_low_rank_form(rows, NORMAL)
     expected = torch.linalg.matrix_norm(rows.mT @ rows / 5 - second)
-    assert_close(second_gap_norm(rows, LAW, WEIGHT), expected)
+    assert_close(second_gap_norm(rows, NORMAL, WEIGHT), expected)
 
 
 def test_the_penalty_of_a_low_rank_head_does_not_copy_its_loadings() -> None:

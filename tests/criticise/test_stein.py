@@ -104,9 +104,11 @@ def test_units_and_order_do_not_matter():
 
 def test_gradients():
     rows = normal((5, 2), generator(4)).requires_grad_()
-    law = MultivariateNormal(torch.zeros(2).double(), torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double())
+    distribution = MultivariateNormal(
+        torch.zeros(2).double(), torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
+    )
     mixture = blend(FullGaussian)
-    for score in (standard, score_of(law), score_of(mixture)):
+    for score in (standard, score_of(distribution), score_of(mixture)):
         assert torch.autograd.gradcheck(lambda x, s=score: kernel_stein(x, s, 1.2, 0).value, (rows,))
     with torch.no_grad():
         assert not kernel_stein(rows, score_of(mixture), 1.2, 0).value.requires_grad
@@ -136,11 +138,11 @@ def test_the_score_of_a_mixture_is_the_slope_of_its_density(kind):
     assert score_of(model)(rows.float()).shape == (20, 2)
 
 
-def test_the_score_of_a_law_is_linear():
+def test_the_score_of_a_distribution_is_linear():
     covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
-    law, rows = MultivariateNormal(torch.ones(2).double(), covariance), normal((9, 2), generator(6))
+    distribution, rows = MultivariateNormal(torch.ones(2).double(), covariance), normal((9, 2), generator(6))
     expected = -torch.linalg.solve(covariance, (rows - 1).mT).mT
-    np.testing.assert_allclose(score_of(law)(rows), expected, rtol=1e-10)
+    np.testing.assert_allclose(score_of(distribution)(rows), expected, rtol=1e-10)
     single = MultivariateNormal(torch.zeros(2), torch.eye(2))
     assert kernel_stein(rows.float(), score_of(single)).value.dtype == torch.float64
 
@@ -183,6 +185,6 @@ def test_models_without_a_score_are_refused():
     counts = Mixture(torch.zeros(1).double(), Poisson(torch.ones(1, 2).double()))
     with pytest.raises(ValueError, match="counts has no score"):
         score_of(counts)
-    law = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
+    distribution = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
     with pytest.raises(ValueError, match="one value per row"):
-        score_of(TiedGaussian(law.mean, torch.eye(2).double()))(torch.zeros(3, 2).double())
+        score_of(TiedGaussian(distribution.mean, torch.eye(2).double()))(torch.zeros(3, 2).double())

@@ -34,12 +34,12 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
-def test_the_low_rank_form_is_the_dense_norm(law):
+@pytest.mark.parametrize("distribution", LAWS.values(), ids=LAWS.keys())
+def test_the_low_rank_form_is_the_dense_norm(distribution):
     rows = normal((7, D), generator(2))
-    weight = torch.rand(len(law.mean), generator=generator(3)).double()
-    dense = rows.mT @ rows / 7 - second_moment(law, weight)
-    assert float(second_gap_norm(rows, law, weight)) == pytest.approx(float(dense.norm()), rel=1e-10)
+    weight = torch.rand(len(distribution.mean), generator=generator(3)).double()
+    dense = rows.mT @ rows / 7 - second_moment(distribution, weight)
+    assert float(second_gap_norm(rows, distribution, weight)) == pytest.approx(float(dense.norm()), rel=1e-10)
 
 
 def test_its_gradient():
@@ -77,13 +77,16 @@ def test_ten_thousand_columns():
     with pytest.raises(ValueError, match=r"too many pairs: use Power\(2"):
         mega(model, rows, functions=[Second()], draws=0)
     norm = second_gap_norm(rows, model.marginal(), torch.ones(1).double())
-    law = model.marginal().covariance()
-    trace, square = float(law.diagonal().sum()), float((model.loadings.mT @ model.loadings).square().sum())
+    distribution = model.marginal().covariance()
+    trace, square = (
+        float(distribution.diagonal().sum()),
+        float((model.loadings.mT @ model.loadings).square().sum()),
+    )
     assert float(norm) == pytest.approx(((trace**2 + square) / 200) ** 0.5, rel=0.2)
     assert np.isfinite(float(norm))
 
 
 def test_full_covariances_have_no_low_rank_form():
-    law = FullGaussian(torch.zeros(1, 2).double(), torch.eye(2).double()[None])
+    distribution = FullGaussian(torch.zeros(1, 2).double(), torch.eye(2).double()[None])
     with pytest.raises(ValueError, match="must have diagonal or low-rank covariances"):
-        second_gap_norm(torch.zeros(3, 2).double(), law, torch.ones(1).double())
+        second_gap_norm(torch.zeros(3, 2).double(), distribution, torch.ones(1).double())

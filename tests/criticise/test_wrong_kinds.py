@@ -23,7 +23,7 @@ HELD = np.random.default_rng(1).normal(size=(40, 2))
 FIT = boxloop.GaussianMixture(1).fit(ROWS)
 CODES = boxloop.VariationalAutoencoder(1, hidden=(4,), max_iter=2, patience=None, random_state=0).fit(ROWS)
 SHARES, LABELS = np.tile([0.4, 0.6], (60, 1)), (ROWS[:, 0] > 0).astype(int)
-LAW = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
+NORMAL = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
 TENSOR = torch.from_numpy(ROWS)
 
 
@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "paper_gaps": (lambda *given: criticise.paper_gaps(*given, generator(0), 64), (FIT, TENSOR)),
     "second_gap_norm": (
         lambda *given: criticise.second_gap_norm(*given, torch.ones(1).double()),
-        (TENSOR, LAW),
+        (TENSOR, NORMAL),
     ),
     "forward_moments": (lambda *given: criticise.forward_moments(*given, generator(0)), (FIT, [])),
     "Power": (lambda order, pairs: judged(criticise.Power(order, pairs=pairs)), (3, [(0, 1)])),

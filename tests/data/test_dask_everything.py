@@ -227,7 +227,7 @@ def test_criticism() -> None:
         found = mega(model, table, draws=19, **more)
         return [
             found.p_value,
-            *(part for gap in found.gaps for part in (gap.gap, gap.row_error, gap.training_error)),
+            *(part for gap in found.gaps for part in (gap.gap, gap.row_error, gap.parameter_error)),
         ]
 
     close(told(rows), told(parts(rows)))

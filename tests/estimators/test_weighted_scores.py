@@ -94,7 +94,7 @@ def test_select_judges_weighted_rows() -> None:
 def test_select_refuses_weights_that_the_estimator_does_not_take() -> None:
     from sklearn.mixture import GaussianMixture
 
-    with pytest.raises(TypeError, match="fit of GaussianMixture takes none"):
+    with pytest.raises(TypeError, match="fit of GaussianMixture takes no sample_weight"):
         boxloop.ModelSearchCV(GaussianMixture(), {"n_components": [1]}).fit(
             factors(30), sample_weight=np.ones(30)
         )

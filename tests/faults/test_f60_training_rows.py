@@ -32,7 +32,7 @@ def criticise(folder: Path, data: str, *more: str) -> Result:
 def test_f60_rows_of_the_fit_as_held_out_rows(folder: Path) -> None:
     with pytest.warns(UserWarning, match="X holds the rows that the GaussianMixture was fitted to"):
         found = mega(load(folder / "m.boxloop"), folder / "train.csv", draws=19)
-    assert found.training == "rows of the fit"
+    assert found.parameter_error == "training rows"
 
 
 def test_f60_training_rows_that_were_not_fitted(folder: Path) -> None:
@@ -45,13 +45,13 @@ def test_f60_the_command(folder: Path) -> None:
         warnings.simplefilter("always")  # as a user has it: the command prints them
         own = criticise(folder, "train.csv")
     assert own.exit_code == 0
-    assert "Error of the fitted parameters: rows of the fit" in own.output
+    assert "DATA are the training rows: moments that the fit matches" in own.output
     assert "holds the rows that the GaussianMixture was fitted to" in " ".join(own.output.split())
     refused = criticise(folder, "held.csv", "--train", str(folder / "held.csv"))
     assert refused.exit_code == 1
     assert "holds other rows than the GaussianMixture was fitted to" in " ".join(refused.output.split())
     right = criticise(folder, "held.csv", "--train", str(folder / "train.csv"))
-    assert "Error of the fitted parameters: included" in right.output
+    assert "The error of the fitted parameters is included" in right.output
 
 
 def test_f60_the_command_knows_the_rows_of_an_autoencoder(folder: Path, tmp_path: Path) -> None:
@@ -67,4 +67,4 @@ def test_f60_the_command_knows_the_rows_of_an_autoencoder(folder: Path, tmp_path
     assert own.exit_code == 0
     said = " ".join(own.output.split())
     assert "X holds the rows that the VariationalAutoencoder was fitted to" in said
-    assert "Error of the fitted parameters: rows of the fit, left out" in said
+    assert "the parameter error is left out: p-values are too large" in said

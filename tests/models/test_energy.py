@@ -196,7 +196,7 @@ def test_the_error_of_criticism_is_honest():
 
 
 def test_too_few_draws_have_no_error():
-    with pytest.raises(ValueError, match="at least 32 draws"):
+    with pytest.raises(ValueError, match="5 draws: at least 32 are needed"):
         moments(normal((5, 1), generator(0)), [First()])
 
 

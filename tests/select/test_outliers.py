@@ -33,7 +33,7 @@ def skewed(n: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize(
     "estimator", [boxloop.GaussianMixture(), KernelDensity(bandwidth=0.3)], ids=["wrong", "kernel"]
 )
-def test_false_alarms_follow_their_law(estimator: Any, level: float) -> None:
+def test_false_alarms_follow_their_distribution(estimator: Any, level: float) -> None:
     """Given n calibration rows with continuous scores, the alarms among m new rows are beta-binomial, exactly.
 
     r = floor(level (n + 1)) of n + 1 equally likely ranks raise one: BetaBinomial(m, r, n + 1 - r), mean at most
