@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from boxloop.data import ConcatenatedRows, pair_sources
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators._input import check_score_labels
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.estimators._two_views import (
     FeatureOptions,
     TwoViewEstimator,
@@ -187,7 +187,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             self.n_fourier,
             self.length_scale,
             device,
-            pick_dtype(self.dtype or "float32"),
+            getattr(torch, self.dtype or "float32"),
         )
         pair = ViewPair(
             start_view(options, self.x_schema_, first, stream),

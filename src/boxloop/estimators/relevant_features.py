@@ -28,7 +28,7 @@ from boxloop.data import (
     select_rows,
 )
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.estimators._two_views import (
     FeatureOptions,
     TwoViewEstimator,
@@ -216,7 +216,7 @@ class RelevantFeatures(TwoViewEstimator):
         x_options, y_options = (
             FeatureOptions(
                 kind, int(self.n_features), self.hidden, self.n_fourier, self.length_scale, device,
-                pick_dtype(self.dtype or "float32"),
+                getattr(torch, self.dtype or "float32"),
             )
             for kind in (self.x_features, self.y_features)
         )  # fmt: skip
