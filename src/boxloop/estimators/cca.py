@@ -15,7 +15,6 @@ from sklearn.base import (
     MultiOutputMixin,
     RegressorMixin,
     TransformerMixin,
-    _fit_context,
 )
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import Interval
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from boxloop.data import (
     ArraySource,
+    check_parameters,
     check_table,
     fit_standardisation,
     pair_sources,
@@ -136,7 +136,7 @@ class CCA(
         "copy": ["boolean"],
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any) -> Self:
         """Find the most correlated pairs of linear functions of X and of y.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import _fit_context, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -24,6 +24,7 @@ from boxloop.data import (
     SwappedViews,
     check_choice,
     check_count,
+    check_parameters,
     pair_sources,
     select_rows,
 )
@@ -198,7 +199,7 @@ class RelevantFeatures(TwoViewEstimator):
         **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the variables of each view that the other predicts best.
 
