@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
@@ -14,14 +15,22 @@ from sklearn.base import (
     MultiOutputMixin,
     RegressorMixin,
     TransformerMixin,
-    _fit_context,
 )
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import ArraySource, check_table, share_memory, to_float_table, validate_rows
+from boxloop.data import (
+    ArraySource,
+    check_parameters,
+    check_table,
+    fit_standardisation,
+    pair_sources,
+    share_memory,
+    to_float_table,
+    validate_rows,
+)
 from boxloop.estimators._base import Array, to_numpy, warn_of
 from boxloop.estimators._input import check_score_numbers
 from boxloop.persist import ModelFile, Saved, SaveMixin
@@ -127,7 +136,7 @@ class CCA(
         "copy": ["boolean"],
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any) -> Self:
         """Find the most correlated pairs of linear functions of X and of y.
 
@@ -150,7 +159,8 @@ class CCA(
                 f"`n_components` upper bound is {most}. Got {self.n_components} instead. Reduce `n_components`."
             )
         pair = ViewPair(self._standardise(left), self._standardise(right))
-        self._publish(fit_fixed_features(pair, ArraySource(torch.cat([left, right], 1)), self.n_components))
+        source = pair_sources(ArraySource(left), ArraySource(right), hold=False)
+        self._publish(fit_fixed_features(pair, source, self.n_components))
         concerns = []
         if n <= p + q:
             concerns.append(
@@ -174,11 +184,11 @@ class CCA(
         return checked
 
     def _standardise(self, rows: Tensor) -> LinearView:
-        origin, scale = rows.mean(0), torch.ones_like(rows[0])
-        if self.scale:
-            deviation = rows.std(0)
-            scale = torch.where(deviation > 1e-13 * origin.abs(), deviation, 1.0)
-        return LinearView(origin, scale)
+        frame = fit_standardisation(ArraySource(rows))
+        if not self.scale:
+            return LinearView(frame.origin, torch.ones_like(frame.origin))
+        unbiased = math.sqrt(len(rows) / (len(rows) - 1))
+        return LinearView(frame.origin, torch.where(frame.constant, 1.0, frame.scale * unbiased))
 
     def _publish(self, fit: RelevanceFit) -> None:
         """Set scikit-learn's attributes, which all follow from the canonical variables and the means of u x'."""

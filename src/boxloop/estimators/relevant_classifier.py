@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from boxloop.data import ConcatenatedRows, pair_sources
+from boxloop.data import ConcatenatedRows, check_parameters, pair_sources
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
 from boxloop.estimators._input import check_score_labels
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.estimators._training import COUNT, POSITIVE, RATE
 from boxloop.estimators._two_views import (
     FeatureOptions,
@@ -148,7 +148,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the features that predict the label best.
 
@@ -187,7 +187,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             self.n_fourier,
             self.length_scale,
             device,
-            pick_dtype(self.dtype or "float32"),
+            getattr(torch, self.dtype or "float32"),
         )
         pair = ViewPair(
             start_view(options, self.x_schema_, first, stream),

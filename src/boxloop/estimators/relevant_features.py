@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import _fit_context, clone
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -24,11 +24,12 @@ from boxloop.data import (
     SwappedViews,
     check_choice,
     check_count,
+    check_parameters,
     pair_sources,
     select_rows,
 )
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.estimators._training import COUNT, POSITIVE, RATE, make_part
 from boxloop.estimators._two_views import (
     FeatureOptions,
@@ -198,7 +199,7 @@ class RelevantFeatures(TwoViewEstimator):
         **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the variables of each view that the other predicts best.
 
@@ -216,7 +217,7 @@ class RelevantFeatures(TwoViewEstimator):
         x_options, y_options = (
             FeatureOptions(
                 kind, int(self.n_features), self.hidden, self.n_fourier, self.length_scale, device,
-                pick_dtype(self.dtype or "float32"),
+                getattr(torch, self.dtype or "float32"),
             )
             for kind in (self.x_features, self.y_features)
         )  # fmt: skip

@@ -10,12 +10,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from sklearn.base import _fit_context, clone
+from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Generator, Tensor, nn
 
-from boxloop.data import fingerprint_values, select_rows
+from boxloop.data import check_parameters, fingerprint_values, select_rows
 from boxloop.estimators._base import Array, FitWarning, check_no_overflow, to_numpy, warn_of
 from boxloop.estimators._decoder import DecoderEstimator, has_image_shape
 from boxloop.estimators._input import Likelihood
@@ -194,7 +194,7 @@ class RelevantGenerator(DecoderEstimator):
         },
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the linear layer and the network; features that are not fitted are fitted first.
 
