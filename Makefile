@@ -10,7 +10,7 @@ DOCS_READY := $(VENV)/.docs-ready
 # The main job of the library, as `make demo` shows it.
 DEMO := boxloop report wine -o report.html --progress
 
-.PHONY: setup demo test test-wheel test-lowest test-slow papers lint format bench docs clean
+.PHONY: setup demo test test-wheel test-lowest test-slow papers lint format bench performance docs clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -62,6 +62,10 @@ format: $(READY)
 bench: $(BENCH_READY)
 	set -e; for script in benchmarks/bench_*.py; do for cores in "taskset -c 0" ""; do \
 	echo "== $$cores $$script"; $$cores $(BIN)/python "$$script"; done; done
+
+# The figures of docs/performance.md, measured anew: quiet machine, some hours.
+performance: bench
+	$(BIN)/python benchmarks/performance_page.py
 
 # The pages, with every warning an error: docs/_build/html/index.html.
 docs: $(DOCS_READY)

@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from datetime import date
 from functools import cache
 from pathlib import Path
 
@@ -41,10 +42,23 @@ def gemm_rate(dtype: str = "float64") -> float:
     return 2.0 * 1024**3 / min(times.values())
 
 
+def processor_model() -> str:
+    """The processor's own name, where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        if info.exists()
+        else []
+    )
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
     return {
+        "date": date.today().isoformat(),
         "processor": platform.machine(),
+        "model": processor_model(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -70,3 +84,13 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def table(head: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *lines])
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands separated."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

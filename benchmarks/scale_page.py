@@ -11,21 +11,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from common import number, table
 from scale_model import figures
 from scale_pictures import NAMES, PICTURES
 
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.S)
-
-
-def table(head: list[str], lines: list[list[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *lines])
-
-
-def number(value: float) -> str:
-    """Three digits, thousands apart."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def power(value: float) -> str:
@@ -157,7 +148,12 @@ def estimate_block() -> str:
         [row["what"], number(row["value"])] for row in of_estimate("constant") + of_estimate("assumed")
     ]
     parts = [
-        [row["what"], number(row["seconds"]), f"{100 * row['share']:.2g}%", "yes" if row["at_once"] else ""]
+        [
+            row["what"],
+            number(row["seconds"]),
+            f"{100 * row['share']:.2g}%",
+            "yes" if row["at_once"] else "",
+        ]
         for row in of_estimate("part")
     ]
     said = (

@@ -70,6 +70,13 @@ def test_unknown_names_are_refused() -> None:
         boxloop.GausianMixture  # noqa: B018
 
 
+def test_rooms_are_attributes_of_the_package() -> None:
+    code = "import boxloop; assert 'criticise' in dir(boxloop); assert callable(boxloop.criticise.mega)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    with pytest.raises(AttributeError, match="did you mean criticise"):
+        boxloop.criticize  # noqa: B018
+
+
 def test_a_function_is_not_hidden_by_the_module_of_its_name() -> None:
     code = "import boxloop.criticise.mega; from boxloop.criticise import mega; assert callable(mega), mega"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,4 +1,4 @@
-"""Lazy exports: what a package offers is listed in its ``__init__.pyi`` and imported on first use.
+"""Lazy exports: names that a package lists in its ``__init__.pyi``, and inner packages, are imported on first use.
 
 The stub is what type checkers and readers see; here it is read at run time, as in Scientific Python's SPEC 1. Names in
 its ``__all__`` are for users; names imported as ``x as x`` are for the other packages of the library.
@@ -20,13 +20,18 @@ def lazy_exports(package: str) -> None:
     stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     module.__class__ = _LazyPackage
     module.__dict__["_homes"] = dict(_read_homes(stub, package))
+    folder = Path(module.__file__).parent
+    module.__dict__["_packages"] = {init.parent.name for init in folder.glob("[!_]*/__init__.py")}
     module.__dict__["__all__"] = _read_all(stub)
 
 
 class _LazyPackage(ModuleType):
     _homes: dict[str, str]
+    _packages: set[str]
 
     def __getattr__(self, name: str) -> object:
+        if name in self._packages:
+            return import_module(f"{self.__name__}.{name}")
         if name not in self._homes:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{self._suggest(name)}")
         value = getattr(import_module(self._homes[name]), name)
@@ -44,14 +49,14 @@ class _LazyPackage(ModuleType):
         )  # cloudpickle sends plain modules by name, not those of a subclass
 
     def __dir__(self) -> list[str]:
-        return sorted({*self.__dict__, *self.__dict__["__all__"]})
+        return sorted({*self.__dict__, *self.__dict__["__all__"], *self._packages})
 
     def _suggest(self, name: str) -> str:
         if name.startswith("_"):
             return ""
         from difflib import get_close_matches
 
-        near = get_close_matches(name, self.__dict__["__all__"], n=3)
+        near = get_close_matches(name, [*self.__dict__["__all__"], *self._packages], n=3)
         return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

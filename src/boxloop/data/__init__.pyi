@@ -6,6 +6,7 @@ from .arguments import (
     check_level as check_level,
     check_list as check_list,
     check_number as check_number,
+    check_parameters as check_parameters,
     suggest_names as suggest_names,
 )
 from .csv import MISSING as MISSING, CsvReader as CsvReader, read_records as read_records

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from boxloop.numeric import join_words
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def check_parameters(method: Callable[P, R]) -> Callable[P, R]:
+    """A method of an estimator that checks its parameters first; scikit-learn's own decorator, with types kept."""
+    from sklearn.base import _fit_context  # takes half a second to import
+
+    return cast(Callable[P, R], _fit_context(prefer_skip_nested_validation=True)(method))
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:

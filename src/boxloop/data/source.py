@@ -372,7 +372,7 @@ class RowSample:
     @classmethod
     def of(cls, sampler: RowSampler, taken: ConcatenatedRows) -> RowSample:
         """From what :meth:`RowSampler.take` gave in one pass."""
-        joined = taken.concatenate()
+        joined = torch.cat(taken.parts)
         rows, weight = joined[:, :-1].contiguous(), joined[:, -1].contiguous()
         return cls(rows, weight, sampler.indices, sampler.probability)
 

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.data import make_frame, shuffle_rows, standardise_rows
+from boxloop.data import check_parameters, make_frame, shuffle_rows, standardise_rows
 from boxloop.distributions import Family
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
 from boxloop.estimators._params import COMMON
@@ -78,7 +78,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         """A start given by the user, or what puts the parts of one into the winner of the race; in data coordinates."""
         return None, None
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture.
 

@@ -231,24 +231,25 @@ def choose_race_size(k: int, d: int) -> int:
     return min(RACE_ROWS, max(2_000, 200 * k, 10 * k * d), max(2_000, 50 * k, SAMPLE_VALUES // d))
 
 
-def partitions(starts: Sequence[str], sample: Sample, k: int, generator: Generator) -> list[Tensor]:
-    """Shares of k components in each row of a sample, (k, n), by every start that applies; one component needs one."""
+def draw_starts(
+    source: Source, starts: Sequence[str], k: int, generator: Generator
+) -> tuple[Sample, list[Tensor], Source]:
+    """A sample of rows, responsibilities (k, n) of its rows by every start that applies, and the rows of the race.
+
+    One component needs one start. Starts race on the sample, or on all rows where these are few and sparse.
+    """
+    sample = Sample.draw(source, choose_race_size(k, source.n_columns), generator)
     names = starts if k > 1 else starts[:1]
-    found = []
+    shares = []
     for name in names:
         try:
-            found.append(PARTITIONS[name](sample, k, generator))
+            shares.append(PARTITIONS[name](sample, k, generator))
         except SpectralError:
             if len(set(names)) == 1:
                 raise
-    return found
-
-
-def choose_race_source(source: Source, sample: Sample) -> Source:
-    """Where starts race: on a sample, or on all rows where they are few and sparse, as these are quick as they are."""
     rows, _ = next(iter(source.chunks(1)))
-    whole = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
-    return source if whole else ArraySource(sample.rows, sample.weight)
+    is_small = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
+    return sample, shares, source if is_small else ArraySource(sample.rows, sample.weight)
 
 
 @single_threaded
@@ -318,13 +319,11 @@ def best_start(
         tol: of the fit that goes on from the winner.
         rivals: models that race against the starts.
     """
-    k, d = template.mean.shape
-    sample = Sample.draw(source, choose_race_size(k, d), generator)
-    shares = partitions(starts, sample, k, generator)
+    k = len(template.mean)
+    sample, shares, rows = draw_starts(source, starts, k, generator)
     models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
     if len(models) == 1:
         return models[0], False
-    rows = choose_race_source(source, sample)
     heat = race(
         accelerated_em(rows),
         [EMState(m) for m in models],

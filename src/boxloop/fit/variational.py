@@ -36,7 +36,7 @@ from boxloop.fit.fit import (
     unstandardise,
 )
 from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
-from boxloop.fit.start import AUTO, BLEND, Sample, choose_race_size, choose_race_source, partitions, race
+from boxloop.fit.start import AUTO, BLEND, Sample, choose_race_size, draw_starts, race
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
 from boxloop.numeric import gram, join_words
@@ -132,20 +132,19 @@ def _race_starts(
     plan: Plan,
 ) -> tuple[Model, bool]:
     """The best start, and whether Ctrl-C ended the race."""
-    # The sample of rows is weighted to the total of all rows; otherwise the prior would have more influence
-    # in the race.
-    k, d = parameter_prior.n_components, source.n_columns
-    sample = Sample.draw(source, choose_race_size(k, d), generator)
-    shares = partitions(starts, sample, k, generator)
-    sample = replace(sample, weight=sample.weight * (total / float(sample.weight.sum())))
+    k = parameter_prior.n_components
+    sample, shares, rows = draw_starts(source, starts, k, generator)
+    # The sample is weighted to the total of all rows; otherwise the prior would have more influence in the race.
+    weight = sample.weight * (total / float(sample.weight.sum()))
+    if rows is not source:
+        rows = ArraySource(sample.rows, weight)
     models: list[Any] = []
     for share in shares:
-        blended = ((1.0 - BLEND) * share + BLEND / k) * sample.weight
+        blended = ((1.0 - BLEND) * share + BLEND / k) * weight
         candidate: Model = VariationalMixture.started(parameter_prior, sample.rows, blended, total)
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
-    rows = choose_race_source(source, sample)
     step: Any = accelerated_em(rows, elbo)
     rounding = partial(rounding_error, source=rows, objective=elbo)
     ranking = race(

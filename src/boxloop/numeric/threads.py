@@ -110,18 +110,19 @@ class _ThreadLimit:
 
     def begin(self) -> None:
         """Limit OpenMP and torch in this Python thread, and BLAS in the process."""
+        blas, openmp = _find_pools(tuple(name for name in LIBRARIES if name in sys.modules))
         with _process.lock:
             torch_threads = torch.get_num_threads()
             if not _process.limits:
                 _process.users_torch_threads = torch_threads
-                _process.blas = _read_settings("blas")
+                _process.blas = [(pool, pool.num_threads) for pool in blas]
             elif torch_threads == 1:  # a thread that began during another one's fit has inherited its limit
                 torch_threads = _process.users_torch_threads
             self.torch_threads = torch_threads
             _process.limits.add(self)
             for pool, _ in _process.blas:
                 pool.set_num_threads(1)
-        self.openmp = _read_settings("openmp")
+        self.openmp = [(pool, pool.num_threads) for pool in openmp]
         _thread.limit = self
         for pool, _ in self.openmp:
             pool.set_num_threads(1)
@@ -171,16 +172,11 @@ class _ProcessState:
                 torch.set_num_threads(self.users_torch_threads)
 
 
-def _read_settings(kind: str) -> Settings:
-    """The loaded pools of one kind, each with its number of threads."""
-    pools = _find_pools(kind, tuple(name for name in LIBRARIES if name in sys.modules))
-    return [(pool, pool.num_threads) for pool in pools]
-
-
 @cache
-def _find_pools(kind: str, loaded: tuple[str, ...]) -> Any:
-    """Looking them up takes half a millisecond, so it is done once."""
-    return ThreadpoolController().select(user_api=kind).lib_controllers
+def _find_pools(loaded: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
+    """BLAS and OpenMP pools. Looking them up takes half a millisecond, so it is done once."""
+    pools = ThreadpoolController()
+    return pools.select(user_api="blas").lib_controllers, pools.select(user_api="openmp").lib_controllers
 
 
 _thread, _process = _ThreadState(), _ProcessState()
