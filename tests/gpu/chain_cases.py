@@ -205,20 +205,20 @@ CASES: dict[str, Case] = {
     "MALA": moved(lambda device: room.MALA(scale=0.8).kernel(room.Target(density))),
     "HMC": moved(lambda device: room.HMC(scale=0.3, trajectory=1.0).kernel(room.Target(density))),
     "Independent": moved(lambda device: room.Independent(wide(device)).kernel(room.Target(density))),
-    "Generalised": moved(reflected),
+    "MetropolisHastings": moved(reflected),
     "PseudoMarginal": moved(
         lambda device: room.PseudoMarginal(
             lambda x, v: density(x) + v[:, 0] - 0.5, 1, correlation=0.3, scale=0.8
         ).kernel()
     ),
-    "sample-Target": drawn(None),
-    "sample-mala": drawn("mala"),
-    "sample-walk": drawn("random_walk"),
-    "sample-dense": drawn(room.MALA(dense=True)),
-    "sample-superchains": drawn(None, superchains=2),
-    "sample-support": constrained,
+    "sample_density-Target": drawn(None),
+    "sample_density-mala": drawn("mala"),
+    "sample_density-walk": drawn("random_walk"),
+    "sample_density-dense": drawn(room.MALA(dense=True)),
+    "sample_density-superchains": drawn(None, superchains=2),
+    "sample_density-support": constrained,
     "Gibbs": blocks,
-    "annealed_importance-pilot": annealed,
+    "annealed_importance-choose_temperatures": annealed,
     "sample_mixture": grouped,
     "sample_factors": factored,
     "sample_latent-latent_target": latent,

@@ -118,6 +118,10 @@ def test_every_line_says_what_it_is() -> None:
         table.loc[[i for i in table.index if i.startswith("loading")], "identification"] == "aligned"
     ).all()
     assert "Rotation: rotations of the factors are not identified" in repr(other)
+    for page, kind in ((found._repr_html_(), "label-invariant"), (other._repr_html_(), "rotation-invariant")):
+        assert kind in page
+        assert "are not identified" in page
+        assert "<li>" in page
     with pytest.raises(ValueError, match="level"):
         other.summary(1.5)
 
