@@ -5,6 +5,7 @@ from .arguments import (
     check_kind as check_kind,
     check_level as check_level,
     check_list as check_list,
+    check_nested_parameters as check_nested_parameters,
     check_number as check_number,
     check_parameters as check_parameters,
     suggest_names as suggest_names,

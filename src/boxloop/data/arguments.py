@@ -22,6 +22,13 @@ def check_parameters(method: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], _fit_context(prefer_skip_nested_validation=True)(method))
 
 
+def check_nested_parameters(method: Callable[P, R]) -> Callable[P, R]:
+    """:func:`check_parameters` for an estimator that fits others, whose own parameters are then checked too."""
+    from sklearn.base import _fit_context
+
+    return cast(Callable[P, R], _fit_context(prefer_skip_nested_validation=False)(method))
+
+
 def suggest_names(name: str, known: Iterable[str]) -> str:
     """Close matches as the end of a message; empty where there are none.
 

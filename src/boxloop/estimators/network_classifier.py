@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from boxloop.data import to_labels, validate_rows
+from boxloop.data import check_parameters, to_labels, validate_rows
 from boxloop.estimators._base import Array
 from boxloop.estimators._input import check_score_labels
 from boxloop.estimators._network import (
@@ -95,7 +95,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
     _model_file: ClassVar[ModelFile] = network_file(classes_=Labels)
     _kind: ClassVar[Kind] = "classification"
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the networks, observe their weights, and tune on held-out rows.
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import to_labels, validate_rows
+from boxloop.data import check_parameters, to_labels, validate_rows
 from boxloop.estimators._base import Array
 from boxloop.estimators._input import check_score_numbers
 from boxloop.estimators._network import (
@@ -94,7 +94,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
     _model_file: ClassVar[ModelFile] = network_file(single_=bool)
     _kind: ClassVar[Kind] = "regression"
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the networks, observe their weights, and tune on held-out rows.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, OutlierMixin, _fit_context
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, OutlierMixin
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
@@ -23,6 +23,7 @@ from boxloop.data import (
     ConcatenatedRows,
     IndexSelection,
     check_count,
+    check_nested_parameters,
     is_read_in_place,
     make_frame,
     validate_rows,
@@ -157,7 +158,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         "random_state": ["random_state", np.random.Generator, torch.Generator],
     }
 
-    @_fit_context(prefer_skip_nested_validation=False)
+    @check_nested_parameters
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the estimator and find the threshold.
 

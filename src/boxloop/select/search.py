@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid, check_cv
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
@@ -21,7 +21,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from boxloop.caller import warn_caller
-from boxloop.data import check_weight, is_read_in_place, make_frame, open_source
+from boxloop.data import check_nested_parameters, check_weight, is_read_in_place, make_frame, open_source
 from boxloop.numeric import SingleThreaded, seed
 from boxloop.persist import Constraints, MetaSaveMixin, ModelFile, Number
 from boxloop.progress import ProgressBar
@@ -159,7 +159,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         "checkpoint": [str, PathLike, None],
     }
 
-    @_fit_context(prefer_skip_nested_validation=False)
+    @check_nested_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit and score every candidate, choose one, and fit it to all rows.
 
