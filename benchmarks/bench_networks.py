@@ -124,12 +124,14 @@ def same_answer() -> None:
         step()
         ours.observe()
         theirs.observe()
-    law = ours.distribution()
+    distribution = ours.distribution()
     mean, square = (torch.cat([x.reshape(-1) for x in xs]) for xs in (theirs.means, theirs.squares))
     deviations = torch.cat(theirs.deviations, dim=1)
-    torch.testing.assert_close(law.mean, mean, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(law.noise, (square - mean**2).clamp(min=0.0) / 2, rtol=1e-6, atol=1e-15)
-    gram = law.loadings @ (law.loadings.mT @ mean)
+    torch.testing.assert_close(distribution.mean, mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        distribution.noise, (square - mean**2).clamp(min=0.0) / 2, rtol=1e-6, atol=1e-15
+    )
+    gram = distribution.loadings @ (distribution.loadings.mT @ mean)
     torch.testing.assert_close(
         gram, deviations.mT @ (deviations @ mean) / (2 * (RANK - 1)), rtol=1e-6, atol=1e-15
     )

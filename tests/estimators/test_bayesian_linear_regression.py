@@ -73,8 +73,8 @@ def test_the_intercept_costs_one_row(diabetes: Any) -> None:
     assert found.intercept_ == pytest.approx(peer.intercept_, rel=1e-6)
     parts = found.predictive(x)
     at_mean = found.predictive(x.mean(0, keepdims=True))
-    assert float(at_mean.spread**2) == pytest.approx(1.0 / (found.beta_ * len(x)), rel=1e-9)
-    np.testing.assert_allclose(parts.deviation**2, parts.spread**2 + parts.noise**2, rtol=1e-12)
+    assert float(at_mean.epistemic_std**2) == pytest.approx(1.0 / (found.beta_ * len(x)), rel=1e-9)
+    np.testing.assert_allclose(parts.std**2, parts.epistemic_std**2 + parts.noise**2, rtol=1e-12)
 
 
 def test_a_weak_prior_is_least_squares(diabetes: Any) -> None:

@@ -59,7 +59,7 @@ UNLIMITED = {
     # Small arithmetic.
     *(
         "change_of_slope",
-        "check_decay",
+        "check_weight_decay",
         "implied_precision",
         "match_topics",
         "one_standard_error",
@@ -115,7 +115,7 @@ def test_f51_cpu_seconds_of_every_job() -> None:
     assert too_many(list(JOBS)) == {}
 
 
-@pytest.mark.parametrize("room", ["", ".criticise", ".fit", ".sample", ".select", ".twoview", ".weights"])
+@pytest.mark.parametrize("room", ["", ".criticise", ".fit", ".sample", ".select", ".twoview", ".networks"])
 def test_public_functions_that_compute_are_limited(room: str) -> None:
     module = importlib.import_module(f"boxloop{room}")
     functions = {name for name in module.__all__ if inspect.isfunction(getattr(module, name))}

@@ -78,7 +78,7 @@ def test_networks_trained_together_equal_those_trained_alone():
     x = torch.randn((2, 20, 3), generator=stream, dtype=torch.float64)
     y = torch.randn((2, 20, 1), generator=stream, dtype=torch.float64)
     stack = StackedLayers((3, 6, 1), "relu", spawn(generator(1), 3))
-    nets = [copy.deepcopy(net) for net in stack.nets()]
+    nets = [copy.deepcopy(net) for net in stack.networks()]
     StackTrainer(stack, x, y, torch.tensor([0, 1, 1]), setting)(5, generator(2), lambda done: 1.0 - done)
     orders = generator(2)
     epochs = [torch.rand((3, 20), generator=orders).argsort(1) for _ in range(3)]
@@ -92,7 +92,7 @@ def test_networks_trained_together_equal_those_trained_alone():
             optimiser.zero_grad()
             torch.nn.functional.mse_loss(net(x[own, rows[place]]), y[own, rows[place]]).backward()
             optimiser.step()
-        for value, other in zip(net.parameters(), stack.nets()[place].parameters(), strict=True):
+        for value, other in zip(net.parameters(), stack.networks()[place].parameters(), strict=True):
             torch.testing.assert_close(value, other, rtol=1e-10, atol=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_the_annealed_rate_falls_to_0_from_the_end_of_the_burn_in(trained):
     train = StackTrainer(stack, splits.x["train"], splits.y["train"], torch.tensor([0, 0, 1, 1]), SETTING)
     train(SETTING.burn_in, first)
     train(SETTING.steps, annealing, lambda done: 1.0 - done)
-    for run, net in zip(runs[0] + runs[1], stack.nets(), strict=True):
+    for run, net in zip(runs[0] + runs[1], stack.networks(), strict=True):
         expected = torch.cat([value.detach().reshape(-1) for value in net.parameters()])
         torch.testing.assert_close(run.annealed.vector, expected, rtol=1e-10, atol=1e-12)
 
@@ -156,11 +156,11 @@ def test_predictions_are_normal_with_the_mean_and_variance_of_draws_and_noise(tr
     found = predictor.predict(splits.x["test"][0])
     y = splits.y["test"][0].numpy()
     law = NormalPrediction.of(found, splits.y["test"][0])
-    expected = norm.logpdf(y, found.mean, found.deviation)
+    expected = norm.logpdf(y, found.mean, found.std)
     np.testing.assert_allclose(law.log_density(0.4), expected.ravel(), rtol=1e-10)
     scores = law.scores(0.4, 3.0)
     assert scores["nll"] == pytest.approx(np.log(3.0) - expected.mean(), rel=1e-10)
-    assert scores["inside"] == (np.abs(y - found.mean) < norm.ppf(0.975) * found.deviation).mean()
+    assert scores["inside"] == (np.abs(y - found.mean) < norm.ppf(0.975) * found.std).mean()
     grid = np.exp(np.linspace(-8.0, 1.0, 4001))
     best = max(grid, key=lambda noise: law.log_density(noise).mean())
     assert law.log_density(law.choose_noise(1e-3)).mean() >= law.log_density(best).mean() - 1e-9

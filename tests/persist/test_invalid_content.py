@@ -210,10 +210,10 @@ def test_weights_of_which_no_law_comes_are_refused(name: str, field: str, tmp_pa
     case = next(case for case in MODELS if case.name == f"weights-{name}")
     path = case.write(tmp_path / "m.boxloop")
     document, tensors = split(path.read_bytes())
-    changed = tensors[f"follower.{field}"].clone().contiguous()
+    changed = tensors[f"estimate.{field}"].clone().contiguous()
     changed.reshape(-1)[1] = 1e8 if name == "gradient" else 1e100
-    path.write_bytes(seal(document, {**tensors, f"follower.{field}": changed}))
-    with pytest.raises(ModelFileError, match=r"follower gives .*law"):
+    path.write_bytes(seal(document, {**tensors, f"estimate.{field}": changed}))
+    with pytest.raises(ModelFileError, match=r"estimate gives .*distribution"):
         case.load(path)
 
 

@@ -185,8 +185,8 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
             found = model.predict(tile.cpu())
             return ConcatenatedRows.of(torch.stack([found.mean, found.epistemic_std], 1))
 
-        mean, spread = rows.reduce(both).concatenate().unbind(1)
-        return LinearPrediction(mean, spread, model.beta.rsqrt())
+        mean, std = rows.reduce(both).concatenate().unbind(1)
+        return LinearPrediction(mean, std, model.beta.rsqrt())
 
     @property
     def covariance_(self) -> Array:
