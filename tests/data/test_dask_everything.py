@@ -246,7 +246,7 @@ def test_criticism() -> None:
 
 
 def test_selection() -> None:
-    rows, keys = real(), ("score", "gap", "gap_error", "aic", "log_likelihood_error")
+    rows, keys = real(), ("mean_test_score", "gap", "gap_error", "aic", "log_likelihood_error")
     search = boxloop.ModelSearchCV(boxloop.GaussianMixture(), {"n_components": [1, 2]}, cv=2)
     one, two = (clone(search).fit(table) for table in (rows, parts(rows)))
     assert one.best_params_ == two.best_params_

@@ -239,7 +239,7 @@ def test_f37_ctrl_c_exits_130_and_leaves_no_page(tmp_path, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["boxloop.report.examine"], "fill", interrupted)
+    monkeypatch.setattr(sys.modules["boxloop.report.examine"], "cross_validate", interrupted)
     result = CliRunner().invoke(main, ["report", "iris", "-o", str(tmp_path / "r.html")])
     assert result.exit_code == 130
     assert list(tmp_path.iterdir()) == []

@@ -95,7 +95,7 @@ def _table(result: Comparison, bounds: list[str]) -> Any:
 def _show(result: Comparison, data: str, bounds: list[str]) -> None:
     from boxloop.numeric import format_number, format_with_error
 
-    heads = ["model", "log-likelihood", "difference to the best", "AIC", "BIC"]
+    heads = ["model", "log-likelihood", "minus the best", "AIC", "BIC"]
     rows = [
         [
             name,

@@ -169,7 +169,7 @@ def _show(search: Any, data: str, output: Path | None) -> None:
     table = search.table()
     names = list(search.cv_results_["params"][0])
     head = " ".join(name.removeprefix("n_").removesuffix("_type") for name in names)
-    heads = [head, "parameters", "held-out log-likelihood", "difference to the best", "AIC", "BIC"]
+    heads = [head, "parameters", "held out", "minus the best", "AIC", "BIC"]
     rows = [
         [
             " ".join(str(params[name]) for name in names) + (", chosen" if row["chosen"] else ""),
