@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
@@ -18,6 +18,7 @@ from boxloop.data import (
     ConcatenatedRows,
     as_column,
     as_frame,
+    check_parameters,
     check_table,
     fill_masked,
     is_read_in_place,
@@ -123,7 +124,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         "device": [str, torch.device],
     }
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Find the posterior.
 

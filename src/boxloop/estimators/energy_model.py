@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, DensityMixin, _fit_context
+from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor, nn
@@ -23,6 +23,7 @@ from boxloop.data import (
     StandardisedSource,
     WeightedSum,
     check_count,
+    check_parameters,
     is_read_in_place,
     on_device,
     open_source,
@@ -220,7 +221,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             source = open_source(rows, sample_weight)
         return on_device(source, pick_device(self.device))
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the energy, estimate its partition function, and store draws.
 

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
-from boxloop.data import check_count, moment_source, summarise_moments, to_float_table, to_vector
+from boxloop.data import (
+    check_count,
+    check_parameters,
+    moment_source,
+    summarise_moments,
+    to_float_table,
+    to_vector,
+)
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
 from boxloop.estimators._params import COMMON, pick_device
 from boxloop.fit import Fit, Plan, fit_linear
@@ -73,7 +80,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
     def _exact(self) -> bool:
         return True
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the model.
 
@@ -90,7 +97,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         previous = vars(self).get("model_") if self.warm_start else None
         return self._publish_fit(self._fit(source, self._plan(source), previous))
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit_covariance(self, covariance: Any, n_samples: int, mean: Any = None) -> Self:
         """Fit to a covariance matrix and a count instead of rows.
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import accuracy_score, d2_tweedie_score
 from sklearn.utils import column_or_1d
@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from boxloop.average import Power, Running
 from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
-from boxloop.data import fingerprint_values, to_labels, to_vector, validate_rows
+from boxloop.data import check_parameters, fingerprint_values, to_labels, to_vector, validate_rows
 from boxloop.estimators._base import Array, DeviceEstimator, to_numpy, warn_of
 from boxloop.estimators._input import check_score_labels, check_score_numbers
 from boxloop.estimators._params import pick_device
@@ -106,7 +106,7 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
     def _check(self, rows: GroupedRows) -> None:
         """Refuse responses whose likelihood has no maximum."""
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, offset: Any = None) -> Self:
         """Fit coefficients and the covariance of effects by maximum likelihood.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, DensityMixin, _fit_context
+from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor, nn
@@ -22,6 +22,7 @@ from boxloop.data import (
     Standardisation,
     StandardisedSource,
     check_count,
+    check_parameters,
     has_equal_weights,
     identity_standardisation,
 )
@@ -246,7 +247,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
         },
     }  # fmt: skip
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the networks.
 
