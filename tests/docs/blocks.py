@@ -20,6 +20,30 @@ def blocks(page: str) -> list[tuple[int, str]]:
     return [(page[: match.start(1)].count("\n"), match.group(1)) for match in fences]
 
 
+README_NAMES = """
+import os
+import boxloop
+from boxloop import *
+import numpy as np
+x, y = np.nan_to_num(X[:120, :1]), X[:120, 1:2]
+counts = rng.poisson(1.0, (500, 12))
+start = [0.0]
+def equation(theta, rows):
+    return rows - theta
+def log_density(values):
+    return -0.5 * values.square().sum(-1)
+os.makedirs("folder", exist_ok=True)
+np.save("folder/0.npy", np.nan_to_num(X))
+"""
+"""What the code in the README's table may use beside the names of its block."""
+
+
+def table_code(page: str) -> list[str]:
+    """The Python expressions in the second column of the README's table of tasks; commands are left out."""
+    cells = re.findall(r"^\| [^|`]* \| `([^`]*)` \| \[", page, re.M)
+    return [cell for cell in cells if not cell.startswith("boxloop ")]
+
+
 def commands(page: str) -> list[str]:
     """The lines that call boxloop in blocks without a language, with their comments."""
     fences = re.findall(r"^```(\w*)\n(.*?)^```", page, re.S | re.M)

@@ -7,14 +7,6 @@ from pathlib import Path
 DOCS = Path(__file__).parents[2] / "docs"
 
 SHORTER = {
-    "README.md": {
-        "[1, 2, 3]": "[2, 3]",
-        "range(1000)": "range(200)",
-        "step >= 500": "step >= 100",
-        "epochs=10, members=3": "epochs=2, members=2",
-        "size=4000": "size=1000",
-        "chains=16, draws=400, warmup=400": "chains=8, draws=100, warmup=200",
-    },
     "index.md": {"range(1, 6)": "range(2, 4)"},
     "from_pymc.md": {"chains=16": "chains=8", "draws=500": "draws=50", "warmup=500": "warmup=100"},
     "guides/how_many_components.md": {

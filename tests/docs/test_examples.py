@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.blocks import PAGES_WITH_OUTPUT, run_blocks, same_words
+from docs.blocks import PAGES_WITH_OUTPUT, README_NAMES, blocks, run_block, run_blocks, same_words, table_code
 from docs.shorter import LONG, SHORTER, changes, shortened
 from report.small import few_candidates
 
@@ -84,6 +84,19 @@ def test_the_code_of_a_page_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     with few_candidates():
         run_blocks(page, page.read_text(encoding="utf-8"))
+
+
+def test_the_code_of_the_readmes_table_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {"__name__": "readme"}
+    for line, block in blocks(text):
+        run_block(ROOT / "README.md", line, block, names)
+    exec(README_NAMES, names)
+    code = table_code(text)
+    assert len(code) >= 10
+    for expression in code:
+        eval(expression, names)
 
 
 def test_every_short_page_is_there() -> None:

@@ -1,12 +1,12 @@
 """Build the wheel, install it without extras into a fresh environment, and run all that the README shows there.
 
 Every Python block runs, in one process and in order, then every ``boxloop`` command. They stand where a user does:
-nothing of the repository on the path, no variables for threads, and a temporary folder to work in. What needs an extra
-must fail before it does anything, and name the extra.
+nothing of the repository on the path, no variables for threads, and a temporary folder to work in. So does the code in
+the table of tasks. What needs an extra must fail before it does anything, and name the extra.
 
 The commands find four tables, all from the bundled irises, shuffled, as height, weight, length and price:
 ``data.csv`` with 100 flowers, ``held.csv`` with the other 50, ``ordinary.csv`` with the setosas among the 100 and
-``new.csv`` with the 50 again. ``measurements`` is the folder that a block of the README writes.
+``new.csv`` with the 50 again. ``folder`` holds a table as well.
 
 Usage: python tests/wheel/run_readme.py
 """
@@ -28,12 +28,12 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 WITH_EXTRAS = {
-    "boxloop fit measurements --model gaussian-mixture -k 2 --workers 8 -o shared.boxloop": "boxloop[dask]"
+    "boxloop fit folder --model gaussian-mixture -k 2 --workers 8 -o shared.boxloop": "boxloop[dask]"
 }
 """A command of the README's prose, with the model it leaves out, and the extra that it needs."""
 
 sys.path.insert(0, str(ROOT / "tests"))
-from docs.blocks import blocks, commands, run_block  # noqa: E402
+from docs.blocks import README_NAMES, blocks, commands, run_block, table_code  # noqa: E402
 
 
 @contextmanager
@@ -93,6 +93,9 @@ def run_readme_blocks() -> int:
         what = f"README.md, block at line {line + 1}" + (f", without {extra}" if extra else "")
         run = refuse_block if extra else run_block
         failures += attempt(what, lambda: run(README, line, block, names))  # noqa: B023
+    exec(README_NAMES, names)
+    for code in table_code(README.read_text(encoding="utf-8")):
+        failures += attempt(code, lambda: eval(code, names))  # noqa: B023
     return failures
 
 
