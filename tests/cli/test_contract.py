@@ -67,8 +67,8 @@ KEYS = {
     "summary worries advice seconds output figure",
     "relate": "data other rate permutations x y rounds converged ridge events rows seed variables total total_error "
     "columns labels verdict overfitted worries diagnosis seconds output figure",
-    "network": "data target columns left_out kind why rows seed predictors worries level assumptions worst_rows settings "
-    "events seconds output page figure",
+    "network": "data target columns left_out kind why rows seed predictors worries level assumptions worst_rows "
+    "settings events seconds output page figure",
     "sample": "model rows seed columns output values",
     "show": "model estimator options columns rounds converged interrupted lower_bound events components",
     "datasets": "datasets",
