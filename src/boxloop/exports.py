@@ -30,9 +30,9 @@ class _LazyPackage(ModuleType):
     _packages: set[str]
 
     def __getattr__(self, name: str) -> object:
-        if name in self._packages:
-            return import_module(f"{self.__name__}.{name}")
         if name not in self._homes:
+            if name in self._packages:
+                return import_module(f"{self.__name__}.{name}")
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{self._suggest(name)}")
         value = getattr(import_module(self._homes[name]), name)
         super().__setattr__(name, value)
