@@ -204,7 +204,7 @@ def test_labels_are_not_shared(tmp_path: Path) -> None:
     done(*relate, "-o", tmp_path / "m")
     result = call("score", tmp_path / "m", "iris", "--workers", 2)
     assert result.exit_code == 2
-    assert "m takes labels, which are read in one process: leave both out" in result.stderr
+    assert "m takes labels, which one process reads: leave both out" in result.stderr
     done("score", tmp_path / "m", "iris", "-q")
 
 

@@ -152,7 +152,7 @@ def related(x: Any, y: Any) -> Any:
     held = fit.significance(permutations=19, level=0.1)
     told = [
         held.correlation,
-        held.error,
+        held.standard_error,
         held.p_value,
         mean.mean,
         mean.standard_error,

@@ -25,11 +25,11 @@ import os
 import boxloop
 from boxloop import *
 import numpy as np
-x, y = np.nan_to_num(X[:120, :1]), X[:120, 1:2]
+x, y = np.nan_to_num(X[:120, :2]), X[:120, 1:]
 counts = rng.poisson(1.0, (500, 12))
 start = [0.0]
 def equation(theta, rows):
-    return rows - theta
+    return rows[:, :1] - theta
 def log_density(values):
     return -0.5 * values.square().sum(-1)
 os.makedirs("folder", exist_ok=True)

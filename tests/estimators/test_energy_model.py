@@ -117,7 +117,7 @@ def test_criticism_by_moments(fitted):
 
 
 def test_training_errors_are_not_claimed(fitted):
-    with pytest.raises(TypeError, match="training error of EnergyModel is not known"):
+    with pytest.raises(TypeError, match="parameter error of EnergyModel cannot be computed"):
         mega(fitted, hills(50, 5), train=hills(50, 6))
 
 

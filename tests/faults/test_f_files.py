@@ -262,8 +262,8 @@ F53: list[tuple[str, Callable[[Document, Tensors], Any], str]] = [
     ("autoencoder", _tensor("decoder.parameters.0", lambda x: x.mT), "'decoder': parameters have the shapes"),
     (
         "weights-swag",
-        _tensor("follower.square", lambda x: x - 1.0),
-        "'follower.square' must be at least 0, with a finite square",
+        _tensor("estimate.square", lambda x: x - 1.0),
+        "'estimate.square' must be at least 0, with a finite square",
     ),
     (
         "gaussian-full",
