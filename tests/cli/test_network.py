@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, root_mean_squared_error
 
 from boxloop import load
-from boxloop.cli import read_problem
+from boxloop.cli import read_supervised_table
 from boxloop.data import load_dataset, write_table
 from boxloop.estimators import NetworkClassifier, NetworkRegressor
 from boxloop.progress import ProgressBar
@@ -74,7 +74,7 @@ def test_a_bend_is_followed_and_a_line_is_left_to_the_line(table: Path, tmp_path
 
 def test_numbers_of_a_regression_are_those_of_the_library() -> None:
     told = found("diabetes", "--target", "target", *SHORT, "--seed", 3)
-    data = read_problem("diabetes", "target", None, (), "auto", 0.2, 3)
+    data = read_supervised_table("diabetes", "target", None, (), "auto", 0.2, 3)
     source = load_dataset("diabetes")
     np.testing.assert_array_equal(data.X, source.rows)
     np.testing.assert_array_equal(data.y, source.target)
@@ -107,7 +107,7 @@ def test_numbers_of_a_regression_are_those_of_the_library() -> None:
 def test_numbers_of_a_classification_are_those_of_scikit_learn() -> None:
     told = found("wine", "--target", "target", *SHORT)
     lines = named(told)
-    data = read_problem("wine", "target", None, (), "auto", 0.2, 0)
+    data = read_supervised_table("wine", "target", None, (), "auto", 0.2, 0)
     (X, y), (new, truth) = data.trained, data.judged
     centre, scale = X.mean(), X.std(ddof=0)
     plain = LogisticRegression(max_iter=5000).fit((X - centre) / scale, y)

@@ -24,7 +24,9 @@ from boxloop.persist import CheckpointWriter, read_container  # noqa: E402
 from estimators.public_cases import PUBLIC, Public, quietly  # noqa: E402
 
 KEPT_IN = [
-    public for public in PUBLIC if "checkpoint" in public.make().get_params() and public.name != "ModelSearchCV"
+    public
+    for public in PUBLIC
+    if "checkpoint" in public.make().get_params() and public.name != "ModelSearchCV"
 ]
 LEARNED = {"x_features": "network", "y_features": "network", "features": "network"}
 """Features that take more than one iteration to fit."""

@@ -22,11 +22,11 @@ from boxloop.twoview import (
     SquaredErrorValidation,
     ViewPair,
     fit_code_mixture,
+    keep_leading_variables,
     prepend_variables,
     reduced_rank_code,
     residual_variance,
     standardise_codes,
-    truncate_variables,
 )
 
 
@@ -219,10 +219,10 @@ def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, Array
 
 def test_fewer_variables_are_the_first_ones(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
     rows, relevance, _ = made
-    few = truncate_variables(relevance, 2)
+    few = keep_leading_variables(relevance, 2)
     torch.testing.assert_close(few.left(rows), relevance.left(rows)[:, :2])
-    assert truncate_variables(relevance, 9) is relevance
-    assert truncate_variables(relevance, None) is relevance
+    assert keep_leading_variables(relevance, 9) is relevance
+    assert keep_leading_variables(relevance, None) is relevance
 
 
 def test_collapsed_code_still_makes_a_model(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:

@@ -4,7 +4,7 @@ from .errors import EXIT_CODES as EXIT_CODES
 from .fit import STARTS as STARTS
 from .group import COMMANDS as COMMANDS, main
 from .names import MODELS as MODELS, catalogue as catalogue
-from .network import read_problem as read_problem
+from .network import read_supervised_table as read_supervised_table
 from .output import echo_styled as echo_styled, echo_table as echo_table, echo_text as echo_text
 from .posterior import advice as advice
 from .two_views import (

@@ -146,7 +146,7 @@ def command(
     check_outputs([output, page, figure, json_to], data)
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise click.UsageError(f"--page must end in .html, got {page}")
-    problem = read_problem(data, target, columns, drop, kind, share, seed)
+    problem = read_supervised_table(data, target, columns, drop, kind, share, seed)
     start = time.perf_counter()
     network = fit_network(problem, {**options, "random_state": seed}, watching(quiet, progress))
     findings = judge_network(problem, network, chains=chains, seed=seed)
@@ -157,7 +157,7 @@ def command(
     tell(facts, json_to, lambda: print_findings(findings, facts), quiet)
 
 
-def read_problem(
+def read_supervised_table(
     data: str,
     target: str,
     columns: Sequence[str] | None,

@@ -166,13 +166,13 @@ def as_model(model: object, emission: Callable[[Tensor], object] | None = None) 
         return Pair(one, lambda z: repeat_batch(model, len(z)))
     _check_fitted(model)
     if isinstance(model, (GaussianMixture, BayesianGaussianMixture)):
-        return _mixture(model)
+        return _from_sklearn_mixture(model)
     if isinstance(model, FactorAnalysis):
         return _factors(model.mean_, model.components_.T, model.noise_variance_)
     if isinstance(model, PCA):
-        return _pca(model)
+        return _from_sklearn_pca(model)
     if type(model).__module__.startswith("hmmlearn"):
-        return _hmm(model)
+        return _from_hmmlearn(model)
     name = type(model).__name__
     if hasattr(model, "refit") and not model.refit:
         raise TypeError(f"cannot take {name} as a model: with refit=False it has no best_estimator_")
@@ -207,7 +207,7 @@ def _to_tensor(value: Any) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(value), dtype=torch.float64)
 
 
-def _mixture(fitted: Any) -> Mixture[Any]:
+def _from_sklearn_mixture(fitted: Any) -> Mixture[Any]:
     mean, covariance = _to_tensor(fitted.means_), _to_tensor(fitted.covariances_)
     family: Any
     if fitted.covariance_type == "full":
@@ -221,7 +221,7 @@ def _mixture(fitted: Any) -> Mixture[Any]:
     return Mixture(_to_tensor(fitted.weights_).log(), family)
 
 
-def _pca(fitted: Any) -> FactorModel:
+def _from_sklearn_pca(fitted: Any) -> FactorModel:
     """Tipping and Bishop's model. Whitening changes ``PCA.score``, not the distribution of the rows."""
     noise = max(float(fitted.noise_variance_), 0.0)
     if noise == 0.0:
@@ -250,7 +250,7 @@ def check_independent(model: LatentModel, what: str) -> None:
         )
 
 
-def _hmm(fitted: Any) -> Mixture[Any]:
+def _from_hmmlearn(fitted: Any) -> Mixture[Any]:
     """The stationary distribution of a row: a mixture by the stationary distribution of the states."""
     name = type(fitted).__name__
     if name != "GaussianHMM":

@@ -201,15 +201,12 @@ def _distribution_function(model: LatentModel, nodes: int, stream: Generator) ->
     """A function of rows (n, d): the distribution function of each column."""
     finite = marginal_mixture(model)
     if finite is not None and isinstance(finite[0], GAUSSIAN):
-        return lambda rows: _normal_distribution_function(rows, *finite)
+        return lambda rows: _normal_mixture_cdf(rows, *finite)
     if finite is None:
         blocks = [model.emission(z) for z in latent_nodes(model.prior(), nodes, stream, quasi=True)]
         if all(isinstance(block, GAUSSIAN) for block in blocks):
             return lambda rows: sum(
-                (
-                    _normal_distribution_function(rows, b, b.mean.new_full((len(b.mean),), 1.0 / nodes))
-                    for b in blocks
-                ),
+                (_normal_mixture_cdf(rows, b, b.mean.new_full((len(b.mean),), 1.0 / nodes)) for b in blocks),
                 start=torch.zeros_like(rows),
             )
     sample = draw_rows(model, DRAWN_ROWS, stream).sort(dim=0).values.mT.contiguous()
@@ -222,7 +219,7 @@ def _distribution_function(model: LatentModel, nodes: int, stream: Generator) ->
     return rank
 
 
-def _normal_distribution_function(rows: Tensor, members: Distribution, weight: Tensor) -> Tensor:
+def _normal_mixture_cdf(rows: Tensor, members: Distribution, weight: Tensor) -> Tensor:
     deviations = members.covariance().diagonal().sqrt().expand_as(members.mean)
     total = torch.zeros_like(rows)
     for mean, deviation, share in zip(members.mean, deviations, weight, strict=True):

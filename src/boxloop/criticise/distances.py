@@ -59,7 +59,7 @@ class EnergyResult:
 
 
 @dataclass(frozen=True)
-class SlicedResult:
+class SlicedWasserstein:
     """A sliced Wasserstein distance.
 
     Args:
@@ -68,7 +68,7 @@ class SlicedResult:
         order: that of the Wasserstein distance.
 
     Example:
-        >>> SlicedResult(0.5, 0.01, 2.0).value
+        >>> SlicedWasserstein(0.5, 0.01, 2.0).value
         0.5
     """
 
@@ -142,7 +142,7 @@ def energy_distance(
 @single_threaded
 def sliced_wasserstein(
     x: object, y: object, n_projections: int = 200, order: float = 2, random_state: RandomState = 0
-) -> SlicedResult:
+) -> SlicedWasserstein:
     r"""Wasserstein distance of one-dimensional projections, averaged over random directions.
 
     .. math:: \mathrm{SW}_p^p = E_\theta \int_0^1
@@ -183,7 +183,7 @@ def sliced_wasserstein(
     value = root(cost.mean(), power)
     error, size = float(cost.detach().std()) / math.sqrt(count), as_float(value)
     error = error / (power * size ** (power - 1.0)) if size > 0.0 else 0.0
-    return SlicedResult(like_inputs(value, x, y), error, power)
+    return SlicedWasserstein(like_inputs(value, x, y), error, power)
 
 
 def _quantile_steps(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

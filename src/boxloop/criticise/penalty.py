@@ -233,7 +233,7 @@ def second_gap_norm(rows: Tensor, distribution: Distribution, weight: Tensor) ->
         raise ValueError(
             f"weight must be one number for each of {m} distributions, got shape {tuple(weight.shape)}"
         )
-    parts = _mean_loadings(distribution.covariance(), weight)
+    parts = _mean_low_rank_covariance(distribution.covariance(), weight)
     if parts is None:
         raise ValueError("distribution must have diagonal or low-rank covariances, got full ones")
     loadings, variance = parts
@@ -261,10 +261,10 @@ def has_low_rank_form(rows: Tensor, distribution: Distribution) -> bool:
     )
 
 
-def _mean_loadings(covariance: Covariance, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+def _mean_low_rank_covariance(covariance: Covariance, weight: Tensor) -> tuple[Tensor, Tensor] | None:
     """Mean covariance as rows of loadings (r, d) and variances (d,)."""
     if isinstance(covariance, forms.Shared):
-        return _mean_loadings(covariance.one, weight.sum()[None])
+        return _mean_low_rank_covariance(covariance.one, weight.sum()[None])
     if isinstance(covariance, forms.Diagonal):
         variance = weight @ covariance.variance
         return variance.new_zeros(0, len(variance)), variance

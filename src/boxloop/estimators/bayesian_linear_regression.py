@@ -44,7 +44,7 @@ UNLIKE = 1e4
 """Ratio of the sizes of columns from which they hardly share a prior."""
 
 
-def _is_single(estimator: Any, saved: Saved) -> str | None:
+def _check_single_output(estimator: Any, saved: Saved) -> str | None:
     if not estimator.single_ or saved.axes["k"] == 1:
         return None
     return f"the fitted attribute 'single_' is true for {saved.axes['k']} outputs"
@@ -114,7 +114,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         (Centre,),
         CONSTRAINTS,
         {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]},
-        checks=(is_double, _is_single),
+        checks=(is_double, _check_single_output),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0.0, None, closed="neither"), None],

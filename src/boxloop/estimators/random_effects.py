@@ -321,7 +321,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     _response: ClassVar[Response] = BernoulliResponse()
 
     def _encode(self, y: Any) -> Tensor:
-        labels = _read_response(y)
+        labels = _check_response(y)
         check_classification_targets(labels)
         self.classes_, code = np.unique(labels, return_inverse=True)
         if len(self.classes_) > 2:
@@ -403,7 +403,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     _response: ClassVar[Response] = PoissonResponse()
 
     def _encode(self, y: Any) -> Tensor:
-        counts = to_vector(_read_response(y), "y")
+        counts = to_vector(_check_response(y), "y")
         if not np.isfinite(counts).all() or (counts < 0.0).any() or (counts != np.round(counts)).any():
             raise ValueError("y must hold counts: integers of at least 0")
         return torch.from_numpy(counts)
@@ -499,7 +499,7 @@ def _read_vector(value: Any, n: int, name: str, least: float = -np.inf) -> Tenso
     return torch.from_numpy(array)
 
 
-def _read_response(y: Any) -> NDArray[Any]:
+def _check_response(y: Any) -> NDArray[Any]:
     """Responses as one column without missing values."""
     if y is None:
         raise ValueError("random effects requires y to be passed, but the target y is None")

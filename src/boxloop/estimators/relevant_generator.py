@@ -47,11 +47,11 @@ from boxloop.twoview import (
     SquaredErrorLoss,
     SquaredErrorValidation,
     fit_code_mixture,
+    keep_leading_variables,
     prepend_variables,
     reduced_rank_code,
     residual_variance,
     standardise_codes,
-    truncate_variables,
 )
 from boxloop.types import Source
 
@@ -215,7 +215,7 @@ class RelevantGenerator(DecoderEstimator):
                 f"the features are those of {relevance.pair.left.n_columns} columns, X has {source.n_columns}"
             )
         self._train(
-            truncate_variables(relevance.to(device=pick_device(self.device)), self.n_relevant), source
+            keep_leading_variables(relevance.to(device=pick_device(self.device)), self.n_relevant), source
         )
         warn_of(self.events_)
         return self

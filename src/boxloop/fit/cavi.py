@@ -272,7 +272,7 @@ def cavi(
         raise ValueError(f"n_starts must be at least 1, got {n_starts}")
     stream = generator(random_state)
     field = build_mean_field(nodes, log_joint, conditionals, stream)
-    step = _sweep_step(field, tol) if order == "sweep" else _random_step(field, tol)
+    step = _sweep_step(field, tol) if order == "sweep" else _random_scan_step(field, tol)
     if resume is not None:
         before = [replace(resume.outcome, converged=False)]
     else:
@@ -314,7 +314,7 @@ def _sweep_step(field: MeanField, tol: float) -> Step:
     return step
 
 
-def _random_step(field: MeanField, tol: float) -> Step:
+def _random_scan_step(field: MeanField, tol: float) -> Step:
     """An iteration that updates variables drawn uniformly, one by one; the last one ends with all of them settled."""
     names = list(field.nodes)
     owner = torch.cat([torch.full((field.nodes[name].size,), j) for j, name in enumerate(names)])

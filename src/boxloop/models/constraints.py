@@ -109,7 +109,7 @@ def _has_factors(model: Any, axes: Axes) -> str | None:
     return None if bool(usable) else "noise is so small beside loadings that factors have no posterior"
 
 
-def _has_errors(model: VariationalFactor, axes: Axes) -> str | None:
+def _check_finite_errors(model: VariationalFactor, axes: Axes) -> str | None:
     """Whether loadings in units of the noise have fourth powers, of which their errors are made."""
     squares = model.coefficients.square() / (model.rate / model.shape)[:, None]
     finite = bool(torch.isfinite(squares[:, :-1].square()).all())
@@ -254,7 +254,7 @@ CONSTRAINTS: Table = {
     ),
     RelevancePrior: Constraints(centre=Array("d"), noise_rate=Array("d", POSITIVE)),
     VariationalFactor: Constraints(
-        _has_errors,
+        _check_finite_errors,
         coefficients=Array("d k+1"),
         coefficient_covariance=Array("d|1 k+1 k+1", POSITIVE_DEFINITE),
         shape=Array("d|1", POSITIVE),

@@ -37,11 +37,11 @@ from .generator import (
     SquaredErrorLoss as SquaredErrorLoss,
     SquaredErrorValidation as SquaredErrorValidation,
     fit_code_mixture as fit_code_mixture,
+    keep_leading_variables as keep_leading_variables,
     prepend_variables as prepend_variables,
     reduced_rank_code as reduced_rank_code,
     residual_variance as residual_variance,
     standardise_codes as standardise_codes,
-    truncate_variables as truncate_variables,
 )
 from .objective import (
     ROWS_PER_FEATURE as ROWS_PER_FEATURE,

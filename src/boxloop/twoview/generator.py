@@ -256,7 +256,7 @@ class GeneratorModel(Tree):
         return (self.code, *self.decoder.parameters)
 
 
-def truncate_variables(model: RelevanceModel, most: int | None) -> RelevanceModel:
+def keep_leading_variables(model: RelevanceModel, most: int | None) -> RelevanceModel:
     """The model with its first variables alone; the last of many depend on how many there are (section 5.4)."""
     c = model.canonical
     if most is None or most >= len(c.correlation):
