@@ -215,8 +215,8 @@ class BayesianFactorAnalysis(LinearEstimator):
             warn_caller(
                 f"the noise of column(s) {join_words(list(map(repr, moved)), most=5)} is a small share of their "
                 f"variance, and its prior, which expects a half, raises it by up to {max(pull.tolist()):.1g} standard "
-                "errors: its intervals are too high and cover less often than stated (down to 40% of the time where noise "
-                "is below 5% of the variance); use FactorAnalysis with its standard_errors",
+                "errors: its intervals are too high and cover less often than stated (a quarter to three quarters of "
+                "the time where noise is below 5% of the variance); use FactorAnalysis with its standard_errors",
                 FitWarning,
             )
 
