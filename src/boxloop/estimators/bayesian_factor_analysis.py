@@ -210,7 +210,9 @@ class BayesianFactorAnalysis(LinearEstimator):
         """Name the columns whose noise variance the prior moves by more than a tenth of its standard error."""
         prior, psi = self.model_.parameter_prior, self.model_.noise
         pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.errors().log_noise
-        moved = [name for name, size in zip(self._names(), pull.tolist(), strict=True) if size > MAX_PRIOR_SHIFT]
+        moved = [
+            name for name, size in zip(self._names(), pull.tolist(), strict=True) if size > MAX_PRIOR_SHIFT
+        ]
         if moved:
             warn_caller(
                 f"the noise of column(s) {join_words(list(map(repr, moved)), most=5)} is a small share of their "
