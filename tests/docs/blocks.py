@@ -26,7 +26,7 @@ import boxloop
 from boxloop import *
 import numpy as np
 x, y = np.nan_to_num(X[:120, :2]), X[:120, 1:]
-counts = rng.poisson(1.0, (500, 12))
+counts = rng.poisson(3.0, (500, 12))
 start = [0.0]
 def equation(theta, rows):
     return rows[:, :1] - theta
