@@ -55,8 +55,8 @@ class _Moments(Tree):
     word: Tensor
 
 
-def fit_standardisation(source: Source) -> Standardisation:
-    """One pass over the rows: origin, scale and what is missing or constant.
+def fit_standardisation(source: Source, hashed: bool = True) -> Standardisation:
+    """One pass over the rows: origin, scale, what is missing or constant, and if ``hashed`` a fingerprint of the rows.
 
     The pass runs about the first complete value of each column, so columns near 1e7 with standard deviation 0.1
     keep all their digits.
@@ -67,7 +67,7 @@ def fit_standardisation(source: Source) -> Standardisation:
         shift = torch.nan_to_num(shift, nan=0.0)
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
-        word = hash_tile(rows, weight)
+        word = hash_tile(rows, weight) if hashed else torch.zeros((), dtype=torch.int64)
         centred = rows.to(torch.float64) - shift
         first = centred.mT @ weight
         if not has_missing(first):
@@ -86,7 +86,7 @@ def fit_standardisation(source: Source) -> Standardisation:
     frame = make_standardisation(
         shift + mean, variance.sqrt(), m.observed, float(m.weight), missing=bool(m.missing)
     )
-    return replace(frame, digest=word_to_text(m.word))
+    return replace(frame, digest=word_to_text(m.word)) if hashed else frame
 
 
 def make_standardisation(

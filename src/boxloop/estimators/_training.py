@@ -252,4 +252,4 @@ def make_part(
     """A user's module, or a default network whose start is the same on every device."""
     if module is not None:
         return Part(*ModuleNetwork.of(module, dtype, device))
-    return Part(network, network.start(stream, dtype)).to(device=device)
+    return Part(network, tuple(value.to(device) for value in network.start(stream, dtype)))

@@ -21,6 +21,7 @@ from boxloop.data import (
     SparseSource,
     as_frame,
     finite_source,
+    fit_standardisation,
     has_equal_weights,
     holds_numbers,
     is_read_in_place,
@@ -346,7 +347,8 @@ def start_view(options: FeatureOptions, schema: ViewSchema, source: Source, stre
     device, kind, dtype = options.device, options.kind, options.dtype
     if schema.values is not None:
         return FiniteView(torch.arange(len(schema.values), dtype=torch.float64, device=device))
-    frame = coordinates(source, "columns" if schema.image is None else "common")
+    known = fit_standardisation(source, hashed=False)
+    frame = coordinates(source, "columns" if schema.image is None else "common", known)
     origin, scale = frame.origin.to(device), frame.scale.to(device)
     if kind == "linear":
         return LinearView(origin, scale)

@@ -184,7 +184,7 @@ class CCA(
         return checked
 
     def _standardise(self, rows: Tensor) -> LinearView:
-        frame = fit_standardisation(ArraySource(rows))
+        frame = fit_standardisation(ArraySource(rows), hashed=False)
         if not self.scale:
             return LinearView(frame.origin, torch.ones_like(frame.origin))
         unbiased = math.sqrt(len(rows) / (len(rows) - 1))

@@ -17,6 +17,7 @@ from .format import (
 from .linalg import (
     ConditionError,
     column_means,
+    column_signs,
     floor_covariance,
     from_log_factor,
     gram,
@@ -41,7 +42,7 @@ from .random import (
     sobol_points as sobol_points,
     spawn,
 )
-from .rotation import column_signs, varimax as varimax
+from .rotation import varimax as varimax
 from .standard_errors import mean_and_error as mean_and_error
 from .threads import (
     SingleThreaded as SingleThreaded,

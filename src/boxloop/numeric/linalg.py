@@ -143,6 +143,20 @@ def has_missing(values: Tensor) -> bool:
     return bool(torch.isnan(values.sum()))
 
 
+def column_signs(columns: Tensor) -> Tensor:
+    """+1 or -1 for each of k columns (n, k): what makes its largest entry positive.
+
+    Factorisations leave the sign of a column open; with this one it is the same on every machine.
+
+    Example:
+        >>> import torch
+        >>> column_signs(torch.tensor([[1.0, 2.0], [-3.0, 1.0]]))
+        tensor([-1.,  1.])
+    """
+    largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))[0]
+    return torch.where(largest < 0.0, -1.0, 1.0).to(columns)
+
+
 def column_means(rows: Tensor) -> Tensor:
     """``rows.mean(0)``; on a GPU as a product, which is quicker than a sum down the columns."""
     if rows.device.type == "cpu":

@@ -34,17 +34,3 @@ def varimax(loadings: Tensor, power: float = 1.0, max_iter: int = 500, tol: floa
     sign = torch.sign(turned.gather(0, turned.abs().argmax(0, keepdim=True)))
     order = torch.argsort(turned.square().sum(0), descending=True, stable=True)
     return (turn * torch.where(sign == 0, 1.0, sign))[:, order]
-
-
-def column_signs(columns: Tensor) -> Tensor:
-    """+1 or -1 for each of k columns (n, k): what makes its largest entry positive.
-
-    Factorisations leave the sign of a column open; with this one it is the same on every machine.
-
-    Example:
-        >>> import torch
-        >>> column_signs(torch.tensor([[1.0, 2.0], [-3.0, 1.0]]))
-        tensor([-1.,  1.])
-    """
-    largest = columns.gather(0, columns.abs().argmax(0, keepdim=True))[0]
-    return torch.where(largest < 0.0, -1.0, 1.0).to(columns)
