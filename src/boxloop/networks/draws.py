@@ -43,41 +43,18 @@ REFRESH_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class DrawAllocation:
-    r"""How many draws each component of a mixture has, and means over them.
+    r"""How many draws each component has, and means over them: stratified sampling (Cochran, 1977, chapter 5).
 
     .. math:: \bar f = \sum_p w_p \bar f_p, \qquad \mathrm{Var}(\bar f) = \sum_p w_p^2 s_p^2 / n_p
-
-    Stratified sampling: Cochran (1977), "Sampling techniques", chapter 5.
-
-    Args:
-        shares: weights of the components, (p,); they sum to 1.
-        counts: draws of each component.
-        points: which components have zero variance; they need one draw.
-
-    Example:
-        >>> allocation = DrawAllocation.proportional([0.5, 0.3, 0.2], [False, False, True], 10)
-        >>> allocation.counts, allocation.n_draws
-        ((6, 4, 1), 11)
-        >>> round(float(allocation.weight[:6].sum()), 12)
-        0.5
     """
 
-    shares: Array
-    counts: tuple[int, ...]
-    points: tuple[bool, ...]
+    shares: Array  # weights of the components, (p,); they sum to 1
+    counts: tuple[int, ...]  # draws of each component
+    points: tuple[bool, ...]  # which components have zero variance; they need one draw
 
     @classmethod
     def proportional(cls, shares: Sequence[float], points: Sequence[bool], draws: int) -> DrawAllocation:
-        """Draws in proportion to the shares by largest remainders, at least one each.
-
-        Args:
-            shares: weights of the components, (p,).
-            points: which have zero variance; they have one draw each.
-            draws: of the others together.
-
-        Raises:
-            ValueError: shares that do not sum to 1, or fewer draws than components.
-        """
+        """Draws in proportion to the shares by largest remainders, at least one each."""
         share, point = np.asarray(shares, dtype=np.float64), np.asarray(points, dtype=bool)
         if not (share.ndim == 1 and len(share) and (share > 0.0).all() and abs(share.sum() - 1.0) < 1e-6):
             raise ValueError(f"weights of components must be above 0 and sum to 1, got {share.tolist()}")
@@ -153,39 +130,18 @@ def _apportion(share: Array, total: int) -> NDArray[np.int_]:
 
 @dataclass(frozen=True, eq=False)
 class NetworkDraws:
-    """The networks over which a prediction averages.
+    """The networks over which a prediction averages."""
 
-    Args:
-        components: of the posterior.
-        allocation: draws of each component.
-        scale: factor of the covariances.
-        seed: of all random numbers.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.networks import Layout, WeightDistribution
-        >>> net = torch.nn.Linear(2, 1)
-        >>> distribution = WeightDistribution(torch.zeros(3), torch.zeros(3, 0), torch.ones(3))
-        >>> component = Component(1.0, net, Layout.from_network(net), distribution)
-        >>> outputs = NetworkDraws.allocate([component], 4, seed=0).evaluate(torch.ones(5, 2))
-        >>> outputs.values.shape, outputs.used_vmap
-        ((4, 5, 1), True)
-    """
-
-    components: tuple[Component, ...]
-    allocation: DrawAllocation
-    scale: float
-    seed: int
+    components: tuple[Component, ...]  # of the posterior
+    allocation: DrawAllocation  # draws of each component
+    scale: float  # factor of the covariances
+    seed: int  # of all random numbers
 
     @classmethod
     def allocate(
         cls, components: Sequence[Component], n: int, *, scale: float = 1.0, seed: int = 0
     ) -> NetworkDraws:
-        """n draws in proportion to the weights of the components; one draw for a component of zero variance.
-
-        Raises:
-            ValueError: too few draws, a negative scale, or a network that does not fit its distribution.
-        """
+        """n draws in proportion to the weights of the components; one draw for a component of zero variance."""
         requested: Any = n
         if not isinstance(requested, Integral):
             raise ValueError(f"draws must be a whole number, got {n!r}")
@@ -220,18 +176,7 @@ class NetworkDraws:
         use_vmap: bool | None = None,
         memory: int | None = None,
     ) -> DrawOutputs:
-        """Evaluate every draw on every row.
-
-        Args:
-            rows: (n, ...), or several tensors of n rows, as the network takes them.
-            buffers: of each component, with a leading axis of its draws; None is those of the networks.
-            use_vmap: evaluate draws by ``vmap``; None tries it, and warns if it does not work.
-            memory: bytes for draws that are evaluated together; None is the default of the device.
-
-        Raises:
-            ValueError: the network cannot take the rows or draws random numbers; networks whose outputs differ in
-                shape.
-        """
+        """Evaluate every draw on every row."""
         tables, used_vmap, n = [], True, count_rows(rows)
         for place, component in enumerate(self.components):
             function = NetworkFunction(component.net, component.layout)
@@ -263,24 +208,7 @@ class NetworkDraws:
     def batch_statistics(
         self, batches: InputBatches, *, use_vmap: bool | None = None, memory: int | None = None
     ) -> tuple[dict[str, Tensor], ...]:
-        r"""Running statistics of BatchNorm and InstanceNorm under every draw: means over the batches, equally weighted.
-
-        .. math:: \hat m = \tfrac1B \sum_b m_b, \qquad \hat v = \tfrac1B \sum_b v_b
-
-        Izmailov et al. (2018); Maddox et al. (2019). BatchNorm is in training mode, dropout is off. For a network that
-        holds a draw and has no dropout, the result is that of ``torch.optim.swa_utils.update_bn``.
-
-        Args:
-            batches: of inputs; read once for each chunk of draws.
-            use_vmap: as in :meth:`evaluate`.
-            memory: as in :meth:`evaluate`.
-
-        Returns:
-            For each component, buffers by name with a leading axis of its draws.
-
-        Raises:
-            ValueError: no batches, or a network that cannot take them.
-        """
+        """Statistics of BatchNorm and InstanceNorm under every draw, as ``update_bn`` of torch computes them."""
         return tuple(
             self._component_statistics(place, batches, use_vmap, memory)
             for place in range(len(self.components))
@@ -318,17 +246,11 @@ class NetworkDraws:
 
 @dataclass(frozen=True, eq=False)
 class DrawOutputs:
-    """Outputs of every draw for every row.
+    """Outputs of every draw for every row."""
 
-    Args:
-        values: (m, n, ...), float64.
-        allocation: draws of each component, and their weights.
-        used_vmap: whether all networks were evaluated by ``vmap``.
-    """
-
-    values: Array
-    allocation: DrawAllocation
-    used_vmap: bool
+    values: Array  # (m, n, ...), float64
+    allocation: DrawAllocation  # draws of each component, and their weights
+    used_vmap: bool  # whether all networks were evaluated by vmap
 
 
 def _check_component(component: Component) -> None:
@@ -351,12 +273,7 @@ def _check_component(component: Component) -> None:
 
 @dataclass(frozen=True, eq=False)
 class InputBatches:
-    """Batches of inputs that can be read more than once.
-
-    Args:
-        data: an array, a frame, a list of rows, a dictionary of tensors, or batches of inputs, such as a list or a
-            loader. Of a batch that is a tuple, inputs come first.
-    """
+    """Rows, or batches of inputs, that can be read more than once; of a batch that is a tuple, inputs come first."""
 
     data: Any
 

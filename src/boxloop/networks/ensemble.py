@@ -293,25 +293,7 @@ def _train_in_turn(plan: _MemberPlan, tasks: Sequence[Any]) -> list[tuple[Weight
 
 
 def stacking_weights(log_density: Tensor) -> Tensor:
-    r"""The mixture weights under which held-out rows are most probable, by EM from equal weights.
-
-    .. math:: \max_w \frac1n \sum_i \log \sum_k w_k \, p_{ki}, \qquad
-        w_k \leftarrow \frac1n \sum_i \frac{w_k p_{ki}}{\sum_l w_l p_{li}}
-
-    The score is concave in w, so EM converges to its maximum.
-
-    Args:
-        log_density: log p of each row under each member alone, (k, n).
-
-    Returns:
-        w, (k,), which sum to 1.
-
-    Example:
-        >>> import torch
-        >>> score = torch.tensor([[-1.0, -1.0, -1.0, -9.0], [-9.0, -9.0, -9.0, -1.0]])
-        >>> stacking_weights(score).round(decimals=2)
-        tensor([0.7500, 0.2500], dtype=torch.float64)
-    """
+    """The weights (k,) under which rows of log-densities (k, n) are most probable, by EM, as the score is concave."""
     log_density = torch.as_tensor(log_density, dtype=torch.float64)
     if log_density.ndim != 2 or not log_density.numel():
         raise ValueError(f"log_density must have shape (k, n), k and n > 0, got {tuple(log_density.shape)}")

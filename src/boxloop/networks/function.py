@@ -50,11 +50,7 @@ def batch_norms(net: nn.Module) -> dict[str, _BatchNorm | _InstanceNorm]:
 
 
 def check_row_independence(net: nn.Module) -> None:
-    """Refuse a network whose output for a row depends on the other rows.
-
-    Raises:
-        ValueError: a BatchNorm without running statistics.
-    """
+    """Refuse a network whose output for a row depends on the other rows."""
     for name, module in net.named_modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             raise ValueError(
@@ -88,14 +84,10 @@ class NetworkFunction:
 
     Parameters in half precision are evaluated in float32: draws closer together than the rounding error of half
     precision would coincide.
-
-    Args:
-        net: any module; parameters outside the layout, and buffers, are used as they are.
-        layout: the parameters that vary.
     """
 
-    net: nn.Module
-    layout: Layout
+    net: nn.Module  # any module; parameters outside the layout, and buffers, are used as they are
+    layout: Layout  # the parameters that vary
 
     @property
     def parameter(self) -> Tensor:
@@ -173,18 +165,7 @@ class NetworkFunction:
     def plan(
         self, vectors: Tensor, buffers: Buffers, rows: Inputs, use_vmap: bool | None, memory: int | None
     ) -> EvaluationPlan:
-        """Evaluate two draws on two rows, to find out whether ``vmap`` works and how much memory a row needs.
-
-        Args:
-            vectors: of weights, (c, D).
-            buffers: with a leading axis of draws.
-            rows: (n, ...).
-            use_vmap: None tries it.
-            memory: bytes for draws that are evaluated together; None is the default of the device.
-
-        Raises:
-            ValueError: the network cannot take the rows, or draws random numbers of its own.
-        """
+        """Evaluate two draws on two rows, to find out whether ``vmap`` works and how much memory a row needs."""
         weights = self.unflatten(vectors[:TRIAL_SIZE])
         few = {name: value[:TRIAL_SIZE] for name, value in buffers.items()}
         rows, device = self.to_network(slice_rows(rows, 0, TRIAL_SIZE)), self.parameter.device
@@ -233,17 +214,11 @@ class NetworkFunction:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How draws are evaluated.
+    """How draws are evaluated."""
 
-    Args:
-        use_vmap: whether several draws are evaluated by ``vmap``.
-        cost: bytes of the largest tensor per row and draw.
-        memory: bytes for draws that are evaluated together.
-    """
-
-    use_vmap: bool
-    cost: int
-    memory: int
+    use_vmap: bool  # whether several draws are evaluated by vmap
+    cost: int  # bytes of the largest tensor per row and draw
+    memory: int  # bytes for draws that are evaluated together
 
     def count_draws(self, size: int, rows: int) -> int:
         """Draws of ``size`` weights that fit the memory at once, each on so many rows."""

@@ -15,11 +15,7 @@ Inputs = Any
 
 
 def as_rows(X: Any) -> Tensor:
-    """One table as a tensor (n, ...). Integers stay integers, as they may index an embedding.
-
-    Raises:
-        ValueError: no rows, values that are not numbers, or several tensors.
-    """
+    """One table as a tensor (n, ...). Integers stay integers, as they may index an embedding."""
     if has_several_tensors(X):
         raise ValueError(f"X must be one table of rows here, got a {type(X).__name__} of several tensors")
     if isinstance(X, Tensor):
@@ -35,13 +31,7 @@ def as_rows(X: Any) -> Tensor:
 
 
 def as_inputs(X: Any) -> Inputs:
-    """Inputs as tensors: one, or several in the tuple, list or dictionary in which they were passed.
-
-    A list of tensors is several inputs; a list of numbers or arrays is one table.
-
-    Raises:
-        ValueError: as :func:`as_rows`, or different numbers of rows.
-    """
+    """One tensor, or several in their container: a list of tensors is several, one of numbers or arrays a table."""
     if not has_several_tensors(X):
         return as_rows(X)
     if isinstance(X, dict):

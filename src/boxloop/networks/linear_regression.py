@@ -112,19 +112,12 @@ class RegressionMoments(Tree):
 
 @dataclass(frozen=True)
 class Centre(Tree):
-    """The origin and scale of rows before their sums were formed; predictions are mapped back.
+    """The origin and scale of rows before their sums were formed; predictions are mapped back."""
 
-    Args:
-        origin: subtracted from the columns, (d,).
-        scale: by which the columns were divided, (d,).
-        level: subtracted from the outputs, (k,).
-        free: whether the level is an intercept without a prior, with a variance of its own.
-    """
-
-    origin: Tensor
-    scale: Tensor
-    level: Tensor
-    free: bool
+    origin: Tensor  # subtracted from the columns, (d,)
+    scale: Tensor  # by which the columns were divided, (d,)
+    level: Tensor  # subtracted from the outputs, (k,)
+    free: bool  # whether the level is an intercept without a prior, with a variance of its own
 
     @classmethod
     def none(cls, d: int, k: int) -> Centre:
@@ -420,21 +413,13 @@ def _expand_precisions(name: str, value: float | Sequence[float] | None, k: int)
 
 @dataclass(frozen=True)
 class Spectrum(Tree):
-    """One output along the axes of the inputs.
+    """One output along the axes of the inputs."""
 
-    Args:
-        values: eigenvalues of XᵀX that are not zero, (r,).
-        squares: z², (r,).
-        rest: R, a number.
-        count: n; one less if the outputs were centred.
-        least: smallest noise variance above the rounding error.
-    """
-
-    values: Tensor
-    squares: Tensor
-    rest: Tensor
-    count: float
-    least: float
+    values: Tensor  # eigenvalues of XᵀX that are not zero, (r,)
+    squares: Tensor  # z², (r,)
+    rest: Tensor  # R, a number
+    count: float  # n; one less if the outputs were centred
+    least: float  # smallest noise variance above the rounding error
 
     def log_evidence(self, alpha: Tensor, beta: Tensor) -> Tensor:
         """log p(y); differentiable in alpha and beta, which are numbers or of one shape (...)."""
@@ -450,17 +435,11 @@ class Spectrum(Tree):
 
 @dataclass(frozen=True)
 class Precisions:
-    """The precisions of highest evidence.
+    """The precisions of highest evidence."""
 
-    Args:
-        alpha: of the prior.
-        beta: of the noise.
-        message: says so if the maximum lies at infinity; empty otherwise.
-    """
-
-    alpha: float
-    beta: float
-    message: str = ""
+    alpha: float  # of the prior
+    beta: float  # of the noise
+    message: str = ""  # says so if the maximum lies at infinity; empty otherwise
 
 
 def positive_values(name: str, value: float | Sequence[float], k: int) -> list[float]:

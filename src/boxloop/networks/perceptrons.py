@@ -30,25 +30,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class StackedLayers(nn.Module):
-    """Perceptrons of the same shape, each with its own weights.
-
-    Args:
-        widths: of the input, of every hidden layer, and of the output.
-        activation: one of :data:`ACTIVATIONS`.
-        streams: generators of the initial weights, one per member.
-        dtype: of the weights.
-        device: of the weights.
-
-    Example:
-        >>> import torch
-        >>> streams = [torch.Generator().manual_seed(i) for i in range(3)]
-        >>> stack = StackedLayers((2, 8, 1), "tanh", streams)
-        >>> x = torch.ones(5, 2, dtype=torch.float64)
-        >>> stack(x).shape
-        torch.Size([3, 5, 1])
-        >>> torch.allclose(stack(x)[1], stack.networks()[1](x))
-        True
-    """
+    """Perceptrons of the same shape, each with its own weights."""
 
     def __init__(
         self,
@@ -115,25 +97,7 @@ def _sequential(
 
 
 class ShuffledRows:
-    """Mini-batches of rows in memory, shuffled in every epoch, in a different order for each member.
-
-    An epoch of n rows is cut into batches of nearly equal size.
-
-    Args:
-        x: rows, (n, d).
-        y: outputs or classes, (n, ...).
-        size: most rows of a batch.
-        streams: generators of the orders, one per member.
-        squeeze: whether batches of a single member have no axis of members.
-        weight: of the rows, (n,); batches then hold pairs (y, weight) in place of y.
-
-    Example:
-        >>> import torch
-        >>> streams = [torch.Generator().manual_seed(i) for i in range(2)]
-        >>> batches = ShuffledRows(torch.arange(5.0)[:, None], torch.arange(5), 2, streams)
-        >>> [(tuple(x.shape), tuple(y.shape)) for x, y in batches]
-        [((2, 2, 1), (2, 2)), ((2, 2, 1), (2, 2)), ((2, 1, 1), (2, 1))]
-    """
+    """Mini-batches of rows in memory, shuffled in every epoch, in a different order for each member."""
 
     def __init__(
         self,
@@ -169,9 +133,6 @@ def sum_over_members(loss: Callable[[Tensor, Any], Tensor], members: int) -> Cal
 def weight_rows(
     loss: Callable[[Tensor, Tensor], Tensor], mean_weight: float
 ) -> Callable[[Tensor, Any], Tensor]:
-    """The weighted mean loss of a batch of pairs (y, weight), from the loss of each row.
-
-    Weights are divided by their mean over all rows, not over the batch, so that the expectation over batches is the
-    weighted mean over all rows.
-    """
+    """The weighted mean loss of a batch of pairs (y, weight), from the loss of each row."""
+    # Divided by the mean over all rows, not over the batch: the expectation over batches is the weighted mean.
     return lambda out, y_weight: (loss(out, y_weight[0]) * y_weight[1]).mean() / mean_weight

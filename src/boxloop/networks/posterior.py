@@ -207,20 +207,7 @@ def _select_parameters(
 
 
 def pick_method(method: str | Method, rank: int, size: int) -> Method:
-    """A method from its name, or the method itself.
-
-    Args:
-        method: a name or a method.
-        rank: of methods that have one.
-        size: D; the rank is at most D.
-
-    Raises:
-        ValueError: an unknown name; a rank that the method cannot have; ``"window"``, which needs a length.
-
-    Example:
-        >>> pick_method("swag", 20, 5)
-        SWAG(rank=5, floor=1e-30)
-    """
+    """A method from its name, or the method itself."""
     if not isinstance(method, str):
         candidate: object = method
         if isinstance(candidate, type) or not is_dataclass(candidate):
@@ -305,23 +292,14 @@ class TraceRecorder:
 
 @dataclass(frozen=True)
 class PosteriorState(Tree):
-    """The state of a posterior, without its network.
+    """The state of a posterior, without its network."""
 
-    Args:
-        layout: of the parameters.
-        method: that estimates the distribution.
-        estimate: state of the method.
-        trace: of the recorded weights.
-        n_refused: vectors refused.
-        dtype: of the running statistics, by name.
-    """
-
-    layout: Layout
-    method: Any
-    estimate: Any
-    trace: WeightTrace
-    n_refused: int
-    dtype: str
+    layout: Layout  # of the parameters
+    method: Any  # that estimates the distribution
+    estimate: Any  # state of the method
+    trace: WeightTrace  # of the recorded weights
+    n_refused: int  # vectors refused
+    dtype: str  # of the running statistics, by name
 
 
 class WeightPosterior(PredictivePosterior):

@@ -281,27 +281,9 @@ def mixture_log_prob(centres: Array, weight: Array, y: Array, noise: Array) -> A
 
 
 def mixture_quantile(q: float, centres: Array, weight: Array, std: Array) -> Array:
-    r"""Quantile q of N mixtures of m Gaussians with a common standard deviation.
+    """Quantile q of N mixtures of m Gaussians with centres (m, N) and standard deviations (N,).
 
-    .. math:: \sum_i w_i \Phi\!\left(\frac{t - f_i}{\sigma}\right) = q
-
-    The root lies between the smallest and the largest quantile of the components. Newton steps that leave that bracket,
-    or shorten it too little, are replaced by bisection.
-
-    Args:
-        q: a probability between 0 and 1.
-        centres: f, (m, N).
-        weight: of the components, (m,); sums to 1.
-        std: sigma of each mixture, (N,), above 0.
-
-    Returns:
-        (N,).
-
-    Example:
-        >>> import numpy as np
-        >>> median = mixture_quantile(0.5, np.array([[-1.0], [1.0]]), np.full(2, 0.5), np.ones(1))
-        >>> abs(float(median[0])) < 1e-12
-        True
+    Newton's method between the smallest and the largest quantile of the components, safeguarded by bisection.
     """
     if np.ndim(q) or not 0.0 < q < 1.0:
         raise ValueError(f"q must be one probability between 0 and 1, got {q}")
@@ -335,11 +317,7 @@ def _solve_quantile(q: float, centres: Array, weight: Array, std: Array) -> Arra
 
 
 def check_targets(y: Any, shape: tuple[int, ...]) -> Array:
-    """Observations as (n, k), for outputs of shape (n, ...) with k numbers per row.
-
-    Raises:
-        ValueError: another shape, or a value that is not finite.
-    """
+    """Observations as (n, k), for outputs of shape (n, ...) with k numbers per row."""
     table = np.asarray(as_array(y), dtype=np.float64)
     one = len(shape) == 1 or shape[1:] == (1,)
     if table.shape != shape and not (one and table.shape in {shape[:1], (shape[0], 1)}):
@@ -350,11 +328,7 @@ def check_targets(y: Any, shape: tuple[int, ...]) -> Array:
 
 
 def check_classes(y: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Observed classes (n,), for logits of shape (n, c).
-
-    Raises:
-        ValueError: another shape, or values other than 0, 1, ..., c - 1.
-    """
+    """Observed classes (n,), for logits of shape (n, c)."""
     table = as_array(y)
     if table.shape == (shape[0], 1):
         table = table[:, 0]
@@ -366,11 +340,7 @@ def check_classes(y: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def as_logits(outputs: Array) -> Array:
-    """Logits (m, n, c); a single output is the logit of class 1 against class 0.
-
-    Raises:
-        ValueError: outputs of another shape.
-    """
+    """Logits (m, n, c); a single output is the logit of class 1 against class 0."""
     if outputs.ndim == 2 or (outputs.ndim == 3 and outputs.shape[2] == 1):
         one = outputs.reshape(*outputs.shape[:2], 1)
         return np.concatenate([np.zeros_like(one), one], axis=2)
@@ -380,13 +350,10 @@ def as_logits(outputs: Array) -> Array:
 
 
 def look_like_probabilities(outputs: Array) -> bool:
-    """Whether the network has already applied a softmax or sigmoid; applying another would flatten the probabilities.
+    """Whether the network has already applied a softmax or sigmoid, on top of which another would be wrong.
 
     A single output may be a logit that happens to lie between 0 and 1. It counts as a probability if there are many
     rows, values come close to both 0 and 1, and none lies outside.
-
-    Args:
-        outputs: of the networks, (m, n) or (m, n, c).
     """
     if outputs.ndim > 2 and outputs.shape[2] > 1:
         return bool((outputs >= 0.0).all() and np.abs(outputs.sum(-1) - 1.0).max() < 1e-4)

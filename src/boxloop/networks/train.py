@@ -154,22 +154,7 @@ def train(
     bar: str = "",
     checkpoint: str | PathLike[str] | None = None,
 ) -> TrainingHistory:
-    """Train a network whose weights any number of posteriors observe.
-
-    Args:
-        net: trained in place; it may be a stack of several networks.
-        batches: as in :func:`fit`.
-        loss: of a batch.
-        optimiser: of the network's parameters.
-        epochs: passes over the batches.
-        posteriors: of the network, or of parts of it.
-        burn_in: epochs before weights are observed.
-        every: steps between two observations.
-        scheduler: of the learning rate.
-        clip: largest norm of a gradient.
-        bar: label of the progress bar; empty for none.
-        checkpoint: file to save progress in and to continue from.
-    """
+    """Train a network whose weights any number of posteriors observe."""
     _check_arguments(net, batches, optimiser, every, clip)
     observer = WeightObserver(posteriors, burn_in, every)
     followers = [BufferBackup(net), observer, SchedulerStep(scheduler), LoaderOrder(batches)]

@@ -163,22 +163,7 @@ def tune_scale(
     refine: int,
     row_weight: Array | None = None,
 ) -> Tuning:
-    """Try every scale, then a few more between the neighbours of the best.
-
-    Args:
-        parameter: ``"noise"`` or ``"temperature"``.
-        profile: its best value at a scale.
-        before: log score of every row before tuning, (n,).
-        scales: to try.
-        refine: how many more.
-        row_weight: of the rows, (n,), as repetitions.
-
-    Warns:
-        WeightWarning: the best scale is the largest tried.
-
-    Raises:
-        ValueError: outputs that are not finite at any scale.
-    """
+    """Try every scale, then a few more between the neighbours of the best."""
     grid = np.unique(np.asarray(scales, dtype=np.float64))
     if grid.ndim != 1 or not len(grid) or not (np.isfinite(grid) & (grid >= 0.0)).all():
         raise ValueError(f"scales must be finite numbers, at least 0, got {scales}")
@@ -255,7 +240,7 @@ def _summarise(
 
 
 def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None = None) -> Profile:
-    r"""The noise of highest posterior density for each output, and the log score of the rows.
+    r"""The noise of highest posterior density for each output, (k,), the log score of the rows, (n,), and the log prior.
 
     .. math:: \max_\sigma \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
               - \sum_j \Bigl(2 \log \sigma_j + \frac{r_j^2}{\sigma_j^2}\Bigr), \qquad
@@ -263,18 +248,6 @@ def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None
 
     times :math:`\sqrt{(n + 2) / n}`, which makes it the standard deviation of a Student distribution with n + 2 degrees
     of freedom: of a new row, where the noise is known from so few rows.
-
-    Args:
-        centres: outputs of the draws, (m, n, k).
-        weight: of the draws, (m,).
-        y: observed, (n, k).
-        row_weight: of the rows, (n,), as repetitions; n is their sum.
-
-    Returns:
-        Standard deviations (k,), log scores (n,) with these, and the log prior.
-
-    Raises:
-        ValueError: an output that is predicted exactly.
     """
     residual = np.sqrt(np.average((y - np.tensordot(weight, centres, 1)) ** 2, axis=0, weights=row_weight))
     if not np.isfinite(residual).all():
@@ -322,14 +295,7 @@ def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None
 def best_temperature(
     logits: Array, weight: Array, observed: NDArray[np.int64], row_weight: Array | None = None
 ) -> Profile:
-    """The temperature of highest posterior density (1,), the log score of the rows (n,), and the log prior.
-
-    Args:
-        logits: (m, n, c).
-        weight: of the draws, (m,).
-        observed: classes, (n,).
-        row_weight: of the rows, (n,), as repetitions.
-    """
+    """The temperature of highest posterior density (1,), the log score of the rows (n,), and the log prior."""
     each = np.ones(len(observed)) if row_weight is None else row_weight
     if not np.isfinite(logits).all():
         return np.array([np.nan]), np.full(len(observed), np.nan), 0.0

@@ -128,18 +128,11 @@ def _unit_decay(n_rows: float, loss: Loss, noise_precision: float | None, n_outp
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """The weight decay of one parameter group of an optimiser.
+    """The weight decay of one parameter group of an optimiser."""
 
-    Args:
-        kind: ``coupled``, the decay is part of the gradient; ``decoupled``, it is not; ``none``, there is none;
-            ``unknown``, the optimiser is not one of PyTorch.
-        decay: its ``weight_decay``, for ``ASGD`` plus its ``lambd``; NaN if unknown.
-        size: number of weights.
-    """
-
-    kind: Kind
-    decay: float
-    size: int
+    kind: Kind  # coupled: part of the gradient; unknown: of an optimiser that is not one of PyTorch
+    decay: float  # its weight_decay, for ASGD plus its lambd; NaN if unknown
+    size: int  # number of weights
 
 
 @dataclass(frozen=True)

@@ -391,11 +391,7 @@ class _Checks:
 
 
 def check_rows(X: Any, y: Any, *names: str) -> tuple[Inputs, Any]:
-    """Rows and their outputs as tensors or arrays, from frames, lists or tensors.
-
-    Raises:
-        ValueError: values that are not finite numbers, or different numbers of rows.
-    """
+    """Rows and their outputs as tensors or arrays, from frames, lists or tensors."""
     rows, outputs = as_inputs(X), y.detach() if isinstance(y, Tensor) else to_labels(y, names[1])
     if not isinstance(outputs, Tensor) and outputs.dtype.kind not in "fiub":
         raise ValueError(f"{names[1]} must hold numbers, or class numbers 0, 1, ..., got {outputs.dtype}")

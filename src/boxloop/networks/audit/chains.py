@@ -140,29 +140,7 @@ def compare_chains(
     draws: int,
     seed: int,
 ) -> ChainComparison:
-    r"""Run Hamiltonian Monte Carlo over all weights of a small network and compare predictions.
-
-    .. math:: \log p(\theta \mid X, y) = \sum_i \log p(y_i \mid f(x_i; \theta)) - \tfrac{\alpha}{2} |\theta|^2 + c
-
-    in the coordinates of Laplace's approximation at the mean, from points around it.
-
-    Args:
-        component: a distribution and its network.
-        outputs: predictions of draws of the distribution at the first rows of ``X_test``, (m, n, q): numbers, or
-            probabilities of classes.
-        X: training rows.
-        y: their outputs or classes.
-        X_test: rows that are predicted.
-        kind: ``regression`` or ``classification``.
-        prior_precision: alpha.
-        noise: standard deviations of the outputs, (q,).
-        chains: number of chains.
-        draws: of each, after 150 steps of warm-up and 50 further steps that are discarded.
-        seed: of all random numbers.
-
-    Raises:
-        ValueError: a network with BatchNorm, whose outputs depend on other rows.
-    """
+    """Run Hamiltonian Monte Carlo over all weights of a small network, around the mean, and compare predictions."""
     if batch_norms(component.net):
         raise ValueError("A network with BatchNorm has no likelihood per row")
     function = NetworkFunction(component.net, component.layout)
@@ -187,10 +165,7 @@ def compare_chains(
 def _run_hmc(
     density: Callable[[Tensor], Tensor], centre: Tensor, chains: int, draws: int, seed: int
 ) -> Tensor:
-    """Draws (n, c, D) in coordinates in which Laplace's approximation is standard normal.
-
-    The step is tuned on short trajectories; then trajectories are as long as the number of leapfrog steps allows.
-    """
+    """Draws (n, c, D) where Laplace's approximation is standard normal; the step is tuned on short trajectories."""
     start_stream, tuning, sampling = spawn(generator(seed), 3)
     start = 0.5 * normal((chains, len(centre)), start_stream).to(centre)
     short = HMC(dense=False, trajectory=TUNING_LENGTH)
@@ -212,11 +187,9 @@ def laplace_root(
     prior_precision: float,
     noise: Array | None,
 ) -> Tensor:
-    r"""A square root of the covariance of Laplace's approximation at a weight vector, (D, D).
+    r"""A root of the covariance of Laplace's approximation at a weight vector, (D, D), by generalised Gauss-Newton.
 
     .. math:: \Sigma^{-1} = \alpha I + \sum_i J_i^\top \Lambda_i J_i
-
-    with the Jacobian J of the outputs and the curvature Lambda of the loss in them (generalised Gauss-Newton).
     """
     rows = function.to_network(as_inputs(X))
     constants, dtype = function.constants(), at_least_float32(function.parameter.dtype)

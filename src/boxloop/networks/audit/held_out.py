@@ -86,14 +86,7 @@ class HeldOutScores:
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Coverage or reliability of both, with the band expected by chance.
-
-        Args:
-            ax: where to draw; a new figure, ``axes.figure``, if None.
-
-        Returns:
-            The axes.
-        """
+        """Coverage or reliability of both, with the band expected by chance."""
         from boxloop.figures import coverage_of, reliability_diagram
 
         both = {"posterior": self.posterior, "mean network": self.mean}
@@ -126,14 +119,7 @@ class HeldOutScores:
 
 
 def score_held_out(predictor: Predictor, X: Any, y: Any, *, seed: int) -> HeldOutScores:
-    """Score a predictor, and the same with the mean network alone.
-
-    Args:
-        predictor: with noise, for regression.
-        X: rows that were not used for training.
-        y: their outputs or classes.
-        seed: of the labels drawn for the calibration error expected by chance.
-    """
+    """Score a predictor, and the same with the mean network alone."""
     prediction, mean = predictor.predict(X), predictor.with_scale(0.0).predict(X)
     if isinstance(prediction, ClassificationPrediction):
         epistemic = float(prediction.mutual_information.mean())

@@ -102,14 +102,7 @@ class LastLayerCheck:
         return make_frame({"value": [float(getattr(self, name)) for name in names]}, list(names))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Standard deviations of the weights, relative to those of the reference.
-
-        Args:
-            ax: where to draw; a new figure, ``axes.figure``, if None.
-
-        Returns:
-            The axes.
-        """
+        """Standard deviations of the weights, relative to those of the reference."""
         from boxloop.figures import width_ratios
 
         title = f"Last layer: outputs have {self.output_ratio:.2g} × the exact variance"
@@ -155,12 +148,7 @@ class LastLayerCheck:
 
 
 def mean_network(component: Component, buffers: Buffers | None = None) -> nn.Module:
-    """A copy of the network with the mean as its weights.
-
-    Args:
-        component: a distribution and its network.
-        buffers: statistics of BatchNorm at the mean, with a leading axis of one.
-    """
+    """A copy of the network with the mean as its weights."""
     net = copy.deepcopy(component.net)
     component.layout.write(net, component.distribution.mean)
     own = dict(net.named_buffers())
@@ -172,28 +160,14 @@ def mean_network(component: Component, buffers: Buffers | None = None) -> nn.Mod
 def exact_last_layer(
     net: nn.Module, X: Any, y: Any, kind: Kind, prior_precision: float | None, noise: Any
 ) -> LastLayerPosterior:
-    """The posterior of the last layer; prior and noise that are None maximise the evidence.
-
-    Raises:
-        ValueError: the network does not end in a linear layer, or rows and outputs do not fit it.
-    """
+    """The posterior of the last layer; prior and noise that are None maximise the evidence."""
     values = None if noise is None else [float(value) for value in np.ravel(noise)]
     sigma = values[0] if values is not None and len(values) == 1 else values
     return last_layer_laplace(net, X, y, kind, prior_precision, sigma)
 
 
 def check_last_layer(component: Component, exact: LastLayerPosterior, X: Any, kind: str) -> LastLayerCheck:
-    """Compare a distribution with the posterior of the last layer.
-
-    Args:
-        component: a distribution and its network.
-        exact: the posterior of the last layer of the mean network.
-        X: training rows.
-        kind: ``regression`` or ``classification``.
-
-    Raises:
-        ValueError: the distribution does not include all weights of that layer, or they are too many.
-    """
+    """Compare a distribution with the posterior of the last layer."""
     if missing := set(exact.layout.names) - set(component.layout.names):
         raise ValueError(f"The distribution does not include {', '.join(sorted(missing))} of the last layer")
     size = exact.layout.size

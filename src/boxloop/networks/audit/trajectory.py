@@ -52,13 +52,6 @@ class TrajectoryCheck:
             If halves have an effective sample size below ten, slow fluctuations exceed the 1% level in up to 5% of
             cases.
         n_constant: recorded weights that did not vary.
-
-    Example:
-        >>> import torch
-        >>> values = torch.randn(400, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        >>> check = check_trajectory(WeightTrace(torch.arange(5), values, 1, 400))
-        >>> check.concerns[0].level, bool(check.ess.min() > 200)
-        ('good', True)
     """
 
     n_vectors: int
@@ -93,14 +86,7 @@ class TrajectoryCheck:
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """The autocorrelation against the lag in vectors.
-
-        Args:
-            ax: where to draw; a new figure, ``axes.figure``, if None.
-
-        Returns:
-            The axes.
-        """
+        """The autocorrelation against the lag in vectors."""
         from boxloop.figures import correlogram
 
         title = f"{self.n_vectors} vectors, effective sample size {self.median_ess:.0f}"
@@ -137,22 +123,13 @@ class TrajectoryCheck:
 
 
 def check_trajectory(trace: WeightTrace, window: int = 1) -> TrajectoryCheck:
-    r"""Effective sample size and drift of the vectors of a trajectory.
+    r"""Effective sample size (Vehtari et al., 2021) and drift (Geweke, 1992) of the vectors of a trajectory.
 
     .. math:: n_{\text{eff}} = n / \tau, \qquad \tau = 1 + 2 \sum_{k \ge 1} \rho_k, \qquad
         t = (\bar\theta_2 - \bar\theta_1) / \sqrt{(s_1^2 + s_2^2) / m}
 
-    with the effective sample sizes of Vehtari et al. (2021). The halves are compared as in Geweke (1992), with the
-    variances s^2 of the means of m blocks of each half, at least two, each with an effective sample size of about
-    three: effective sample sizes estimated from one half are too large for long autocorrelation times, and standard
-    errors from them too small.
-
-    Args:
-        trace: of a posterior, ``posterior.trace``.
-        window: length of the windows that the method averages over; 1 if it does not.
-
-    Raises:
-        ValueError: too few vectors, or no recorded weight varied.
+    The s^2 are variances of the means of m blocks of each half, each with an effective sample size of about three:
+    sizes estimated from one half are too large for long autocorrelation times, and errors from them too small.
     """
     block = max(1, round(window / trace.stride))
     values = trace.values.numpy()

@@ -26,21 +26,13 @@ MAX_STANDARDISED = 10.0
 
 @dataclass(frozen=True)
 class WeightUnits(Tree):
-    """The units of the standardised vectors; the tensors are updated in place.
+    """The units of the standardised vectors; the tensors are updated in place."""
 
-    Args:
-        mean: of all vectors, (D,).
-        square: their mean squared deviation, (D,).
-        origin: a, (D,).
-        scale: sigma, (D,); 0 for a weight that has not varied.
-        due: count at which the units are next recomputed.
-    """
-
-    mean: Tensor
-    square: Tensor
-    origin: Tensor
-    scale: Tensor
-    due: int
+    mean: Tensor  # of all vectors, (D,)
+    square: Tensor  # their mean squared deviation, (D,)
+    origin: Tensor  # a, (D,)
+    scale: Tensor  # sigma, (D,); 0 for a weight that has not varied
+    due: int  # count at which the units are next recomputed
 
 
 @dataclass(frozen=True)
@@ -135,11 +127,7 @@ class RunningGradient:
         return self._stream.count
 
     def observe(self, vector: Tensor) -> None:
-        """One gradient step, on the standardised vector.
-
-        Raises:
-            ConditionError: the learning rate is too high for this trajectory.
-        """
+        """One gradient step, on the standardised vector."""
         units, gap, step = self._units, self._gap, 1.0 / (self.count + 1)
         torch.sub(vector, units.mean, out=gap)
         units.square.mul_(1.0 - step).addcmul_(gap, gap, value=step * (1.0 - step))

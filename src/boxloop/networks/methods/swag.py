@@ -20,21 +20,13 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class SwagState(Tree):
-    """State of SWAG.
+    """Running statistics of SWAG."""
 
-    Args:
-        mean: (D,).
-        square: mean squared deviation from the mean, (D,).
-        rows: the last deviations, (K, D); that of vector t, counted from 0, is row t mod K.
-        count: vectors observed.
-        floor: smallest variance.
-    """
-
-    mean: Tensor
-    square: Tensor
-    rows: Tensor
-    count: int
-    floor: float
+    mean: Tensor  # (D,)
+    square: Tensor  # mean squared deviation from the mean, (D,)
+    rows: Tensor  # the last deviations, (K, D); that of vector t, counted from 0, is row t mod K
+    count: int  # vectors observed
+    floor: float  # smallest variance
 
 
 @dataclass(frozen=True)
