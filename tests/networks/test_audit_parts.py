@@ -21,9 +21,9 @@ from boxloop.networks import (
     check_trajectory,
     compare_chains,
     compare_predictions,
-    exact_last_layer,
-    grade,
+    grade_agreement,
     laplace_root,
+    last_layer_laplace,
     log_posterior,
     mean_network,
     score_held_out,
@@ -145,7 +145,7 @@ def changed(part: Component, distribution: WeightDistribution) -> Component:
 
 
 def check(part: Component):
-    exact = exact_last_layer(mean_network(part), X, Y, "regression", ALPHA, SIGMA)
+    exact = last_layer_laplace(mean_network(part), X, Y, "regression", ALPHA, SIGMA)
     return check_last_layer(part, exact, X, "regression")
 
 
@@ -228,7 +228,7 @@ def deep(seed: int = 0, outputs: int = 1) -> nn.Module:
 def test_a_distribution_over_all_layers_may_be_wider_not_narrower():
     net = deep()
     layout = Layout.from_network(net)
-    exact = exact_last_layer(net, X, Y, "regression", ALPHA, SIGMA)
+    exact = last_layer_laplace(net, X, Y, "regression", ALPHA, SIGMA)
     mean, where = layout.read(net, torch.empty(layout.size, dtype=F64)), layout.slices
     loadings = torch.zeros(layout.size, 5, dtype=F64)
     for name, rows in exact.layout.unflatten(exact.distribution.loadings.mT).items():
@@ -257,7 +257,7 @@ def test_directions_that_no_row_determines_are_reported_apart():
     """A column that is always zero: its weight keeps the prior, which iterates of an optimiser never see."""
     rows = torch.cat([X, torch.zeros(N, 1, dtype=F64)], 1)
     net = nn.Linear(4, 1).double()
-    exact = exact_last_layer(net, rows, Y, "regression", 0.01, SIGMA)
+    exact = last_layer_laplace(net, rows, Y, "regression", 0.01, SIGMA)
     for scale, word in (
         (1.0, "too small in directions that the data do not determine"),
         (3.0, "too large in directions that the data determine"),
@@ -289,7 +289,7 @@ def test_features_are_those_of_the_mean_network_whatever_the_network_holds():
 
 def test_a_vector_added_to_all_classes_changes_nothing():
     net = nn.Linear(3, 3).double()
-    exact = exact_last_layer(net, X, LABELS, "classification", ALPHA, None)
+    exact = last_layer_laplace(net, X, LABELS, "classification", ALPHA, None)
     part = Component(1.0, net, exact.layout, exact.distribution)
     same = check_last_layer(part, exact, X, "classification")
     assert same.covariance_error < 1e-9
@@ -311,11 +311,11 @@ def test_a_vector_added_to_all_classes_changes_nothing():
 
 def test_a_prior_of_highest_evidence_is_found_for_classes():
     net = nn.Linear(3, 3).double()
-    found = exact_last_layer(net, X, LABELS, "classification", None, None)
+    found = last_layer_laplace(net, X, LABELS, "classification", None, None)
     best = found.log_evidence
     alpha = float(found.alpha.mean())
     for factor in (0.5, 2.0):
-        other = exact_last_layer(net, X, LABELS, "classification", factor * alpha, None)
+        other = last_layer_laplace(net, X, LABELS, "classification", factor * alpha, None)
         assert other.log_evidence < best
 
 
@@ -394,10 +394,16 @@ def test_chains_that_disagree_decide_nothing():
     apart = ChainComparison(4, 100, 1.9, 8.0, 0.1, 5.0, 9.0, 1.0)
     assert apart.concerns[0].level == "doubtful"
     assert "the comparison is not possible" in apart.concerns[0].why
-    assert grade(0.3, 0.0) == "doubtful"
-    assert grade(0.2, 0.0) == grade(5.0, 0.0) == grade(1.0, 2.0) == grade(0.0, 0.0) == "bad"
-    assert grade(1.0, 0.6) == "doubtful"
-    assert grade(0.6, 0.4) == "good"
+    assert grade_agreement(0.3, 0.0) == "doubtful"
+    assert (
+        grade_agreement(0.2, 0.0)
+        == grade_agreement(5.0, 0.0)
+        == grade_agreement(1.0, 2.0)
+        == grade_agreement(0.0, 0.0)
+        == "bad"
+    )
+    assert grade_agreement(1.0, 0.6) == "doubtful"
+    assert grade_agreement(0.6, 0.4) == "good"
 
 
 def test_chains_that_did_not_move_are_not_compared_with():

@@ -1,20 +1,15 @@
 from boxloop.concerns import Concern
 
-from .audit.audit import Audit, audit
+from .audit.audit import Audit, audit, score_held_out as score_held_out
 from .audit.chains import (
     ChainComparison as ChainComparison,
     compare_chains as compare_chains,
     compare_predictions as compare_predictions,
-    grade as grade,
+    grade_agreement as grade_agreement,
     laplace_root as laplace_root,
     log_posterior as log_posterior,
 )
-from .audit.held_out import score_held_out as score_held_out
-from .audit.last_layer import (
-    check_last_layer as check_last_layer,
-    exact_last_layer as exact_last_layer,
-    mean_network as mean_network,
-)
+from .audit.last_layer import check_last_layer as check_last_layer, mean_network as mean_network
 from .audit.trajectory import check_trajectory as check_trajectory
 from .constraints import CLASSES as CLASSES, CONSTRAINTS as CONSTRAINTS, METHODS as METHODS
 from .distribution import Component, Method, Posterior, RunningEstimate, WeightDistribution, WeightWarning
@@ -43,12 +38,9 @@ from .linear_regression import (
     linear_regression,
     regression_moments,
 )
-from .methods.factor import FactorEM
-from .methods.full_covariance import FullCovariance
-from .methods.gradient import MAX_STANDARDISED as MAX_STANDARDISED, FactorGradient
+from .methods.factor import MAX_STANDARDISED as MAX_STANDARDISED, FactorEM, FactorGradient
 from .methods.laplace import LastLayer, LastLayerPosterior, last_layer_laplace
-from .methods.swa import SWA
-from .methods.swag import SWAG
+from .methods.sample_moments import SWA, SWAG, FullCovariance
 from .methods.window_average import WindowAverage, window_length
 from .perceptrons import (
     ACTIVATIONS as ACTIVATIONS,

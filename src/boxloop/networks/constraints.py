@@ -10,11 +10,8 @@ import torch
 from boxloop.average import Power
 from boxloop.fit import GradientState, StreamSettings, StreamState
 from boxloop.networks.linear_regression import Centre, LinearPosterior
-from boxloop.networks.methods.factor import FactorEM
-from boxloop.networks.methods.full_covariance import FullCovariance, FullState
-from boxloop.networks.methods.gradient import FactorGradient, GradientUnits, WeightUnits
-from boxloop.networks.methods.swa import SWA, MeanState
-from boxloop.networks.methods.swag import SWAG, SwagState
+from boxloop.networks.methods.factor import FactorEM, FactorGradient, GradientUnits, WeightUnits
+from boxloop.networks.methods.sample_moments import SWA, SWAG, FullCovariance, FullState, MeanState, SwagState
 from boxloop.networks.methods.window_average import WindowAverage, WindowState
 from boxloop.networks.posterior import DTYPES, Layout, PosteriorState, WeightTrace
 from boxloop.persist import (

@@ -16,11 +16,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.networks.distribution import Component, Method, WeightDistribution, warn
-from boxloop.networks.methods.factor import FactorEM
-from boxloop.networks.methods.full_covariance import FullCovariance
-from boxloop.networks.methods.gradient import FactorGradient
-from boxloop.networks.methods.swa import SWA
-from boxloop.networks.methods.swag import SWAG
+from boxloop.networks.methods.factor import FactorEM, FactorGradient
+from boxloop.networks.methods.sample_moments import SWA, SWAG, FullCovariance
 from boxloop.networks.predictor import PredictivePosterior
 from boxloop.numeric import RandomState, generator as make_generator, pick_device, single_threaded, spawn
 from boxloop.persist import ModelFileError, load_tree, save_tree

@@ -240,7 +240,7 @@ def _summarise(
 
 
 def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None = None) -> Profile:
-    r"""The noise of highest posterior density for each output, (k,), the log score of the rows, (n,), and the log prior.
+    r"""The noise of highest posterior density for each output, with the log score of the rows and the log prior.
 
     .. math:: \max_\sigma \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
               - \sum_j \Bigl(2 \log \sigma_j + \frac{r_j^2}{\sigma_j^2}\Bigr), \qquad

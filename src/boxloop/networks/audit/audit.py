@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,22 +14,39 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from boxloop.concerns import ORDER, Concern, Level, worst_first
+from boxloop.criticise import (
+    ClassificationScores,
+    Difference,
+    RegressionScores,
+    classification_scores,
+    regression_scores,
+)
 from boxloop.data import check_count, make_frame, to_labels
 from boxloop.networks.audit.chains import TEST_ROWS, ChainComparison, compare_chains
-from boxloop.networks.audit.held_out import HeldOutScores, score_held_out
-from boxloop.networks.audit.last_layer import LastLayerCheck, check_last_layer, exact_last_layer, mean_network
+from boxloop.networks.audit.last_layer import LastLayerCheck, check_last_layer, mean_network
 from boxloop.networks.audit.trajectory import TrajectoryCheck, check_trajectory
 from boxloop.networks.distribution import Component, Posterior
 from boxloop.networks.draws import has_batch_norm
 from boxloop.networks.inputs import Inputs, as_inputs, count_rows, iterate_tensors, slice_rows
+from boxloop.networks.methods.laplace import last_layer_laplace
 from boxloop.networks.methods.window_average import WindowAverage
 from boxloop.networks.posterior import WeightPosterior
-from boxloop.networks.prediction import log_probabilities
+from boxloop.networks.prediction import (
+    ClassificationPrediction,
+    RegressionPrediction,
+    check_classes,
+    check_targets,
+    log_probabilities,
+)
 from boxloop.networks.predictor import Kind, Predictor
 from boxloop.networks.weight_decay import DecayCheck, Loss, check_weight_decay, implied_precision
 from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Array = NDArray[np.float64]
+Scores = RegressionScores | ClassificationScores
 Check = TypeVar("Check")
 
 WIDTH = 100
@@ -37,8 +54,13 @@ WIDTH = 100
 DEFAULT_CHAINS, MAX_WEIGHTS, MAX_WORK = 16, 500, 300_000
 """Number of chains, and the weights and weights times rows up to which they run by default."""
 
-ESS, LAST_LAYER, HMC, DECAY = "Effective sample size", "Last layer", "Hamiltonian Monte Carlo", "Weight decay"
-"""Names of the checks."""
+LEVELS = (0.5, 0.8, 0.95)
+RATE = 0.01
+"""False-alarm rate of the tests of coverage and calibration."""
+SIGNIFICANT = 2.0
+"""Standard errors from which a difference of scores counts."""
+LARGE_GAP = 0.05
+"""Difference between nominal and observed probability that is bad."""
 
 
 @dataclass(frozen=True)
@@ -216,15 +238,18 @@ def audit(
         inputs: Any = checks.X if isinstance(checks.X, Tensor | dict) else [(checks.X, checks.y)]
         untuned = untuned.refresh_batch_norm(inputs)
     # The last layer comes before what needs prior and noise, as it estimates those that are not given.
-    trajectory = checks.run(ESS, lambda: checks.trajectory(posterior))
-    last_layer = checks.run(LAST_LAYER, lambda: checks.last_layer(untuned))
+    trajectory = checks.attempt("Effective sample size", lambda: checks.check_trajectory(posterior))
+    last_layer = checks.attempt("Last layer", lambda: checks.check_last_layer(untuned))
     scored = checks.with_noise(untuned if predictor is None else predictor)
     return Audit(
-        title=checks.title(posterior),
+        title=checks.describe(posterior),
         trajectory=trajectory,
         last_layer=last_layer,
-        chains=checks.run(HMC, lambda: checks.chains(untuned, X_test, chains, chain_draws, chain_seed)),
-        weight_decay=checks.run(DECAY, lambda: checks.weight_decay(optimiser, loss)),
+        chains=checks.attempt(
+            "Hamiltonian Monte Carlo",
+            lambda: checks.compare_chains(untuned, X_test, chains, chain_draws, chain_seed),
+        ),
+        weight_decay=checks.attempt("Weight decay", lambda: checks.check_weight_decay(optimiser, loss)),
         held_out=score_held_out(scored, X_test, y_test, seed=label_seed),
         skipped=tuple(checks.skipped),
         assumptions=tuple(checks.assumptions),
@@ -256,12 +281,12 @@ class _Checks:
         if prior_precision is not None and not prior_precision > 0.0:
             raise ValueError(f"prior_precision must be above 0, got {prior_precision}")
         self.has_prior, self.prior_precision = prior_precision is not None, prior_precision
-        self.noise: Array | None = None if noise is None else np.asarray(noise, dtype=float).reshape(-1)
+        self.noise: Any = None if noise is None else np.asarray(noise, dtype=float).reshape(-1)
         self.n_rows = count_rows(self.X)
         self.skipped: list[Concern] = []
         self.assumptions: list[str] = []
 
-    def run(self, what: str, check: Callable[[], Check]) -> Check | None:
+    def attempt(self, what: str, check: Callable[[], Check]) -> Check | None:
         """Run a check; if it cannot run, record why."""
         try:
             return check()
@@ -271,15 +296,15 @@ class _Checks:
             self.skipped.append(Concern("not run", what, str(error).rstrip(".")))
         return None
 
-    def title(self, posterior: Posterior) -> str:
-        """What is audited."""
+    def describe(self, posterior: Posterior) -> str:
+        """The title of the audit."""
         size = sum(one.distribution.size for one in self.components)
         if isinstance(posterior, WeightPosterior):
             name, rank = type(posterior.method).__name__, self.components[0].distribution.rank
             return f"Audit of {name}: rank {rank}, {size} weights, {posterior.count} vectors"
         return f"Audit of a mixture: {len(self.components)} component(s), {size} weights"
 
-    def trajectory(self, posterior: Posterior) -> TrajectoryCheck:
+    def check_trajectory(self, posterior: Posterior) -> TrajectoryCheck:
         """Effective sample size and drift of the observed vectors."""
         if not isinstance(posterior, WeightPosterior):
             if len(self.components) > 1:
@@ -291,12 +316,12 @@ class _Checks:
         except ValueError as error:
             raise _SkippedError(str(error), "observe more vectors", "bad") from error
 
-    def last_layer(self, predictor: Predictor) -> LastLayerCheck:
+    def check_last_layer(self, predictor: Predictor) -> LastLayerCheck:
         """Comparison with the exact posterior; estimates prior and noise if they were not given."""
         component = self._single_component()
         buffers = predictor.with_scale(0.0).buffers
         net = mean_network(component, None if buffers is None else buffers[0])
-        exact = exact_last_layer(net, self.X, self.y, self.kind, self.prior_precision, self.noise)
+        exact = last_layer_laplace(net, self.X, self.y, self.kind, self.prior_precision, self.noise)
         if self.prior_precision is None:
             self.prior_precision = float(exact.alpha.mean())
             self.assumptions.append(
@@ -322,7 +347,7 @@ class _Checks:
         )
         return estimated
 
-    def chains(
+    def compare_chains(
         self, predictor: Predictor, X_test: Any, chains: int | None, draws: int, seed: int
     ) -> ChainComparison:
         """Comparison with Monte Carlo over all weights."""
@@ -360,7 +385,7 @@ class _Checks:
         except RuntimeError as error:  # vmap or its derivatives do not support a module
             raise _SkippedError(str(error).strip().partition("\n")[0]) from error
 
-    def weight_decay(self, optimiser: Optimizer | None, loss: Loss | None) -> DecayCheck:
+    def check_weight_decay(self, optimiser: Optimizer | None, loss: Loss | None) -> DecayCheck:
         """Comparison of the optimiser's weight decay with that of the prior."""
         if optimiser is None:
             raise _SkippedError("No optimiser was given", "pass optimiser=")
@@ -405,3 +430,144 @@ def check_rows(X: Any, y: Any, *names: str) -> tuple[Inputs, Any]:
 
 def _format_list(values: Array) -> str:
     return ", ".join(f"{value:.3g}" for value in values[:3]) + (", ..." if len(values) > 3 else "")
+
+
+@dataclass(frozen=True)
+class HeldOutScores:
+    """Scores on held-out rows.
+
+    Args:
+        posterior: scores of the average over networks.
+        mean: of the mean network, with the same noise or temperature.
+        epistemic: root mean square epistemic standard deviation for regression; mean mutual information for classes.
+    """
+
+    posterior: Scores
+    mean: Scores
+    epistemic: float
+
+    @property
+    def differences(self) -> dict[str, Difference]:
+        """Scores of the posterior minus those of the mean network, paired by row."""
+        one, other = self.posterior, self.mean
+        if isinstance(one, RegressionScores) and isinstance(other, RegressionScores):
+            return one.difference(other)
+        assert isinstance(one, ClassificationScores)
+        assert isinstance(other, ClassificationScores)
+        return one.difference(other)
+
+    @property
+    def concerns(self) -> tuple[Concern, ...]:
+        """One about the log score relative to the mean network, one about calibration."""
+        is_regression = isinstance(self.posterior, RegressionScores)
+        calibration = _check_coverage(self.posterior) if is_regression else _check_reliability(self.posterior)
+        return (self._check_gain(), calibration)
+
+    def table(self) -> Any:
+        """A frame with one row per score: posterior, mean network, difference and its paired standard error."""
+        differences = self.differences
+        own, mean = _mean_scores(self.posterior), _mean_scores(self.mean)
+        return make_frame(
+            {
+                "posterior": [own[name] for name in differences],
+                "mean network": [mean[name] for name in differences],
+                "difference": [one.value for one in differences.values()],
+                "standard_error": [one.standard_error for one in differences.values()],
+            },
+            list(differences),
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Coverage or reliability of both in ``ax``, or in a new figure, with the band expected by chance."""
+        from boxloop.figures import coverage_of, reliability_diagram
+
+        both = {"posterior": self.posterior, "mean network": self.mean}
+        if isinstance(self.posterior, RegressionScores):
+            transforms = {
+                name: scores.transform
+                for name, scores in both.items()
+                if isinstance(scores, RegressionScores)
+            }
+            return coverage_of(transforms, ax, title="Coverage of held-out rows")
+        curves = {
+            name: scores.reliability.curve()
+            for name, scores in both.items()
+            if isinstance(scores, ClassificationScores)
+        }
+        return reliability_diagram(curves, ax, title="Reliability on held-out rows")
+
+    def _check_gain(self) -> Concern:
+        gain = self.differences["log score"]
+        why = (
+            f"On {self.posterior.n_rows} held-out rows the mean log score differs from that of the mean network by "
+            f"{gain}"
+        )
+        if gain.z < -SIGNIFICANT:
+            remedy = "tune the scale on validation rows, or use the mean network (method='swa')"
+            return Concern("bad", "Predictions", why, remedy)
+        if not gain.z > SIGNIFICANT:
+            why += ", which is not significant"
+        return Concern("good", "Predictions", why)
+
+
+def score_held_out(predictor: Predictor, X: Any, y: Any, *, seed: int) -> HeldOutScores:
+    """Score a predictor, and the same with the mean network alone."""
+    prediction, mean = predictor.predict(X), predictor.with_scale(0.0).predict(X)
+    if isinstance(prediction, ClassificationPrediction):
+        epistemic = float(prediction.mutual_information.mean())
+    else:
+        epistemic = float(np.sqrt(np.mean(prediction.epistemic_std**2)))
+    return HeldOutScores(_score(prediction, y, seed), _score(mean, y, seed), epistemic)
+
+
+def _score(prediction: Any, y: Any, seed: int) -> Scores:
+    if isinstance(prediction, RegressionPrediction):
+        m, n = prediction.outputs.shape[:2]
+        observed = check_targets(y, prediction.mean.shape)
+        noise = np.broadcast_to(np.asarray(prediction.noise), prediction.mean.shape).reshape(n, -1)
+        draws = prediction.outputs.reshape(m, n, -1)
+        return regression_scores(observed, std=noise, draws=draws, weight=prediction.allocation.weight)
+    classes = check_classes(y, prediction.outputs.shape[1:])
+    return classification_scores(prediction.probability, classes, random_state=seed)
+
+
+def _mean_scores(scores: Scores) -> dict[str, float]:
+    """Mean scores by name, the outputs of a row summed."""
+    if isinstance(scores, RegressionScores):
+        rows = {"log score": scores.log_score, "CRPS": scores.crps, "squared error": scores.squared_error}
+        return {name: float(values.sum(1).mean()) for name, values in rows.items()}
+    return {
+        "log score": float(scores.log_score.mean()),
+        "Brier score": float(scores.brier.mean()),
+        "accuracy": scores.accuracy,
+    }
+
+
+def _check_coverage(scores: Any) -> Concern:
+    lines = scores.coverage(LEVELS).to_dict("records")
+    worst = min(lines, key=lambda line: line["p_value"])
+    if worst["p_value"] * len(lines) >= RATE:
+        first = lines[: len(LEVELS)]
+        shares = ", ".join(f"{line['inside']:.1%} in {line['level']:.0%} intervals" for line in first)
+        why = f"The {scores.n_rows} held-out rows lie in their intervals as often as they should: {shares}"
+        return Concern("good", "Coverage", why)
+    gap = worst["inside"] - worst["level"]
+    output = "" if len(scores.names) == 1 else f" of {worst['output']}"
+    why = (
+        f"The {worst['level']:.0%} intervals{output} contain {worst['inside']:.1%} of held-out rows, "
+        f"{abs(worst['z']):.1f} standard errors too {'few' if gap < 0.0 else 'many'}"
+    )
+    level: Level = "bad" if -gap > LARGE_GAP else "doubtful"
+    return Concern(level, "Coverage", why, "tune noise and scale on validation rows")
+
+
+def _check_reliability(scores: Any) -> Concern:
+    reliability = scores.reliability
+    why = (
+        f"The calibration error is {reliability.calibration_error:.3f} ± {reliability.standard_error:.3f}; a "
+        f"calibrated model would have {reliability.chance:.3f}, and at most {reliability.chance_high:.3f}"
+    )
+    if reliability.p_value >= RATE:
+        return Concern("good", "Calibration", why)
+    level: Level = "bad" if reliability.calibration_error - reliability.chance > LARGE_GAP else "doubtful"
+    return Concern(level, "Calibration", why, "tune temperature and scale on validation rows")

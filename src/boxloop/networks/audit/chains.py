@@ -91,26 +91,16 @@ class ChainComparison:
                 f"The {self.n_chains} short chains have not converged (R-hat {self.r_hat:.2f}, {self.ess:.0f} "
                 "effective draws of predictions), so the comparison is not possible"
             )
-            return (
-                Concern(
-                    "doubtful",
-                    what,
-                    why,
-                    "increase chain_draws, or run sample_density() with a longer warm-up",
-                ),
-            )
+            remedy = "increase chain_draws, or run sample_density() with a longer warm-up"
+            return (Concern("doubtful", what, why, remedy),)
         why = (
             f"Predictions have a standard deviation of {self.std:.3g}; {self.n_chains} chains of {self.n_draws} draws "
             f"over all weights give {self.chain_std:.3g} (ratio {self.std_ratio:.2g}). The means differ by "
             f"{self.mean_distance:.2g} standard deviations"
         )
-        level = grade(self.std_ratio, self.mean_distance)
-        remedy = (
-            ""
-            if level == "good"
-            else "scale the covariance on validation rows, or draw weights by sample_density()"
-        )
-        return (Concern(level, what, why, remedy),)
+        level = grade_agreement(self.std_ratio, self.mean_distance)
+        remedy = "scale the covariance on validation rows, or draw weights by sample_density()"
+        return (Concern(level, what, why, "" if level == "good" else remedy),)
 
     def table(self) -> Any:
         """A frame with one column."""
@@ -118,7 +108,7 @@ class ChainComparison:
         return make_frame({"value": [float(getattr(self, name)) for name in names]}, list(names))
 
 
-def grade(ratio: float, distance: float) -> Level:
+def grade_agreement(ratio: float, distance: float) -> Level:
     """The level of a ratio of standard deviations and a distance between means."""
     factor = max(ratio, 1.0 / ratio) if ratio > 0.0 else np.inf
     if factor > BAD_FACTOR or distance > BAD_DISTANCE:
@@ -152,7 +142,8 @@ def compare_chains(
         standard = _run_hmc(lambda u: density(centre + u @ root.mT), centre, chains, draws, seed)
         rows = function.to_network(slice_rows(as_inputs(X_test), 0, outputs.shape[1]))
         positions = centre + standard @ root.mT
-        chain_outputs = np.concatenate([_predict(function, one, rows, kind) for one in positions])
+        predicted = torch.cat([_evaluate(function, one, rows, kind) for one in positions])
+    chain_outputs = (predicted if kind == "regression" else predicted.softmax(-1)).cpu().numpy()
     table = chain_outputs.reshape(len(positions), chains, -1)
     index = np.linspace(0, table.shape[2] - 1, min(MONITORED, table.shape[2])).astype(int)
     diagnosis = diagnose(np.ascontiguousarray(table[:, :, index].transpose(1, 0, 2)))
@@ -198,7 +189,7 @@ def laplace_root(
         weights = {name: value.to(dtype) for name, value in function.layout.unflatten(vector).items()}
         single = map_tensors(row, lambda one: one[None])
         outputs = functional_call(function.net, {**constants, **weights}, (single,)).reshape(1, 1, -1)
-        return (outputs if kind == "regression" else _as_logits(outputs)).reshape(-1)
+        return (outputs if kind == "regression" else _to_class_logits(outputs)).reshape(-1)
 
     jacobian = vmap(jacrev(evaluate), in_dims=(None, 0), chunk_size=JACOBIAN_ROWS)(centre, rows).double()
     if kind == "regression":
@@ -230,12 +221,13 @@ def log_posterior(
         sigma = torch.as_tensor(np.broadcast_to(np.asarray(noise), first.numel()).copy(), device=device)
 
     def density(vectors: Tensor) -> Tensor:
-        outputs = _flatten(function(function.unflatten(vectors), {}, rows, use_vmap=True)).double()
+        outputs = _evaluate(function, vectors, rows, kind)
         prior = -0.5 * prior_precision * vectors.square().sum(1)
         if kind == "regression":
             return prior - 0.5 * ((outputs - targets) / sigma).square().sum((1, 2))
-        log_p = _as_logits(outputs).log_softmax(-1)
-        return prior + log_p.gather(2, labels[None, :, None].expand(len(outputs), -1, 1)).sum((1, 2))
+        return prior + outputs.log_softmax(-1).gather(
+            2, labels[None, :, None].expand(len(outputs), -1, 1)
+        ).sum((1, 2))
 
     return density
 
@@ -265,17 +257,13 @@ def compare_predictions(
     )
 
 
-def _predict(function: NetworkFunction, vectors: Tensor, rows: Inputs, kind: str) -> Array:
-    """Predictions of weight vectors (c, D), (c, n, q)."""
-    outputs = _flatten(function(function.unflatten(vectors), {}, rows, use_vmap=True)).double()
-    outputs = outputs if kind == "regression" else _as_logits(outputs).softmax(-1)
-    return outputs.cpu().numpy()
+def _evaluate(function: NetworkFunction, vectors: Tensor, rows: Inputs, kind: str) -> Tensor:
+    """Outputs, or logits of all classes, of the networks with weights (c, D): (c, n, q) float64."""
+    outputs = function(function.unflatten(vectors), {}, rows, use_vmap=True)
+    outputs = outputs.reshape(*outputs.shape[:2], -1).double()
+    return outputs if kind == "regression" else _to_class_logits(outputs)
 
 
-def _flatten(outputs: Tensor) -> Tensor:
-    return outputs.reshape(*outputs.shape[:2], -1)
-
-
-def _as_logits(outputs: Tensor) -> Tensor:
+def _to_class_logits(outputs: Tensor) -> Tensor:
     """A single output is the logit of class 1 against class 0."""
     return outputs if outputs.shape[2] > 1 else torch.cat([torch.zeros_like(outputs), outputs], 2)

@@ -23,7 +23,7 @@ from boxloop.data import make_frame
 from boxloop.networks.audit.chains import BAD_DISTANCE, BAD_FACTOR, GOOD_DISTANCE, GOOD_FACTOR
 from boxloop.networks.distribution import Component, WeightDistribution
 from boxloop.networks.function import Buffers
-from boxloop.networks.methods.laplace import Kind, LastLayerPosterior, last_layer_laplace
+from boxloop.networks.methods.laplace import LastLayerPosterior
 from boxloop.numeric import relative_error, wasserstein
 
 if TYPE_CHECKING:
@@ -155,15 +155,6 @@ def mean_network(component: Component, buffers: Buffers | None = None) -> nn.Mod
     for name, value in ({} if buffers is None else buffers).items():
         own[name].copy_(value[0])
     return net
-
-
-def exact_last_layer(
-    net: nn.Module, X: Any, y: Any, kind: Kind, prior_precision: float | None, noise: Any
-) -> LastLayerPosterior:
-    """The posterior of the last layer; prior and noise that are None maximise the evidence."""
-    values = None if noise is None else [float(value) for value in np.ravel(noise)]
-    sigma = values[0] if values is not None and len(values) == 1 else values
-    return last_layer_laplace(net, X, y, kind, prior_precision, sigma)
 
 
 def check_last_layer(component: Component, exact: LastLayerPosterior, X: Any, kind: str) -> LastLayerCheck:

@@ -28,7 +28,7 @@ from torch import Generator, Tensor
 
 from boxloop.data import check_number
 from boxloop.networks.distribution import Method, RunningEstimate, WeightDistribution
-from boxloop.networks.methods.full_covariance import FullCovariance
+from boxloop.networks.methods.sample_moments import FullCovariance
 from boxloop.tree import Tree
 
 
