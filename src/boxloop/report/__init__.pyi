@@ -1,4 +1,4 @@
-from .advice import advise as advise
+from .answers import advise as advise, write_lines as write_lines
 from .candidates import (
     BAYESIAN as BAYESIAN,
     DEEP as DEEP,
@@ -7,27 +7,24 @@ from .candidates import (
     candidates as candidates,
     no_autoencoder as no_autoencoder,
 )
-from .codes import correlations as correlations, given_others as given_others
-from .columns import (
-    BINARY as BINARY,
-    CONTINUOUS as CONTINUOUS,
-    COUNTS as COUNTS,
-    describe as describe,
-    kind_of as kind_of,
+from .examine import (
+    Finalist as Finalist,
+    Trial as Trial,
+    examine as examine,
+    functions as functions,
+    named as named,
 )
-from .examine import examine as examine, functions as functions
-from .findings import Finalist as Finalist, Trial as Trial, named as named
-from .gaps import gap_picture as gap_picture
-from .in_use import (
-    ComponentsInUse as ComponentsInUse,
-    criticised as criticised,
-    small as small,
-    without_small as without_small,
+from .explain import correlations as correlations, given_others as given_others
+from .making import (
+    Report as Report,
+    check_replaceable as check_replaceable,
+    facts as facts,
+    make_report as make_report,
+    page_files as page_files,
+    report_on as report_on,
+    spelled as spelled,
 )
-from .lines import write_lines as write_lines
-from .making import make_report as make_report, report_on as report_on, spelled as spelled
-from .misfits import Misfit as Misfit, misfits as misfits
-from .network_judge import (
+from .network_findings import (
     LEVEL as LEVEL,
     Network as Network,
     NetworkFindings as NetworkFindings,
@@ -42,21 +39,37 @@ from .network_page import (
     note as note,
     spoken as spoken,
 )
-from .outlying import outlying as outlying
-from .pages import escape_markdown as escape_markdown, template as template
-from .pictures import plot_candidates as plot_candidates
-from .plain import plain as plain
-from .read import fingerprint as fingerprint, read_table as read_table
-from .sentences import escape_controls as escape_controls
-from .siblings import check_replaceable as check_replaceable, page_files as page_files
-from .tables import candidate_table as candidate_table
+from .outliers import (
+    ComponentsInUse as ComponentsInUse,
+    criticised as criticised,
+    outlying as outlying,
+    small as small,
+    without_small as without_small,
+)
+from .pages import (
+    candidate_table as candidate_table,
+    escape_markdown as escape_markdown,
+    template as template,
+)
+from .pictures import gap_picture as gap_picture, plot_candidates as plot_candidates
+from .read import (
+    BINARY as BINARY,
+    CONTINUOUS as CONTINUOUS,
+    COUNTS as COUNTS,
+    describe as describe,
+    fingerprint as fingerprint,
+    kind_of as kind_of,
+    read_table as read_table,
+)
+from .text import escape_controls as escape_controls, plain as plain
 from .verdict import (
     Autoencoder as Autoencoder,
+    Misfit as Misfit,
     SetAside as SetAside,
     Verdict as Verdict,
     is_adequate as is_adequate,
     judge as judge,
+    misfits as misfits,
 )
-from .whole import Report as Report, facts as facts
 
 __all__ = []

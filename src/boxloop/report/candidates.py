@@ -17,8 +17,8 @@ from boxloop.estimators import (
     ProbabilisticPCA,
     VariationalAutoencoder,
 )
-from boxloop.report.columns import BINARY, CONTINUOUS, COUNTS, Array
-from boxloop.report.sentences import counted
+from boxloop.report.read import BINARY, CONTINUOUS, COUNTS, Array
+from boxloop.report.text import counted
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10)
 RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)

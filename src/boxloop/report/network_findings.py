@@ -1,4 +1,4 @@
-"""What a network with error bars is worth on rows held out, beside simple methods."""
+"""What a network with error bars is worth on held-out rows, beside simple methods."""
 
 from __future__ import annotations
 
